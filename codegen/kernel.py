@@ -1,0 +1,46 @@
+"""A kernel as the code generator holds it before a plan exists: its text, and what each parameter binds to.
+
+`Kernel.refs` lists, in parameter order, what `passes` has to turn into slots: a graph Node (that node's buffer), a
+`Temp` (scratch private to this lowering, such as packed GEMM panels) or a `RuntimeScalar`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Temp:
+    """Scratch storage of `size` elements; two Temps are the same buffer if they are equal, so `owner` must be unique."""
+
+    name: str
+    owner: Hashable
+    size: int
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class RuntimeScalar:
+    """Run-time scalar number `index` of the plan, passed by value as `dtype`."""
+
+    index: int
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One OpenCL kernel. `text` is the whole function; `helpers` names the library functions it calls (see mathlib)."""
+
+    entry: str
+    text: str
+    refs: tuple[Any, ...]                   # Node | Temp | RuntimeScalar, in parameter order
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] | None
+    flops: int = 0
+    bytes: int = 0
+    note: str = ""
+    helpers: frozenset[str] = frozenset()

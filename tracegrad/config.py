@@ -1,0 +1,35 @@
+"""Every environment switch, one table. Read at import; tests and users may also set the attributes of `config`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass
+class Config:
+    """The switches. Each is read from the environment variable named beside it."""
+
+    device: str = ""          # TRACEGRAD_DEVICE: index, kind (cpu, gpu), name substring, or "numpy" for the interpreter
+    check: bool = False       # TRACEGRAD_CHECK: verify the graph after every pass
+    debug: int = 0            # TRACEGRAD_DEBUG: 1 = a line per compiled plan, 2 = the kernels too
+    fuse: bool = True         # TRACEGRAD_FUSE: 0 = one kernel per node, to find out whether fusion is at fault
+    profile: bool = False     # TRACEGRAD_PROFILE: record device times of each launch
+    cache: bool = True        # TRACEGRAD_CACHE: 0 = do not keep built binaries on disk
+    pending: int = 4000       # TRACEGRAD_PENDING: deferred nodes after which the pending work is run
+
+
+def _parse(kind: str, text: str) -> Any:
+    if kind == "bool":
+        return text.lower() not in ("", "0", "false", "no", "off")
+    return int(text) if kind == "int" else text
+
+
+def _from_environment() -> Config:
+    given = {f.name: os.environ.get(f"TRACEGRAD_{f.name.upper()}") for f in fields(Config)}
+    kinds = {f.name: str(f.type) for f in fields(Config)}
+    return Config(**{name: _parse(kinds[name], text) for name, text in given.items() if text is not None})
+
+
+config = _from_environment()

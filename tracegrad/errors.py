@@ -1,0 +1,75 @@
+"""Every exception that tracegrad raises on purpose.
+
+    TracegradError
+    ├── ShapeError (ValueError)          shapes that do not fit together
+    ├── DTypeError (TypeError)           a dtype an operation or a device cannot take
+    ├── ArgumentError (ValueError)       any other bad argument
+    ├── IndexOutOfRange (IndexError)     an index outside its dimension
+    ├── AutogradError (RuntimeError)     backward on freed history, a non-scalar root, a modified saved tensor, ...
+    ├── TraceError (RuntimeError)        something that @trace cannot capture, or a tracer that leaked
+    ├── GraphError (AssertionError)      the checker found a malformed graph: a bug of tracegrad, please report it
+    └── DeviceError (RuntimeError)
+        ├── NoDriverError                no OpenCL driver, or none that was asked for
+        ├── UnsupportedError             the device lacks what the program needs (fp64, fp16, ...)
+        ├── OutOfMemoryError             an allocation failed
+        └── BuildError                   the driver rejected a kernel; carries the source and the build log
+
+A message begins with the function the user called, gives the shapes or dtypes seen, and ends with the way out.
+"""
+
+
+class TracegradError(Exception):
+    """Base of all tracegrad errors."""
+
+
+class ShapeError(TracegradError, ValueError):
+    """Shapes that do not fit together."""
+
+
+class DTypeError(TracegradError, TypeError):
+    """A dtype that an operation or a device cannot take."""
+
+
+class ArgumentError(TracegradError, ValueError):
+    """A bad argument that is neither a shape nor a dtype."""
+
+
+class IndexOutOfRange(TracegradError, IndexError):
+    """An index outside its dimension."""
+
+
+class AutogradError(TracegradError, RuntimeError):
+    """Differentiation was asked for something it cannot give."""
+
+
+class TraceError(TracegradError, RuntimeError):
+    """Something that @trace cannot capture."""
+
+
+class GraphError(TracegradError, AssertionError):
+    """A malformed graph: a bug of tracegrad."""
+
+
+class DeviceError(TracegradError, RuntimeError):
+    """Something about the OpenCL device or its driver."""
+
+
+class NoDriverError(DeviceError):
+    """No OpenCL driver, or none that was asked for."""
+
+
+class UnsupportedError(DeviceError):
+    """The device lacks a capability that the program needs."""
+
+
+class OutOfMemoryError(DeviceError):
+    """An allocation on the device failed."""
+
+
+class BuildError(DeviceError):
+    """The driver rejected a kernel; `source` and `log` hold the text and the driver's words."""
+
+    def __init__(self, message: str, source: str = "", log: str = "") -> None:
+        super().__init__(message)
+        self.source = source
+        self.log = log

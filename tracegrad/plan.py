@@ -1,0 +1,115 @@
+"""Plain data that crosses between the code generator, the runtime and `compile`. Start at `Plan`.
+
+A `Target` describes a device to the code generator (numbers, no vendor names). A `Plan` is what the code generator
+makes and the runtime launches: one OpenCL C source, an ordered list of steps, and a table of buffer slots. Nothing here
+knows graphs, pyopencl or Tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the code generator may know of a device. Filled in by `runtime.device` from OpenCL queries."""
+
+    kind: Literal["cpu", "gpu"] = "cpu"   # cpu: one work-item is a thread's loop; gpu: many small work-items
+    simd_bytes: int = 32                  # vector register width (AVX2: 32)
+    registers: int = 16                   # vector registers a kernel may plan on
+    cores: int = 4                        # compute units
+    max_work_group: int = 4096            # CL_DEVICE_MAX_WORK_GROUP_SIZE
+    local_memory: int = 0                 # bytes of *real* local memory; 0 where it is emulated (CPUs)
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 512 << 10
+    fp64: bool = True
+    fp16: bool = False
+    plain_math: bool = True               # True: builtins stop this driver's vectoriser, use the plain-operator library
+    clang_builtins: bool = True           # True: __builtin_fma & co compile (clang-based drivers)
+    max_buffer: int = 1 << 40             # CL_DEVICE_MAX_MEM_ALLOC_SIZE
+
+    def key(self) -> tuple[Any, ...]:
+        """What a plan cache needs to tell two targets apart."""
+        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One buffer a plan touches.
+
+    kind: "input" and "output" buffers come from the caller; "temp" slots share the plan's own storage; "constant" slots
+    hold `data` and are uploaded once. An output with `alias` = an input slot's index is written into that input's buffer
+    (a real in-place update). A temp names the storage block it lives in (`block`, an index into `Plan.blocks`).
+    """
+
+    kind: Literal["input", "output", "temp", "constant"]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    name: str = ""
+    alias: int | None = None
+    block: int | None = None
+    data: np.ndarray[Any, Any] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        size = self.dtype.itemsize
+        for n in self.shape:
+            size *= n
+        return size
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A kernel argument passed by value: run-time scalar number `index` of the plan, converted to `dtype`."""
+
+    index: int
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel of `Plan.source` over an NDRange. `args` are slot indices (ints) and Scalars, in the kernel's order.
+
+    Sizes are in work-items, first dimension fastest; a `local_size` of None leaves the choice to the driver; every
+    global size is a multiple of its local size. `flops` and `bytes` are estimates for routing and `explain()`.
+    """
+
+    entry: str
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] | None
+    args: tuple[int | Scalar, ...]
+    flops: int = 0
+    bytes: int = 0
+    note: str = ""                        # why this kernel ends where it does, for explain()
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A Python function between launches: called with numpy arrays of `inputs`, returns one array per slot of `outputs`."""
+
+    fn: Callable[..., Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    name: str = "host_call"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled program: launch `steps` in order (each sees the writes of those before it)."""
+
+    source: str
+    steps: tuple[Launch | HostStep, ...]
+    slots: tuple[Slot, ...]
+    inputs: tuple[int, ...]               # slot of each input, in call order
+    outputs: tuple[int, ...]              # slot of each output, in result order (a slot may be an input's: passed through)
+    scalars: int = 0                      # how many run-time scalars a call takes
+    blocks: tuple[int, ...] = ()          # bytes of each temp storage block
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Launch))
