@@ -1,0 +1,343 @@
+"""Primitives: what a node of the graph applies. Start at `Primitive`; the families below say what an op class must give.
+
+One op is one class in `tracegrad/ops/`: name, shape rule, numpy meaning, derivative and OpenCL expression together. A class
+that lacks a rule fails at import. `REGISTRY` (name -> the op's one instance) is the only list of ops; tests run over it.
+
+`bind` makes nodes. Calling an op (`sqrt(x)`) takes Nodes, Tensors and Python scalars: it promotes dtypes, makes constants
+of the scalars, and gives back what it was given (Tensors if any operand is one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.dtypes import DType
+from tracegrad.errors import AutogradError, DTypeError, ShapeError
+from tracegrad.ir import Aval, Node, intern
+from tracegrad.operators import Operators
+
+REGISTRY: dict[str, Primitive] = {}
+Shape = tuple[int, ...]
+_PYTHON_SCALARS = (bool, int, float)
+
+
+class Primitive:
+    """Base of all ops.
+
+    A subclass that sets `name` is an op and must define the rules of its family: `aval` (shape and dtype), `numpy`
+    (meaning), `vjp` (derivative; or `differentiable = False`), and what its kernels need (`opencl`, `locate`, or a lowering
+    of the code generator that is named by `family`).
+    """
+
+    name: ClassVar[str] = ""
+    family: ClassVar[str] = ""              # how the code generator treats it
+    differentiable: ClassVar[bool] = True
+    required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
+    expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
+    # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
+    cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls.__dict__.get("name"):
+            return
+        missing = [rule for rule in cls.required if getattr(cls, rule, None) is getattr(Primitive, rule, None)]
+        if cls.differentiable and cls.vjp is Primitive.vjp:
+            missing.append("vjp (or differentiable = False)")
+        if missing:
+            raise TypeError(f"op class {cls.__name__} lacks {', '.join(missing)}")
+        if cls.name in REGISTRY:
+            raise TypeError(f"op class {cls.__name__}: the name {cls.name!r} is taken by {type(REGISTRY[cls.name]).__name__}")
+        REGISTRY[cls.name] = cls()
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        """Shape and dtype of the result; raises ShapeError or DTypeError."""
+        raise NotImplementedError
+
+    def numpy(self, *operands: Any, **attrs: Any) -> Any:
+        """The meaning, on numpy arrays."""
+        raise NotImplementedError
+
+    def vjp(self, ct: Node, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        """Cotangents of the operands (None: no dependence), from the cotangent `ct` of the result `y`; symbolic."""
+        raise AutogradError(f"{self.name} has no derivative")
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        return call(self, args, attrs)
+
+    def prepare(self, args: list[Any]) -> tuple[Node, ...]:
+        """Turn Nodes and Python scalars into operand nodes. Most families only accept tensors."""
+        return tuple(as_node(a) for a in args)
+
+
+def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
+    """The node that applies `fn`; operands are nodes of the right dtypes already, attrs are hashable."""
+    needs_grad = False
+    if fn.differentiable:
+        for o in operands:
+            if o.needs_grad:
+                needs_grad = True
+                break
+    return intern(fn, operands, attrs, lambda: fn.aval(*[o.aval for o in operands], **attrs), needs_grad)
+
+
+def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    """Apply `fn` to Nodes, Tensors and scalars; the result is a Tensor if any argument is one."""
+    wrapper = None
+    plain = list(args)
+    for i, a in enumerate(plain):
+        if not isinstance(a, Node) and isinstance(a, Operators):
+            wrapper = a
+            plain[i] = a._node()
+    node = bind(fn, fn.prepare(plain), attrs)
+    return node if wrapper is None else wrapper._wrap(node)
+
+
+def as_node(value: Any) -> Node:
+    """A Node for a Node or a Python or numpy scalar (a constant; weak if it is a Python scalar)."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
+        return const(value, dtypes.as_dtype(type(value)) if not isinstance(value, float) else dtypes.float64, weak=True)
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return const(value[()], dtypes.as_dtype(value.dtype))
+    raise DTypeError(f"expected a Tensor or a Python scalar, got {type(value).__name__}; use tg.tensor(...) for arrays and lists")
+
+
+# ---------------------------------------------------------------------------------------------------------------- leaves
+
+
+class Const(Primitive):
+    """A scalar known at compile time: it stands as a literal in the kernel's text."""
+
+    name, family, differentiable = "const", "leaf", False
+
+    def aval(self, *, value: Any, bits: bytes, weak: bool) -> Aval:
+        return Aval((), value.dtype, weak)
+
+    def numpy(self, *, value: Any, bits: bytes, weak: bool) -> Any:
+        return np.asarray(value)
+
+
+class Placeholder(Primitive):
+    """An input of a captured program. `uid` makes each one unique."""
+
+    name, family, differentiable = "placeholder", "leaf", False
+
+    def aval(self, *, uid: int, aval: Aval, label: str) -> Aval:
+        return aval
+
+    def numpy(self, **attrs: Any) -> Any:
+        raise NotImplementedError("a placeholder has no value of its own")
+
+
+class Data(Primitive):
+    """A leaf that holds a computed or uploaded value (`node.value`)."""
+
+    name, family, differentiable = "data", "leaf", False
+
+    def aval(self, *, uid: int, aval: Aval) -> Aval:
+        return aval
+
+    def numpy(self, **attrs: Any) -> Any:
+        raise NotImplementedError("data is read from node.value")
+
+
+class Iota(Primitive):
+    """0, 1, 2, ... along `dim` of `shape`."""
+
+    name, family, differentiable = "iota", "index", False
+
+    def aval(self, *, shape: Shape, dim: int, dtype: DType) -> Aval:
+        return Aval(shape, dtype)
+
+    def numpy(self, *, shape: Shape, dim: int, dtype: DType) -> Any:
+        return np.broadcast_to(np.arange(shape[dim], dtype=dtype).reshape([-1 if i == dim else 1 for i in range(len(shape))]), shape)
+
+    cases = [((), dict(shape=(2, 3), dim=1, dtype=dtypes.int64)), ((), dict(shape=(4,), dim=0, dtype=dtypes.float32))]
+
+
+_uid = [0]
+
+
+def unique() -> int:
+    """A number never given before (in this process)."""
+    _uid[0] += 1
+    return _uid[0]
+
+
+def const(value: Any, dtype: DType, weak: bool = False) -> Node:
+    """A compile-time scalar."""
+    exact = dtype.type(value)
+    return intern(REGISTRY["const"], (), {"value": exact, "bits": exact.tobytes(), "weak": weak}, lambda: Aval((), dtype, weak), False)
+
+
+def placeholder(aval: Aval, label: str = "") -> Node:
+    """A fresh input."""
+    return bind(REGISTRY["placeholder"], (), {"uid": unique(), "aval": aval, "label": label})
+
+
+def data(aval: Aval, value: Any) -> Node:
+    """A fresh leaf that holds `value`."""
+    node = bind(REGISTRY["data"], (), {"uid": unique(), "aval": aval})
+    node.value = value
+    return node
+
+
+def iota(shape: Shape, dim: int, dtype: DType = dtypes.int64) -> Node:
+    """0, 1, 2, ... along `dim`."""
+    return bind(REGISTRY["iota"], (), {"shape": shape, "dim": dim, "dtype": dtype})
+
+
+# -------------------------------------------------------------------------------------------------------------- families
+
+
+def broadcast_shapes(name: str, shapes: Sequence[Shape]) -> Shape:
+    """The common shape, by numpy's rule; a ShapeError names the op and the shapes."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    n = max(map(len, shapes))
+    out = [1] * n
+    for s in shapes:
+        for i, d in enumerate(s, n - len(s)):
+            if d != 1 and d != out[i]:
+                if out[i] != 1:
+                    raise ShapeError(f"{name}: shapes {' and '.join(str(tuple(s)) for s in shapes)} do not broadcast together "
+                                     f"(sizes {out[i]} and {d} at dimension {i - n}); reshape or unsqueeze one of them")
+                out[i] = d
+    return tuple(out)
+
+
+class Elementwise(Primitive):
+    """y[i] = f(x0[i], x1[i], ...), operands broadcast implicitly and of one dtype.
+
+    Give: `nin`, `numpy`, `vjp`, `opencl(self, *operands: str) -> str` (an expression in plain OpenCL C: operators, ?:, and
+    builtin names; it is used for scalars and for vectors), and `domain` (where tests draw operands).
+    `result`: "same" as the operands, "bool" (comparisons) or "float" (integers become the default float first).
+    """
+
+    family = "elementwise"
+    required = ("numpy", "opencl")
+    nin: ClassVar[int] = 1
+    result: ClassVar[str] = "same"
+    domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
+    kinds: ClassVar[str] = "biuf"           # dtype kinds it takes
+
+    opencl: Any = None
+
+    def __init_subclass__(cls) -> None:
+        if cls.__dict__.get("name") and cls.opencl is None:
+            raise TypeError(f"op class {cls.__name__} lacks opencl")
+        super().__init_subclass__()
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        shape = operands[0].shape if len(operands) == 1 else broadcast_shapes(self.name, [o.shape for o in operands])
+        dtype = operands[-1].dtype
+        if dtype.kind not in self.kinds:
+            raise DTypeError(f"{self.name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
+        return Aval(shape, dtypes.bool_ if self.result == "bool" else dtype, all(o.weak for o in operands) and self.result != "bool")
+
+    def prepare(self, args: list[Any]) -> tuple[Node, ...]:
+        return tuple(common_dtype(args, self.result == "float"))
+
+
+def common_dtype(args: Sequence[Any], to_float: bool = False) -> list[Node]:
+    """Operand nodes cast to the dtype they promote to; Python scalars and weak nodes only raise the category."""
+    dtype: DType | None = None
+    for a in args:
+        if isinstance(a, Node) and not a.aval.weak:
+            dtype = a.aval.dtype if dtype is None else dtypes.promote(dtype, a.aval.dtype)
+        elif isinstance(a, (np.generic, np.ndarray)):
+            dtype = dtypes.as_dtype(a.dtype) if dtype is None else dtypes.promote(dtype, dtypes.as_dtype(a.dtype))
+    weak = dtype is None
+    if dtype is None:
+        dtype = dtypes.bool_
+        for a in args:
+            dtype = dtypes.promote(dtype, as_node(a).dtype)
+    else:
+        for a in args:
+            if isinstance(a, Node):
+                if a.aval.weak:
+                    dtype = dtypes.promote_scalar(dtype, a.dtype.type(0).item())
+            elif isinstance(a, _PYTHON_SCALARS):
+                dtype = dtypes.promote_scalar(dtype, a)
+    if to_float and dtype.kind != "f":
+        dtype = dtypes.float64 if weak else dtypes.get_default_dtype()
+    out = []
+    for a in args:
+        if not isinstance(a, Node):
+            if isinstance(a, int) and dtype.kind in "iu" and not np.iinfo(dtype).min <= a <= np.iinfo(dtype).max:
+                raise DTypeError(f"the Python integer {a} does not fit {dtype}; cast the tensor to a wider dtype first")
+            out.append(const(a, dtype, weak) if isinstance(a, _PYTHON_SCALARS) and not isinstance(a, np.generic) else cast(as_node(a), dtype))
+        else:
+            out.append(a if a.aval.dtype == dtype and (a.aval.weak == weak or weak) else cast(a, dtype))
+    return out
+
+
+class Cast(Primitive):
+    """Conversion to another dtype, as C converts (floats to integers truncate towards zero)."""
+
+    name, family = "cast", "elementwise"
+
+    def aval(self, x: Aval, *, dtype: DType, weak: bool) -> Aval:
+        return Aval(x.shape, dtype, weak)
+
+    def numpy(self, x: Any, *, dtype: DType, weak: bool) -> Any:
+        with np.errstate(all="ignore"):
+            return np.asarray(x).astype(dtype)
+
+    def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
+        return (cast(ct, x.dtype) if x.dtype.kind == "f" and dtype.kind == "f" else None,)
+
+    cases = [(((2, 3),), dict(dtype=dtypes.float32, weak=False)), (((2, 3),), dict(dtype=dtypes.int64, weak=False))]
+
+
+def cast(x: Node, dtype: DType) -> Node:
+    """x converted to `dtype` (x itself if it has it); never weak."""
+    if x.aval.dtype == dtype and not x.aval.weak:
+        return x
+    if x.fn is REGISTRY["const"]:
+        with np.errstate(all="ignore"):
+            return const(x.attrs["value"], dtype)
+    return bind(REGISTRY["cast"], (x,), {"dtype": dtype, "weak": False})
+
+
+class Movement(Primitive):
+    """Results whose elements are elements of the operands: no arithmetic, so it never runs by itself.
+
+    Give `aval`, `numpy`, `vjp` and `locate`, from which the code generator gets index arithmetic.
+    """
+
+    family = "movement"
+    required = ("aval", "numpy", "locate")
+    fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)
+
+    locate: Any = None
+    # def locate(self, index, *operands: Aval, **attrs) -> list[tuple[int, tuple, list[guard]]]
+    #   index: one symbolic integer per result dimension (they support + - * // % with ints and each other). The element at
+    #   `index` is that of the first entry (operand number, index into it, guards) whose guards all hold, else the fill value.
+    #   A guard is ("range", expression, low, high): low <= expression < high; or ("multiple", expression, k): it is a multiple of k.
+
+
+class Reduction(Primitive):
+    """Combine elements along the dims `dim` (a sorted tuple), which vanish from the shape.
+
+    Give `numpy`, `vjp`, `identity(dtype)` (the value of an empty reduction) and `combine(a, b) -> str` (OpenCL expression,
+    associative). keepdim is a reshape by the caller.
+    """
+
+    family, expensive = "reduction", True
+    required = ("numpy", "identity", "combine")
+    identity: Any = None
+    combine: Any = None
+
+    def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
+        return Aval(tuple(d for i, d in enumerate(x.shape) if i not in dim), x.dtype)

@@ -1,0 +1,212 @@
+"""The intermediate representation: `Aval`, `Node` and `Graph`. Start at `Node`.
+
+A Node is one application of a Primitive to operand nodes: function, operands, static attributes, aval, and the user's
+source location. Nodes are hash-consed through a weak table: the same primitive on the same operands with the same
+attributes *is* the same node, so common subexpressions are shared for free. Operands and attributes never change; the one thing
+a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node that needs
+no derivative forgets its operands.
+
+A Graph is a captured program: a `networkx.MultiDiGraph` of Nodes whose edges carry the operand index as key. Its iteration
+order is a topological order. It is built at capture, not per operation.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os.path import dirname
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+
+from tracegrad.dtypes import DType
+from tracegrad.operators import Operators
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tracegrad.function import Primitive
+
+
+@dataclass(frozen=True, slots=True)
+class Aval:
+    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors)."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    weak: bool = False
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for d in self.shape:
+            n *= d
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]" + ("~" if self.weak else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of the user's program. `derived` tells that a derivative rule made the node on that line's behalf."""
+
+    filename: str
+    line: int
+    function: str
+    derived: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line}"
+
+
+_PACKAGE = dirname(__file__)
+_INTERNAL = (_PACKAGE, dirname(_PACKAGE) + "/codegen", dirname(_PACKAGE) + "/runtime")
+_internal_code: dict[Any, bool] = {}
+_location_override: list[Location | None] = [None]
+
+
+def user_location() -> Location:
+    """The nearest line outside tracegrad on the Python stack (or the line on whose behalf a derivative is being made)."""
+    override = _location_override[0]
+    if override is not None:
+        return override
+    frame = sys._getframe(1)
+    while True:
+        code = frame.f_code
+        internal = _internal_code.get(code)
+        if internal is None:
+            internal = _internal_code[code] = code.co_filename.startswith(_INTERNAL)
+        if not internal or frame.f_back is None:
+            return Location(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+
+
+@contextmanager
+def on_behalf_of(location: Location) -> Iterator[None]:
+    """Nodes made inside carry `location`, marked as derived."""
+    previous = _location_override[0]
+    _location_override[0] = Location(location.filename, location.line, location.function, derived=True)
+    try:
+        yield
+    finally:
+        _location_override[0] = previous
+
+
+class Node(Operators):
+    """One application of a primitive. Make nodes with `function.bind`, never directly."""
+
+    __slots__ = ("__weakref__", "attrs", "aval", "fn", "loc", "needs_grad", "operands", "value")
+
+    fn: Primitive
+    operands: tuple[Node, ...]
+    attrs: dict[str, Any]
+    aval: Aval
+    loc: Location
+    needs_grad: bool      # a differentiable path leads from a Variable to this node
+    value: Any            # the Buffer that holds the result, once known
+
+    def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
+        self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval
+        self.loc = user_location()
+        self.needs_grad = needs_grad
+        self.value = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.aval.dtype
+
+    @property
+    def name(self) -> str:
+        return self.fn.name
+
+    def __repr__(self) -> str:
+        attrs = "".join(f", {k}={v}" for k, v in self.attrs.items())
+        return f"<{self.fn.name}({', '.join(str(o.aval) for o in self.operands)}{attrs}) -> {self.aval}>"
+
+
+_INTERN: weakref.WeakValueDictionary[Hashable, Node] = weakref.WeakValueDictionary()
+
+
+def intern(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Callable[[], Aval], needs_grad: bool) -> Node:
+    """The node for this application: the one that exists, else a new one."""
+    key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
+    node = _INTERN.get(key)
+    if node is None:
+        node = Node(fn, operands, attrs, aval(), needs_grad)
+        _INTERN[key] = node
+    return node
+
+
+def forget_operands(node: Node) -> None:
+    """Cut a computed node off from its operands, so that they can be freed: it is a leaf that holds `value` from now on."""
+    if node.operands:
+        _INTERN.pop((node.fn, node.operands, *node.attrs.items()), None)
+        node.operands = ()
+
+
+def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = None) -> list[Node]:
+    """All nodes that `outputs` depend on, operands first (iterative; deterministic). `stop(node)`: do not go beyond it."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in outputs:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack: list[tuple[Node, int]] = [(root, 0)]
+        while stack:
+            node, i = stack.pop()
+            operands = () if stop is not None and stop(node) else node.operands
+            while i < len(operands):
+                operand = operands[i]
+                i += 1
+                if operand not in seen:
+                    seen.add(operand)
+                    stack.append((node, i))
+                    stack.append((operand, 0))
+                    break
+            else:
+                order.append(node)
+    return order
+
+
+class Graph(nx.MultiDiGraph):  # type: ignore[type-arg]
+    """A captured program. Nodes are `Node`s in topological order; an edge (u, v, i) says that u is operand i of v.
+
+    inputs: the leaves whose values a call supplies, in call order. outputs: the results, in order (a node may appear
+    more than once).
+    """
+
+    inputs: list[Node]
+    outputs: list[Node]
+
+    @classmethod
+    def capture(cls, inputs: Sequence[Node], outputs: Sequence[Node]) -> Graph:
+        """The graph from `inputs` (not looked behind) to `outputs`."""
+        graph = cls()
+        graph.inputs, graph.outputs = list(inputs), list(outputs)
+        known = set(inputs)
+        graph.add_nodes_from(inputs)
+        order = topological(outputs, known.__contains__)
+        graph.add_nodes_from(order)
+        graph.add_edges_from((o, n, i) for n in order if n not in known for i, o in enumerate(n.operands))
+        return graph
+
+    def rebuilt(self, replace: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
+        """The graph in which each node n became replace(n, its new operands); inputs stay. The way passes are written."""
+        new: dict[Node, Node] = {n: n for n in self.inputs}
+        for node in self:
+            if node not in new:
+                new[node] = replace(node, tuple(new[o] for o in node.operands))
+        return Graph.capture(self.inputs, [new[o] for o in self.outputs])

@@ -1,0 +1,90 @@
+"""The arithmetic that Nodes and Tensors share: a mixin that the op families fill in as they are imported.
+
+`@method` puts a function of arrays (of Nodes, in derivative rules; of Tensors, in user code) on the mixin, and `@public`
+also exports it as `tracegrad.<name>`. So an op is written once and is a function, a method and an operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PUBLIC: dict[str, Any] = {}          # name -> function exported by tracegrad
+FUNCTIONAL: dict[str, Any] = {}      # name -> function exported by tracegrad.nn.functional
+
+
+class Operators:
+    """Base of Node and Tensor: every function marked with @method is a method of both."""
+
+    __slots__ = ()
+    __array_priority__ = 1000        # numpy hands `array + tensor` to us
+
+    if TYPE_CHECKING:
+        shape: tuple[int, ...]
+        dtype: Any
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __add__(self, other: Any) -> Any: ...
+        def __radd__(self, other: Any) -> Any: ...
+        def __sub__(self, other: Any) -> Any: ...
+        def __rsub__(self, other: Any) -> Any: ...
+        def __mul__(self, other: Any) -> Any: ...
+        def __rmul__(self, other: Any) -> Any: ...
+        def __truediv__(self, other: Any) -> Any: ...
+        def __rtruediv__(self, other: Any) -> Any: ...
+        def __floordiv__(self, other: Any) -> Any: ...
+        def __mod__(self, other: Any) -> Any: ...
+        def __pow__(self, other: Any) -> Any: ...
+        def __rpow__(self, other: Any) -> Any: ...
+        def __matmul__(self, other: Any) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __abs__(self) -> Any: ...
+        def __invert__(self) -> Any: ...
+        def __and__(self, other: Any) -> Any: ...
+        def __or__(self, other: Any) -> Any: ...
+        def __xor__(self, other: Any) -> Any: ...
+        def __lt__(self, other: Any) -> Any: ...
+        def __le__(self, other: Any) -> Any: ...
+        def __gt__(self, other: Any) -> Any: ...
+        def __ge__(self, other: Any) -> Any: ...
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+def method(*names: str) -> Callable[[F], F]:
+    """Decorator: the function becomes a method of Node and Tensor under `names` (default: its own name)."""
+
+    def attach(fn: F) -> F:
+        for name in names or (fn.__name__.rstrip("_"),):
+            setattr(Operators, name, fn)
+        return fn
+
+    return attach
+
+
+def public(*names: str, method: bool = True, functional: bool = False) -> Callable[[F], F]:
+    """Decorator: export the function as tracegrad.<name>; with `method`, also as a method of Node and Tensor.
+
+    names: the names to export (default: the function's own). With `functional`, it goes to tracegrad.nn.functional too.
+    """
+
+    def attach(fn: F) -> F:
+        for name in names or (fn.__name__,):
+            PUBLIC[name] = fn
+            if functional:
+                FUNCTIONAL[name] = fn
+            if method:
+                setattr(Operators, name, fn)
+        return fn
+
+    return attach
+
+
+def functional(fn: F) -> F:
+    """Decorator: export the function from tracegrad.nn.functional only."""
+    FUNCTIONAL[fn.__name__] = fn
+    return fn

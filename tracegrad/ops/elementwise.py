@@ -1,0 +1,487 @@
+"""Elementwise primitives: one class per op, derivative beside meaning. Composed functions are in `pointwise.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.function import Elementwise, call, common_dtype
+from tracegrad.ir import Aval, Node
+from tracegrad.operators import public
+
+# ------------------------------------------------------------------------------------------------- identity-like boundaries
+
+
+class Identity(Elementwise):
+    """Base of ops that hand their operand through."""
+
+    def numpy(self, x: Any, **attrs: Any) -> Any: return x
+    def opencl(self, x: str, **attrs: Any) -> str: return x
+
+
+class Copy(Identity):
+    """A copy of its own: `clone()`."""
+    name = "copy"
+    def vjp(self, ct, y, x): return (ct,)
+
+
+class Detach(Identity):
+    """The same value, constant to differentiation."""
+    name, differentiable = "detach", False
+
+
+class Variable(Identity):
+    """The same value, as something to differentiate with respect to. `uid` keeps two variables of one value apart."""
+    name = "variable"
+    def aval(self, x, *, uid): return Aval(x.shape, x.dtype)
+    def vjp(self, ct, y, x, *, uid): return (ct,)
+    cases = (((((2, 3),), {"uid": 0})),)
+
+
+# ------------------------------------------------------------------------------------------------------------- arithmetic
+
+
+class Add(Elementwise):
+    """a + b."""
+    name, nin = "add", 2
+    def numpy(self, a, b): return np.add(a, b)
+    def vjp(self, ct, y, a, b): return ct, ct
+    def opencl(self, a, b): return f"({a} + {b})"
+
+
+class Sub(Elementwise):
+    """a - b."""
+    name, nin, kinds = "sub", 2, "iuf"
+    def numpy(self, a, b): return np.subtract(a, b)
+    def vjp(self, ct, y, a, b): return ct, -ct
+    def opencl(self, a, b): return f"({a} - {b})"
+
+
+class Mul(Elementwise):
+    """a * b."""
+    name, nin = "mul", 2
+    def numpy(self, a, b): return np.multiply(a, b)
+    def vjp(self, ct, y, a, b): return ct * b, ct * a
+    def opencl(self, a, b): return f"({a} * {b})"
+
+
+class Div(Elementwise):
+    """a / b, always a float."""
+    name, nin, result, kinds, domain = "div", 2, "float", "f", (0.5, 2.0)
+    def numpy(self, a, b): return np.divide(a, b)
+    def vjp(self, ct, y, a, b): return ct / b, -ct * y / b
+    def opencl(self, a, b): return f"({a} / {b})"
+
+
+class FloorDivide(Elementwise):
+    """The largest integer not above a / b (torch.floor_divide)."""
+    name, nin, kinds, differentiable, domain = "floor_divide", 2, "iuf", False, (0.5, 4.0)
+    def numpy(self, a, b): return np.floor_divide(a, b)
+    def opencl(self, a, b): return f"tg_floor_divide({a}, {b})"
+
+
+class Remainder(Elementwise):
+    """a - b * floor(a / b): the sign of b (torch.remainder, Python's %)."""
+    name, nin, kinds, domain = "remainder", 2, "iuf", (0.6, 4.0)
+    def numpy(self, a, b): return np.remainder(a, b)
+    def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
+    def opencl(self, a, b): return f"tg_remainder({a}, {b})"
+
+
+class Fmod(Elementwise):
+    """a - b * trunc(a / b): the sign of a (C's fmod)."""
+    name, nin, kinds, domain = "fmod", 2, "iuf", (0.6, 4.0)
+    def numpy(self, a, b): return np.fmod(a, b)
+    def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
+    def opencl(self, a, b): return f"tg_fmod({a}, {b})"
+
+
+class Pow(Elementwise):
+    """a to the power b."""
+    name, nin, kinds, domain = "pow", 2, "iuf", (0.2, 2.0)
+    def numpy(self, a, b): return np.power(a, b)
+
+    def vjp(self, ct, y, a, b):
+        return ct * b * power(a, b - 1), ct * where((a == 0) if a.dtype.kind != "f" else eq(a, 0.0), 0.0, y * log(where(gt(a, 0.0), a, 1.0)))
+
+    def opencl(self, a, b): return f"tg_pow({a}, {b})"
+
+
+class Neg(Elementwise):
+    """-x."""
+    name, kinds = "neg", "iuf"
+    def numpy(self, x): return np.negative(x)
+    def vjp(self, ct, y, x): return (-ct,)
+    def opencl(self, x): return f"(-{x})"
+
+
+class Abs(Elementwise):
+    """|x|; its derivative at 0 is 0."""
+    name, kinds = "abs", "iuf"
+    def numpy(self, x): return np.abs(x)
+    def vjp(self, ct, y, x): return (ct * sign(x),)
+    def opencl(self, x): return f"tg_abs({x})"
+
+
+class Sign(Elementwise):
+    """-1, 0 or 1; NaN stays NaN."""
+    name, kinds, differentiable = "sign", "iuf", False
+    def numpy(self, x): return np.sign(x)
+    def opencl(self, x): return f"tg_sign({x})"
+
+
+class Maximum(Elementwise):
+    """The larger; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
+    name, nin = "maximum", 2
+    def numpy(self, a, b): return np.maximum(a, b)
+    def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, gt)
+    def opencl(self, a, b): return f"tg_max({a}, {b})"
+
+
+class Minimum(Elementwise):
+    """The smaller; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
+    name, nin = "minimum", 2
+    def numpy(self, a, b): return np.minimum(a, b)
+    def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, lt)
+    def opencl(self, a, b): return f"tg_min({a}, {b})"
+
+
+def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
+    share = where(eq(a, b), ct * 0.5, 0.0)
+    return where(wins(a, b), ct, share), where(wins(b, a), ct, share)
+
+
+# ----------------------------------------------------------------------------------------------------- comparison and logic
+
+
+class Comparison(Elementwise):
+    """Base of comparisons: a bool, no derivative."""
+    nin, result, differentiable = 2, "bool", False
+    sign = ""
+    def opencl(self, a: str, b: str) -> str: return f"({a} {self.sign} {b})"
+
+
+class Eq(Comparison):
+    """a == b."""
+    name, sign = "eq", "=="
+    def numpy(self, a, b): return np.equal(a, b)
+
+
+class Ne(Comparison):
+    """a != b."""
+    name, sign = "ne", "!="
+    def numpy(self, a, b): return np.not_equal(a, b)
+
+
+class Lt(Comparison):
+    """a < b."""
+    name, sign = "lt", "<"
+    def numpy(self, a, b): return np.less(a, b)
+
+
+class Le(Comparison):
+    """a <= b."""
+    name, sign = "le", "<="
+    def numpy(self, a, b): return np.less_equal(a, b)
+
+
+class Gt(Comparison):
+    """a > b."""
+    name, sign = "gt", ">"
+    def numpy(self, a, b): return np.greater(a, b)
+
+
+class Ge(Comparison):
+    """a >= b."""
+    name, sign = "ge", ">="
+    def numpy(self, a, b): return np.greater_equal(a, b)
+
+
+class Isnan(Comparison):
+    """Whether x is NaN."""
+    name, nin = "isnan", 1
+    def numpy(self, x): return np.isnan(x)
+    def opencl(self, x): return f"({x} != {x})"
+
+
+class BitwiseAnd(Elementwise):
+    """a & b; logical and of bools."""
+    name, nin, kinds, differentiable = "bitwise_and", 2, "biu", False
+    def numpy(self, a, b): return np.bitwise_and(a, b)
+    def opencl(self, a, b): return f"({a} & {b})"
+
+
+class BitwiseOr(Elementwise):
+    """a | b; logical or of bools."""
+    name, nin, kinds, differentiable = "bitwise_or", 2, "biu", False
+    def numpy(self, a, b): return np.bitwise_or(a, b)
+    def opencl(self, a, b): return f"({a} | {b})"
+
+
+class BitwiseXor(Elementwise):
+    """a ^ b; exclusive or of bools."""
+    name, nin, kinds, differentiable = "bitwise_xor", 2, "biu", False
+    def numpy(self, a, b): return np.bitwise_xor(a, b)
+    def opencl(self, a, b): return f"({a} ^ {b})"
+
+
+class BitwiseNot(Elementwise):
+    """~x; logical not of bools (which are 0 or 1, or lane masks in vectors: the code generator negates those with !)."""
+    name, kinds, differentiable = "bitwise_not", "biu", False
+    def numpy(self, x): return np.invert(x)
+    def opencl(self, x): return f"(~{x})"
+
+
+class ShiftLeft(Elementwise):
+    """a << b."""
+    name, nin, kinds, differentiable, domain = "shift_left", 2, "iu", False, (0, 5)
+    def numpy(self, a, b): return np.left_shift(a, b)
+    def opencl(self, a, b): return f"({a} << {b})"
+
+
+class ShiftRight(Elementwise):
+    """a >> b (arithmetic on signed integers)."""
+    name, nin, kinds, differentiable, domain = "shift_right", 2, "iu", False, (0, 5)
+    def numpy(self, a, b): return np.right_shift(a, b)
+    def opencl(self, a, b): return f"({a} >> {b})"
+
+
+class Where(Elementwise):
+    """a where the bool condition holds, else b."""
+    name, nin = "where", 3
+
+    def prepare(self, args):
+        condition, *rest = args
+        condition, = common_dtype([condition])
+        if condition.dtype != dtypes.bool_:
+            condition = call(ne, (condition, 0), {})
+        return (condition, *common_dtype(rest))
+
+    def numpy(self, c, a, b): return np.where(c, a, b)
+    def vjp(self, ct, y, c, a, b): return None, where(c, ct, 0.0), where(c, 0.0, ct)
+    def opencl(self, c, a, b): return f"({c} ? {a} : {b})"
+
+
+# ------------------------------------------------------------------------------------------------ exponentials and friends
+
+
+class Float(Elementwise):
+    """Base of functions that make floats of integers."""
+    result, kinds = "float", "f"
+
+
+class Exp(Float):
+    """e to the x."""
+    name = "exp"
+    def numpy(self, x): return np.exp(x)
+    def vjp(self, ct, y, x): return (ct * y,)
+    def opencl(self, x): return f"exp({x})"
+
+
+class Exp2(Float):
+    """2 to the x."""
+    name = "exp2"
+    def numpy(self, x): return np.exp2(x)
+    def vjp(self, ct, y, x): return (ct * y * 0.6931471805599453,)
+    def opencl(self, x): return f"exp2({x})"
+
+
+class Expm1(Float):
+    """exp(x) - 1, accurate near 0."""
+    name = "expm1"
+    def numpy(self, x): return np.expm1(x)
+    def vjp(self, ct, y, x): return (ct * (y + 1.0),)
+    def opencl(self, x): return f"expm1({x})"
+
+
+class Log(Float):
+    """Natural logarithm; -inf at 0, NaN below."""
+    name, domain = "log", (0.1, 4.0)
+    def numpy(self, x): return np.log(x)
+    def vjp(self, ct, y, x): return (ct / x,)
+    def opencl(self, x): return f"log({x})"
+
+
+class Log2(Float):
+    """Logarithm to base 2."""
+    name, domain = "log2", (0.1, 4.0)
+    def numpy(self, x): return np.log2(x)
+    def vjp(self, ct, y, x): return (ct / (x * 0.6931471805599453),)
+    def opencl(self, x): return f"log2({x})"
+
+
+class Log10(Float):
+    """Logarithm to base 10."""
+    name, domain = "log10", (0.1, 4.0)
+    def numpy(self, x): return np.log10(x)
+    def vjp(self, ct, y, x): return (ct / (x * 2.302585092994046),)
+    def opencl(self, x): return f"log10({x})"
+
+
+class Log1p(Float):
+    """log(1 + x), accurate near 0."""
+    name, domain = "log1p", (-0.8, 4.0)
+    def numpy(self, x): return np.log1p(x)
+    def vjp(self, ct, y, x): return (ct / (x + 1.0),)
+    def opencl(self, x): return f"log1p({x})"
+
+
+class Sqrt(Float):
+    """Square root; NaN below zero."""
+    name, domain = "sqrt", (0.1, 4.0)
+    def numpy(self, x): return np.sqrt(x)
+    def vjp(self, ct, y, x): return (ct / (y * 2.0),)
+    def opencl(self, x): return f"sqrt({x})"
+
+
+class Rsqrt(Float):
+    """1 / sqrt(x)."""
+    name, domain = "rsqrt", (0.1, 4.0)
+    def numpy(self, x): return (1 / np.sqrt(x)).astype(x.dtype)
+    def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
+    def opencl(self, x): return f"rsqrt({x})"
+
+
+class Sin(Float):
+    """Sine of x radians."""
+    name = "sin"
+    def numpy(self, x): return np.sin(x)
+    def vjp(self, ct, y, x): return (ct * cos(x),)
+    def opencl(self, x): return f"sin({x})"
+
+
+class Cos(Float):
+    """Cosine of x radians."""
+    name = "cos"
+    def numpy(self, x): return np.cos(x)
+    def vjp(self, ct, y, x): return (-ct * sin(x),)
+    def opencl(self, x): return f"cos({x})"
+
+
+class Tan(Float):
+    """Tangent of x radians."""
+    name, domain = "tan", (-1.2, 1.2)
+    def numpy(self, x): return np.tan(x)
+    def vjp(self, ct, y, x): return (ct * (y * y + 1.0),)
+    def opencl(self, x): return f"tan({x})"
+
+
+class Asin(Float):
+    """Arc sine, in radians."""
+    name, domain = "asin", (-0.9, 0.9)
+    def numpy(self, x): return np.arcsin(x)
+    def vjp(self, ct, y, x): return (ct * rsqrt(1.0 - x * x),)
+    def opencl(self, x): return f"asin({x})"
+
+
+class Acos(Float):
+    """Arc cosine, in radians."""
+    name, domain = "acos", (-0.9, 0.9)
+    def numpy(self, x): return np.arccos(x)
+    def vjp(self, ct, y, x): return (-ct * rsqrt(1.0 - x * x),)
+    def opencl(self, x): return f"acos({x})"
+
+
+class Atan(Float):
+    """Arc tangent, in radians."""
+    name = "atan"
+    def numpy(self, x): return np.arctan(x)
+    def vjp(self, ct, y, x): return (ct / (x * x + 1.0),)
+    def opencl(self, x): return f"atan({x})"
+
+
+class Atan2(Float):
+    """The angle of the point (b, a), in radians, in (-pi, pi]."""
+    name, nin, domain = "atan2", 2, (0.3, 2.0)
+    def numpy(self, a, b): return np.arctan2(a, b)
+
+    def vjp(self, ct, y, a, b):
+        scale = ct / (a * a + b * b)
+        return scale * b, -scale * a
+
+    def opencl(self, a, b): return f"atan2({a}, {b})"
+
+
+class Sinh(Float):
+    """Hyperbolic sine."""
+    name = "sinh"
+    def numpy(self, x): return np.sinh(x)
+    def vjp(self, ct, y, x): return (ct * cosh(x),)
+    def opencl(self, x): return f"sinh({x})"
+
+
+class Cosh(Float):
+    """Hyperbolic cosine."""
+    name = "cosh"
+    def numpy(self, x): return np.cosh(x)
+    def vjp(self, ct, y, x): return (ct * sinh(x),)
+    def opencl(self, x): return f"cosh({x})"
+
+
+class Tanh(Float):
+    """Hyperbolic tangent."""
+    name = "tanh"
+    def numpy(self, x): return np.tanh(x)
+    def vjp(self, ct, y, x): return (ct * (1.0 - y * y),)
+    def opencl(self, x): return f"tanh({x})"
+
+
+class Erf(Float):
+    """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
+    name = "erf"
+
+    def numpy(self, x):
+        from math import erf as scalar_erf  # numpy has none; the interpreter is an oracle, not a fast path
+        return np.vectorize(scalar_erf, otypes=[np.float64])(x).astype(x.dtype)
+
+    def vjp(self, ct, y, x): return (ct * exp(-(x * x)) * 1.1283791670955126,)
+    def opencl(self, x): return f"erf({x})"
+
+
+# --------------------------------------------------------------------------------------------------------------- rounding
+
+
+class Rounding(Elementwise):
+    """Base of rounding ops: integers stay as they are; the derivative is zero almost everywhere, as in torch."""
+    kinds = "iuf"
+    def vjp(self, ct: Node, y: Node, x: Node) -> tuple[Any, ...]: return (None,)
+
+
+class Floor(Rounding):
+    """The largest integer not above x."""
+    name = "floor"
+    def numpy(self, x): return np.floor(x).astype(x.dtype)
+    def opencl(self, x): return f"tg_floor({x})"
+
+
+class Ceil(Rounding):
+    """The smallest integer not below x."""
+    name = "ceil"
+    def numpy(self, x): return np.ceil(x).astype(x.dtype)
+    def opencl(self, x): return f"tg_ceil({x})"
+
+
+class Round(Rounding):
+    """The nearest integer, halves to even."""
+    name = "round"
+    def numpy(self, x): return np.rint(x).astype(x.dtype)
+    def opencl(self, x): return f"tg_rint({x})"
+
+
+class Trunc(Rounding):
+    """The integer part."""
+    name = "trunc"
+    def numpy(self, x): return np.trunc(x).astype(x.dtype)
+    def opencl(self, x): return f"tg_trunc({x})"
+
+
+# ----------------------------------------------------------------------------------------- functions and methods of the ops
+
+from tracegrad.function import REGISTRY  # noqa: E402  (the instances exist only now)
+
+add, sub, mul, div, neg = (REGISTRY[n] for n in ("add", "sub", "mul", "div", "neg"))
+floor_divide, remainder, fmod, power = (REGISTRY[n] for n in ("floor_divide", "remainder", "fmod", "pow"))
+eq, ne, lt, le, gt, ge, isnan, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "where"))
+exp, log, rsqrt, sin, cos, sinh, cosh, sign = (REGISTRY[n] for n in ("exp", "log", "rsqrt", "sin", "cos", "sinh", "cosh", "sign"))
