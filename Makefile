@@ -1,0 +1,61 @@
+# Every target does all of its own set-up: it needs python >= 3.11, git and make, and nothing installed before.
+# What is installed is remembered by stamp files in the environment and renewed when pyproject.toml changes.
+#
+#   make demo       train on scikit-learn's handwritten digits through generated OpenCL kernels
+#   make test       what has to pass before a commit: lint, types, import rules, the quick tests
+#   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
+#   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
+#   make check      lint, types and import rules only
+#
+# Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
+# PEER_PYTHON (an interpreter that already has torch and jax, for `make bench`).
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= auto
+ARGS ?=
+PEER_PYTHON ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+
+.PHONY: demo test test-all bench check clean help
+
+help:
+	@sed -n '/^# *make /s/^# *//p' Makefile
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/python examples/digits.py $(ARGS)
+
+check: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-all: check
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
+
+ifeq ($(PEER_PYTHON),)
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.run $(ARGS)
+else
+bench: $(VENV)/.installed-demo
+	$(BIN)/python -m benchmarks.run --peer-python $(PEER_PYTHON) $(ARGS)
+endif
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache examples/out
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "tracegrad needs python >= 3.11; this is $$($(PYTHON) --version 2>&1): make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || \
+	  { echo "could not create $(VENV): on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
+	@touch -c $@
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[$*]'
+	@touch $@
