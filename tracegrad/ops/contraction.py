@@ -1,0 +1,37 @@
+"""The contraction primitive, matmul; everything from `linear` to `einsum` is made of it (see `linalg.py`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracegrad.errors import DTypeError, ShapeError
+from tracegrad.function import REGISTRY, Primitive, bind
+from tracegrad.ir import Aval, Node
+from tracegrad.ops.movement import permute
+
+
+def swap_last(x: Node) -> Node:
+    """x with its last two dimensions exchanged."""
+    n = len(x.shape)
+    return permute(x, (*range(n - 2), n - 1, n - 2))
+
+
+class Matmul(Primitive):
+    """(*B, M, K) times (*B, K, N) -> (*B, M, N): matrix products of equal batch dimensions."""
+    name, family, expensive = "matmul", "contraction", True
+    cases = [(((2, 3), (3, 4)), {}), (((2, 3, 4), (2, 4, 5)), {}), (((1, 7), (7, 1)), {}), (((2, 0), (0, 3)), {})]
+
+    def aval(self, a: Aval, b: Aval) -> Aval:
+        if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+            raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: the last of the first must equal the last but one of the second")
+        if a.dtype != b.dtype or a.dtype.kind not in "iuf":
+            raise DTypeError(f"matmul: takes two tensors of one number dtype, got {a.dtype} and {b.dtype}; cast one of them")
+        return Aval((*a.shape[:-1], b.shape[-1]), a.dtype)
+
+    def numpy(self, a, b): return np.matmul(a, b)
+    def vjp(self, ct, y, a, b): return (matmul(ct, swap_last(b)) if a.needs_grad else None, matmul(swap_last(a), ct) if b.needs_grad else None)
+
+
+def matmul(a: Node, b: Node) -> Node:
+    """The product of two nodes of equal batch dimensions."""
+    return bind(REGISTRY["matmul"], (a, b), {})

@@ -1,0 +1,154 @@
+"""Reduction primitives: sum, prod, amax, amin, argmax, argmin, and the scan cumsum. Composed ones (mean, var, ...) are in `statistics.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.dtypes import DType
+from tracegrad.errors import ArgumentError
+from tracegrad.function import REGISTRY, Primitive, Reduction, bind, cast
+from tracegrad.ir import Aval, Node
+from tracegrad.ops.elementwise import eq
+from tracegrad.ops.movement import expand, flip, narrow, pad, permute, reshape
+
+
+def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
+    """y (x reduced over dim) broadcast back over x's shape."""
+    return expand(reshape(y, tuple(1 if i in dim else n for i, n in enumerate(x.shape))), x.shape)
+
+
+class Sum(Reduction):
+    """The sum; 0 of nothing."""
+    name = "sum"
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
+
+    def numpy(self, x, *, dim): return np.sum(x, axis=dim, dtype=x.dtype)
+    def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
+    def identity(self, dtype: DType) -> Any: return dtype.type(0)
+    def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
+
+
+class Prod(Reduction):
+    """The product; 1 of nothing. Its derivative is right where an element is zero, too."""
+    name = "prod"
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3),), dict(dim=(1,)))]
+
+    def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=x.dtype)
+
+    def vjp(self, ct, y, x, *, dim):
+        # The product of all the others: exclusive running products from both ends, so that zeros need no division.
+        return (keep_dims(ct, x, dim) * products_of_others(x, dim),)
+
+    def identity(self, dtype: DType) -> Any: return dtype.type(1)
+    def combine(self, a: str, b: str) -> str: return f"({a} * {b})"
+
+
+class Extremum(Reduction):
+    """Base of amax and amin: equal winners share the gradient evenly, as in torch."""
+
+    def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
+        if any(x.shape[d] == 0 for d in dim):
+            raise ArgumentError(f"{self.name}: dimension {next(d for d in dim if x.shape[d] == 0)} of shape {x.shape} is empty; nothing has no extremum")
+        return super().aval(x, dim=dim)
+
+    def vjp(self, ct: Node, y: Node, x: Node, *, dim: tuple[int, ...]) -> tuple[Any, ...]:
+        winners = cast(eq(x, keep_dims(y, x, dim)), x.dtype)
+        count = bind(REGISTRY["sum"], (winners,), {"dim": dim})
+        return (winners * keep_dims(ct / count, x, dim),)
+
+
+class Amax(Extremum):
+    """The largest; NaN if any is."""
+    name = "amax"
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(2,))), (((17, 5),), dict(dim=(0,)))]
+
+    def numpy(self, x, *, dim): return np.max(x, axis=dim)
+    def identity(self, dtype: DType) -> Any: return dtype.type(-np.inf if dtype.kind == "f" else dtype.kind != "b" and np.iinfo(dtype).min)
+    def combine(self, a: str, b: str) -> str: return f"tg_max({a}, {b})"
+
+
+class Amin(Extremum):
+    """The smallest; NaN if any is."""
+    name = "amin"
+    cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(2,))), (((17, 5),), dict(dim=(0,)))]
+
+    def numpy(self, x, *, dim): return np.min(x, axis=dim)
+    def identity(self, dtype: DType) -> Any: return dtype.type(np.inf if dtype.kind == "f" else dtype.kind == "b" or np.iinfo(dtype).max)
+    def combine(self, a: str, b: str) -> str: return f"tg_min({a}, {b})"
+
+
+class ArgReduction(Primitive):  # two outputs (value and index) would make a node's result a tuple; the value is a gather
+    """Base of argmax and argmin along one dim: int64, the first of equals wins, NaN wins over all."""
+    family, differentiable, expensive = "arg_reduction", False, True
+    better = ""                              # the comparison that makes a later element win
+    cases = [(((4,),), dict(dim=0)), (((2, 3),), dict(dim=1)), (((3, 2, 2),), dict(dim=0))]
+
+    def aval(self, x: Aval, *, dim: int) -> Aval:
+        if x.shape[dim] == 0:
+            raise ArgumentError(f"{self.name}: dimension {dim} of shape {x.shape} is empty; nothing has no extremum")
+        return Aval(x.shape[:dim] + x.shape[dim + 1:], dtypes.int64)
+
+
+class Argmax(ArgReduction):
+    """Index of the largest."""
+    name, better = "argmax", ">"
+    def numpy(self, x, *, dim): return np.argmax(x, axis=dim)
+
+
+class Argmin(ArgReduction):
+    """Index of the smallest."""
+    name, better = "argmin", "<"
+    def numpy(self, x, *, dim): return np.argmin(x, axis=dim)
+
+
+class Cumsum(Primitive):
+    """Running sums along dim."""
+    name, family, expensive = "cumsum", "scan", True
+    cases = [(((5,),), dict(dim=0)), (((3, 4),), dict(dim=1)), (((3, 4),), dict(dim=0)), (((0, 2),), dict(dim=0))]
+    def aval(self, x, *, dim): return x
+    def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=x.dtype)
+    def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
+    def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
+    def identity(self, dtype: DType) -> Any: return dtype.type(0)
+
+
+def products_of_others(x: Node, dim: tuple[int, ...]) -> Node:
+    """For each element the product of the others along `dim` (exact where some are zero): exclusive products from both ends."""
+    rest = tuple(d for d in range(len(x.shape)) if d not in dim)
+    moved = permute(x, rest + dim)
+    flat = reshape(moved, (*(x.shape[d] for d in rest), int(np.prod([x.shape[d] for d in dim]))))
+    axis = len(rest)
+    n = flat.shape[axis]
+
+    def before(z: Node) -> Node:             # product of all earlier elements, by doubling
+        low = tuple(1 if d == axis else 0 for d in range(axis + 1))
+        out = narrow(pad(z, low, (0,) * (axis + 1), None, 1), axis, 0, n)
+        step = 1
+        while step < n:
+            low = tuple(step if d == axis else 0 for d in range(axis + 1))
+            out = out * narrow(pad(out, low, (0,) * (axis + 1), None, 1), axis, 0, n)
+            step *= 2
+        return out
+
+    others = before(flat) * flip(before(flip(flat, (axis,))), (axis,))
+    back = reshape(others, moved.shape)
+    order = rest + dim
+    return permute(back, tuple(order.index(d) for d in range(len(order))))
+
+
+def total(x: Node, dim: tuple[int, ...]) -> Node:
+    """Sum over `dim` (x itself for no dims)."""
+    return bind(REGISTRY["sum"], (x,), {"dim": tuple(dim)}) if dim else x
+
+
+def sum_to(x: Node, shape: tuple[int, ...]) -> Node:
+    """x summed down to `shape`: the adjoint of broadcasting, the one place where broadcast gradients are summed."""
+    if x.shape == shape:
+        return x
+    lead = len(x.shape) - len(shape)
+    dim = tuple(i for i in range(len(x.shape)) if i < lead or (shape[i - lead] == 1 and x.shape[i] != 1))
+    return reshape(total(x, dim), shape)
+
