@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.function import Elementwise, call, common_dtype
+from tracegrad.function import REGISTRY, Elementwise, call, common_dtype
 from tracegrad.ir import Aval, Node
-from tracegrad.operators import public
 
 # ------------------------------------------------------------------------------------------------- identity-like boundaries
 
@@ -428,13 +428,21 @@ class Tanh(Float):
     def opencl(self, x): return f"tanh({x})"
 
 
+class Sigmoid(Float):
+    """1 / (1 + exp(-x)), without overflow."""
+    name = "sigmoid"
+    def numpy(self, x):
+        with np.errstate(over="ignore"):
+            return (1 / (1 + np.exp(-x))).astype(x.dtype)
+    def vjp(self, ct, y, x): return (ct * y * (1.0 - y),)
+    def opencl(self, x): return f"(1 / (1 + exp(-{x})))"
+
+
 class Erf(Float):
     """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
     name = "erf"
 
-    def numpy(self, x):
-        from math import erf as scalar_erf  # numpy has none; the interpreter is an oracle, not a fast path
-        return np.vectorize(scalar_erf, otypes=[np.float64])(x).astype(x.dtype)
+    def numpy(self, x): return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)  # numpy has none
 
     def vjp(self, ct, y, x): return (ct * exp(-(x * x)) * 1.1283791670955126,)
     def opencl(self, x): return f"erf({x})"
@@ -477,11 +485,8 @@ class Trunc(Rounding):
     def opencl(self, x): return f"tg_trunc({x})"
 
 
-# ----------------------------------------------------------------------------------------- functions and methods of the ops
+# ------------------------------------------------------------------------------------------- the instances, for the rules above
 
-from tracegrad.function import REGISTRY  # noqa: E402  (the instances exist only now)
-
-add, sub, mul, div, neg = (REGISTRY[n] for n in ("add", "sub", "mul", "div", "neg"))
-floor_divide, remainder, fmod, power = (REGISTRY[n] for n in ("floor_divide", "remainder", "fmod", "pow"))
-eq, ne, lt, le, gt, ge, isnan, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "where"))
+floor_divide, power = REGISTRY["floor_divide"], REGISTRY["pow"]
+eq, ne, lt, gt, where = REGISTRY["eq"], REGISTRY["ne"], REGISTRY["lt"], REGISTRY["gt"], REGISTRY["where"]
 exp, log, rsqrt, sin, cos, sinh, cosh, sign = (REGISTRY[n] for n in ("exp", "log", "rsqrt", "sin", "cos", "sinh", "cosh", "sign"))

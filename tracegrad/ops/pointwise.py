@@ -1,0 +1,284 @@
+"""Pointwise functions: the primitives of `elementwise.py` as functions, methods and operators, and what is composed of them.
+
+Everything here takes Tensors or Nodes (derivative rules use the same functions) and Python scalars, broadcasts, and promotes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad import dtypes
+from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.function import REGISTRY, as_node, call, cast
+from tracegrad.ir import Node
+from tracegrad.operators import Operators, public
+
+Array = Any      # a Node or a Tensor (or, where one of several operands is one, a Python scalar)
+
+
+def _unary(name: str, *aliases: str) -> Any:
+    op = REGISTRY[name]
+
+    def fn(input: Array) -> Array:
+        return call(op, (input,), {})
+
+    fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
+    fn.__doc__ = f"{type(op).__doc__}\n\n    input: tensor of any shape. Returns a tensor of the same shape."
+    return public(*(aliases or (name,)))(fn)
+
+
+def _binary(name: str, *aliases: str) -> Any:
+    op = REGISTRY[name]
+
+    def fn(input: Array, other: Array) -> Array:
+        return call(op, (input, other), {})
+
+    fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
+    fn.__doc__ = f"{type(op).__doc__}\n\n    input, other: tensors or scalars that broadcast together. Raises ShapeError if they do not."
+    return public(*(aliases or (name,)))(fn)
+
+
+abs_ = _unary("abs", "abs", "absolute")
+neg = _unary("neg", "neg", "negative")
+sign = _unary("sign", "sign", "sgn")
+exp, exp2, expm1 = _unary("exp"), _unary("exp2"), _unary("expm1")
+log, log2, log10, log1p = _unary("log"), _unary("log2"), _unary("log10"), _unary("log1p")
+sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
+sin, cos, tan = _unary("sin"), _unary("cos"), _unary("tan")
+asin, acos, atan = _unary("asin", "asin", "arcsin"), _unary("acos", "acos", "arccos"), _unary("atan", "atan", "arctan")
+sinh, cosh, tanh = _unary("sinh"), _unary("cosh"), _unary("tanh")
+erf = _unary("erf")
+floor, ceil, trunc = _unary("floor"), _unary("ceil"), _unary("trunc", "trunc", "fix")
+isnan = _unary("isnan")
+bitwise_not = _unary("bitwise_not", "bitwise_not")
+
+mul = _binary("mul", "mul", "multiply")
+floor_divide, remainder, fmod = _binary("floor_divide"), _binary("remainder"), _binary("fmod")
+atan2 = _binary("atan2", "atan2", "arctan2")
+maximum, minimum = _binary("maximum"), _binary("minimum")
+eq, ne, lt, le, gt, ge = (_binary(n, n, long) for n, long in (
+    ("eq", "equal_to"), ("ne", "not_equal"), ("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal")))
+bitwise_and, bitwise_or, bitwise_xor = _binary("bitwise_and"), _binary("bitwise_or"), _binary("bitwise_xor")
+bitwise_left_shift = _binary("shift_left", "bitwise_left_shift")
+bitwise_right_shift = _binary("shift_right", "bitwise_right_shift")
+
+
+@public("add")
+def add(input: Array, other: Array, *, alpha: float = 1) -> Array:
+    """input + alpha * other, broadcast together."""
+    return call(REGISTRY["add"], (input, other if _is_one(alpha) else mul(other, alpha)), {})
+
+
+@public("sub", "subtract")
+def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
+    """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not."""
+    return call(REGISTRY["sub"], (input, other if _is_one(alpha) else mul(other, alpha)), {})
+
+
+def _is_one(alpha: Any) -> bool:
+    return not isinstance(alpha, Operators) and bool(alpha == 1)
+
+
+@public("div", "divide", "true_divide")
+def div(input: Array, other: Array, *, rounding_mode: str | None = None) -> Array:
+    """input / other as floats; rounding_mode "floor" or "trunc" rounds the quotient, as in torch."""
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    if rounding_mode == "trunc":
+        quotient = trunc(call(REGISTRY["div"], (input, other), {}))
+        integers = all(_dtype_kind(a) in "iu" for a in (input, other))
+        return quotient.to(dtypes.promote(*(as_scalar_dtype(a) for a in (input, other)))) if integers else quotient
+    if rounding_mode is not None:
+        raise ArgumentError(f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}")
+    return call(REGISTRY["div"], (input, other), {})
+
+
+def as_scalar_dtype(a: Array) -> Any:
+    """The dtype of an array or of a Python scalar."""
+    return a.dtype if hasattr(a, "dtype") else dtypes.as_dtype(type(a))
+
+
+def _dtype_kind(a: Array) -> str:
+    return str(as_scalar_dtype(a).kind)
+
+
+@public("pow")
+def pow(input: Array, exponent: Array) -> Array:
+    """input to the power exponent, broadcast together. Integers to negative integer powers are refused, as in torch."""
+    if isinstance(exponent, int) and not isinstance(exponent, bool) and exponent < 0 and _dtype_kind(input) in "iu":
+        raise ArgumentError("pow: integers to negative integer powers are not allowed; cast to a float first")
+    return call(REGISTRY["pow"], (input, exponent), {})
+
+
+@public("where")
+def where(condition: Array, input: Array = None, other: Array = None) -> Array:
+    """input where condition (bool) holds, else other; all broadcast together."""
+    return call(REGISTRY["where"], (condition, input, other), {})
+
+
+@public("round")
+def round_(input: Array, *, decimals: int = 0) -> Array:
+    """The nearest integer (halves to even), or the nearest multiple of 10**-decimals."""
+    if decimals == 0:
+        return call(REGISTRY["round"], (input,), {})
+    scale = 10.0**decimals
+    return call(REGISTRY["round"], (input * scale,), {}) / scale
+
+
+@public("to_dtype", method=False)
+def to_dtype(input: Array, dtype: Any) -> Array:
+    """input converted to dtype; floats to integers truncate towards zero."""
+    found = dtypes.as_dtype(dtype)
+    if input.dtype == found and not (isinstance(input, Node) and input.aval.weak):
+        return input
+    return cast(input, found) if isinstance(input, Node) else input._wrap(cast(input._node(), found))
+
+
+@public("reciprocal")
+def reciprocal(input: Array) -> Array:
+    """1 / input."""
+    return 1.0 / input
+
+
+@public("square")
+def square(input: Array) -> Array:
+    """input * input."""
+    return input * input
+
+
+@public("sigmoid", functional=True)
+def sigmoid(input: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow."""
+    return call(REGISTRY["sigmoid"], (input,), {})
+
+
+@public("relu", functional=True)
+def relu(input: Array) -> Array:
+    """max(x, 0); its derivative at 0 is 0, as in torch. NaN stays NaN."""
+    return where(input <= 0, 0, input)
+
+
+@public("leaky_relu", functional=True, method=False)
+def leaky_relu(input: Array, negative_slope: float = 0.01) -> Array:
+    """x where positive, else negative_slope * x."""
+    return where(input > 0, input, input * negative_slope)
+
+
+@public("gelu", functional=True, method=False)
+def gelu(input: Array, approximate: str = "none") -> Array:
+    """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh"."""
+    if approximate == "tanh":
+        return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)
+    if approximate != "none":
+        raise ArgumentError(f"gelu: approximate must be 'none' or 'tanh', got {approximate!r}")
+    return input * 0.5 * (erf(input * 0.7071067811865476) + 1.0)
+
+
+@public("silu", functional=True, method=False)
+def silu(input: Array) -> Array:
+    """x * sigmoid(x)."""
+    return input * sigmoid(input)
+
+
+@public("softplus", functional=True, method=False)
+def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
+    """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch."""
+    scaled = input * beta
+    small = where(scaled > threshold, 0.0, scaled)
+    return where(scaled > threshold, input, log1p(exp(small)) / beta)
+
+
+@public("clamp", "clip")
+def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
+    """input limited to [min, max] (scalars or tensors; None for no limit). The gradient passes where min <= x <= max, as in torch."""
+    if min is None and max is None:
+        raise ArgumentError("clamp: at least one of min and max must be given")
+    out = input
+    if min is not None:
+        out = where(out < min, min, out)
+    if max is not None:
+        out = where(out > max, max, out)
+    return out
+
+
+@public("isinf")
+def isinf(input: Array) -> Array:
+    """Whether x is +inf or -inf."""
+    return abs_(input) == float("inf") if input.dtype.kind == "f" else input != input
+
+
+@public("isfinite")
+def isfinite(input: Array) -> Array:
+    """Whether x is neither infinite nor NaN."""
+    return abs_(input) < float("inf") if input.dtype.kind == "f" else input == input
+
+
+def _as_bool(x: Array) -> Array:
+    return x if not isinstance(x, Operators) or x.dtype == dtypes.bool_ else x != 0
+
+
+@public("logical_and")
+def logical_and(input: Array, other: Array) -> Array:
+    """Whether both are nonzero."""
+    return bitwise_and(_as_bool(input), _as_bool(other))
+
+
+@public("logical_or")
+def logical_or(input: Array, other: Array) -> Array:
+    """Whether either is nonzero."""
+    return bitwise_or(_as_bool(input), _as_bool(other))
+
+
+@public("logical_xor")
+def logical_xor(input: Array, other: Array) -> Array:
+    """Whether exactly one is nonzero."""
+    return bitwise_xor(_as_bool(input), _as_bool(other))
+
+
+@public("logical_not")
+def logical_not(input: Array) -> Array:
+    """Whether it is zero."""
+    return bitwise_not(_as_bool(input))
+
+
+@public("lerp")
+def lerp(input: Array, end: Array, weight: Array) -> Array:
+    """input + weight * (end - input)."""
+    return input + (end - input) * weight
+
+
+@public("detach", method=False)
+def detach(input: Array) -> Array:
+    """The same value, constant to differentiation."""
+    return call(REGISTRY["detach"], (input,), {})
+
+
+# -------------------------------------------------------------------------------------------------------- operators
+
+
+def _reflected(fn: Any) -> Any:
+    return lambda self, other: fn(other, self) if _acceptable(other) else NotImplemented
+
+
+def _straight(fn: Any) -> Any:
+    return lambda self, other: fn(self, other) if _acceptable(other) else NotImplemented
+
+
+def _acceptable(other: Any) -> bool:
+    if isinstance(other, (Operators, bool, int, float)) or hasattr(other, "dtype"):
+        return True
+    if isinstance(other, complex):
+        raise DTypeError("complex numbers are not supported; keep real and imaginary parts as two tensors")
+    return False
+
+
+for _name, _fn in {"add": add, "sub": sub, "mul": mul, "truediv": div, "floordiv": floor_divide, "mod": remainder, "pow": pow,
+                   "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_left_shift,
+                   "rshift": bitwise_right_shift}.items():
+    setattr(Operators, f"__{_name}__", _straight(_fn))
+    setattr(Operators, f"__r{_name}__", _reflected(_fn))
+for _name, _fn in {"lt": lt, "le": le, "gt": gt, "ge": ge}.items():   # == and != only on Tensor: Nodes are keys of dicts and graphs
+    setattr(Operators, f"__{_name}__", _straight(_fn))
+for _name, _fn in {"neg": neg, "abs": abs_, "invert": bitwise_not}.items():
+    setattr(Operators, f"__{_name}__", _fn)
+Operators.__pos__ = lambda self: self  # type: ignore[attr-defined]
