@@ -164,6 +164,36 @@ class Iota(Primitive):
     cases = [((), dict(shape=(2, 3), dim=1, dtype=dtypes.int64)), ((), dict(shape=(4,), dim=0, dtype=dtypes.float32))]
 
 
+class Bundle(Primitive):
+    """Base of nodes with several results; an `Output` node picks one. The node itself has an empty aval.
+
+    Give `avals(*operands, **attrs) -> tuple[Aval, ...]`. Its vjp gets a list of cotangents (None where nothing came).
+    """
+
+    family = "bundle"
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        raise NotImplementedError
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        return Aval((0,), dtypes.bool_)
+
+
+class Output(Primitive):
+    """Result number `index` of a Bundle node."""
+
+    name, family = "output", "output"
+
+    def aval(self, bundle: Aval, *, index: int, aval: Aval) -> Aval:
+        return aval
+
+    def numpy(self, bundle: Any, *, index: int, aval: Aval) -> Any:
+        return bundle[index]
+
+    def vjp(self, ct: Node, y: Node, bundle: Node, *, index: int, aval: Aval) -> tuple[Any, ...]:
+        raise AutogradError("the cotangent of an output belongs to its bundle: autodiff collects it")
+
+
 _uid = [0]
 
 

@@ -17,8 +17,9 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from os.path import dirname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import networkx as nx
 
@@ -31,26 +32,36 @@ if TYPE_CHECKING:
     from tracegrad.function import Primitive
 
 
-@dataclass(frozen=True, slots=True)
 class Aval:
-    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors)."""
+    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors).
 
+    Interned: equal avals are the same object, so that comparing and hashing them is cheap.
+    """
+
+    __slots__ = ("dtype", "shape", "weak")
+    _interned: ClassVar[dict[tuple[tuple[int, ...], DType, bool], Aval]] = {}
     shape: tuple[int, ...]
     dtype: DType
-    weak: bool = False
+    weak: bool
+
+    def __new__(cls, shape: tuple[int, ...], dtype: DType, weak: bool = False) -> Aval:
+        key = (shape, dtype, weak)
+        self = cls._interned.get(key)
+        if self is None:
+            self = super().__new__(cls)
+            self.shape, self.dtype, self.weak = key
+            cls._interned[key] = self
+        return self
 
     @property
     def size(self) -> int:
-        n = 1
-        for d in self.shape:
-            n *= d
-        return n
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]" + ("~" if self.weak else "")
 
 

@@ -1,0 +1,169 @@
+"""Differentiation, graph to graph: `vjp` (reverse mode) and `jvp` (forward mode). Start at `vjp`: the loop is the whole idea.
+
+Each node's derivative rule is symbolic: it takes and returns Nodes. So the result of differentiating is more graph, which
+can be differentiated again, simplified, fused and compiled like any other. Rules never sum over broadcast dimensions; that
+happens here, in `conform`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracegrad import dtypes
+from tracegrad.errors import AutogradError
+from tracegrad.function import REGISTRY, Elementwise, Movement, bind, cast, const, placeholder, unique
+from tracegrad.ir import Node, on_behalf_of, topological
+from tracegrad.ops.movement import expand
+from tracegrad.ops.reduction import sum_to
+
+
+def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:
+    """Cotangents of `inputs`, given those of `outputs`: one reverse walk over the nodes between them.
+
+    Every result has the shape and dtype of its input; None where no differentiable path leads from it to an output.
+    """
+    order = dependents(outputs, inputs)
+    live = set(order)
+    adjoint: dict[Node, Any] = {}
+    for out, given in zip(outputs, cotangents, strict=True):
+        if given is not None and out in live:
+            accumulate(adjoint, out, given)
+    wanted = set(inputs)
+    result: dict[Node, Node] = {}
+    for node in reversed(order):
+        ct = adjoint.pop(node, None)
+        if ct is None:
+            continue
+        if node in wanted:
+            result[node] = ct
+        if not any(o in live for o in node.operands):
+            continue
+        with on_behalf_of(node.loc):
+            for operand, contribution in zip(node.operands, pull_back(node, ct), strict=True):
+                if contribution is not None and operand in live:
+                    accumulate(adjoint, operand, contribution)
+    return [result.get(i) for i in inputs]
+
+
+def dependents(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
+    """The nodes on differentiable paths from `inputs` to `outputs`, in topological order."""
+    reached = set(inputs)
+    order = []
+    for node in topological(outputs, lambda n: not n.needs_grad):
+        if node.needs_grad and (node in reached or any(o in reached for o in node.operands)):
+            reached.add(node)
+            order.append(node)
+    return order
+
+
+def pull_back(node: Node, ct: Any) -> tuple[Any, ...]:
+    """The cotangents of a node's operands by its own rule. Results of a bundle are collected in a list first."""
+    if node.fn is REGISTRY["output"]:
+        return ({node.attrs["index"]: ct},)
+    if isinstance(ct, dict):
+        count = len(node.fn.avals(*[o.aval for o in node.operands], **node.attrs))  # type: ignore[attr-defined]
+        ct = [ct.get(i) for i in range(count)]
+    return node.fn.vjp(ct, node, *node.operands, **node.attrs)
+
+
+def accumulate(adjoint: dict[Node, Any], node: Node, ct: Any) -> None:
+    """Add a contribution to the cotangent of `node`."""
+    present = adjoint.get(node)
+    if isinstance(ct, dict):
+        merged = dict(present or {})
+        for i, part in ct.items():
+            merged[i] = merged[i] + part if i in merged else part
+        adjoint[node] = merged
+    else:
+        ct = conform(ct, node)
+        adjoint[node] = ct if present is None else present + ct
+
+
+def conform(ct: Any, primal: Node) -> Node:
+    """`ct` with the primal's shape and dtype: sums over what was broadcast, spreads what a rule left smaller."""
+    if not isinstance(ct, Node):
+        ct = const(ct, primal.dtype)
+    if ct.aval.dtype != primal.aval.dtype or ct.aval.weak:
+        ct = cast(ct, primal.dtype)
+    if len(ct.shape) <= len(primal.shape) and all(a in (1, b) for a, b in zip(reversed(ct.shape), reversed(primal.shape), strict=False)):
+        return expand(ct, primal.shape)
+    return sum_to(ct, primal.shape)
+
+
+def jvp(outputs: Sequence[Node], inputs: Sequence[Node], tangents: Sequence[Node]) -> list[Node | None]:
+    """Tangents of `outputs`, given those of `inputs`: one forward walk. None where an output does not depend on them.
+
+    An elementwise rule, fed the tangent of one operand, gives that operand's share of the result's tangent (its Jacobian is
+    diagonal); movement and sums apply to tangents as they are; everything else is its vjp rule transposed once more.
+    """
+    tangent: dict[Node, Any] = dict(zip(inputs, tangents, strict=True))
+    for node in dependents(outputs, inputs):
+        if node not in tangent:
+            with on_behalf_of(node.loc):
+                out = push_forward(node, [tangent.get(o) for o in node.operands])
+            if out is not None:
+                tangent[node] = out
+    return [tangent.get(o) for o in outputs]
+
+
+def push_forward(node: Node, tangents: list[Any]) -> Any:
+    """The tangent of `node` from those of its operands (None: zero)."""
+    fn, operands, attrs = node.fn, node.operands, node.attrs
+    if fn is REGISTRY["output"]:
+        return None if tangents[0] is None else tangents[0].get(attrs["index"])
+    total = None
+    if isinstance(fn, Elementwise) or fn is REGISTRY["cast"]:
+        for k, t in enumerate(tangents):
+            if t is not None:
+                part = fn.vjp(expand(t, node.shape), node, *operands, **attrs)[k]
+                if part is not None:
+                    part = conform(part, node)
+                    total = part if total is None else total + part
+        return total
+    if isinstance(fn, Movement) or fn in (REGISTRY["sum"], REGISTRY["cumsum"]):
+        if all(t is None for t in tangents):
+            return None
+        if "value" in attrs:
+            attrs = {**attrs, "value": 0}
+        filled = tuple(zeros_like(o) if t is None else t for o, t in zip(operands, tangents, strict=True))
+        return bind(fn, filled, attrs)
+    return transpose_twice(node, tangents)
+
+
+def transpose_twice(node: Node, tangents: list[Any]) -> Any:
+    """The tangent by transposing the (linear) vjp rule: <vjp(u), t> = <u, jvp(t)> for every u."""
+    avals = node.fn.avals(*[o.aval for o in node.operands], **node.attrs) if hasattr(node.fn, "avals") else (node.aval,)
+    probes = [variable(placeholder(aval, "probe")) for aval in avals]
+    pulled = node.fn.vjp(probes if hasattr(node.fn, "avals") else probes[0], node, *node.operands, **node.attrs)
+    pairs = [(conform(p, o), t) for p, o, t in zip(pulled, node.operands, tangents, strict=True) if p is not None and t is not None]
+    if not pairs:
+        return None
+    out = vjp([p for p, _ in pairs], probes, [t for _, t in pairs])
+    # A linear map's transpose does not depend on where it is taken: a probe that survives means the rule was not linear in ct.
+    left_over = {probe.operands[0] for probe in probes} & set(topological([o for o in out if o is not None]))
+    if left_over:
+        raise AutogradError(f"jvp: the backward rule of {node.fn.name} is not linear in its cotangent; forward mode cannot be derived from it")
+    return dict(enumerate(out)) if hasattr(node.fn, "avals") else out[0]
+
+
+def variable(x: Node) -> Node:
+    """x as a new thing to differentiate with respect to."""
+    node = bind(REGISTRY["variable"], (x,), {"uid": unique()})
+    node.needs_grad = True
+    return node
+
+
+def zeros_like(x: Node) -> Node:
+    """Zeros of x's shape and dtype."""
+    return expand(const(0, x.dtype), x.shape)
+
+
+def ones_like(x: Node) -> Node:
+    """Ones of x's shape and dtype."""
+    return expand(const(1, x.dtype), x.shape)
+
+
+def differentiable(x: Node) -> bool:
+    """Whether a derivative with respect to x makes sense: a float."""
+    return dtypes.is_float(x.dtype)
