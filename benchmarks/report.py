@@ -1,0 +1,137 @@
+"""The benchmark's words: the line printed for a row, RESULTS.md, and the machine described without naming it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.workloads import WORKLOADS, Workload
+
+if TYPE_CHECKING:
+    from benchmarks.run import Result
+
+HERE = Path(__file__).parent
+Ratio = tuple[float, float, float] | None
+
+
+def duration(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def spread(result: Result | None) -> str:
+    if result is None:
+        return "–"
+    if result.failed:
+        return "failed"
+    low, middle, high = statistics.quantiles(result.times, n=4)
+    return f"{duration(middle)} [{duration(low)}–{duration(high)}]"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    return "–" if ratio is None else f"{ratio[0]:.2f} [{ratio[1]:.2f}–{ratio[2]:.2f}]"
+
+
+def print_row(workload: Workload, results: dict[str, Result], ratio: Ratio) -> None:
+    print(workload.title)
+    for name, result in results.items():
+        if result.failed:
+            print(f"  {name:10s} FAILED: {result.failed}")
+        else:
+            first = f"first call {duration(result.cold)} cold, {duration(result.warm)} warm"
+            print(f"  {name:10s} {spread(result):34s} error {result.error:.1e}   {first}")
+    if ratio is not None:
+        target = f"; target {workload.target}" if workload.target else ""
+        print(f"  over the best peer: {ratio_text(ratio)}{target}")
+    print(flush=True)
+
+
+def describe_machine(settings: Any) -> str:
+    """The machine in words: what matters to a reader of times, and no name that would single it out."""
+    release = platform.freedesktop_os_release().get("PRETTY_NAME", "") if platform.system() == "Linux" else platform.platform()
+    facts = [
+        f"{_cpu()}, {settings.threads} of {os.cpu_count()} cores used by every contender",
+        _memory(),
+        release,
+        f"Python {platform.python_version()}",
+        f"{settings.rounds} rounds",
+    ]
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5:
+        facts.append(f"load {os.getloadavg()[0]:.1f} before the start")
+    return "Machine: " + "; ".join(fact for fact in facts if fact) + "."
+
+
+def _cpu() -> str:
+    try:
+        lines = dict(line.split("\t:")[:2] for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines() if "\t:" in line)
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = {key.strip(): value.strip() for key, value in lines.items()}
+    flags = fields.get("flags", "").split()
+    vectors = next((name for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX")) if flag in flags), "")
+    words = [fields.get("model name", platform.machine()), vectors, "virtual machine" if "hypervisor" in flags else ""]
+    return ", ".join(word for word in words if word)
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB of memory"
+    except (ValueError, AttributeError):
+        return ""
+
+
+def write(table: dict[str, dict[str, Result]], ratios: dict[str, Ratio], machine: str) -> None:
+    names = list(dict.fromkeys(name for row in table.values() for name in row))
+    about = {result.about for row in table.values() for result in row.values() if result.about}
+    text = (HERE / "RESULTS.template.md").read_text().format(
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        machine=machine + "\n\nContenders: " + "; ".join(sorted(about)) + ".",
+        table=_markdown(
+            ["workload", *names, "ratio", "target", ""],
+            [
+                [
+                    WORKLOADS[row].title, *(spread(results.get(name)) for name in names), ratio_text(ratios[row]),
+                    str(WORKLOADS[row].target or "–"), _verdict(WORKLOADS[row].target, ratios[row], results),
+                ]
+                for row, results in table.items()
+            ],
+        ),
+        first=_markdown(
+            ["workload", *(f"{name}, {when}" for name in names for when in ("cold", "warm"))],
+            [
+                [WORKLOADS[row].title, *(_first(results.get(name), when) for name in names for when in ("cold", "warm"))]
+                for row, results in table.items()
+            ],
+        ),
+        missed=_missed(table, ratios),
+    )
+    (HERE / "RESULTS.md").write_text(text)
+
+
+def _verdict(target: float | None, ratio: Ratio, results: dict[str, Result]) -> str:
+    if "tracegrad" in results and results["tracegrad"].failed:
+        return "failed"
+    if target is None or ratio is None:
+        return ""
+    return "met" if ratio[0] <= target else "missed"
+
+
+def _first(result: Result | None, when: str) -> str:
+    return "–" if result is None or result.failed else f"{getattr(result, when):.2g}"
+
+
+def _missed(table: dict[str, dict[str, Result]], ratios: dict[str, Ratio]) -> str:
+    reasons = tomllib.loads((HERE / "reasons.toml").read_text())
+    missed = [row for row, results in table.items() if _verdict(WORKLOADS[row].target, ratios[row], results) in ("missed", "failed")]
+    return "\n".join(f"- {WORKLOADS[row].title}: {reasons.get(row, 'reason not yet measured.')}" for row in missed) or "None."
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ["---"] * len(head), *rows])

@@ -1,0 +1,103 @@
+"""One contender on one workload, in a process of its own. Commands come as JSON lines on stdin, answers go to stdout.
+
+    first   import, move the inputs in, build, call once      -> {"about", "import", "first"}      seconds
+    check   compare with the float64 reference                -> {"error"}                         relative to the largest value
+    time    iterate for `seconds`, at least `least` bursts    -> {"times"}                         seconds an iteration
+    quit
+
+Between commands the process sleeps in a read, so that its threads are idle while another contender is timed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import sys
+from time import perf_counter
+from typing import Any, TextIO
+
+import numpy as np
+
+from benchmarks.frameworks import FRAMEWORKS
+from benchmarks.workloads import WORKLOADS
+
+
+class Contender:
+    def __init__(self, framework: str, workload: str, threads: int, inputs: str) -> None:
+        self.workload, self.name, self.threads = WORKLOADS[workload], framework, threads
+        with np.load(inputs) as arrays:
+            self.inputs = {key[3:]: arrays[key] for key in arrays if key.startswith("in_")}
+            self.expected = [arrays[key] for key in sorted(arrays) if key.startswith("out")]
+
+    def first(self) -> dict[str, Any]:
+        start = perf_counter()
+        self.framework = FRAMEWORKS[self.name](self.threads)
+        imported = perf_counter() - start
+        inputs = {name: self.framework.put(array) for name, array in self.inputs.items()}
+        start = perf_counter()
+        self.iterate = getattr(self.workload, self.name)(**inputs)
+        self.values = self.iterate()
+        self.framework.wait(self.values)
+        first = perf_counter() - start
+        return {"about": self.framework.about, "import": imported, "first": first}
+
+    def check(self) -> dict[str, Any]:
+        for _ in range(self.workload.checked - 1):
+            self.values = self.iterate()
+        results = [self.framework.numpy(value) for value in self.values]
+        del self.values
+        errors = [_error(got, want) for got, want in zip(results, self.expected, strict=True)]
+        return {"error": max(errors)}
+
+    def time(self, seconds: float, least: int) -> dict[str, Any]:
+        gc.collect()
+        self._burst()                   # threads wake up, caches fill
+        times: list[float] = []
+        deadline = perf_counter() + seconds
+        while len(times) < least or perf_counter() < deadline:
+            times.append(self._burst())
+        return {"times": times}
+
+    def _burst(self) -> float:
+        iterate, wait, count, when = self.iterate, self.framework.wait, self.workload.burst, self.workload.wait
+        start = perf_counter()
+        if when == "each":
+            for _ in range(count):
+                wait(iterate())
+        else:
+            for _ in range(count):
+                values = iterate()
+            if when == "burst":
+                wait(values)
+        return (perf_counter() - start) / count
+
+
+def _error(got: np.ndarray, want: np.ndarray) -> float:
+    if got.shape != want.shape:
+        raise ValueError(f"a result of shape {got.shape} where {want.shape} was expected")
+    error = float(np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-30))
+    return error if math.isfinite(error) else math.inf
+
+
+def main(framework: str, workload: str, threads: int, inputs: str, replies: TextIO) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    contender = Contender(framework, workload, threads, inputs)
+    for line in sys.stdin:
+        command = json.loads(line)
+        name = command.pop("command")
+        if name == "quit":
+            break
+        try:
+            answer = getattr(contender, name)(**command)
+        except Exception as error:
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)                       # whatever a framework prints goes to stderr, not between the answers
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], replies)
