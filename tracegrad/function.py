@@ -176,7 +176,17 @@ class Bundle(Primitive):
         raise NotImplementedError
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        return Aval((0,), dtypes.bool_)
+        return Aval((0,), dtypes.float32)
+
+
+class CustomCall(Bundle):
+    """One call of a user's Function: operands are its raw outputs (graph values), then its tracked inputs.
+
+    Not in REGISTRY: there is one instance per call, made by `custom.py`, which gives it `vjp` from the user's backward.
+    To execution it is nothing (output i *is* operand i); to differentiation it is the only way from the outputs to the inputs.
+    """
+
+    family, differentiable = "custom", True
 
 
 class Output(Primitive):

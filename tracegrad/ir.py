@@ -111,6 +111,17 @@ def on_behalf_of(location: Location) -> Iterator[None]:
         _location_override[0] = previous
 
 
+@contextmanager
+def located(location: Location) -> Iterator[None]:
+    """Nodes made inside carry `location`."""
+    previous = _location_override[0]
+    _location_override[0] = location
+    try:
+        yield
+    finally:
+        _location_override[0] = previous
+
+
 class Node(Operators):
     """One application of a primitive. Make nodes with `function.bind`, never directly."""
 
@@ -155,7 +166,8 @@ def intern(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], ava
     key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
     node = _INTERN.get(key)
     if node is None:
-        node = Node(fn, operands, attrs, aval(), needs_grad)
+        found = aval()
+        node = Node(fn, operands, attrs, found, needs_grad and found.dtype.kind == "f")
         _INTERN[key] = node
     return node
 

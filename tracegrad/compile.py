@@ -1,0 +1,280 @@
+"""From graphs to results: the only file that sees both the code generator and the runtime. Start at `Program` and `realize`.
+
+A `Program` is a captured graph made executable on a device (or on the interpreter, the device named "numpy").
+`realize` computes nodes whose work was deferred: it looks up their structure in a cache of Programs, so a loop that does the same
+work again compiles nothing.
+
+Boundary nodes (variable, detach, the outputs of custom Functions) mean something to differentiation only: `resolve` sees
+through them, and values live on the nodes behind them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad import interpret
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.config import config
+from tracegrad.errors import ArgumentError, AutogradError
+from tracegrad.function import REGISTRY, CustomCall, bind, placeholder
+from tracegrad.ir import Graph, Node, forget_operands, located
+from tracegrad.printing import suggest_name
+from tracegrad.runtime import buffer as buffers
+from tracegrad.runtime import device as devices_
+from tracegrad.runtime.launch import Executable
+
+_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
+_CONST = REGISTRY["const"]
+PLANS = 512                     # cached plans; the least recently used is dropped
+
+
+# ---------------------------------------------------------------------------------------------------------------- devices
+
+
+class HostValue:
+    """A value on the interpreter device: a numpy array with a Buffer's interface."""
+
+    __slots__ = ("array", "device")
+
+    def __init__(self, device: HostDevice, array: np.ndarray[Any, Any]) -> None:
+        self.device, self.array = device, array
+
+    def download(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        return np.array(self.array, dtype=dtype).reshape(shape)
+
+    view = download
+
+
+class HostDevice:
+    """The interpreter: runs graphs with the ops' numpy rules. Slow; the oracle of the tests, and there without a driver."""
+
+    name, kind, driver, platform, target = "numpy", "numpy", "interpreter", "numpy", None
+
+    def __repr__(self) -> str:
+        return "<Device 'numpy' (interpreter)>"
+
+    def finish(self) -> None:
+        """Nothing is ever pending."""
+
+
+NUMPY = HostDevice()
+Device = Any                    # runtime.device.Device or HostDevice
+_chosen: list[Device] = []
+
+
+def find_device(spec: Any = "") -> Device:
+    """The device that `spec` names: an index, "cpu", "gpu", part of a name, "numpy", or a Device. "" is the default."""
+    if isinstance(spec, (HostDevice, devices_.Device)):
+        return spec
+    if spec == "" or spec is None:
+        if not _chosen:
+            _chosen.append(find_device(config.device) if config.device else devices_.find(""))
+        return _chosen[0]
+    return NUMPY if spec == "numpy" else devices_.find(spec)
+
+
+def set_device(spec: Any) -> Device:
+    """Make `spec` (as in `find_device`) the device of new tensors. Raises NoDriverError if there is none such."""
+    found = find_device(spec)
+    _chosen[:] = [found]
+    return found
+
+
+def upload(device: Device, array: np.ndarray[Any, Any]) -> Any:
+    """A value on `device` with a copy of `array`."""
+    return HostValue(device, np.array(array)) if device is NUMPY else buffers.upload(device, array)
+
+
+# --------------------------------------------------------------------------------------------------------------- programs
+
+
+def resolve(node: Node) -> Node:
+    """The node that computes `node`'s value: sees through what only differentiation cares about."""
+    while True:
+        fn = node.fn
+        if fn is _VARIABLE or fn is _DETACH:
+            node = node.operands[0]
+        elif fn is _OUTPUT and isinstance(node.operands[0].fn, CustomCall):
+            node = node.operands[0].operands[node.attrs["index"]]
+        else:
+            return node
+
+
+class Program:
+    """A graph compiled for a device.
+
+    inputs: its leaves, in call order; those with a weak aval are run-time scalars. donate: output index -> input index whose
+    buffer the output may overwrite. `graph` is what was captured, `plan` what came of it (None on the interpreter).
+    """
+
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None) -> None:
+        self.graph = Graph.capture(inputs, outputs)
+        self.device = device
+        self.weak = [n.aval.weak for n in inputs]
+        self.plan = self.executable = None
+        if device is NUMPY:
+            self._graph = executable_graph(self.graph)
+        else:
+            self.plan = compile_graph(executable_graph(self.graph), device.target, donate=donate or {}, name=suggest_name)
+            self.executable = Executable(self.plan, device)
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """Values of the outputs, from those of the inputs (Buffers, and Python numbers for the weak ones). Waits for nothing."""
+        if self.executable is None:
+            arrays = [np.asarray(v) if weak else v.array for v, weak in zip(values, self.weak, strict=True)]
+            return [HostValue(self.device, np.asarray(a)) for a in interpret.run(self._graph, arrays)]
+        if not any(self.weak):
+            return self.executable.run(values)
+        scalars = [v for v, weak in zip(values, self.weak, strict=True) if weak]
+        return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars)
+
+
+def executable_graph(graph: Graph) -> Graph:
+    """The graph without boundary nodes."""
+    new: dict[Node, Node] = {n: n for n in graph.inputs}
+    for node in graph:
+        if node not in new:
+            fn = node.fn
+            if fn is _VARIABLE or fn is _DETACH:
+                new[node] = new[node.operands[0]]
+            elif isinstance(fn, CustomCall):
+                new[node] = node
+            elif fn is _OUTPUT and isinstance(node.operands[0].fn, CustomCall):
+                new[node] = new[node.operands[0].operands[node.attrs["index"]]]
+            elif all(new[o] is o for o in node.operands):
+                new[node] = node
+            else:
+                with located(node.loc):
+                    new[node] = bind(fn, tuple(new[o] for o in node.operands), node.attrs)
+    return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
+
+
+# --------------------------------------------------------------------------------------------------------------- deferral
+
+_lock = threading.RLock()
+_plans: OrderedDict[Any, Program] = OrderedDict()
+_varying: dict[Any, tuple[tuple[Any, ...], frozenset[int]]] = {}   # structure -> constants seen last, positions that vary
+compiled = [0]                                                     # how many programs `realize` compiled, for tests and explain()
+
+
+def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] | None = None) -> None:
+    """Compute `nodes` and leave their values on them (on the nodes that `resolve` finds), in one launch plan.
+
+    keep(node): nodes on the way whose values to keep too (what a later backward would otherwise compute again).
+    A node that needs no derivative forgets its operands. Constants that change from one call to the next (a learning rate)
+    become run-time scalars the second time they are seen to differ.
+    """
+    with _lock:
+        targets = [n for n in dict.fromkeys(map(resolve, nodes)) if n.value is None]
+        if not targets:
+            return
+        order, leaves = _pending(targets)
+        if keep is not None:
+            wanted = set(targets)
+            targets += [n for n in order if n not in wanted and keep(n)]
+        program, inputs = _program(order, leaves, targets, device)
+        results = program([n.value if n.value is not None else n.attrs["value"].item() for n in inputs])
+        for node, value in zip(targets, results, strict=True):
+            node.value = value
+        for node in targets:
+            if not node.needs_grad:
+                forget_operands(node)
+
+
+def _pending(targets: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """The nodes to compute, operands first, and the leaves with values that they start from (iterative, deterministic)."""
+    order: list[Node] = []
+    leaves: list[Node] = []
+    seen: set[Node] = set()
+    for root in targets:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack = [(root, iter(root.operands))]
+        while stack:
+            node, operands = stack[-1]
+            for operand in operands:
+                found = resolve(operand)
+                if found not in seen:
+                    seen.add(found)
+                    if found.value is not None:
+                        leaves.append(found)
+                    else:
+                        stack.append((found, iter(found.operands)))
+                    break
+            else:
+                stack.pop()
+                if not node.operands and node.fn.family not in ("leaf", "index"):
+                    raise AutogradError(f"{node.fn.name} at {node.loc}: its history was freed by backward(); pass retain_graph=True to keep it")
+                if node.fn is REGISTRY["placeholder"]:
+                    raise ArgumentError(f"a tracer made at {node.loc} was used outside the @trace function that made it")
+                order.append(node)
+    return order, leaves
+
+
+def _program(order: list[Node], leaves: list[Node], targets: list[Node], device: Device) -> tuple[Program, list[Node]]:
+    """The cached or newly compiled Program, and the nodes whose values it takes."""
+    number = {n: i for i, n in enumerate(leaves)}
+    parts: list[Any] = [n.aval for n in leaves]
+    constants: list[Node] = []
+    for node in order:
+        number[node] = len(number)
+        if node.fn is _CONST and not node.aval.weak:
+            constants.append(node)
+            parts.append(node.aval)
+        else:
+            parts.append((node.fn, *node.attrs.items(), *(number[resolve(o)] for o in node.operands)))
+    structure = (device, tuple(parts), tuple(number[t] for t in targets))
+    values = tuple(n.attrs["bits"] for n in constants)
+    last, varying = _varying.get(structure, (values, frozenset()))
+    if last != values:
+        varying |= {i for i, (a, b) in enumerate(zip(last, values, strict=True)) if a != b and constants[i].dtype.kind != "b"}
+    _varying[structure] = values, varying
+    hoisted = [n for i, n in enumerate(constants) if i in varying]
+    key = (structure, tuple(v for i, v in enumerate(values) if i not in varying), varying)
+    program = _plans.get(key)
+    if program is None:
+        compiled[0] += 1
+        program = _plans[key] = _compile(order, leaves, hoisted, targets, device)
+        if len(_plans) > PLANS:
+            _plans.popitem(last=False)
+            if len(_varying) > 4 * PLANS:
+                _varying.clear()
+    _plans.move_to_end(key)
+    return program, leaves + hoisted
+
+
+def _compile(order: list[Node], leaves: list[Node], hoisted: list[Node], targets: list[Node], device: Device) -> Program:
+    """The pending nodes as a program of placeholders, so that it holds neither values nor the user's nodes."""
+    from_scalar = {n: placeholder(_weak(n), "") for n in hoisted}
+    new: dict[Node, Node] = {}
+    inputs = []
+    for n in leaves:
+        with located(n.loc):
+            new[n] = placeholder(n.aval, "")
+        inputs.append(new[n])
+    for node in order:
+        with located(node.loc):
+            if node in from_scalar:
+                new[node] = bind(REGISTRY["cast"], (from_scalar[node],), {"dtype": node.dtype, "weak": False})
+            else:
+                new[node] = bind(node.fn, tuple(new[resolve(o)] for o in node.operands), node.attrs)
+    return Program([*inputs, *from_scalar.values()], [new[t] for t in targets], device)
+
+
+def _weak(constant: Node) -> Any:
+    from_int = constant.dtype.kind in "iu"
+    return type(constant.aval)((), np.dtype("int64" if from_int else "float64"), True)
+
+
+def read(node: Node, device: Device) -> np.ndarray[Any, Any]:
+    """A fresh numpy array with the node's value (computing it if need be). Waits."""
+    found = resolve(node)
+    if found.value is None:
+        realize([found], device)
+    return np.asarray(found.value.download(found.shape, found.dtype))
