@@ -1,0 +1,147 @@
+"""What the text generators share: OpenCL type names, vector access, a text writer, register tiles. Start at `Text`, `prelude`.
+
+Vectors are read and written through `LOAD(float8, p)` and `STORE(float8, p, v)`, macros that `prelude` defines: `vload8` is
+an out-of-line call on some CPU drivers and spills every accumulator; a pointer to an element-aligned vector type is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad.dtypes import OPENCL
+from tracegrad.plan import Target
+
+Emit = Callable[[str], None]
+WIDTHS = (2, 4, 8, 16)
+LANES = "0123456789abcdef"
+
+
+class Text:
+    """Collects the lines of a kernel; an emitted line that ends with `{` indents what follows, one that starts with `}` undoes it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def __call__(self, line: str) -> None:
+        self.depth -= line.startswith("}")
+        self.lines.append("  " * self.depth + line)
+        self.depth += line.endswith("{")
+
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+
+def ctype(dtype: np.dtype[Any], width: int = 1) -> str:
+    """The OpenCL type of `width` elements of `dtype`: `float`, `float8`."""
+    return OPENCL[np.dtype(dtype)] + (str(width) if width > 1 else "")
+
+
+def lanes(dtype: np.dtype[Any], target: Target) -> int:
+    """How many elements of `dtype` one vector register holds (OpenCL has no vectors over 16)."""
+    return max(1, min(16, target.simd_bytes // np.dtype(dtype).itemsize))
+
+
+def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
+    """The LOAD and STORE macros for `dtypes`: once in front of a program whose kernels use them."""
+    out = ["#define LOAD(V, p) LOAD_##V(p)", "#define STORE(V, p, v) STORE_##V(p, v)"]
+    for dtype in sorted({np.dtype(d) for d in dtypes}, key=str):
+        scalar, size = ctype(dtype), dtype.itemsize
+        for width in WIDTHS:
+            v = f"{scalar}{width}"
+            if target.clang_builtins:
+                out += [
+                    f"typedef {v} __attribute__((aligned({size}))) {v}_u;",
+                    f"#define LOAD_{v}(p) (*(__global const {v}_u *)(p))",
+                    f"#define STORE_{v}(p, v) (*(__global {v}_u *)(p) = (v))",
+                ]
+            else:
+                out += [f"#define LOAD_{v}(p) vload{width}(0, p)", f"#define STORE_{v}(p, v) vstore{width}(v, 0, p)"]
+    return "\n".join(out) + "\n"
+
+
+def load(dtype: np.dtype[Any], width: int, address: str) -> str:
+    """The expression that reads `width` elements at `address`."""
+    return f"*({address})" if width == 1 else f"LOAD({ctype(dtype, width)}, {address})"
+
+
+def write(emit: Emit, dtype: np.dtype[Any], width: int, address: str, value: str) -> None:
+    """Emits the statement that writes the `width`-lane `value` to `address`."""
+    emit(f"*({address}) = {value};" if width == 1 else f"STORE({ctype(dtype, width)}, {address}, {value});")
+
+
+def pieces(first: int, stop: int) -> list[tuple[int, int]]:
+    """Lanes first..stop-1 cut into (start, width) with widths 16, 8, 4, 2 and 1: a tail in few stores."""
+    out = []
+    while first < stop:
+        width = 1 << ((stop - first).bit_length() - 1)
+        out.append((first, width))
+        first += width
+    return out
+
+
+def swizzle(value: str, start: int, width: int, of: int) -> str:
+    """Lanes start..start+width-1 of the vector `value`, which has `of` lanes."""
+    return value if width == of else f"{value}.s{LANES[start:start + width]}"
+
+
+def plus(*terms: tuple[str | int, int] | str | int) -> str:
+    """A readable C sum: strings and ints as they are, pairs (index, stride) as a product; zeros and ones vanish."""
+    out, constant = [], 0
+    for term in terms:
+        index, stride = term if isinstance(term, tuple) else (term, 1)
+        if isinstance(index, int) or index == "0":
+            constant += int(index) * stride
+        elif stride:
+            index = f"({index})" if stride != 1 and not index.replace("_", "").isalnum() else index
+            out.append(index if stride == 1 else f"{index} * {stride}")
+    if constant or not out:
+        out.append(str(constant))
+    return " + ".join(out).replace("+ -", "- ")
+
+
+def index_type(*sizes: int) -> str:
+    """The C type for indices into buffers of `sizes` elements."""
+    return "int" if max(sizes, default=0) < 1 << 31 else "long"
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def register_tile(rows: int, vectors: int, target: Target) -> tuple[int, int]:
+    """(rows, vectors) of the accumulator tile that covers `rows` x `vectors` with the least work: 6 x 2 on 16 registers if both are many.
+
+    A step of the inner loop costs as many slots as it has multiply-adds, at least what hides their latency (8), and at
+    least its loads; rows are spread evenly over the tiles.
+    """
+    best: tuple[float, int, int, int] | None = None
+    for v in range(1, min(vectors, 8) + 1):
+        limit = min(rows, 8) if v == 1 else min(rows, (target.registers - v - 1) // v)
+        if limit < 1 and v <= min(8, target.registers - 2):
+            limit = 1
+        for r in range(1, limit + 1):
+            cost = ceil_div(rows, r) * ceil_div(vectors, v) * max(r * v, r + v, 8)
+            rank = (cost, r + v, -r, v)
+            if best is None or rank < best:
+                best = rank
+    assert best is not None
+    return -best[2], best[3]
+
+
+def merge(*groups: tuple[Sequence[str], Sequence[Any]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Parameter declarations and what they bind to, each declaration once (an operand may be used twice)."""
+    bound: dict[str, Any] = {}
+    for params, refs in groups:
+        bound.update(zip(params, refs, strict=True))
+    return tuple(bound), tuple(bound.values())
+
+
+def head(emit: Emit, comment: str, name: str, params: Sequence[str], group: tuple[int, ...] = (1, 1, 1)) -> None:
+    """Opens a kernel: its comment, its required work-group size, its signature."""
+    emit(f"// {comment}")
+    emit(f"__attribute__((reqd_work_group_size({', '.join(map(str, (group + (1, 1))[:3]))})))")
+    emit(f"__kernel void {name}({', '.join(params)}) {{")
