@@ -1,0 +1,185 @@
+"""The math functions of a kernel: OpenCL names in, each target's best spelling out. Start at `translate`.
+
+Ops write OpenCL names (`exp(x)`, `fmin(a, b)`). A call to a builtin stops PoCL's vectoriser; there (`Target.plain_math`) the
+names become `tg_exp` and so on: functions of plain operators that `source` writes out, one overload per type. Elsewhere the
+builtins stay. The `tg_` names of `HELPERS` have numpy's meaning where OpenCL's differs, and may be used on every target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+from tracegrad.codegen import mathlib_explog, mathlib_int, mathlib_tables, mathlib_trig
+from tracegrad.plan import Target
+
+_PAIRS = {**mathlib_explog.TEXTS, **mathlib_trig.TEXTS}
+_OWNER = {
+    name: key
+    for key, text in _PAIRS.items()
+    for name in re.findall(r"^TG \w+ (tg_\w+)\(", text if isinstance(text, str) else text[0] + text[1], re.MULTILINE)
+}
+_INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn"}
+_PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small)$", name) and name not in _INTERNAL}
+
+# Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
+HELPERS = frozenset(mathlib_int.FLOAT_TEXTS) | frozenset(mathlib_int.TEXTS) | {"tg_philox"}
+# OpenCL names that mean something else for numpy, or that OpenCL lacks
+_RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
+_INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign"}
+_NEED_FP64 = {"float": {"sin", "cos", "tan", "pow"}}        # in float these compute through double
+
+_CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
+_TYPE = re.compile(r"(half|float|double|u?(?:char|short|int|long))(\d*)$")
+_UNSIGNED = {"char": "uchar", "short": "ushort", "int": "uint", "long": "ulong"}
+_SIGNED_MASK = {"uchar": "char", "ushort": "short", "uint": "int", "ulong": "long"}
+
+
+def translate(expression: str, target: Target, ctype: str = "float") -> tuple[str, frozenset[str]]:
+    """`expression` in `target`'s spelling, and the library functions it needs as keys for `source` ("tg_exp:float8").
+
+    `ctype` is the OpenCL type of the operands: a scalar or a vector. Half operands are computed as float.
+    """
+    scalar, lanes = _split(ctype)
+    is_float = scalar in ("float", "double")
+    needed = set()
+
+    def spell(match: re.Match[str]) -> str:
+        name = match[1]
+        found = name if name in HELPERS else None
+        if not is_float:
+            found = _INT_NAMES.get(name, found)
+        elif name in _RENAMED:
+            found = _RENAMED[name]
+        elif target.plain_math and name in _PLAIN and (target.fp64 or name not in _NEED_FP64.get(scalar, ())):
+            found = "tg_" + name
+        if found is None:
+            return match[0]
+        needed.add(f"{found}:{scalar}{lanes}")
+        return found + match[2]
+
+    return _CALL.sub(spell, expression), frozenset(needed)
+
+
+def source(names: Iterable[str], target: Target) -> str:
+    """C text of the functions that the keys `names` ask for and of those they call: callees first, the same text every time."""
+    order: dict[str, str] = {}
+    tables: dict[str, str] = {}
+    pending = [(key, False) for key in sorted(set(names), reverse=True)]
+    while pending:
+        key, expanded = pending.pop()
+        if key in order:
+            continue
+        text, needs = _render(key, target)
+        if expanded:
+            order[key] = text
+            tables.update({name: table for name, table in mathlib_trig.TABLES.items() if name in text})
+        else:
+            pending.append((key, True))
+            pending += [(need, False) for need in reversed(needs) if need not in order]
+    if not order:
+        return ""
+    head = ["#pragma OPENCL FP_CONTRACT ON", "#define TG static inline __attribute__((overloadable, always_inline))"]
+    return "\n".join([*head, *tables.values(), *order.values()]) + "\n"
+
+
+def _split(ctype: str) -> tuple[str, str]:
+    match = _TYPE.match(ctype)
+    if match is None:
+        raise ValueError(f"mathlib: {ctype!r} is not an OpenCL scalar or vector type")
+    return ("float" if match[1] == "half" else match[1]), match[2]
+
+
+@lru_cache(maxsize=None)
+def _render(key: str, target: Target) -> tuple[str, tuple[str, ...]]:
+    """The text of one key and the keys it calls, in the order of first use."""
+    name, _, ctype = key.partition(":")
+    scalar, lanes = _split(ctype)
+    if name == "tg_philox":
+        return _render_philox(scalar, lanes), ()
+    if scalar not in ("float", "double"):
+        text = _render_int(mathlib_int.TEXTS[name], scalar, lanes)
+    else:
+        if name in mathlib_int.FLOAT_TEXTS:
+            template, _ = translate(mathlib_int.FLOAT_TEXTS[name], target, ctype)
+        else:
+            pair = _PAIRS[_OWNER[name] if name in _OWNER else name]
+            template = pair if isinstance(pair, str) else pair[scalar == "double"]
+        text = _render_float(template, scalar, lanes, target)
+    wide = [f"{_key(n)}:double{lanes}" for n in re.findall(r"\bD\.(tg_\w+)\(", text)]
+    text = re.sub(r"\bD\.(?=tg_)", "", text)
+    calls = [_key(n) for n in re.findall(r"(?<!TG )\b(tg_\w+)\(", text)]
+    own = set(re.findall(r"^TG \w+ (tg_\w+)\(", text, re.MULTILINE))
+    wide_names = {w.split(":")[0] for w in wide}
+    narrow = [f"{n}:{ctype}" for n in calls if n not in own and n != _key(name) and not (n in wide_names)]
+    return text.strip("\n"), tuple(dict.fromkeys(wide + narrow))
+
+
+def _key(name: str) -> str:
+    return _OWNER.get(name, name) if name not in HELPERS else name
+
+
+def _lanes(text: str, lanes: str, ctype: str) -> str:
+    """`text` with its # replaced by .s0, .s1, ...: a vector built lane by lane (or the scalar itself)."""
+    if not lanes:
+        return text.replace("#", "")
+    return f"({ctype})(" + ", ".join(text.replace("#", f".s{i:x}") for i in range(int(lanes))) + ")"
+
+
+def _render_float(template: str, scalar: str, lanes: str, target: Target) -> str:
+    double = scalar == "double"
+    ctype = scalar + lanes
+    text = template
+
+    def poly(match: re.Match[str]) -> str:
+        wide, name, x = match[1] == "D", match[2], match[3]
+        numbers = mathlib_tables.POLY[name][1 if wide or double else 0]
+        terms = [f"(D)({c!r})" if wide else f"(T)({c!r})" for c in numbers]
+        result = terms[-1]
+        for term in reversed(terms[:-1]):
+            result = f"({result} * {x} + {term})"
+        return result
+
+    def each(match: re.Match[str]) -> str:
+        arguments = [a.strip() for a in match[2].split(",")]
+        if not target.clang_builtins:
+            return f"{match[1]}({', '.join(arguments)})"
+        return _lanes(f"__builtin_{match[1]}{'' if double else 'f'}({', '.join(a + '#' for a in arguments)})", lanes, ctype)
+
+    text = re.sub(r"\$poly(D?)\((\w+), (\w+)\)", poly, text)
+    text = re.sub(r"\$each\((\w+), ([^)]*)\)", each, text)
+    text = re.sub(r"\$table\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, ctype), text)
+    text = re.sub(r"\$([A-Z][A-Z0-9_]*)", lambda m: mathlib_tables.CONSTANTS[m[1]][double], text)
+    if lanes:
+        text = text.replace("$wide(", f"convert_double{lanes}(").replace("$narrow(", f"convert_float{lanes}(")
+    else:
+        text = text.replace("$wide(", "(double)(").replace("$narrow(", "(float)(")
+    if not double:                                          # an f after each literal that is not a D's
+        text = re.sub(r"(?<!\(D\)\()(?<!\(D\)\(-)(?<![\w.])(0x[0-9a-f.]+p[-+]?\d+|\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)(?![\w.])", r"\1f", text)
+    integer, wide = ("long" if double else "int"), f"double{lanes}"
+    types = {
+        "T": ctype, "I": integer + lanes, "U": _UNSIGNED[integer] + lanes, "M": integer + lanes if lanes else "int",
+        "D": wide, "ID": f"long{lanes}", "UD": f"ulong{lanes}",
+    }
+    return re.sub(r"\b(as_)?(T|I|U|M|D|ID|UD)\b(?!\.tg_)", lambda m: (m[1] or "") + types[m[2]], text)
+
+
+def _render_int(template: str, scalar: str, lanes: str) -> str:
+    unsigned = scalar.startswith("u")
+    text = re.sub(r"\$MINUS_ONE\((\w+)\)", r"(0 != 0)" if unsigned and not lanes else r"(\1 == (T)(-1))", template)
+    if unsigned and lanes:                                  # no value is -1: a mask of zeros
+        text = text.replace("== (T)(-1)", "!= \\1").replace("\\1", "b" if "T b" in template else "base")
+    text = text.replace("$SCALAR", scalar)
+    return re.sub(r"\bT\b", scalar + lanes, text)
+
+
+def _render_philox(scalar: str, lanes: str) -> str:
+    if scalar != "uint":
+        raise ValueError(f"mathlib: tg_philox works on uint, not {scalar}{lanes}")
+    text, wide, narrow = mathlib_int.PHILOX, f"ulong{lanes}", f"uint{lanes}"
+    convert = (lambda t: f"convert_{t}") if lanes else (lambda t: f"({t})")
+    text = text.replace("$long(", convert(wide) + "(")
+    text = re.sub(r"\$high\((\w)\)", lambda m: f"{convert(narrow)}({m[1]} >> 32)", text)
+    text = re.sub(r"\$low\((\w)\)", lambda m: f"{convert(narrow)}({m[1]} & 0xffffffffUL)", text)
+    return re.sub(r"\b(U|L)\b", lambda m: narrow if m[1] == "U" else wide, text).strip("\n")
