@@ -1,0 +1,263 @@
+"""Devices: discovery, capabilities, queues. Start at `find`; `Device` is what the rest of the runtime works with.
+
+No question is ever asked: `find("")` takes `config.device`, else the best device present. Drivers are listed in
+docs/devices.md.
+
+PoCL, the CPU driver from pip, offers two devices that can share one context: `pthread` (all cores, 50-110 us for an
+enqueue and a finish) and `basic` (runs in the calling thread while it enqueues: 1.3 us). tracegrad shows them as one
+`Device` with two queues; `Device.queue_for` picks one by the size of a plan, and `Device.use` keeps the two in order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from functools import cached_property
+from typing import Any, Literal
+
+import pyopencl as cl
+from pyopencl.tools import ImmediateAllocator, MemoryPool
+
+from tracegrad.config import config
+from tracegrad.errors import DeviceError, NoDriverError
+from tracegrad.plan import Plan, Target
+from tracegrad.runtime.icd import enable_intel
+
+# A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
+# two devices tie (enqueue + finish): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence of 32
+# steps at 0.4 M. At 1 M either choice loses at most 1.8x; later launches of one plan cost pthread about 7 us each.
+SMALL_WORK = 1 << 20
+SMALL_WORK_PER_LAUNCH = 1 << 18
+
+NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-binary-distribution`, or see `python -m tracegrad doctor`"
+
+
+class Device:
+    """An OpenCL device (or PoCL's pair of them), with the context, queues and memory pool that live on it.
+
+    `target` is what the code generator may know. `lock` guards everything that enqueues. Hold it and call
+    `use(queue)` before enqueuing: all commands of a Device form one sequence, whichever queue they go to.
+    """
+
+    def __init__(self, cl_device: cl.Device, basic: cl.Device | None = None) -> None:
+        self.cl_device = cl_device
+        self.cl_basic = basic
+        self.kind = _kind(cl_device)
+        self.driver = driver_name(cl_device.platform)
+        self.name = cl_device.name.strip().removeprefix("pthread-").removeprefix("basic-")
+        self.platform = cl_device.platform.name.strip()
+        self.target = _target(cl_device, self.kind)
+        self.memory = _memory(cl_device, self.kind)
+        self.lock = threading.RLock()
+        self.caches: weakref.WeakSet[Any] = weakref.WeakSet()    # objects with release(): asked for memory when it runs out
+        self.profiling = False
+        self._active: cl.CommandQueue | None = None
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name!r} ({self.kind}, {self.driver})>"
+
+    @cached_property
+    def context(self) -> cl.Context:
+        return cl.Context([self.cl_device] if self.cl_basic is None else [self.cl_basic, self.cl_device])
+
+    @cached_property
+    def queue(self) -> cl.CommandQueue:
+        """The queue for large plans."""
+        return self._queue(self.cl_device)
+
+    @cached_property
+    def host_queue(self) -> cl.CommandQueue:
+        """The queue for copies and small plans: it runs in the calling thread where the driver has such a device."""
+        return self.queue if self.cl_basic is None else self._queue(self.cl_basic)
+
+    @cached_property
+    def pool(self) -> MemoryPool:
+        return MemoryPool(ImmediateAllocator(self.host_queue))
+
+    def is_small(self, plan: Plan) -> bool:
+        """Whether `plan` is too small for threads."""
+        launches = plan.launches
+        work = sum(step.flops + step.bytes for step in launches)
+        return self.cl_basic is not None and work < SMALL_WORK + SMALL_WORK_PER_LAUNCH * max(0, len(launches) - 1)
+
+    def use(self, queue: cl.CommandQueue) -> cl.CommandQueue:
+        """Make `queue` the one that commands go to: whatever another queue still runs is finished first. Hold `lock`.
+
+        Raises DeviceError in a child process made by fork, where drivers do not work.
+        """
+        if queue is not self._active:
+            self._switch(queue)
+        return queue
+
+    def _switch(self, queue: cl.CommandQueue) -> None:
+        if self._pid != os.getpid():
+            raise DeviceError(f"{self.name}: an OpenCL driver does not survive fork; start workers with the 'spawn' method")
+        if self._active is not None:
+            self._active.finish()
+        self._active = queue
+
+    def finish(self) -> None:
+        """Wait until everything enqueued so far has run."""
+        with self.lock:
+            if self._active is not None:
+                self._active.finish()      # the others were finished when it took over
+
+    def enable_profiling(self) -> None:
+        """Give the device queues that record times (once; config.profile does so)."""
+        with self.lock:
+            if not self.profiling:
+                self.finish()
+                self.profiling, self._active = True, None
+                for name in ("queue", "host_queue"):
+                    self.__dict__.pop(name, None)
+
+    def _queue(self, cl_device: cl.Device) -> cl.CommandQueue:
+        if self.profiling:
+            return cl.CommandQueue(self.context, cl_device, cl.command_queue_properties.PROFILING_ENABLE)
+        return cl.CommandQueue(self.context, cl_device)
+
+
+_devices: list[Device] | None = None
+_lock = threading.Lock()
+
+
+def devices() -> list[Device]:
+    """Every device present, the best first; empty where there is no driver."""
+    global _devices
+    with _lock:
+        if _devices is None:
+            _devices = sorted(_discover(), key=_rank)
+        return list(_devices)
+
+
+def find(spec: str | int | Device = "") -> Device:
+    """The device that `spec` names: an index into `devices()`, a kind ("cpu", "gpu"), part of a name, or "" for the default.
+
+    Raises NoDriverError where nothing is installed, or nothing that matches.
+    """
+    if isinstance(spec, Device):
+        return spec
+    found = devices()
+    if not found:
+        raise NoDriverError(f"find: {NO_DRIVER}")
+    text = str(spec if spec != "" else config.device).strip().lower()
+    if text.isdigit():
+        matches = found[int(text):][:1]
+    elif text in ("cpu", "gpu"):
+        matches = [device for device in found if device.kind == text]
+    else:
+        matches = [device for device in found if text in f"{device.name} {device.driver} {device.platform}".lower()]
+    if not matches:
+        listing = "; ".join(f"{i}: {device.name} ({device.kind}, {device.driver})" for i, device in enumerate(found))
+        raise NoDriverError(f"find: no device matches {text!r}; present are {listing}; `python -m tracegrad doctor` shows what is missing")
+    return matches[0]
+
+
+def synchronize(device: Device) -> None:
+    """Wait until everything enqueued on `device` has run."""
+    device.finish()
+
+
+def platforms() -> list[cl.Platform]:
+    """The OpenCL platforms present, after making pip's drivers visible; empty where there is none."""
+    os.environ.setdefault("POCL_DEVICES", "basic pthread")       # read by PoCL at the first query
+    if not config.cache:
+        os.environ.setdefault("POCL_KERNEL_CACHE", "0")
+    enable_intel()
+    try:
+        return cl.get_platforms()
+    except cl.Error:                                             # the loader's way of saying "none"
+        return []
+
+
+def driver_name(platform: cl.Platform) -> str:
+    """A short name of the driver: "PoCL 3.0-rc2", "Intel(R) OpenCL", "rusticl", ..."""
+    words = platform.version.split()
+    return " ".join(words[words.index("PoCL"):][:2]) if "PoCL" in words else platform.name.strip()
+
+
+def _discover() -> list[Device]:
+    found = []
+    for platform in platforms():
+        try:
+            present = platform.get_devices()
+        except cl.Error:                                         # a platform without devices
+            continue
+        pocl = {device.name.split("-")[0]: device for device in present if _is_pocl(device)}
+        if {"basic", "pthread"} <= set(pocl):
+            found.append(Device(pocl["pthread"], pocl["basic"]))
+            present = [device for device in present if device not in (pocl["pthread"], pocl["basic"])]
+        found += [Device(device) for device in present]
+    return found
+
+
+def _rank(device: Device) -> tuple[int, int]:
+    """Sort key: GPUs by size, then the CPU drivers by speed; simulators last. Equal ones keep the loader's order."""
+    version = device.cl_device.platform.version
+    if "oclgrind" in device.platform.lower():
+        return 9, 0
+    if device.kind == "gpu":
+        return 0, -device.target.cores * device.cl_device.max_clock_frequency
+    if "PoCL" in device.driver:
+        return (2 if "Asserts" in version else 1), 0             # a distribution's debug build comes second
+    return (3 if "intel" in device.platform.lower() else 4), 0
+
+
+def _is_pocl(device: cl.Device) -> bool:
+    return bool(device.platform.name == "Portable Computing Language")
+
+
+def _kind(device: cl.Device) -> Literal["cpu", "gpu"]:
+    return "cpu" if device.type & cl.device_type.CPU else "gpu"
+
+
+def _ask(device: cl.Device, name: str, default: Any) -> Any:
+    """A device query, or `default` where the driver does not know it."""
+    try:
+        return getattr(device, name)
+    except (cl.Error, AttributeError):
+        return default
+
+
+def _target(device: cl.Device, kind: Literal["cpu", "gpu"]) -> Target:
+    """The device as numbers; nothing is assumed that the driver does not state."""
+    extensions = set(device.extensions.split())
+    width = 4 * int(_ask(device, "native_vector_width_float", 0))
+    simd = max(16, width) if kind == "cpu" else 16               # 1 is a driver's way of saying "leave it to me"
+    real_local = device.local_mem_type == cl.device_local_mem_type.LOCAL
+    cache = int(_ask(device, "global_mem_cache_size", 0))
+    pocl_cpu = kind == "cpu" and _is_pocl(device)
+    clang = _is_pocl(device) or "intel" in device.platform.name.lower()
+    return Target(
+        kind=kind,
+        simd_bytes=simd,
+        registers=32 if simd >= 64 else 16,
+        cores=max(1, device.max_compute_units),
+        max_work_group=device.max_work_group_size,
+        local_memory=int(device.local_mem_size) if real_local else 0,
+        l2_bytes=cache if kind == "gpu" and cache else Target.l2_bytes,
+        fp64="cl_khr_fp64" in extensions or bool(_ask(device, "double_fp_config", 0)),
+        fp16="cl_khr_fp16" in extensions,
+        plain_math=pocl_cpu,
+        clang_builtins=kind == "cpu" and clang,
+        max_buffer=int(device.max_mem_alloc_size),
+    )
+
+
+def _memory(device: cl.Device, kind: str) -> int:
+    """Bytes that all buffers together may take. PoCL grants more than it states, so a CPU's limit is the machine's memory."""
+    stated = int(device.global_mem_size)
+    if kind == "cpu" and hasattr(os, "sysconf"):
+        return max(stated, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return stated
+
+
+def _after_fork() -> None:
+    for device in _devices or ():
+        device._active = None              # so that the next command reaches _switch, which refuses
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

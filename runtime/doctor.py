@@ -1,0 +1,139 @@
+"""What `python -m tracegrad devices` and `doctor` print. Start at `doctor_report`; `findings` is the same as data."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+import pyopencl as cl
+
+from tracegrad.errors import DeviceError
+from tracegrad.runtime.device import Device, devices, find, platforms
+from tracegrad.runtime.icd import SYSTEM_VENDORS, VARIABLES, cache_folder, intel_library, system_icds
+from tracegrad.runtime.program import build
+
+_PROBE = "__kernel void probe(__global float *x) { x[get_global_id(0)] = 1.0f; }\n"
+_SWITCHES = ("TRACEGRAD_DEVICE", "POCL_DEVICES", "RUSTICL_ENABLE", *VARIABLES)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing the doctor noticed. `fix` is the one command or setting that helps, if something is to be done."""
+
+    level: Literal["ok", "hint", "problem"]
+    text: str
+    fix: str = ""
+
+
+def devices_report() -> str:
+    """The devices as a table, the default one marked with *."""
+    found = devices()
+    if not found:
+        return "no OpenCL device; `python -m tracegrad doctor` says what to do"
+    try:
+        default = find()
+    except DeviceError:
+        default = None
+    rows: list[tuple[str, ...]] = [("", "", "name", "kind", "driver", "cores", "vector", "local", "fp64", "fp16", "memory")]
+    rows += [(str(i), "*" if device is default else "", *_capabilities(device)) for i, device in enumerate(found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def doctor_report() -> str:
+    """Drivers, what each can do, what is missing and the one command that fixes it."""
+    marks = {"ok": "  ok      ", "hint": "  hint    ", "problem": "  PROBLEM "}
+    lines = [devices_report(), ""]
+    for finding in findings():
+        lines.append(marks[finding.level] + finding.text)
+        if finding.fix:
+            lines.append(" " * 10 + "-> " + finding.fix)
+    return "\n".join(lines)
+
+
+def findings() -> list[Finding]:
+    """Everything worth telling about this machine's OpenCL, the problems with their fixes."""
+    return [*_loader(), *_drivers(), *_devices()]
+
+
+def _capabilities(device: Device) -> tuple[str, ...]:
+    target = device.target
+    local = f"{target.local_memory >> 10} KiB" if target.local_memory else "-"
+    yes = {True: "yes", False: "no"}
+    return (
+        device.name, device.kind, device.driver, str(target.cores), f"{target.simd_bytes} B", local,
+        yes[target.fp64], yes[target.fp16], f"{device.memory / (1 << 30):.1f} GiB",
+    )
+
+
+def _loader() -> list[Finding]:
+    present = platforms()
+    version = importlib.metadata.version("pyopencl")
+    found = [Finding("ok", f"Python {sys.version.split()[0]}, pyopencl {version}, {len(present)} OpenCL platforms")]
+    found += [Finding("ok", f"{name}={os.environ[name]}") for name in _SWITCHES if name in os.environ]
+    icds = ", ".join(path.name for path in system_icds()) or "none"
+    found.append(Finding("ok", f"drivers registered in {SYSTEM_VENDORS}: {icds}"))
+    return found
+
+
+def _drivers() -> list[Finding]:
+    """The drivers that are installed, in part or wholly, and those that could be."""
+    names = [f"{platform.name} {platform.version}" for platform in platforms()]
+    ours = str(cache_folder("icd"))
+    hiding = [name for name in VARIABLES if os.environ.get(name) and not os.environ[name].startswith(ours)]
+    found = []
+    for word, library, command in (
+        ("PoCL", _installed("pocl-binary-distribution"), "pip install pocl-binary-distribution"),
+        ("Intel", intel_library(), "pip install intel-opencl-rt intel-cmplr-lib-rt"),
+    ):
+        if any(word in name for name in names):
+            continue
+        if library is None:
+            note = "the CPU driver tracegrad is tuned for" if word == "PoCL" else "optional, x86"
+            found.append(Finding("hint", f"{word}'s CPU driver ({note}) is not installed", command))
+        elif hiding:
+            found.append(Finding("hint", f"{word}'s CPU driver is installed, but {hiding[0]} hides it", f"unset {hiding[0]}"))
+        else:
+            text = f"{word}'s CPU driver is installed ({library}), but does not load: a file is missing, or OpenCL was used too early"
+            found.append(Finding("problem", text, command.replace("install", "install --force-reinstall")))
+    for platform in platforms():
+        try:
+            count = len(platform.get_devices())
+        except cl.Error:
+            count = 0
+        if count == 0:
+            fix = "RUSTICL_ENABLE=llvmpipe (or radeonsi, iris, ...)" if platform.name == "rusticl" else ""
+            found.append(Finding("hint", f"the driver {platform.name} is installed but offers no device", fix))
+    return found
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[Finding]:
+    """Whether each device builds a kernel, and what the default is."""
+    present = devices()
+    if not present:
+        return [Finding("problem", "no OpenCL device: nothing can run", "see the hints above")]
+    found = []
+    for device in present:
+        try:
+            build(device, _PROBE)
+            found.append(Finding("ok", f"{device.name} ({device.driver}) builds kernels"))
+        except (DeviceError, cl.Error) as error:
+            found.append(Finding("problem", f"{device.name} ({device.driver}) cannot build a kernel: {error}"))
+        if not device.target.fp64:
+            found.append(Finding("hint", f"{device.name} ({device.driver}) has no float64: float64 tensors raise UnsupportedError there"))
+    try:
+        default = find()
+        found.append(Finding("ok", f"default device: {default.name} ({default.driver})"))
+    except DeviceError as error:
+        found.append(Finding("problem", str(error), "unset TRACEGRAD_DEVICE"))
+    return found

@@ -1,0 +1,301 @@
+"""Binding and replaying a plan. Start at `Executable.run`.
+
+An Executable makes everything once: the program, one kernel object per launch, the constants, the storage of temps. A run
+then sets the arguments that changed and enqueues the launches, without waiting. OpenCL keeps no reference to a kernel's
+arguments; here every launch finds its arguments alive, because inputs belong to the caller, outputs are made by the run, and
+temps and constants belong to the Executable. What is dropped after the enqueue is safe (see `buffer`).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+from pyopencl import enqueue_nd_range_kernel as enqueue
+
+from tracegrad.config import config
+from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
+from tracegrad.plan import HostStep, Plan, Scalar, Slot
+from tracegrad.runtime.buffer import Buffer, empty, upload
+from tracegrad.runtime.device import Device
+from tracegrad.runtime.program import build
+
+Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
+Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None]            # kernel, global size, local size
+
+_PACK = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
+_EVENTS = 4096                             # profiled launches kept before they are summed up
+
+
+@dataclass
+class LaunchTime:
+    """What profiling knows of one kernel: how often it ran and the device's seconds in total."""
+
+    entry: str
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class _ScalarBinding:
+    """A run-time scalar as one dtype: the places it goes to and the bytes they hold now."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self.pack = struct.Struct("=" + _PACK[dtype.str[1:]]).pack
+        self.places: list[Place] = []
+        self.bound = b""
+
+    def bind(self, value: Any) -> None:
+        try:
+            data = self.pack(value)
+        except (struct.error, OverflowError, TypeError):
+            data = _convert(value, self.dtype)
+        if data != self.bound:             # as bytes: -0.0 is not 0.0, and a NaN is itself
+            for set_arg, index in self.places:
+                set_arg(index, data)
+            self.bound = data
+
+
+class Executable:
+    """`plan`, ready to run on `device`. `run` may be called from any thread; the runs follow one another.
+
+    Raises BuildError, OutOfMemoryError, and UnsupportedError where the plan needs a dtype the device lacks.
+    """
+
+    def __init__(self, plan: Plan, device: Device) -> None:
+        _check(plan, device)
+        self.plan, self.device = plan, device
+        self.small = device.is_small(plan)
+        self._host = any(isinstance(step, HostStep) for step in plan.steps)
+        self._lock = threading.RLock() if self._host else device.lock      # a host step may use the device, in any thread
+        self._busy = False                                                 # between host steps
+        self._events: list[tuple[int, cl.Event]] = []
+        self._times = [LaunchTime(step.entry) for step in plan.launches]
+        self._constants = {i: upload(device, _array(slot)) for i, slot in enumerate(plan.slots) if slot.kind == "constant"}
+        self._bind_plan()
+        self._blocks: list[Buffer] | None = None
+        device.caches.add(self)
+
+    def _bind_plan(self) -> None:
+        """Create the kernels; note the places where each slot and scalar goes; bind the constants."""
+        plan = self.plan
+        program = build(self.device, plan.source, self.small) if plan.launches else None
+        places: list[list[Place]] = [[] for _ in plan.slots]
+        scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars)]
+        self._segments: list[tuple[list[Enqueue], HostStep | None]] = [([], None)]     # launches, then a host step
+        for step in plan.steps:
+            if isinstance(step, HostStep):
+                self._segments[-1] = (self._segments[-1][0], step)
+                self._segments.append(([], None))
+                continue
+            if program is None or 0 in step.global_size:        # nothing to do, and OpenCL before 2.1 calls it an error
+                continue
+            kernel = cl.Kernel(program, step.entry)
+            set_bytes = _byte_setter(kernel)
+            for index, arg in enumerate(step.args):
+                if isinstance(arg, Scalar):
+                    scalars[arg.index].setdefault(arg.dtype, _ScalarBinding(arg.dtype)).places.append((set_bytes, index))
+                else:
+                    places[arg].append((kernel.set_arg, index))
+            self._segments[-1][0].append((kernel, step.global_size, step.local_size))
+        self._timed = [i for i, step in enumerate(plan.launches) if 0 not in step.global_size]
+        for i, slot in enumerate(plan.slots):
+            if slot.alias is not None:                  # an in-place output is its input's buffer
+                places[slot.alias] += places[i]
+        self._inputs = [(plan.slots[i].nbytes, places[i]) for i in plan.inputs]
+        self._bound: list[int] = [-1] * len(plan.inputs)
+        fresh = dict.fromkeys(i for i, slot in enumerate(plan.slots) if slot.kind == "output" and slot.alias is None)
+        self._fresh = [(plan.slots[i].nbytes, places[i]) for i in fresh]
+        self._temps = [(slot.block, places[i]) for i, slot in enumerate(plan.slots) if slot.kind == "temp"]
+        self._results = [_source(plan, i, list(fresh)) for i in plan.outputs]
+        self._plain = self._results == [("fresh", i) for i in range(len(fresh))]
+        self._slot_sources = [_source(plan, i, list(fresh)) for i in range(len(plan.slots))] if self._host else []
+        self._scalars = [list(by_dtype.values()) for by_dtype in scalars]
+        for i, buffer in self._constants.items():
+            _bind(places[i], buffer)
+
+    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = ()) -> list[Buffer]:
+        """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
+
+        An aliased output and a passed-through input are the very Buffers given. Raises OutOfMemoryError before anything is
+        written, ArgumentError for inputs that do not fit the plan, DeviceError for what the driver reports.
+        """
+        if len(inputs) != len(self._inputs) or len(scalars) != len(self._scalars):
+            raise ArgumentError(
+                f"run: the plan takes {len(self._inputs)} buffers and {len(self._scalars)} scalars, got {len(inputs)} and {len(scalars)}"
+            )
+        with self._lock:
+            if self._busy:
+                raise DeviceError("run: a host step called the plan it is a step of")
+            fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
+            if self._blocks is None:
+                self._bind_blocks()
+            bound = self._bound
+            for i, buffer in enumerate(inputs):
+                if buffer.serial != bound[i]:
+                    self._bind_input(i, buffer)
+            for i, buffer in enumerate(fresh):
+                mem = buffer.mem
+                for set_arg, index in self._fresh[i][1]:
+                    set_arg(index, mem)
+            for i, value in enumerate(scalars):
+                for binding in self._scalars[i]:
+                    binding.bind(value)
+            if self._host:
+                self._run_with_host_steps(inputs, fresh)
+            else:
+                self._enqueue(self._segments[0][0])
+        return fresh if self._plain else [self._pick(source, inputs, fresh) for source in self._results]
+
+    def profile(self) -> list[LaunchTime]:
+        """Calls and device seconds of each launch so far, in the plan's order; zeros unless config.profile was set during runs."""
+        with self._lock:
+            self.device.finish()
+            for index, event in self._events:
+                self._times[index].calls += 1
+                self._times[index].seconds += 1e-9 * (event.profile.end - event.profile.start)
+            self._events.clear()
+            return [LaunchTime(t.entry, t.calls, t.seconds) for t in self._times]
+
+    def release(self) -> None:
+        """Give the storage of temps back to the pool, unless a run is using it; the next run allocates it again."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._busy:
+                    self._blocks = None
+            finally:
+                self._lock.release()
+
+    # -- one run, step by step
+
+    def _enqueue(self, launches: list[Enqueue], first: int = 0) -> None:
+        """Enqueue `launches`, the plan's kernels from number `first` on. Hold the device's lock."""
+        device, kernel, profiling = self.device, None, config.profile
+        if profiling:
+            device.enable_profiling()
+        try:
+            queue = device.use(device.host_queue if self.small else device.queue)
+            for kernel, size, local in launches:
+                event = enqueue(queue, kernel, size, local)
+                if profiling:
+                    self._events.append((self._timed[first], event))
+                    first += 1
+        except cl.Error as error:
+            raise _launch_error(error, kernel, device) from error
+        if profiling and len(self._events) > _EVENTS:
+            self.profile()
+
+    def _run_with_host_steps(self, inputs: Sequence[Buffer], fresh: list[Buffer]) -> None:
+        buffers = [self._pick(source, inputs, fresh) for source in self._slot_sources]
+        first = 0
+        self._busy = True
+        try:
+            for launches, host in self._segments:
+                with self.device.lock:
+                    self._enqueue(launches, first)
+                first += len(launches)
+                if host is not None:
+                    self._call_host(host, buffers)
+        finally:
+            self._busy = False
+
+    def _call_host(self, step: HostStep, buffers: list[Buffer]) -> None:
+        """Download, call, upload. The device's lock is not held during the call, so that it may compute on its own."""
+        slots = self.plan.slots
+        result = step.fn(*(buffers[i].download(slots[i].shape, slots[i].dtype) for i in step.inputs))
+        results = (result,) if len(step.outputs) == 1 and not isinstance(result, (tuple, list)) else tuple(result or ())
+        if len(results) != len(step.outputs):
+            raise ArgumentError(f"{step.name}: returned {len(results)} arrays, {len(step.outputs)} were declared")
+        for i, value in zip(step.outputs, results, strict=True):
+            array = np.asarray(value, slots[i].dtype)
+            if array.shape != slots[i].shape:
+                raise ArgumentError(f"{step.name}: returned an array of shape {array.shape}, {slots[i].shape} was declared")
+            buffers[i].write(array)
+
+    def _bind_input(self, i: int, buffer: Buffer) -> None:
+        nbytes, places = self._inputs[i]
+        if buffer.nbytes != nbytes or buffer.device is not self.device:
+            raise ArgumentError(f"run: input {i} must have {nbytes} bytes on {self.device.name}, got {buffer!r}")
+        self._bound[i] = -1
+        _bind(places, buffer)
+        self._bound[i] = buffer.serial
+
+    def _bind_blocks(self) -> None:
+        blocks = [empty(self.device, nbytes) for nbytes in self.plan.blocks]
+        for block, places in self._temps:
+            assert block is not None       # _check saw to it
+            _bind(places, blocks[block])
+        self._blocks = blocks
+
+    def _pick(self, source: tuple[str, int], inputs: Sequence[Buffer], fresh: list[Buffer]) -> Buffer:
+        kind, i = source
+        if kind == "fresh":
+            return fresh[i]
+        if kind == "input":
+            return inputs[i]
+        if kind == "constant":             # a copy: the caller may update its result in place
+            return upload(self.device, _array(self.plan.slots[i]))
+        assert self._blocks is not None
+        return self._blocks[i]
+
+
+def _bind(places: list[Place], buffer: Buffer) -> None:
+    for set_arg, index in places:
+        set_arg(index, buffer.mem)
+
+
+def _byte_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
+    """How to set a by-value argument from its bytes. The documented way takes 12 us, the one pyopencl itself uses 0.2."""
+    multi = getattr(kernel, "_set_arg_buf_multi", None)
+    return kernel.set_arg if multi is None else lambda index, data: multi((index, data))
+
+
+def _source(plan: Plan, slot: int, fresh: list[int]) -> tuple[str, int]:
+    """Where the buffer of `slot` is found during a run: ("input" | "fresh" | "constant" | "block", index there)."""
+    found = plan.slots[slot]
+    if found.alias is not None:
+        slot = found.alias
+    if slot in plan.inputs:
+        return "input", plan.inputs.index(slot)
+    if slot in fresh:
+        return "fresh", fresh.index(slot)
+    return ("constant", slot) if found.kind == "constant" else ("block", found.block or 0)
+
+
+def _array(slot: Slot) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(slot.data, slot.dtype), slot.shape))
+
+
+def _convert(value: Any, dtype: np.dtype[Any]) -> bytes:
+    """The bytes of `value` as `dtype` where struct refuses it: a float for an int, 1e300 as a float32 (inf)."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(value).astype(dtype).reshape(1).tobytes()
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"run: the scalar {value!r} is not one {dtype}") from None
+
+
+def _check(plan: Plan, device: Device) -> None:
+    """Refuse a plan that the device cannot run, or that is malformed where a mistake would crash the driver."""
+    for slot in plan.slots:
+        if slot.dtype == np.float64 and not device.target.fp64:
+            raise UnsupportedError(f"Executable: {device.name} has no float64; use float32, or another device")
+        if slot.kind == "temp" and not (slot.block is not None and slot.nbytes <= plan.blocks[slot.block]):
+            raise ArgumentError(f"Executable: the temp {slot.name!r} does not fit its block {slot.block}")
+        if slot.alias is not None and (slot.alias not in plan.inputs or plan.slots[slot.alias].nbytes < slot.nbytes):
+            raise ArgumentError(f"Executable: the output {slot.name!r} aliases slot {slot.alias}, which is no input of its size")
+    for i in plan.outputs:
+        if plan.slots[i].kind == "temp":
+            raise ArgumentError(f"Executable: the temp {plan.slots[i].name!r} is an output; temps are overwritten by the next run")
+
+
+def _launch_error(error: cl.Error, kernel: cl.Kernel | None, device: Device) -> DeviceError:
+    name = "?" if kernel is None else kernel.function_name
+    if any(word in str(error) for word in ("OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "MEM_OBJECT_ALLOCATION_FAILURE")):
+        return OutOfMemoryError(f"run: {device.name} ran out of memory at kernel {name}: {error}; use smaller batches")
+    return DeviceError(f"run: {device.name} refused kernel {name}: {error}")

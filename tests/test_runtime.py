@@ -1,0 +1,397 @@
+"""The runtime alone: devices, buffers, programs, and plans written by hand. Every device present runs every test."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tracegrad.config import config
+from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
+from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
+from tracegrad.runtime import icd
+from tracegrad.runtime.buffer import Buffer, empty, make_room, upload, wrap
+from tracegrad.runtime.device import SMALL_WORK, Device, devices, find, synchronize
+from tracegrad.runtime.doctor import devices_report, doctor_report, findings
+from tracegrad.runtime.launch import Executable
+from tracegrad.runtime.program import build
+
+F = np.dtype("float32")
+SOURCE = """
+__kernel void add(__global const float *a, __global const float *b, __global float *c) { int i = get_global_id(0); c[i] = a[i] + b[i]; }
+__kernel void scale(__global const float *a, __global float *b, const float s) { int i = get_global_id(0); b[i] = a[i] * s; }
+__kernel void count(__global float *a, const long n, const char k) { int i = get_global_id(0); a[i] += n + k; }
+__kernel void slow(__global float *a) {
+    int i = get_global_id(0);
+    float x = a[i];
+    for (int k = 0; k < 2000; k++) x = x * 0.5f + 1.0f;
+    a[i] = x;
+}
+"""
+
+
+@pytest.fixture(params=range(len(devices())), ids=lambda i: devices()[i].driver)
+def device(request: pytest.FixtureRequest) -> Device:
+    found: Device = devices()[request.param]
+    return found
+
+
+@pytest.fixture
+def pair() -> Device:
+    """A device with two queues."""
+    found = [device for device in devices() if device.cl_basic is not None]
+    if not found:
+        pytest.skip("needs PoCL with its basic and pthread devices")
+    return found[0]
+
+
+def slot(kind: Any, n: int = 64, **rest: Any) -> Slot:
+    return Slot(kind, (n,), F, **rest)
+
+
+def add_plan(n: int = 64, work: int = 0) -> Plan:
+    launch = Launch("add", (n,), None, (0, 1, 2), flops=work)
+    return Plan(SOURCE, (launch,), (slot("input", n), slot("input", n), slot("output", n)), (0, 1), (2,))
+
+
+def scale_plan(slots: tuple[Slot, ...], out: int, outputs: tuple[int, ...], work: int = 0) -> Plan:
+    return Plan(SOURCE, (Launch("scale", slots[0].shape, None, (0, out, Scalar(0, F)), flops=work),), slots, (0,), outputs, 1)
+
+
+def numbers(n: int = 64) -> np.ndarray[Any, Any]:
+    return np.arange(n, dtype=F)
+
+
+def read(buffer: Buffer, n: int = 64) -> np.ndarray[Any, Any]:
+    return buffer.download((n,), F)
+
+
+class TestDevices:
+    def test_found_by_index_kind_and_name(self, device: Device) -> None:
+        assert find(devices().index(device)) is device
+        assert find(device.kind).kind == device.kind
+        assert find(device.driver.upper()).driver == device.driver
+        assert find(device) is device
+
+    def test_default_is_the_configured_one_or_the_best(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(config, "device", "")
+        assert find() is devices()[0]
+        monkeypatch.setattr(config, "device", str(len(devices()) - 1))
+        assert find() is devices()[-1]
+
+    def test_no_match_lists_what_is_present(self) -> None:
+        with pytest.raises(NoDriverError, match=r"no device matches 'warp drive'.*doctor"):
+            find("warp drive")
+        with pytest.raises(NoDriverError):
+            find(99)
+
+    def test_target_is_plausible(self, device: Device) -> None:
+        target = device.target
+        assert target.simd_bytes in (16, 32, 64) and target.cores >= 1 and target.max_buffer > 1 << 20
+        assert hash(target.key()) is not None
+
+    def test_reports(self) -> None:
+        assert devices()[0].name in devices_report()
+        assert "default device" in doctor_report()
+        assert all(finding.text for finding in findings())
+
+    def test_no_driver_names_the_way_out(self) -> None:
+        script = "from tracegrad.runtime.device import find; find()"
+        environment = {**os.environ, "OCL_ICD_VENDORS": os.devnull, "PYTHONPATH": os.getcwd()}
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+        assert "NoDriverError" in done.stderr and "pip install" in done.stderr
+
+    def test_small_plans_run_in_the_calling_thread(self, pair: Device) -> None:
+        assert pair.is_small(add_plan(work=SMALL_WORK - 1)) and not pair.is_small(add_plan(work=SMALL_WORK))
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    def test_a_forked_child_gets_an_error_instead_of_a_hang(self, device: Device) -> None:
+        synchronize(device)
+        upload(device, numbers(1 << 20))
+        child = os.fork()
+        if child == 0:
+            try:
+                empty(device, 64).write(numbers(16))
+            except DeviceError:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+class TestIntelFromPip:
+    @pytest.fixture
+    def installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+        monkeypatch.setattr(icd, "cache_folder", lambda name: tmp_path / name)
+        monkeypatch.setattr(icd, "intel_library", lambda: Path("/opt/lib/libintelocl.so"))
+        monkeypatch.setattr(icd, "system_icds", lambda: [])
+        monkeypatch.setattr(sys, "platform", "linux")
+        for name in icd.VARIABLES:
+            monkeypatch.setenv(name, "")
+        yield tmp_path
+
+    def test_writes_an_icd_file_and_points_the_loader_at_it(self, installed: Path) -> None:
+        folder = icd.enable_intel()
+        assert folder is not None and os.environ["OCL_ICD_VENDORS"] == str(folder) and installed in folder.parents
+        assert [path.read_text() for path in folder.iterdir()] == ["/opt/lib/libintelocl.so\n"]
+        assert icd.enable_intel() == folder
+
+    def test_keeps_the_systems_drivers(self, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (installed / "pocl.icd").write_text("libpocl.so")
+        monkeypatch.setattr(icd, "system_icds", lambda: [installed / "pocl.icd"])
+        folder = icd.enable_intel()
+        assert folder is not None and sorted(path.name for path in folder.iterdir()) == ["pocl.icd", "tracegrad-intel-cpu.icd"]
+
+    def test_leaves_the_users_choice_alone(self, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OCL_ICD_VENDORS", "/somewhere/else")
+        assert icd.enable_intel() is None and os.environ["OCL_ICD_VENDORS"] == "/somewhere/else"
+
+
+class TestBuffers:
+    @pytest.mark.parametrize("n", [0, 1, 1000, 1 << 19])          # the last is larger than SMALL_UPLOAD
+    @pytest.mark.parametrize("enter", [upload, wrap])
+    def test_round_trip(self, device: Device, n: int, enter: Callable[..., Buffer]) -> None:
+        array = numbers(n)
+        buffer = enter(device, array)
+        assert buffer.nbytes == 4 * n
+        np.testing.assert_array_equal(read(buffer, n), array)
+        np.testing.assert_array_equal(buffer.view((n,), F), array)
+
+    @pytest.mark.parametrize("n", [16, 1 << 19])
+    def test_upload_copies(self, device: Device, n: int) -> None:
+        array = numbers(n)
+        buffer = upload(device, array)
+        array[:] = -1
+        np.testing.assert_array_equal(read(buffer, n), numbers(n))
+
+    def test_strided_and_read_only_arrays(self, device: Device) -> None:
+        array = numbers(64).reshape(8, 8).T
+        array.flags.writeable = False
+        for enter in (upload, wrap):
+            np.testing.assert_array_equal(enter(device, array).download((8, 8), F), array)
+
+    def test_view_is_read_only_and_keeps_the_memory(self, device: Device) -> None:
+        view = upload(device, numbers(1 << 19)).view((1 << 19,), F)
+        gc.collect()
+        others = [upload(device, np.zeros(1 << 19, F)) for _ in range(3)]
+        np.testing.assert_array_equal(view, numbers(1 << 19))
+        assert not view.flags.writeable and others
+
+    def test_dropped_memory_is_used_again(self, device: Device) -> None:
+        kept = [empty(device, 1 << 20)]
+        held = device.pool.managed_bytes
+        for _ in range(5):
+            kept[0] = empty(device, 1 << 20)
+        assert device.pool.managed_bytes <= held + (1 << 21)
+
+    def test_out_of_memory_leaves_everything_usable(self, device: Device) -> None:
+        buffer = upload(device, numbers())
+        with pytest.raises(OutOfMemoryError, match=r"1125899906842624 bytes .* wanted on .* at most"):
+            empty(device, 1 << 50)
+        np.testing.assert_array_equal(read(buffer), numbers())
+        assert empty(device, 1 << 20).nbytes == 1 << 20
+
+
+class TestPrograms:
+    def test_same_text_is_built_once(self, device: Device) -> None:
+        assert build(device, SOURCE) is build(device, SOURCE)
+
+    def test_error_names_the_line(self, device: Device) -> None:
+        source = "__kernel void fine(__global float *a) { a[0] = 1; }\n__kernel void broken(__global float *a)\n{\n    a[0] = missing;\n}\n"
+        with pytest.raises(BuildError) as caught:
+            build(device, source)
+        assert "broken, line 4" in str(caught.value) and "`a[0] = missing;`" in str(caught.value)
+        assert caught.value.source == source and "missing" in caught.value.log
+
+    def test_without_the_cache(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(config, "cache", False)
+        assert build(device, "__kernel void uncached(__global float *a) { a[0] = 1; }").kernel_names == "uncached"
+
+
+class TestLaunch:
+    def test_one_launch(self, device: Device) -> None:
+        run = Executable(add_plan(), device).run
+        a, b = upload(device, numbers()), upload(device, numbers() * 2)
+        np.testing.assert_array_equal(read(run([a, b])[0]), numbers() * 3)
+        np.testing.assert_array_equal(read(run([b, b])[0]), numbers() * 4)      # the inputs that changed are bound again
+        first, second = run([a, a])[0], run([b, a])[0]
+        np.testing.assert_array_equal(read(first), numbers() * 2)               # a live output is not written again
+        np.testing.assert_array_equal(read(second), numbers() * 3)
+
+    def test_temps_constants_and_several_launches(self, device: Device) -> None:
+        slots = (slot("input"), slot("temp", block=0), slot("constant", data=np.array([10], F)), slot("temp", block=1), slot("output"))
+        steps = (
+            Launch("add", (64,), (16,), (0, 0, 1)), Launch("add", (64,), None, (1, 2, 3)), Launch("add", (64,), None, (3, 1, 4)),
+        )
+        executable = Executable(Plan(SOURCE, steps, slots, (0,), (4, 2, 0), blocks=(256, 256)), device)
+        a = upload(device, numbers())
+        for _ in range(2):
+            total, ten, same = executable.run([a])
+            np.testing.assert_array_equal(read(total), numbers() * 4 + 10)
+            np.testing.assert_array_equal(read(ten), np.full(64, 10, F))
+            assert same is a
+            executable.release()
+            make_room(device)
+        ten.write(np.zeros(64, F))                                              # a constant handed out is a copy
+        np.testing.assert_array_equal(read(executable.run([a])[0]), numbers() * 4 + 10)
+
+    def test_aliased_output_is_the_inputs_buffer(self, device: Device) -> None:
+        a = upload(device, numbers())
+        out, = Executable(scale_plan((slot("input"), slot("output", alias=0)), 1, (1,)), device).run([a], [3.0])
+        assert out is a
+        np.testing.assert_array_equal(read(a), numbers() * 3)
+
+    def test_scalars(self, device: Device) -> None:
+        run = Executable(scale_plan((slot("input"), slot("output")), 1, (1,)), device).run
+        one = upload(device, np.ones(64, F))
+        values: list[Any] = [2, -2.5, 0.0, -0.0, float("nan"), float("inf"), 1e300, np.float64(0.1), np.float32(0.5), True, np.array(4.0)]
+        for value in values:
+            with np.errstate(over="ignore"):
+                expected = np.full(64, value).astype(F)
+            result = read(run([one], [value])[0])
+            np.testing.assert_array_equal(result, expected)
+            np.testing.assert_array_equal(np.signbit(result), np.signbit(expected))
+        with pytest.raises(ArgumentError, match="'two' is not one float32"):
+            run([one], ["two"])  # type: ignore[list-item]
+
+    def test_a_scalar_as_two_dtypes(self, device: Device) -> None:
+        args = (1, Scalar(0, np.dtype("int64")), Scalar(0, np.dtype("int8")))
+        plan = Plan(SOURCE, (Launch("count", (64,), None, args),), (slot("input"), slot("output", alias=0)), (0,), (1,), 1)
+        out, = Executable(plan, device).run([upload(device, numbers())], [5])
+        np.testing.assert_array_equal(read(out), numbers() + 10)
+
+    def test_plans_without_launches_and_empty_arrays(self, device: Device) -> None:
+        plan = Plan("", (), (slot("input"), slot("output", 0)), (0,), (0, 1, 0))
+        a = upload(device, numbers())
+        same, nothing, again = Executable(plan, device).run([a])
+        assert same is a is again and read(nothing, 0).size == 0
+        none = upload(device, numbers(0))
+        out, = Executable(add_plan(0), device).run([none, none])
+        assert out.nbytes == 0
+
+    def test_host_step(self, device: Device) -> None:
+        slots = (slot("input"), slot("temp", block=0), slot("temp", block=1), slot("output"))
+        inner = Executable(add_plan(), device)
+
+        def sort_down(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            doubled, = inner.run([upload(device, x)] * 2)                       # a host step may use the device itself
+            return np.sort(read(doubled))[::-1]
+
+        steps = (Launch("add", (64,), None, (0, 0, 1)), HostStep(sort_down, (1,), (2,)), Launch("add", (64,), None, (2, 2, 3)))
+        executable = Executable(Plan(SOURCE, steps, slots, (0,), (3,), blocks=(256, 256)), device)
+        np.testing.assert_array_equal(read(executable.run([upload(device, numbers())])[0]), numbers()[::-1] * 8)
+
+    def test_host_step_that_fails_leaves_the_executable_usable(self, device: Device) -> None:
+        wrong = [np.zeros(3, F)]
+        slots = (slot("input"), slot("output"))
+        executable = Executable(Plan("", (HostStep(lambda x: wrong[0], (0,), (1,), "my_step"),), slots, (0,), (1,)), device)
+        a = upload(device, numbers())
+        with pytest.raises(ArgumentError, match=r"my_step: returned an array of shape \(3,\), \(64,\) was declared"):
+            executable.run([a])
+        wrong[0] = numbers()
+        np.testing.assert_array_equal(read(executable.run([a])[0]), numbers())
+
+    def test_a_plan_inside_itself_is_refused(self, device: Device) -> None:
+        a = upload(device, numbers())
+        plan = Plan("", (HostStep(lambda x: executable.run([a]), (0,), (1,)),), (slot("input"), slot("output")), (0,), (1,))
+        executable = Executable(plan, device)
+        with pytest.raises(DeviceError, match="a step of"):
+            executable.run([a])
+
+    def test_bad_inputs(self, device: Device) -> None:
+        executable, a = Executable(add_plan(), device), upload(device, numbers())
+        with pytest.raises(ArgumentError, match="takes 2 buffers and 0 scalars, got 1 and 0"):
+            executable.run([a])
+        with pytest.raises(ArgumentError, match="input 1 must have 256 bytes"):
+            executable.run([a, upload(device, numbers(8))])
+        np.testing.assert_array_equal(read(executable.run([a, a])[0]), numbers() * 2)
+
+    def test_failed_allocation_leaves_the_executable_usable(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        executable, a = Executable(add_plan(), device), upload(device, numbers())
+        monkeypatch.setattr("tracegrad.runtime.launch.empty", lambda device, n: empty(device, 1 << 50))
+        with pytest.raises(OutOfMemoryError):
+            executable.run([a, a])
+        monkeypatch.undo()
+        np.testing.assert_array_equal(read(executable.run([a, a])[0]), numbers() * 2)
+
+    def test_missing_float64_is_said(self, device: Device) -> None:
+        plan = Plan("", (), (Slot("input", (4,), np.dtype("float64")),), (0,), (0,))
+        if device.target.fp64:
+            Executable(plan, device)
+        else:
+            with pytest.raises(UnsupportedError, match="no float64"):
+                Executable(plan, device)
+
+    def test_profile(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(config, "profile", True)
+        executable, a = Executable(add_plan(), device), upload(device, numbers())
+        executable.run([a, a])
+        executable.run([a, a])
+        times, = executable.profile()
+        assert (times.entry, times.calls) == ("add", 2) and times.seconds >= 0
+
+    def test_an_executable_does_not_outlive_its_last_reference(self, device: Device) -> None:
+        executable = Executable(add_plan(), device)
+        alive = weakref.ref(executable)
+        del executable
+        gc.collect()
+        assert alive() is None
+
+
+class TestInFlight:
+    """What is dropped or handed to the other queue while the device is busy."""
+
+    N = 1 << 14
+
+    def slow(self, device: Device) -> Executable:
+        launch = Launch("slow", (self.N,), None, (1,), flops=1 << 40)
+        return Executable(Plan(SOURCE, (launch,), (slot("input", self.N), slot("output", self.N, alias=0)), (0,), (1,)), device)
+
+    def test_queues_keep_their_order(self, pair: Device) -> None:
+        large, small = self.slow(pair), Executable(add_plan(self.N), pair)
+        assert small.small and not large.small
+        a = upload(pair, numbers(self.N))
+        for _ in range(5):
+            out, = large.run([a])
+            total, = small.run([out, out])
+            out, = large.run([total])
+            np.testing.assert_allclose(read(out, self.N), 2.0)
+
+    def test_dropped_buffers_are_not_overwritten_by_later_ones(self, device: Device) -> None:
+        large, results = self.slow(device), []
+        for _ in range(8):
+            results.append(large.run([upload(device, numbers(self.N))])[0])
+            large.run([upload(device, numbers(self.N))])                        # dropped at once
+            big = upload(device, np.zeros(1 << 19, F))                          # takes pooled memory
+            large.run([wrap(device, numbers(self.N))])                          # its array dies with it
+        synchronize(device)
+        assert big.nbytes == 1 << 21
+        for result in results:
+            np.testing.assert_allclose(read(result, self.N), 2.0)
+
+    def test_threads(self, device: Device) -> None:
+        executables = [Executable(scale_plan((slot("input"), slot("output")), 1, (1,), work), device) for work in (0, 1 << 40)]
+        failures: list[str] = []
+
+        def work(seed: int) -> None:
+            a = upload(device, np.full(64, seed, F))
+            for i in range(30):
+                out, = executables[i % 2].run([a], [i])
+                if not np.array_equal(read(out), np.full(64, seed * i, F)):
+                    failures.append(f"{seed} * {i}")
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
