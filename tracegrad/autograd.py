@@ -1,0 +1,144 @@
+"""backward and grad on Tensors, as in torch.autograd. Start at `backward`; the differentiation itself is in `autodiff.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracegrad import autodiff
+from tracegrad.errors import AutogradError, ShapeError
+from tracegrad.function import REGISTRY, bind
+from tracegrad.ir import Node, topological
+from tracegrad.tensor import Tensor, drop_history, flush, leaves, state
+
+_VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
+
+
+def backward(tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retain_graph: bool | None = None,
+             create_graph: bool = False) -> None:
+    """Add the gradients of `tensors` with respect to every leaf that requires grad to the leaves' `grad`.
+
+    grad_tensors: the cotangent of each root (same shape; None for a root of one element, which means 1). retain_graph: keep
+    the history for another backward (default: create_graph). create_graph: the gradients can be differentiated again.
+    Raises AutogradError if a root does not require grad, is not a scalar and has no cotangent, or its history was freed.
+    """
+    roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    outputs = [t._node() for t in roots]
+    cotangents = _cotangents("backward", roots, outputs, grad_tensors)
+    order = topological(outputs, _boundary)
+    _check_history("backward", order)
+    variables = [n for n in order if n.fn is _VARIABLE and leaves.get(n.attrs["uid"]) is not None]
+    watched = [n for n in order if n in _watched] if _watched else []
+    grads = _differentiate(outputs, [*variables, *watched], cotangents, create_graph)
+    for node, ct in zip([*variables, *watched], grads, strict=True):
+        leaf = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
+        if ct is not None:
+            for tensor in ([leaf] if leaf is not None else _retainers(node)):
+                _accumulate(tensor, ct, create_graph)
+    keep = create_graph if retain_graph is None else retain_graph
+    if state.trace is None:
+        flush(keep_history=keep)
+    if not keep:
+        if state.trace is None:
+            drop_history(order)
+        else:
+            state.trace.freed.update(n for n in order if n.fn is not _VARIABLE)
+
+
+def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], grad_outputs: Any = None, retain_graph: bool | None = None,
+         create_graph: bool = False, allow_unused: bool = False) -> tuple[Tensor | None, ...]:
+    """The gradients of `outputs` with respect to `inputs`, one tensor of its input's shape each; nothing is accumulated.
+
+    Raises AutogradError if an input does not require grad, or does not reach an output (unless allow_unused: then None).
+    """
+    roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    nodes = [t._node() for t in roots]
+    cotangents = _cotangents("grad", roots, nodes, grad_outputs)
+    sources = [t._node() for t in wanted]
+    for i, n in enumerate(sources):
+        if not n.needs_grad:
+            raise AutogradError(f"grad: input {i} ({n.aval}) does not require grad; call requires_grad_() on it before it is used")
+    order = topological(nodes, _boundary)
+    _check_history("grad", order)
+    found = _differentiate(nodes, sources, cotangents, create_graph)
+    for i, g in enumerate(found):
+        if g is None and not allow_unused:
+            raise AutogradError(f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get None for it")
+    result = tuple(None if g is None else Tensor(g, roots[0]._device, state.trace) for g in found)
+    keep = create_graph if retain_graph is None else retain_graph
+    if not keep and state.trace is None:
+        flush(keep_history=False)
+        drop_history(order)
+    return result
+
+
+def _boundary(node: Node) -> bool:
+    return not node.needs_grad
+
+
+def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any) -> list[Node]:
+    given = [None] * len(roots) if given is None else [given] if isinstance(given, Tensor) else list(given)
+    if len(given) != len(roots):
+        raise AutogradError(f"{call}: {len(roots)} roots but {len(given)} grad_tensors; give one each (None for roots of one element)")
+    result = []
+    for i, (node, g) in enumerate(zip(outputs, given, strict=True)):
+        if not node.needs_grad:
+            raise AutogradError(f"{call}: root {i} ({node.aval}) does not require grad and has no history; "
+                                "was it computed under no_grad, or from tensors without requires_grad?")
+        if g is None:
+            if node.aval.size != 1:
+                raise AutogradError(f"{call}: root {i} has shape {node.shape}; only a root of one element has an implicit gradient, "
+                                    "pass grad_tensors or reduce it with sum() or mean()")
+            result.append(autodiff.ones_like(node))
+        else:
+            if g.shape != node.shape:
+                raise ShapeError(f"{call}: the cotangent of root {i} has shape {g.shape}, the root {node.shape}")
+            result.append(autodiff.conform(g._node(), node))
+    return result
+
+
+def _check_history(call: str, order: list[Node]) -> None:
+    freed = state.trace.freed if state.trace is not None else ()
+    for node in order:
+        if node in freed or (node.needs_grad and not node.operands):
+            raise AutogradError(f"{call}: the history of {node.fn.name} ({node.loc}) was freed by an earlier backward; "
+                                "pass retain_graph=True to that one")
+
+
+def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Node], create_graph: bool) -> list[Node | None]:
+    previous, state.grad = state.grad, create_graph
+    try:
+        found = autodiff.vjp(outputs, inputs, cotangents)
+    finally:
+        state.grad = previous
+    return found if create_graph else [bind(_DETACH, (g,), {}) if g is not None and g.needs_grad else g for g in found]
+
+
+def _accumulate(tensor: Tensor, ct: Node, create_graph: bool) -> None:
+    for hook in list((tensor._hooks or {}).values()):
+        replaced = hook(Tensor(ct, tensor._device, state.trace))
+        if replaced is not None:
+            ct = autodiff.conform(replaced._node(), tensor._node())
+    present = tensor.grad
+    if present is None:
+        tensor.grad = Tensor(ct, tensor._device, state.trace)
+    elif create_graph:
+        tensor.grad = present + Tensor(ct, tensor._device, state.trace)
+    else:
+        previous, state.grad = state.grad, False
+        try:
+            present._rebind(present._node() + ct, "backward")
+        finally:
+            state.grad = previous
+
+
+_watched: dict[Node, Any] = {}
+
+
+def _retainers(node: Node) -> list[Tensor]:
+    return [t for t in (ref() for ref in _watched.get(node, ())) if t is not None]
+
+
+Tensor.backward = lambda self, gradient=None, retain_graph=None, create_graph=False: backward(  # type: ignore[attr-defined]
+    self, gradient, retain_graph, create_graph)

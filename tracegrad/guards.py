@@ -1,0 +1,161 @@
+"""What a traced function reaches besides its arguments, and whether that is still the same. Start at `Reach`.
+
+A trace bakes in every Python value that the function read from globals, closures and attributes, and takes the Tensors it
+found there as inputs by reference. `Reach` walks from the function over everything its code can name and notes where each
+scalar, container and Tensor was found; `holds()` looks again, so a changed value makes a new trace instead of a stale result.
+Attributes are followed where the code (or that of a function it calls) mentions their name.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import types
+from collections.abc import Callable, Iterable
+from os.path import dirname
+from typing import Any
+
+import numpy as np
+
+from tracegrad.tensor import Tensor
+
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
+_FOREIGN = (dirname(__file__), dirname(np.__file__), sysconfig.get_paths()["stdlib"])
+_LIMIT = 100_000
+
+
+class Reach:
+    """Everything that `fn` (and `objects`, its static arguments) can name, as it is now."""
+
+    def __init__(self, fn: Callable[..., Any], objects: Iterable[Any] = ()) -> None:
+        self.tensors: set[int] = set()
+        self._items: list[tuple[Any, Any, Any]] = []         # (dict or list, key, what was there)
+        self._cells: list[tuple[Any, Any]] = []
+        self._lengths: list[tuple[Any, int]] = []
+        self._names: set[str] = {"__call__", "forward"}
+        self._functions: list[types.FunctionType] = []
+        self._instances: list[Any] = []
+        self._seen: set[int] = set()
+        self._noted: set[tuple[int, Any]] = set()
+        self._alive: list[Any] = []                          # ids stay valid as long as we hold the objects
+        self._visit(fn)
+        for o in objects:
+            self._visit(o)
+        while True:                                          # attribute names may come from functions found later
+            before = (len(self._names), len(self._instances), len(self._functions))
+            for f in list(self._functions):
+                self._globals(f)
+            for o in list(self._instances):
+                self._attributes(o)
+            if before == (len(self._names), len(self._instances), len(self._functions)) or len(self._seen) > _LIMIT:
+                break
+
+    def holds(self) -> bool:
+        """Whether everything noted is still what it was."""
+        for container, key, value in self._items:
+            try:
+                now = container[key]
+            except (KeyError, IndexError):
+                return False
+            if now is not value and not _same(now, value):
+                return False
+        for cell, value in self._cells:
+            if cell.cell_contents is not value and not _same(cell.cell_contents, value):
+                return False
+        return all(len(container) == n for container, n in self._lengths)
+
+    def _note(self, container: Any, key: Any, value: Any) -> None:
+        if (id(container), key) not in self._noted:
+            self._noted.add((id(container), key))
+            self._items.append((container, key, value))
+            self._visit(value)
+
+    def _visit(self, value: Any) -> None:
+        if isinstance(value, _SCALARS) or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        self._alive.append(value)
+        if isinstance(value, Tensor):
+            self.tensors.add(id(value))
+            if value._base is not None:
+                self._visit(value._base)
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, types.MethodType):
+            self._visit(value.__func__)
+            self._visit(value.__self__)
+        elif isinstance(value, (list, tuple)):
+            if isinstance(value, list):
+                self._lengths.append((value, len(value)))
+            for i, item in enumerate(value):
+                self._note(value, i, item)
+        elif isinstance(value, dict):
+            self._lengths.append((value, len(value)))
+            for key, item in list(value.items()):
+                self._note(value, key, item)
+        elif isinstance(value, (set, frozenset)):
+            for item in value:
+                self._visit(item)
+        elif hasattr(value, "__wrapped__"):
+            self._visit(value.__wrapped__)
+            self._instances.append(value)
+        elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+            self._instances.append(value)
+
+    def _function(self, f: types.FunctionType) -> None:
+        if f.__code__.co_filename.startswith(_FOREIGN) and "site-packages" not in f.__code__.co_filename.removeprefix(dirname(__file__)):
+            if getattr(f, "__wrapped__", None) is not None:
+                self._visit(f.__wrapped__)
+            return
+        self._functions.append(f)
+        self._names.update(_names(f.__code__))
+        for cell in f.__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                continue
+            self._cells.append((cell, value))
+            self._visit(value)
+        for value in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
+            self._visit(value)
+        if getattr(f, "__wrapped__", None) is not None:
+            self._visit(f.__wrapped__)
+
+    def _globals(self, f: types.FunctionType) -> None:
+        for name in _names(f.__code__):
+            if name in f.__globals__:
+                self._note(f.__globals__, name, f.__globals__[name])
+
+    def _attributes(self, o: Any) -> None:
+        attributes = getattr(o, "__dict__", None)
+        everything = getattr(type(o), "_trace_all_attributes", False)     # nn.Module, optimisers
+        if isinstance(attributes, dict):
+            for name in sorted(attributes) if everything else sorted(self._names & attributes.keys()):
+                if name not in getattr(type(o), "_trace_by_reference", ()):
+                    self._note(attributes, name, attributes[name])
+        elif isinstance(o, type) or isinstance(attributes, types.MappingProxyType):
+            for name in sorted(self._names & set(attributes or ())):
+                self._visit((attributes or {})[name])
+        if not isinstance(o, (type, types.ModuleType)):
+            for base in type(o).__mro__:
+                for name in sorted(self._names & vars(base).keys()):
+                    member = vars(base)[name]
+                    self._visit(member.fget if isinstance(member, property) else getattr(member, "__func__", member))
+            for name in getattr(type(o), "__slots__", ()):
+                if isinstance(name, str) and name in self._names and hasattr(o, name):
+                    self._visit(getattr(o, name))
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Every global and attribute name that `code` and the functions inside it mention."""
+    names: set[str] = set()
+    stack = [code]
+    while stack:
+        c = stack.pop()
+        names.update(c.co_names)
+        stack.extend(k for k in c.co_consts if isinstance(k, types.CodeType))
+    return names
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal as compile-time values: scalars by type and value (NaN is itself), everything else by identity."""
+    return isinstance(a, _SCALARS) and type(a) is type(b) and bool(a == b or (a != a and b != b))

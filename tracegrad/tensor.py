@@ -1,0 +1,623 @@
+"""Tensor: a handle on a node of the graph. Start at `Tensor._node` and `Tensor._rebind`: all reading and writing goes through them.
+
+Outside @trace, work is deferred: an operation records a node, and `flush` computes everything that is pending when somebody
+looks at a value, at backward(), or when too much has gathered. In-place operations rebind the handle to a new node.
+
+A view (basic indexing, reshape, transpose, ...) keeps its base and the chain of movement ops that leads from it: reading a view replays
+the chain on the base's present node, writing a view writes the base. A leaf that requires grad holds a `variable` node.
+While a trace runs, tensors from outside it are never touched: the trace keeps what they became in an overlay of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.autodiff import variable
+from tracegrad.compile import Device, find_device, read, realize, resolve, upload
+from tracegrad.config import config
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, TraceError
+from tracegrad.function import REGISTRY, Movement, bind, cast, const, data
+from tracegrad.ir import Aval, Node, forget_operands, user_location
+from tracegrad.operators import PUBLIC, Operators
+from tracegrad.ops import indexing
+from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
+
+if TYPE_CHECKING:
+    from tracegrad.trace import Recording
+
+_VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
+
+
+class _State(threading.local):
+    """Per thread: whether derivatives are recorded, and the trace being recorded, if any."""
+
+    grad: bool = True
+    trace: Recording | None = None
+
+
+state = _State()
+_pending: list[weakref.ref[Tensor]] = []
+leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()   # uid of a variable node -> its tensor
+
+
+class Tensor(Operators):
+    """An n-dimensional array on a device, in PyTorch's idiom. Make one with `tg.tensor`, `tg.zeros`, `tg.from_numpy`, ...
+
+    shape: sizes. dtype: a numpy dtype (`tg.float32`, ...). device: where its values live. requires_grad: whether
+    operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
+    """
+
+    __slots__ = ("__weakref__", "_base", "_chain", "_detached", "_device", "_grad", "_hooks", "_n", "_retains", "_trace", "_versions")
+
+    _n: Node
+    _base: Tensor | None
+    _chain: tuple[tuple[Any, dict[str, Any]], ...]
+
+    def __init__(self, node: Node, device: Device, trace: Recording | None = None) -> None:
+        self._n, self._device, self._trace = node, device, trace
+        self._base = self._grad = self._hooks = None
+        self._retains = False
+        self._versions = 0
+        if trace is None and node.value is None:
+            _pending.append(weakref.ref(self))
+            if len(_pending) > config.pending:
+                flush()
+
+    # ---------------------------------------------------------------------------------------------- reading and writing
+
+    def _node(self) -> Node:
+        """The node that stands for this tensor's present value."""
+        trace = state.trace
+        if trace is not None:
+            if self._trace is not trace:
+                return trace.node_of(self)
+        elif self._trace is not None:
+            raise TraceError(f"a tensor made inside @trace ({self._trace.name}) was used after the call ended; return it from the traced "
+                             f"function, or assign to a tensor that lives outside with copy_()")
+        return self._n if self._base is None else self._replay(self._base._node())
+
+    def _replay(self, node: Node) -> Node:
+        for fn, attrs in self._chain:
+            node = bind(fn, (node,), attrs)
+        return bind(_DETACH, (node,), {}) if self._detached and node.needs_grad else node
+
+    def _wrap(self, node: Node) -> Tensor:
+        """A tensor for the result of an operation on this one."""
+        if node.needs_grad and not state.grad:
+            node = bind(_DETACH, (node,), {})
+        return Tensor(node, self._device, state.trace)
+
+    def _rebind(self, node: Node, call: str) -> Tensor:
+        """Give the tensor a new value, in place. `call` is the method's name, for errors."""
+        old = self._node()
+        if node.shape != old.shape:
+            raise ShapeError(f"{call}: the result has shape {node.shape}, the tensor {old.shape}; an in-place operation cannot change the shape")
+        if node.dtype != old.dtype:
+            if dtypes.category(node.dtype) > dtypes.category(old.dtype):
+                raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation without the underscore")
+            node = cast(node, old.dtype)
+        if self._base is not None:
+            self._base._rebind(self._put(self._base._node(), node), call)
+            return self
+        if old.needs_grad:
+            leaf = old.fn is _VARIABLE
+            if state.grad and leaf:
+                raise AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
+            if not state.grad and not leaf:
+                raise AutogradError(f"{call}: inside no_grad, a tensor with a derivative history was modified in place; detach() it first")
+        if not state.grad:
+            node = variable(bind(_DETACH, (node,), {}) if node.needs_grad else node) if old.needs_grad else (
+                bind(_DETACH, (node,), {}) if node.needs_grad else node)
+        self._versions += 1
+        self._set_node(node)
+        return self
+
+    def _set_node(self, node: Node) -> None:
+        if node.fn is _VARIABLE:
+            leaves[node.attrs["uid"]] = self
+        if state.trace is not None and self._trace is not state.trace:
+            state.trace.rebind(self, node)
+        else:
+            self._n = node
+            if self._trace is None and node.value is None:
+                _pending.append(weakref.ref(self))
+
+    def _put(self, base: Node, value: Node) -> Node:
+        """The base's new node once this view of it holds `value`: the chain is undone from its end."""
+        stages = [base]
+        for fn, attrs in self._chain:
+            stages.append(bind(fn, (stages[-1],), attrs))
+        for (fn, attrs), source in zip(reversed(self._chain), reversed(stages[:-1]), strict=True):
+            if fn.name == "reshape":
+                value = reshape(value, source.shape)
+            elif fn.name == "permute":
+                value = permute(value, inverse(attrs["dims"]))
+            elif fn.name == "flip":
+                value = flip(value, attrs["dims"])
+            elif fn.name == "slice":
+                value = indexing.put_slice(source, value, attrs["start"], attrs["step"])
+            else:
+                raise ArgumentError("in-place write: several elements of an expanded tensor are one memory location; clone() it first")
+        return value
+
+    def _view(self, result: Tensor) -> Tensor:
+        """Mark `result`, which an op of pure movement made from this tensor, as a view of it."""
+        if result is self:
+            result = Tensor(self._node(), self._device, state.trace)
+        source = self._node()
+        chain: list[tuple[Any, dict[str, Any]]] = []
+        node = result._n
+        result._detached = False
+        if node.fn is _DETACH and node is not source:
+            result._detached, node = True, node.operands[0]
+        while node is not source:
+            if not isinstance(node.fn, Movement) or len(node.operands) != 1:
+                return result                       # not pure movement after all: a tensor of its own
+            chain.append((node.fn, node.attrs))
+            node = node.operands[0]
+        result._base, result._chain = self, tuple(reversed(chain))
+        return result
+
+    # ----------------------------------------------------------------------------------------------------- description
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self._node().shape if self._base is not None else self._n.aval.shape
+
+    @property
+    def dtype(self) -> Any:  # type: ignore[override]
+        return self._n.aval.dtype
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._node().needs_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    @property
+    def is_leaf(self) -> bool:
+        node = self._node()
+        return not node.needs_grad or (node.fn is _VARIABLE and leaves.get(node.attrs["uid"]) is self)
+
+    @property
+    def grad(self) -> Tensor | None:
+        trace = state.trace
+        if trace is not None and self._trace is not trace:
+            return trace.grad_of(self)
+        return self._grad  # type: ignore[return-value]
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise DTypeError(f"grad: expected a Tensor or None, got {type(value).__name__}")
+            if value.shape != self.shape or value.dtype != self.dtype:
+                raise ShapeError(f"grad: {value.dtype}{list(value.shape)} does not fit a tensor of {self.dtype}{list(self.shape)}")
+        trace = state.trace
+        if trace is not None and self._trace is not trace:
+            trace.set_grad(self, value)
+        else:
+            self._grad = value  # type: ignore[assignment]
+
+    @property
+    def _version(self) -> int:
+        return self._versions if self._base is None else self._base._version
+
+    @property
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        with no_grad():
+            self.copy_(value)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return Aval(self.shape, self.dtype).size
+
+    def element_size(self) -> int:
+        """Bytes per element."""
+        return int(self.dtype.itemsize)
+
+    nelement = numel
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel() * self.element_size()
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a float."""
+        return dtypes.is_float(self.dtype)
+
+    def is_contiguous(self) -> bool:
+        """True: views are index arithmetic here, and every computed tensor is contiguous."""
+        return True
+
+    def contiguous(self) -> Tensor:
+        """The tensor itself."""
+        return self
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DTypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> Any:
+        return PUBLIC["eq"](self, other) if isinstance(other, Operators) or np.isscalar(other) or hasattr(other, "dtype") else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return PUBLIC["ne"](self, other) if isinstance(other, Operators) or np.isscalar(other) or hasattr(other, "dtype") else NotImplemented
+
+    # ---------------------------------------------------------------------------------------------------------- values
+
+    def _value(self, call: str) -> np.ndarray[Any, Any]:
+        """The values, waiting for them. Inside a trace there are none: a TraceError names the user's line."""
+        if state.trace is not None:
+            raise TraceError(
+                f"{call} at {user_location()}: inside @trace ({state.trace.name}) tensors have no values yet, so Python cannot look at one. "
+                "Use tg.where for a choice between values, pass what decides as a Python (static) argument, "
+                "return the tensor and look at it outside, or call host code through tg.host_call")
+        node = self._node()
+        found = resolve(node)
+        if found.value is None:
+            flush()
+        return read(node, self._device)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A numpy array with a copy of the values. Waits for them. Raises AutogradError if the tensor requires grad: detach() first."""
+        if self.requires_grad and state.trace is None:
+            raise AutogradError("numpy: the tensor requires grad, and numpy would not record it; use x.detach().numpy()")
+        return self._value("numpy()")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ArgumentError("__array__: the values live on a device, a copy is needed")
+        values = self.detach()._value("numpy.asarray()")
+        return values if dtype is None else values.astype(dtype)
+
+    def item(self) -> Any:
+        """The value of a tensor of one element as a Python number. Waits for it."""
+        if self.numel() != 1:
+            raise ShapeError(f"item: the tensor has shape {self.shape}; only a tensor of one element is one number")
+        return self._value("item()").reshape(-1)[0].item()
+
+    def tolist(self) -> Any:
+        """The values as nested Python lists."""
+        return self._value("tolist()").tolist()
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise ShapeError(f"bool: a tensor of shape {self.shape} is neither true nor false; use any() or all()")
+        return bool(self._value("bool()").reshape(-1)[0])
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if not dtypes.is_int(self.dtype):
+            raise DTypeError(f"index: a tensor of {self.dtype} is not an index; only integer tensors of one element are")
+        return int(self.item())
+
+    def __contains__(self, item: Any) -> bool:
+        return bool((self == item).any())
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise DTypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(self.shape[0]))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __repr__(self) -> str:
+        if self._trace is not None or state.trace is not None:
+            return f"Tensor({self._n.aval}, traced)"
+        text = np.array2string(self.detach()._value("repr"), separator=", ", prefix="Tensor(", threshold=1000, precision=4)
+        extra = "" if self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_) else f", dtype={self.dtype}"
+        extra += f", device={getattr(self._device, 'kind', self._device)!r}"
+        if self.requires_grad:
+            extra += ", requires_grad=True" if self.is_leaf else f", grad_fn=<{self._node().fn.name}>"
+        return f"Tensor({text}{extra})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec and self.numel() == 1 else repr(self)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        copied = self.detach().clone()
+        return copied.requires_grad_() if self.requires_grad else copied
+
+    # ------------------------------------------------------------------------------------------- gradients and history
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Start (or stop) recording operations on this tensor, in place. Only floats can require grad; only leaves can stop."""
+        node = self._node()
+        if requires_grad and not node.needs_grad:
+            if not dtypes.is_float(node.dtype):
+                raise DTypeError(f"requires_grad_: only float tensors have gradients, this one is {node.dtype}")
+            self._base = None
+            self._set_node(variable(node))
+        elif not requires_grad and node.needs_grad:
+            if not self.is_leaf:
+                raise AutogradError("requires_grad_: only a leaf can stop requiring grad; use detach()")
+            self._set_node(node.operands[0])
+        return self
+
+    def detach(self) -> Tensor:
+        """The same values without history; shares memory with this tensor, as in torch."""
+        node = self._node()
+        result = Tensor(bind(_DETACH, (node,), {}) if node.needs_grad else node, self._device, state.trace)
+        result._base, result._chain, result._detached = self, (), True
+        return result
+
+    def detach_(self) -> Tensor:
+        """Forget the history, in place."""
+        node = self._node()
+        if node.needs_grad:
+            self._set_node(bind(_DETACH, (node,), {}))
+        return self
+
+    def clone(self) -> Tensor:
+        """A copy of its own, with history."""
+        return self._wrap(bind(REGISTRY["copy"], (self._node(),), {}))
+
+    # --------------------------------------------------------------------------------------------------- dtype, device
+
+    def to(self, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Tensor:
+        """The tensor in another dtype and/or on another device; itself if nothing changes. Accepts torch's forms."""
+        for a in args:
+            if isinstance(a, Tensor):
+                dtype, device = a.dtype, a.device
+            elif isinstance(a, (np.dtype, type)) or (isinstance(a, str) and a in _DTYPE_NAMES):
+                dtype = a
+            else:
+                device = a
+        out = self
+        if device is not None:
+            target = find_device(device)
+            if target is not self._device:
+                if state.trace is not None:
+                    raise TraceError(f"to at {user_location()}: a trace runs on one device; move tensors between devices outside it")
+                out = from_array(self.detach()._value("to"), target)
+        if dtype is not None and dtypes.as_dtype(dtype) != out.dtype:
+            out = out._wrap(cast(out._node(), dtypes.as_dtype(dtype)))
+        return out.clone() if copy and out is self else out
+
+    def type(self, dtype: Any) -> Tensor:
+        """The tensor as `dtype`."""
+        return self.to(dtype=dtype)
+
+    def type_as(self, other: Tensor) -> Tensor:
+        """The tensor in other's dtype."""
+        return self.to(dtype=other.dtype)
+
+    def cpu(self) -> Tensor:
+        """The tensor on the CPU device."""
+        return self.to(device="cpu")
+
+    # ------------------------------------------------------------------------------------------------------- indexing
+
+    def __getitem__(self, key: Any) -> Tensor:
+        key = self._known_masks(key)
+        result = indexing.getitem(self, key)
+        return self._view(result) if indexing.is_basic(key) else result
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(value, Operators) and not np.isscalar(value):
+            value = from_array(np.asarray(value), self._device)
+        self._rebind(indexing.setitem(self, key, value)._node(), "index assignment")
+
+    def _known_masks(self, key: Any) -> Any:
+        """The key with boolean masks read and turned into index arrays (their number of hits is a shape: it must be known)."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if not any(isinstance(k, Tensor) and k.dtype == dtypes.bool_ for k in keys):
+            return key
+        masks = [k.detach()._value("indexing with a boolean mask (its result's shape depends on values)")
+                 if isinstance(k, Tensor) and k.dtype == dtypes.bool_ else k for k in keys]
+        return tuple(masks)
+
+    # ----------------------------------------------------------------------------------------------------------- in place
+
+    def copy_(self, source: Any) -> Tensor:
+        """Take over the values of `source` (broadcast to this shape, converted to this dtype)."""
+        node = source._node() if isinstance(source, Tensor) else const(source, self.dtype)
+        return self._rebind(expand(cast(node, self.dtype), self.shape), "copy_")
+
+    def zero_(self) -> Tensor:
+        """Set every element to 0."""
+        return self._rebind(expand(const(0, self.dtype), self.shape), "zero_")
+
+    def fill_(self, value: Any) -> Tensor:
+        """Set every element to `value`."""
+        return self.copy_(value)
+
+
+_DTYPE_NAMES = {str(d) for d in dtypes.OPENCL} | {"float", "double", "half", "long", "int", "bool"}
+_VIEWS = ("view", "reshape", "permute", "transpose", "swapaxes", "t", "squeeze", "unsqueeze", "expand", "expand_as", "narrow", "flatten",
+          "unflatten", "movedim", "split", "chunk", "unbind", "broadcast_to", "view_as", "select", "diagonal")
+
+
+def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A movement function as a method whose result remembers its base."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = fn(self, *args, **kwargs)
+        return self._view(result) if isinstance(result, Tensor) else type(result)(self._view(r) for r in result)
+
+    method.__name__, method.__doc__ = fn.__name__, fn.__doc__
+    return method
+
+
+def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function as a method that writes its result into the first operand."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self._rebind(fn(self, *args, **kwargs)._node(), name)
+
+    method.__name__, method.__doc__ = name, f"In-place version of `{name[:-1]}`."
+    return method
+
+
+def install_methods() -> None:
+    """Make the view methods, the in-place twins and the dtype shorthands, from the functions that the ops export."""
+    for name in _VIEWS:
+        if name in PUBLIC:
+            setattr(Tensor, name, _as_view(PUBLIC[name]))
+    for name in ("T", "mT"):
+        getter = getattr(Operators, name, None)
+        if isinstance(getter, property) and getter.fget is not None:
+            setattr(Tensor, name, property(_as_view(getter.fget)))
+    for name, fn in PUBLIC.items():
+        if fn.__module__ in ("tracegrad.ops.pointwise", "tracegrad.ops.indexing") or name in ("cumsum", "tril", "triu"):
+            setattr(Tensor, f"{name}_", _in_place(fn, f"{name}_"))
+    for sign in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+        setattr(Tensor, f"__i{sign}__", _in_place(getattr(Operators, f"__{sign}__"), f"{sign}_"))
+    for name, dtype in {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64", "bool": "bool"}.items():
+        setattr(Tensor, name, lambda self, dtype=dtype: self.to(dtype=dtype))
+
+
+install_methods()
+
+
+# ------------------------------------------------------------------------------------------------------------- pending work
+
+
+def flush(keep_history: bool = True) -> None:
+    """Compute everything that is pending. keep_history: also keep what a later backward would need and be slow to recompute."""
+    global _pending
+    handles, _pending = _pending, []
+    alive: dict[Device, list[Node]] = {}
+    fresh: dict[Device, list[Node]] = {}
+    for ref in handles:
+        tensor = ref()
+        if tensor is None or tensor._base is not None:
+            continue
+        node = tensor._n
+        if resolve(node).value is None:
+            alive.setdefault(tensor._device, []).append(node)
+            if node.fn is _VARIABLE and not node.operands[0].needs_grad:
+                fresh.setdefault(tensor._device, []).append(node)
+    try:
+        for device, nodes in fresh.items():     # new values of leaves by themselves, so that the rest looks alike at every step
+            realize(nodes, device)
+        for device, nodes in alive.items():
+            realize(nodes, device, _worth_keeping if keep_history else None)
+    except BaseException:
+        _pending = handles + _pending
+        raise
+
+
+def _worth_keeping(node: Node) -> bool:
+    return node.needs_grad and node.fn.expensive
+
+
+def synchronize() -> None:
+    """Wait until everything that was asked for is computed."""
+    flush()
+    for device in {t._device for t in (ref() for ref in _pending) if t is not None} | {find_device()}:
+        device.finish()
+
+
+def drop_history(order: Sequence[Node]) -> None:
+    """Free the nodes that a backward walked over: they forget their operands (leaves that require grad stay)."""
+    for node in order:
+        if node.fn is not _VARIABLE:
+            forget_operands(node)
+
+
+# ----------------------------------------------------------------------------------------------------------- grad mode
+
+
+class _GradMode:
+    """Context manager and decorator that switches the recording of derivatives."""
+
+    def __init__(self, mode: bool) -> None:
+        self._mode = mode
+        self._previous: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._previous.append(state.grad)
+        state.grad = self._mode
+
+    def __exit__(self, *exc: object) -> None:
+        state.grad = self._previous.pop()
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        import functools
+
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with type(self)(self._mode):
+                return fn(*args, **kwargs)
+
+        return wrapped
+
+
+def no_grad() -> _GradMode:
+    """Context manager (and decorator): operations inside are not recorded for backward."""
+    return _GradMode(False)
+
+
+def enable_grad() -> _GradMode:
+    """Context manager (and decorator): operations inside are recorded, also within no_grad."""
+    return _GradMode(True)
+
+
+def set_grad_enabled(mode: bool) -> _GradMode:
+    """Context manager: record operations or not."""
+    return _GradMode(mode)
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are being recorded."""
+    return state.grad
+
+
+# ---------------------------------------------------------------------------------------------------------------- making
+
+
+def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor with a copy of a numpy array of a supported dtype."""
+    found = find_device(device)
+    dtype = dtypes.as_dtype(array.dtype)
+    node = data(Aval(tuple(array.shape), dtype), upload(found, np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)))
+    out = Tensor(node, found, None)
+    if state.trace is not None:
+        state.trace.adopt(out)
+    return out.requires_grad_() if requires_grad else out
+
+
+def new_tensor(node: Node, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor for a node that has no tensor operand (zeros, arange, random numbers)."""
+    found = state.trace.device if state.trace is not None and device is None else find_device(device)
+    out = Tensor(node, found, state.trace)
+    return out.requires_grad_() if requires_grad else out
