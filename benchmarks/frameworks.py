@@ -12,7 +12,7 @@ class Tracegrad:
         import tracegrad as tg
 
         self.tg = tg
-        self.about = f"tracegrad {tg.__version__} on {tg.device()}"
+        self.about = f"tracegrad on {tg.device()}"
 
     def put(self, array: np.ndarray) -> Any:
         return self.tg.from_numpy(array)
