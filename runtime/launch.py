@@ -20,7 +20,7 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.plan import HostStep, Plan, Scalar, Slot
+from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
 from tracegrad.runtime.buffer import Buffer, empty, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.program import build
@@ -64,7 +64,8 @@ class _ScalarBinding:
 class Executable:
     """`plan`, ready to run on `device`. `run` may be called from any thread; the runs follow one another.
 
-    Raises BuildError, OutOfMemoryError, and UnsupportedError where the plan needs a dtype the device lacks.
+    Raises BuildError, OutOfMemoryError, UnsupportedError where the plan needs a dtype the device lacks, and ArgumentError
+    for a malformed plan.
     """
 
     def __init__(self, plan: Plan, device: Device) -> None:
@@ -95,7 +96,7 @@ class Executable:
                 continue
             if program is None or 0 in step.global_size:        # nothing to do, and OpenCL before 2.1 calls it an error
                 continue
-            kernel = cl.Kernel(program, step.entry)
+            kernel = _kernel(program, step)
             set_bytes = _byte_setter(kernel)
             for index, arg in enumerate(step.args):
                 if isinstance(arg, Scalar):
@@ -112,9 +113,10 @@ class Executable:
         fresh = dict.fromkeys(i for i, slot in enumerate(plan.slots) if slot.kind == "output" and slot.alias is None)
         self._fresh = [(plan.slots[i].nbytes, places[i]) for i in fresh]
         self._temps = [(slot.block, places[i]) for i, slot in enumerate(plan.slots) if slot.kind == "temp"]
-        self._results = [_source(plan, i, list(fresh)) for i in plan.outputs]
+        sources = _sources(plan, list(fresh))
+        self._results = [sources[i] for i in plan.outputs]
         self._plain = self._results == [("fresh", i) for i in range(len(fresh))]
-        self._slot_sources = [_source(plan, i, list(fresh)) for i in range(len(plan.slots))] if self._host else []
+        self._slot_sources = sources
         self._scalars = [list(by_dtype.values()) for by_dtype in scalars]
         for i, buffer in self._constants.items():
             _bind(places[i], buffer)
@@ -255,16 +257,24 @@ def _byte_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
     return kernel.set_arg if multi is None else lambda index, data: multi((index, data))
 
 
-def _source(plan: Plan, slot: int, fresh: list[int]) -> tuple[str, int]:
-    """Where the buffer of `slot` is found during a run: ("input" | "fresh" | "constant" | "block", index there)."""
-    found = plan.slots[slot]
-    if found.alias is not None:
-        slot = found.alias
-    if slot in plan.inputs:
-        return "input", plan.inputs.index(slot)
-    if slot in fresh:
-        return "fresh", fresh.index(slot)
-    return ("constant", slot) if found.kind == "constant" else ("block", found.block or 0)
+def _kernel(program: cl.Program, step: Launch) -> cl.Kernel:
+    try:
+        kernel = cl.Kernel(program, step.entry)
+    except cl.Error:
+        raise ArgumentError(f"Executable: the plan's source has no kernel {step.entry}") from None
+    if kernel.num_args != len(step.args):
+        raise ArgumentError(f"Executable: {step.entry} takes {kernel.num_args} arguments, the plan gives {len(step.args)}")
+    return kernel
+
+
+def _sources(plan: Plan, fresh: list[int]) -> list[tuple[str, int]]:
+    """Where the buffer of each slot is found during a run: ("input" | "fresh" | "constant" | "block", index there)."""
+    known = {slot: ("fresh", i) for i, slot in enumerate(fresh)} | {slot: ("input", i) for i, slot in enumerate(plan.inputs)}
+    sources = []
+    for i, slot in enumerate(plan.slots):
+        elsewhere = ("constant", i) if slot.kind == "constant" else ("block", slot.block or 0)
+        sources.append(known.get(i if slot.alias is None else slot.alias, elsewhere))
+    return sources
 
 
 def _array(slot: Slot) -> np.ndarray[Any, Any]:
@@ -282,12 +292,15 @@ def _convert(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 def _check(plan: Plan, device: Device) -> None:
     """Refuse a plan that the device cannot run, or that is malformed where a mistake would crash the driver."""
-    for slot in plan.slots:
+    inputs = set(plan.inputs)
+    for i, slot in enumerate(plan.slots):
+        if (slot.kind == "input") != (i in inputs):
+            raise ArgumentError(f"Executable: slot {i} ({slot.kind}) {'is' if i in inputs else 'is no'} input of the plan")
         if slot.dtype == np.float64 and not device.target.fp64:
             raise UnsupportedError(f"Executable: {device.name} has no float64; use float32, or another device")
         if slot.kind == "temp" and not (slot.block is not None and slot.nbytes <= plan.blocks[slot.block]):
             raise ArgumentError(f"Executable: the temp {slot.name!r} does not fit its block {slot.block}")
-        if slot.alias is not None and (slot.alias not in plan.inputs or plan.slots[slot.alias].nbytes < slot.nbytes):
+        if slot.alias is not None and (slot.alias not in inputs or plan.slots[slot.alias].nbytes < slot.nbytes):
             raise ArgumentError(f"Executable: the output {slot.name!r} aliases slot {slot.alias}, which is no input of its size")
     for i in plan.outputs:
         if plan.slots[i].kind == "temp":

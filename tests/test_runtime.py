@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,9 @@ class TestDevices:
 
     def test_target_is_plausible(self, device: Device) -> None:
         target = device.target
-        assert target.simd_bytes in (16, 32, 64) and target.cores >= 1 and target.max_buffer > 1 << 20
+        assert target.simd_bytes in (16, 32, 64)
+        assert target.cores >= 1
+        assert target.max_buffer > 1 << 20
         assert hash(target.key()) is not None
 
     def test_reports(self) -> None:
@@ -108,10 +110,12 @@ class TestDevices:
         script = "from tracegrad.runtime.device import find; find()"
         environment = {**os.environ, "OCL_ICD_VENDORS": os.devnull, "PYTHONPATH": os.getcwd()}
         done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-        assert "NoDriverError" in done.stderr and "pip install" in done.stderr
+        assert "NoDriverError" in done.stderr
+        assert "pip install" in done.stderr
 
     def test_small_plans_run_in_the_calling_thread(self, pair: Device) -> None:
-        assert pair.is_small(add_plan(work=SMALL_WORK - 1)) and not pair.is_small(add_plan(work=SMALL_WORK))
+        assert pair.is_small(add_plan(work=SMALL_WORK - 1))
+        assert not pair.is_small(add_plan(work=SMALL_WORK))
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -130,18 +134,20 @@ class TestDevices:
 
 class TestIntelFromPip:
     @pytest.fixture
-    def installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    def installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.setattr(icd, "cache_folder", lambda name: tmp_path / name)
         monkeypatch.setattr(icd, "intel_library", lambda: Path("/opt/lib/libintelocl.so"))
-        monkeypatch.setattr(icd, "system_icds", lambda: [])
+        monkeypatch.setattr(icd, "system_icds", list)
         monkeypatch.setattr(sys, "platform", "linux")
         for name in icd.VARIABLES:
             monkeypatch.setenv(name, "")
-        yield tmp_path
+        return tmp_path
 
     def test_writes_an_icd_file_and_points_the_loader_at_it(self, installed: Path) -> None:
         folder = icd.enable_intel()
-        assert folder is not None and os.environ["OCL_ICD_VENDORS"] == str(folder) and installed in folder.parents
+        assert folder is not None
+        assert os.environ["OCL_ICD_VENDORS"] == str(folder)
+        assert installed in folder.parents
         assert [path.read_text() for path in folder.iterdir()] == ["/opt/lib/libintelocl.so\n"]
         assert icd.enable_intel() == folder
 
@@ -149,11 +155,13 @@ class TestIntelFromPip:
         (installed / "pocl.icd").write_text("libpocl.so")
         monkeypatch.setattr(icd, "system_icds", lambda: [installed / "pocl.icd"])
         folder = icd.enable_intel()
-        assert folder is not None and sorted(path.name for path in folder.iterdir()) == ["pocl.icd", "tracegrad-intel-cpu.icd"]
+        assert folder is not None
+        assert sorted(path.name for path in folder.iterdir()) == ["pocl.icd", "tracegrad-intel-cpu.icd"]
 
     def test_leaves_the_users_choice_alone(self, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OCL_ICD_VENDORS", "/somewhere/else")
-        assert icd.enable_intel() is None and os.environ["OCL_ICD_VENDORS"] == "/somewhere/else"
+        assert icd.enable_intel() is None
+        assert os.environ["OCL_ICD_VENDORS"] == "/somewhere/else"
 
 
 class TestBuffers:
@@ -179,12 +187,21 @@ class TestBuffers:
         for enter in (upload, wrap):
             np.testing.assert_array_equal(enter(device, array).download((8, 8), F), array)
 
+    @pytest.mark.parametrize("dtype", ["bool", "float16", "int64", "uint8"])
+    def test_scalars_and_other_dtypes(self, device: Device, dtype: str) -> None:
+        for array in (np.ones((), dtype), np.ones((2, 3), dtype)):
+            buffer = upload(device, array)
+            for back in (buffer.download(array.shape, dtype), buffer.view(array.shape, dtype)):
+                assert back.shape == array.shape
+                np.testing.assert_array_equal(back, array)
+
     def test_view_is_read_only_and_keeps_the_memory(self, device: Device) -> None:
         view = upload(device, numbers(1 << 19)).view((1 << 19,), F)
         gc.collect()
         others = [upload(device, np.zeros(1 << 19, F)) for _ in range(3)]
         np.testing.assert_array_equal(view, numbers(1 << 19))
-        assert not view.flags.writeable and others
+        assert not view.flags.writeable
+        assert others
 
     def test_dropped_memory_is_used_again(self, device: Device) -> None:
         kept = [empty(device, 1 << 20)]
@@ -209,8 +226,10 @@ class TestPrograms:
         source = "__kernel void fine(__global float *a) { a[0] = 1; }\n__kernel void broken(__global float *a)\n{\n    a[0] = missing;\n}\n"
         with pytest.raises(BuildError) as caught:
             build(device, source)
-        assert "broken, line 4" in str(caught.value) and "`a[0] = missing;`" in str(caught.value)
-        assert caught.value.source == source and "missing" in caught.value.log
+        assert "broken, line 4" in str(caught.value)
+        assert "`a[0] = missing;`" in str(caught.value)
+        assert caught.value.source == source
+        assert "missing" in caught.value.log
 
     def test_without_the_cache(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "cache", False)
@@ -273,7 +292,8 @@ class TestLaunch:
         plan = Plan("", (), (slot("input"), slot("output", 0)), (0,), (0, 1, 0))
         a = upload(device, numbers())
         same, nothing, again = Executable(plan, device).run([a])
-        assert same is a is again and read(nothing, 0).size == 0
+        assert same is a is again
+        assert read(nothing, 0).size == 0
         none = upload(device, numbers(0))
         out, = Executable(add_plan(0), device).run([none, none])
         assert out.nbytes == 0
@@ -315,6 +335,16 @@ class TestLaunch:
             executable.run([a, upload(device, numbers(8))])
         np.testing.assert_array_equal(read(executable.run([a, a])[0]), numbers() * 2)
 
+    def test_malformed_plans_are_refused_before_they_crash_a_driver(self, device: Device) -> None:
+        slots = (slot("input"), slot("output"))
+        for steps, inputs, message in (
+            ((Launch("scale", (64,), None, (0, 1)),), (0,), "scale takes 3 arguments, the plan gives 2"),
+            ((Launch("absent", (64,), None, (0, 1)),), (0,), "no kernel absent"),
+            ((), (), "is no input of the plan"),
+        ):
+            with pytest.raises(ArgumentError, match=message):
+                Executable(Plan(SOURCE, steps, slots, inputs, (1,)), device)
+
     def test_failed_allocation_leaves_the_executable_usable(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         executable, a = Executable(add_plan(), device), upload(device, numbers())
         monkeypatch.setattr("tracegrad.runtime.launch.empty", lambda device, n: empty(device, 1 << 50))
@@ -337,7 +367,8 @@ class TestLaunch:
         executable.run([a, a])
         executable.run([a, a])
         times, = executable.profile()
-        assert (times.entry, times.calls) == ("add", 2) and times.seconds >= 0
+        assert (times.entry, times.calls) == ("add", 2)
+        assert times.seconds >= 0
 
     def test_an_executable_does_not_outlive_its_last_reference(self, device: Device) -> None:
         executable = Executable(add_plan(), device)
@@ -358,7 +389,8 @@ class TestInFlight:
 
     def test_queues_keep_their_order(self, pair: Device) -> None:
         large, small = self.slow(pair), Executable(add_plan(self.N), pair)
-        assert small.small and not large.small
+        assert small.small
+        assert not large.small
         a = upload(pair, numbers(self.N))
         for _ in range(5):
             out, = large.run([a])
