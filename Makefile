@@ -53,8 +53,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "tracegrad needs python >= 3.11; this is $$($(PYTHON) --version 2>&1): make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || \
-	  { echo "could not create $(VENV): on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
-	@touch -c $@
+	  { rm -rf $(VENV); echo "could not create $(VENV): on Debian and Ubuntu, install the package python3-venv" >&2; exit 1; }
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[$*]'

@@ -1,0 +1,60 @@
+"""The project around the code: what is packaged, what the README promises, whether the examples run. Needs no GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXAMPLES = {"custom_function": [], "newton": [], "two_layer_net": ["--steps", "100"], "heat_inverse": [], "digits": []}
+LONG = {"heat_inverse", "digits"}
+
+
+def run(*command: str, seconds: int = 300) -> str:
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_every_package_is_packaged():
+    found = {str(init.parent.relative_to(ROOT)).replace(os.sep, ".")
+             for folder in ("tracegrad", "tracegrad/codegen", "tracegrad/runtime") for init in (ROOT / folder).rglob("__init__.py")}
+    assert found == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def test_no_second_name_is_importable():
+    for name in ("codegen", "runtime"):
+        done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        assert f"import tracegrad.{name}, not {name}" in done.stderr
+
+
+def test_readme_opens_with_a_program_that_runs(tmp_path):
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    assert len(program.splitlines()) <= 15
+    path = tmp_path / "readme.py"
+    path.write_text(program)
+    assert "__kernel" in run(str(path))
+
+
+def test_every_example_is_listed():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in EXAMPLES])
+def test_example_runs_and_shows_a_kernel(name):
+    assert "__kernel" in run(f"examples/{name}.py", *EXAMPLES[name])
+
+
+@pytest.mark.slow
+def test_benchmark_results_are_right():
+    """Every row runs and agrees with its float64 reference (how fast is not asked)."""
+    run("-m", "benchmarks.run", "--quick", "--contenders", "tracegrad", seconds=600)
