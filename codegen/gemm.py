@@ -83,7 +83,7 @@ def _swapped(p: Product) -> Product:
 
 def _on_cpu(p: Product) -> list[Kernel]:
     width = lanes(p.dtype, p.target)
-    if _along_k(p.a) and _along_k(p.b) and p.k >= 4 * width and p.k * p.n * p.dtype.itemsize <= 2 * p.target.l2_bytes:
+    if _along_k(p.a) and _along_k(p.b) and p.k >= 4 * width and _dot_pays(p):
         return _split(p, _dot)
     if p.n < width and p.m > p.n:
         if p.n == 1 and _along_k(p.a) and p.k >= width:
@@ -91,6 +91,11 @@ def _on_cpu(p: Product) -> list[Kernel]:
             return [kernel, *_split(replace(p, b=packed), _dot)]
         p = _swapped(p)
     return _split(p, _tile)
+
+
+def _dot_pays(p: Product) -> bool:
+    """Whether dot products beat packing B (measured): few rows to repay the packing, or k long enough to repay the final sums."""
+    return p.m <= 16 or p.k * p.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or p.flops >= 1 << 22 and p.k >= 128)
 
 
 def _along_k(x: Operand) -> bool:

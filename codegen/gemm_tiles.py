@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.product import DType, Product, View
-from tracegrad.codegen.vectors import Text, ceil_div, ctype, head, load, merge, pieces, plus, swizzle
+from tracegrad.codegen.vectors import Text, add_lanes, ceil_div, ctype, head, load, merge, pieces, plus, swizzle, vector_of
 
 
 class Inner(Protocol):
@@ -101,29 +101,17 @@ class Dot:
         emit("}")
         for r in range(self.rows):
             for first, count in groups:
-                self._add_lanes(emit, f"s{r}_{first}", [f"c{r}_{j}" for j in range(first, first + count)])
+                add_lanes(emit, self.dtype, width, f"s{r}_{first}", [f"c{r}_{j}" for j in range(first, first + count)])
         if k0 == "0" and int(k1) % width == 0:
             return
         emit(f"for (; k < {k1}; k++) {{")
         for r in range(self.rows):
             for first, count in groups:
-                row = _vector(self.dtype, [f"pb[{j * b.step}]" for j in range(first, first + count)])
+                row = vector_of(self.dtype, [f"pb[{j * b.step}]" for j in range(first, first + count)])
                 emit(f"s{r}_{first} += pa[{r * a.step}] * {row};")
         emit("pa++;")
         emit("pb++;")
         emit("}")
-
-    def _add_lanes(self, emit: Text, total: str, values: list[str]) -> None:
-        """Emits `total`, a vector with the sum of the lanes of each of `values`: halves are added first, then lane to lane."""
-        width = self.width
-        while width > 4:
-            width //= 2
-            halves = [f"{value}h" for value in values]
-            for half, value in zip(halves, values, strict=True):
-                emit(f"const {ctype(self.dtype, width)} {half} = {value}.lo + {value}.hi;")
-            values = halves
-        lanes = [[swizzle(value, lane, 1, width) for value in values] for lane in range(width)]
-        emit(f"{ctype(self.dtype, len(values))} {total} = {' + '.join(_vector(self.dtype, lane) for lane in lanes)};")
 
     def results(self, row: int, skip: int) -> list[tuple[int, str, int]]:
         out = []
@@ -131,10 +119,6 @@ class Dot:
             for lane, width in pieces(max(0, skip - first), count):
                 out.append((first + lane, swizzle(f"s{row}_{first}", lane, width, count), width))
         return out
-
-
-def _vector(dtype: DType, values: list[str]) -> str:
-    return values[0] if len(values) == 1 else f"({ctype(dtype, len(values))})({', '.join(values)})"
 
 
 def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:

@@ -47,7 +47,7 @@ def lanes(dtype: np.dtype[Any], target: Target) -> int:
 
 def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
     """The LOAD and STORE macros for `dtypes`: once in front of a program whose kernels use them."""
-    out = ["#define LOAD(V, p) LOAD_##V(p)", "#define STORE(V, p, v) STORE_##V(p, v)"]
+    out = ["#define LOAD(V, p) LOAD_##V(p)", "#define LOAD_PRIVATE(V, p) LOAD_PRIVATE_##V(p)", "#define STORE(V, p, v) STORE_##V(p, v)"]
     for dtype in sorted({np.dtype(d) for d in dtypes}, key=str):
         scalar, size = ctype(dtype), dtype.itemsize
         for width in WIDTHS:
@@ -56,16 +56,18 @@ def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
                 out += [
                     f"typedef {v} __attribute__((aligned({size}))) {v}_u;",
                     f"#define LOAD_{v}(p) (*(__global const {v}_u *)(p))",
+                    f"#define LOAD_PRIVATE_{v}(p) (*(const {v}_u *)(p))",
                     f"#define STORE_{v}(p, v) (*(__global {v}_u *)(p) = (v))",
                 ]
             else:
-                out += [f"#define LOAD_{v}(p) vload{width}(0, p)", f"#define STORE_{v}(p, v) vstore{width}(v, 0, p)"]
+                out += [f"#define LOAD{space}_{v}(p) vload{width}(0, p)" for space in ("", "_PRIVATE")]
+                out.append(f"#define STORE_{v}(p, v) vstore{width}(v, 0, p)")
     return "\n".join(out) + "\n"
 
 
-def load(dtype: np.dtype[Any], width: int, address: str) -> str:
-    """The expression that reads `width` elements at `address`."""
-    return f"*({address})" if width == 1 else f"LOAD({ctype(dtype, width)}, {address})"
+def load(dtype: np.dtype[Any], width: int, address: str, private: bool = False) -> str:
+    """The expression that reads `width` elements at `address`, in global memory or in an array of the work-item's own."""
+    return f"*({address})" if width == 1 else f"LOAD{'_PRIVATE' * private}({ctype(dtype, width)}, {address})"
 
 
 def write(emit: Emit, dtype: np.dtype[Any], width: int, address: str, value: str) -> None:
@@ -86,6 +88,23 @@ def pieces(first: int, stop: int) -> list[tuple[int, int]]:
 def swizzle(value: str, start: int, width: int, of: int) -> str:
     """Lanes start..start+width-1 of the vector `value`, which has `of` lanes."""
     return value if width == of else f"{value}.s{LANES[start:start + width]}"
+
+
+def vector_of(dtype: np.dtype[Any], values: Sequence[str]) -> str:
+    """The vector of the scalars `values`."""
+    return values[0] if len(values) == 1 else f"({ctype(dtype, len(values))})({', '.join(values)})"
+
+
+def add_lanes(emit: Emit, dtype: np.dtype[Any], width: int, total: str, values: list[str]) -> None:
+    """Emits `total`, a vector with the sum of the lanes of each of `values`: halves are added first, then lane to lane."""
+    while width > 4:
+        width //= 2
+        halves = [f"{value}h" for value in values]
+        for half, value in zip(halves, values, strict=True):
+            emit(f"const {ctype(dtype, width)} {half} = {value}.lo + {value}.hi;")
+        values = halves
+    by_lane = [[swizzle(value, lane, 1, width) for value in values] for lane in range(width)]
+    emit(f"{ctype(dtype, len(values))} {total} = {' + '.join(vector_of(dtype, lane) for lane in by_lane)};")
 
 
 def plus(*terms: tuple[str | int, int] | str | int) -> str:

@@ -1,0 +1,167 @@
+"""Kernel texts of the gradient of a 2-d convolution by its weights. Start at `conv2d_weight_grad`.
+
+On a CPU each work-item holds, for some output channels and one row of taps, a vector accumulator per weight; it runs over
+images and units of pixels (see `conv_planes`) and adds up the lanes at the end. Images are split into parts, each with partial
+results of its own that a last kernel adds in order, where that is needed to feed the cores or to stay in cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from tracegrad.codegen import conv_gpu
+from tracegrad.codegen.conv_cpu import UNROLLED, tap
+from tracegrad.codegen.conv_planes import Planes, Units, in_place, pad, padded, units
+from tracegrad.codegen.convolution import Array, Store, Window
+from tracegrad.codegen.kernel import Kernel, Temp
+from tracegrad.codegen.product import DType
+from tracegrad.codegen.vectors import Emit, Text, add_lanes, ceil_div, ctype, head, load, merge, pieces, plus, swizzle
+from tracegrad.plan import Target
+
+
+def conv2d_weight_grad(
+    name: str, window: Window, dtype: DType, x: Array, gy: Array, store: Store, target: Target, owner: Hashable
+) -> list[Kernel]:
+    """The kernels of the gradient by w, given x and the gradient by y; `store` gets elements (o, c, ky, kx), one at a time."""
+    v, dtype, kernels = window, np.dtype(dtype), []
+    if v.o * (v.c // v.groups) * v.kh * v.kw == 0:
+        return []
+    if target.kind == "gpu" or v.n * v.oh * v.ow == 0:
+        return [conv_gpu.weight_grad(name, v, dtype, x, gy, store)]
+    u = units((v.oh, v.ow), dtype, target, overlapping=False)
+    planes = in_place(x, (v.h, v.w), u, (v.kh, v.kw), v.stride, v.padding)
+    if planes is None:
+        planes = padded(v.c, u, (v.kh, v.kw), v.stride, v.dilation)
+        planes, kernel = pad(name, owner, x, v.n, v.c, (v.h, v.w), planes, v.stride, v.padding, dtype)
+        kernels.append(kernel)
+    if gy.strided is None or not u.exact or gy.strided[1][2:] != (v.ow, 1):
+        gy, kernel = _in_units(name, v, u, dtype, gy, owner)
+        kernels.append(kernel)
+    taps = v.kw if v.kw <= UNROLLED else 1
+    rows = max(1, min(8, v.o // v.groups, (target.registers - 1 - taps) // taps))
+    rows = ceil_div(v.o // v.groups, ceil_div(v.o // v.groups, rows))
+    items = ceil_div(v.o // v.groups, rows) * v.c * v.kh
+    footprint = rows * v.n * u.count * u.width * dtype.itemsize
+    parts = min(v.n, max(ceil_div(2 * target.cores, items) if items < target.cores else 1, ceil_div(footprint, target.l2_bytes // 2)))
+    if parts == 1:
+        return [*kernels, _main(name, v, u, dtype, planes, gy, store, rows, taps, 1)]
+    size = v.o * (v.c // v.groups) * v.kh * v.kw
+    temp = Temp(f"{name}_partial", owner, parts * size, dtype)
+    at = plus(("o", v.c // v.groups * v.kh * v.kw), ("c", v.kh * v.kw), ("ky", v.kw), "kx")
+
+    def keep(emit: Emit, o: str, c: str, ky: str, kx: str, value: str, width: int) -> None:
+        where = plus(("part", size), (o, v.c // v.groups * v.kh * v.kw), (c, v.kh * v.kw), (ky, v.kw), kx)
+        emit(f"partial[{where}] = {value};")
+
+    partial = Store(keep, (f"__global {ctype(dtype)} *restrict partial",), (temp,))
+    main = _main(name, v, u, dtype, planes, gy, partial, rows, taps, parts)
+    params, refs = merge(((f"__global const {ctype(dtype)} *restrict partial",), (temp,)), (store.params, store.refs))
+    emit = Text()
+    head(emit, f"Adds up {parts} partial gradients.", f"{name}_total", params)
+    emit("const int c = get_global_id(0), o = get_global_id(1);")
+    for k, count in (("ky", v.kh), ("kx", v.kw)):
+        emit(f"for (int {k} = 0; {k} < {count}; {k}++) {{")
+    emit(f"{ctype(dtype)} sum = 0;")
+    emit(f"for (int part = 0; part < {parts}; part++) {{")
+    emit(f"sum += partial[{plus(('part', size), at)}];")
+    emit("}")
+    store.write(emit, "o", "c", "ky", "kx", "sum", 1)
+    for _ in range(3):
+        emit("}")
+    total = Kernel(f"{name}_total", emit.text(), refs, (v.c // v.groups, v.o), (1, 1), parts * size, (parts + 1) * size * dtype.itemsize,
+                   f"adds up {parts} parts of the images")
+    return [*kernels, main, total]
+
+
+def _in_units(name: str, v: Window, u: Units, dtype: DType, gy: Array, owner: Hashable) -> tuple[Array, Kernel]:
+    """A copy of gy in whole units with zeros where a unit runs over the edge, and the kernel that makes it."""
+    per_channel = u.count * u.width
+    temp = Temp(f"{name}_units", owner, v.n * v.o * per_channel, dtype)
+    params, refs = merge((gy.params, gy.refs), ((f"__global {ctype(dtype)} *restrict units",), (temp,)))
+    emit = Text()
+    head(emit, f"Copies the gradient in vectors of {u.rows}x{u.piece} pixels, zero beyond the edges.", f"{name}_units", params)
+    emit("const int o = get_global_id(0), n = get_global_id(1);")
+    emit(f"__global {ctype(dtype)} *to = units + {plus(('(size_t)n', v.o * per_channel), ('o', per_channel))};")
+    emit(f"for (int i = 0; i < {per_channel}; i++) {{")
+    emit("to[i] = 0;")
+    emit("}")
+    emit(f"for (int y = 0; y < {v.oh}; y++) {{")
+    emit(f"for (int x = 0; x < {v.ow}; x++) {{")
+    value = gy.load(emit, "n", "o", "y", "x")
+    row = f"y / {u.rows}" if u.rows > 1 else "y"
+    within = [(f"y % {u.rows}", u.piece)] if u.rows > 1 else []
+    column = [(f"x / {u.piece}", u.width), f"x % {u.piece}"] if u.across > 1 else ["x"]
+    emit(f"to[{plus((row, u.across * u.width), *within, *column)}] = {value};")
+    for _ in range(3):
+        emit("}")
+    moved = (temp.size + v.n * v.o * v.oh * v.ow) * dtype.itemsize
+    kernel = Kernel(f"{name}_units", emit.text(), refs, (v.o, v.n), (1, 1), bytes=moved, note=f"lays out the gradient for {name}")
+    strides = (v.o * per_channel, per_channel, u.width * u.across, 1)
+    return Array(gy.load, (f"__global const {ctype(dtype)} *restrict units",), (temp,), ("units", strides)), kernel
+
+
+def _main(
+    name: str, v: Window, u: Units, dtype: DType, planes: Planes, gy: Array, store: Store, rows: int, taps: int, parts: int
+) -> Kernel:
+    """One work-item: `rows` output channels, one input channel, one row of taps, one part of the images."""
+    og, cg, vector, real = v.o // v.groups, v.c // v.groups, ctype(dtype, u.width), ctype(dtype)
+    tiles = ceil_div(og, rows)
+    params, refs = merge((planes.params, planes.refs), (gy.params, gy.refs), (store.params, store.refs))
+    assert gy.strided is not None
+    pointer, (gn, go, _, _) = gy.strided
+    emit = Text()
+    what = f"{rows} output channels x {taps} taps, vectors of {u.rows}x{u.piece} pixels"
+    head(emit, f"Gradient by {v.kh}x{v.kw} weights: {what}.", name, params)
+    emit(f"const int c = get_global_id(0) / {v.kh}, ky = get_global_id(0) % {v.kh};")
+    emit("const int tile = get_global_id(1)" + (f" % {tiles}, g = get_global_id(1) / {tiles};" if v.groups > 1 else ";"))
+    start = f"tile * {rows}" if og % rows == 0 else f"min(tile * {rows}, {og - rows})"
+    emit(f"const int o = {plus(('g', og), start) if v.groups > 1 else start};")
+    channel = plus(("g", cg), "c") if v.groups > 1 else "c"
+    n0, n1 = "0", str(v.n)
+    if parts > 1:
+        step = ceil_div(v.n, parts)
+        emit(f"const int part = get_global_id(2), n0 = min(part * {step}, {v.n}), n1 = min(n0 + {step}, {v.n});")
+        n0, n1 = "n0", "n1"
+    unrolled = taps == v.kw
+    if not unrolled:
+        emit(f"for (int kx = 0; kx < {v.kw}; kx++) {{")
+        at = f"kx * {v.dilation[1]}"
+        emit(f"const int right = {at} % {v.stride[1]} * {planes.phase} + {at} / {v.stride[1]};")
+    for r in range(rows):
+        emit(f"{vector} " + ", ".join(f"c{r}_{k} = 0" for k in range(taps)) + ";")
+    emit(f"for (int n = {n0}; n < {n1}; n++) {{")
+    image = "(size_t)n" if v.n * max(planes.image, gn) >> 31 else "n"
+    row = plus((channel, planes.channel), ("ky", v.dilation[0] * planes.row))
+    emit(f"__global const {real} *px = {planes.pointer} + {plus((image, planes.image), row)};")
+    emit(f"__global const {real} *pg = {pointer} + {plus((image, gn), ('o', go))};")
+    emit(f"for (int unit = 0; unit < {u.count}; unit++) {{")
+    emit(f"__global const {real} *p = px + {plus((u.y('unit'), v.stride[0] * planes.row), u.x('unit'))};")
+    for k in range(taps):
+        right: str | int = tap(v, planes, k) if unrolled else "right"
+        emit(f"const {vector} x{k} = {u.load(dtype, plus('p', right), v.stride[0] * planes.row)};")
+    for r in range(rows):
+        emit(f"const {vector} g{r} = {load(dtype, u.width, plus('pg', r * go, ('unit', u.width)))};")
+        for k in range(taps):
+            emit(f"c{r}_{k} += g{r} * x{k};")
+    emit("}")
+    emit("}")
+    over = -og % rows
+    for group, early in ((range(over), True), (range(over, rows), False)):
+        if early and group:
+            emit(f"if ({start} == tile * {rows}) {{")
+        for r in group:
+            for first, count in pieces(0, taps):
+                total = f"s{r}_{first}"
+                add_lanes(emit, dtype, u.width, total, [f"c{r}_{k}" for k in range(first, first + count)])
+                for k in range(count):
+                    kx = str(first + k) if unrolled else "kx"
+                    store.write(emit, plus("o", r), "c", "ky", kx, swizzle(total, k, 1, count), 1)
+        if early and group:
+            emit("}")
+    for _ in range(1 if unrolled else 2):
+        emit("}")
+    flops = 2 * v.n * v.o * v.oh * v.ow * cg * v.kh * v.kw
+    moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * cg * v.kh * v.kw) * dtype.itemsize
+    return Kernel(name, emit.text(), refs, (cg * v.kh, tiles * v.groups, parts), (1, 1, 1), flops, moved, what)

@@ -1,0 +1,201 @@
+"""The generated matrix products and convolutions against numpy in float64: shapes, layouts, fused loads and epilogues, both targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+import pytest
+
+from tracegrad.codegen import conv, gemm
+from tracegrad.codegen.kernel import Kernel, Temp
+from tracegrad.codegen.vectors import ctype, load, plus, prelude, write
+from tracegrad.plan import Target
+
+CPU = Target(fp64=True)
+GPU = Target(kind="gpu", max_work_group=256, local_memory=32 << 10)
+GPU_SMALL = Target(kind="gpu", max_work_group=64, local_memory=0)
+AVX512 = Target(simd_bytes=64, registers=32)
+VLOAD = Target(simd_bytes=16, cores=16, clang_builtins=False)
+F32, F64 = np.dtype("float32"), np.dtype("float64")
+
+
+def plain(name: str, dtype: np.dtype[Any], strides: Sequence[int], axes: int) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    def read(emit: Any, *index: str) -> str:
+        return f"{name}[{plus(*zip(index, strides, strict=True))}]"
+
+    return read, (f"__global const {ctype(dtype)} *restrict {name}",), (name,)
+
+
+def result(name: str, dtype: np.dtype[Any], shape: Sequence[int], relu: bool = False) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    """A store that adds to what the buffer holds, so that an element stored twice, or never, shows."""
+    strides = [int(np.prod(shape[axis + 1:])) for axis in range(len(shape))]
+
+    def save(emit: Any, *args: Any) -> None:
+        *index, value, width = args
+        assert width == 1 or index[-1] is not None
+        address = f"{name} + {plus(*zip(index, strides, strict=True))}"
+        write(emit, dtype, width, address, f"{load(dtype, width, address)} + {value}")
+
+    return save, (f"__global {ctype(dtype)} *restrict {name}",), (name,)
+
+
+class Bench:
+    """Collects kernels and buffers, builds one program, runs it and hands back results."""
+
+    def __init__(self, target: Target, dtypes: Sequence[np.dtype[Any]]) -> None:
+        self.target, self.dtypes = target, dtypes
+        self.kernels: list[Kernel] = []
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.want: dict[str, np.ndarray[Any, Any]] = {}
+
+    def expect(self, name: str, kernels: list[Kernel], want: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
+        self.kernels += kernels
+        self.arrays[name] = np.ones(want.shape, dtype)
+        self.want[name] = want + 1
+
+    def check(self) -> None:
+        device = [d for p in cl.get_platforms() for d in p.get_devices() if d.type & cl.device_type.CPU][-1]
+        context = cl.Context([device])
+        queue = cl.CommandQueue(context)
+        source = prelude(self.dtypes, self.target) + "\n".join(k.text for k in self.kernels)
+        program = cl.Program(context, source).build()
+        assert len({k.entry for k in self.kernels}) == len(self.kernels)
+
+        def upload(a: np.ndarray[Any, Any]) -> cl.Buffer:
+            a = a if a.size else np.zeros(1, a.dtype)
+            return cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(a))
+
+        buffers: dict[Any, cl.Buffer] = {name: upload(a) for name, a in self.arrays.items()}
+        for kernel in self.kernels:
+            for ref in kernel.refs:
+                if isinstance(ref, Temp) and ref not in buffers:
+                    buffers[ref] = upload(np.full(ref.size, 77, ref.dtype))
+            entry = cl.Kernel(program, kernel.entry)
+            entry.set_args(*(buffers[ref] for ref in kernel.refs))
+            if kernel.local_size is not None:
+                assert all(g % n == 0 for g, n in zip(kernel.global_size, kernel.local_size, strict=True))
+            cl.enqueue_nd_range_kernel(queue, entry, kernel.global_size, kernel.local_size)
+        for name, want in self.want.items():
+            got = np.empty(want.shape, self.arrays[name].dtype)
+            if got.size:
+                cl.enqueue_copy(queue, got, buffers[name])
+            scale = 1e-5 if got.dtype == F32 else 1e-12 if got.dtype == F64 else 0
+            np.testing.assert_allclose(got, want, rtol=scale, atol=scale * 30 * max(1.0, float(np.abs(want).max(initial=0))), err_msg=name)
+
+
+def operand(bench: Bench, name: str, values: np.ndarray[Any, Any], how: str) -> gemm.Matrix:
+    """A (batch, rows, columns) matrix stored plainly, transposed, broadcast over the batch, or only readable by callback."""
+    stored = np.swapaxes(values, 1, 2) if "t" in how else values
+    stored = stored[:1] if "1" in how else stored
+    bench.arrays[name] = stored
+    strides = [0 if "1" in how else stored.shape[1] * stored.shape[2], stored.shape[2], 1]
+    if "t" in how:
+        strides[1], strides[2] = strides[2], strides[1]
+    read, params, refs = plain(name, values.dtype, strides, 3)
+    return gemm.Matrix(read, params, refs, None if "f" in how else (name, *strides))
+
+
+SHAPES = [
+    (1, 1, 1, 1), (1, 7, 3, 5), (1, 6, 16, 8), (1, 13, 37, 41), (1, 64, 10, 100), (1, 1, 50, 70), (1, 50, 1, 70), (1, 3, 4, 0),
+    (3, 9, 11, 13), (2, 33, 2, 40), (1, 5, 40, 1000), (1, 100, 70, 3), (4, 1, 1, 33), (1, 8, 8, 2100), (2, 20, 24, 1500), (0, 3, 4, 5),
+]
+
+
+@pytest.mark.parametrize("target", [CPU, GPU, GPU_SMALL, AVX512, VLOAD], ids=["cpu", "gpu", "gpu_small", "avx512", "vload"])
+@pytest.mark.parametrize("dtype", [F32, F64, np.dtype("int32")], ids=str)
+def test_products_of_every_shape_and_layout(target: Target, dtype: np.dtype[Any]) -> None:
+    bench, rng = Bench(target, [dtype]), np.random.default_rng(0)
+    layouts = [("", ""), ("", "t"), ("t", ""), ("t", "t"), ("f", "f"), ("", "1t"), ("f", "1")]
+    for number, (batch, m, n, k) in enumerate(SHAPES):
+        for how_a, how_b in layouts if target is CPU and dtype == F32 else {layouts[number % 7], layouts[(number + 3) % 7]}:
+            tag = f"p{number}{how_a}_{how_b}"
+            a, b = (rng.integers(-9, 9, (batch, m, k)).astype(dtype), rng.integers(-9, 9, (batch, k, n)).astype(dtype))
+            if dtype.kind == "f":
+                a, b = a + rng.random(a.shape).astype(dtype), b + rng.random(b.shape).astype(dtype)
+            if "1" in how_b:
+                b = np.broadcast_to(b[:1], b.shape)
+            c = gemm.Store(*result(f"{tag}_c", dtype, (batch, m, n)))
+            kernels = gemm.gemm(tag, batch, m, n, k, dtype, operand(bench, f"{tag}_a", a, how_a), operand(bench, f"{tag}_b", b, how_b), c, target, tag)
+            bench.expect(f"{tag}_c", kernels, np.matmul(a.astype(np.float64), b.astype(np.float64)), dtype)
+    bench.check()
+
+
+def test_large_products_are_packed_and_right() -> None:
+    bench, rng = Bench(replace(CPU, l2_bytes=8 << 10), [F32]), np.random.default_rng(1)
+    for how_a, how_b in (("", ""), ("t", ""), ("", "t")):
+        tag = f"large{how_a}_{how_b}"
+        a, b = rng.standard_normal((1, 131, 150), dtype=F32.type), rng.standard_normal((1, 150, 90), dtype=F32.type)
+        kernels = gemm.gemm(
+            tag, 1, 131, 90, 150, F32, operand(bench, f"{tag}_a", a, how_a), operand(bench, f"{tag}_b", b, how_b),
+            gemm.Store(*result(f"{tag}_c", F32, (1, 131, 90))), bench.target, tag,
+        )
+        assert any("pack_b" in k.entry for k in kernels)
+        bench.expect(f"{tag}_c", kernels, np.matmul(a.astype(F64), b.astype(F64)), F32)
+    bench.check()
+
+
+def test_texts_are_deterministic_and_a_direct_product_is_one_kernel() -> None:
+    def make() -> list[Kernel]:
+        bench = Bench(CPU, [F32])
+        a, b = (operand(bench, name, np.zeros((1, 64, 64), F32), "") for name in ("a_", "b_"))
+        return gemm.gemm("mm", 1, 64, 64, 64, F32, a, b, gemm.Store(*result("c_", F32, (1, 64, 64))), CPU, 0)
+
+    assert make()[0].text == make()[0].text
+    assert len(make()) == 1
+
+
+WINDOWS = [
+    conv.Window(2, 1, 8, 8, 16, 3, 3, padding=(1, 1)), conv.Window(5, 3, 8, 8, 7, 3, 3, padding=(1, 1)),
+    conv.Window(2, 3, 28, 28, 5, 3, 3), conv.Window(2, 4, 4, 4, 6, 3, 3, padding=(1, 1)), conv.Window(1, 2, 9, 11, 3, 5, 2, (2, 2), (2, 1)),
+    conv.Window(2, 4, 12, 13, 6, 3, 3, (1, 1), (2, 2), (2, 2), 2), conv.Window(3, 6, 7, 7, 6, 3, 3, (2, 1), (1, 1), (1, 1), 6),
+    conv.Window(2, 3, 5, 6, 4, 1, 1), conv.Window(2, 3, 6, 5, 4, 1, 1, (2, 2)), conv.Window(4, 3, 3, 3, 5, 3, 3),
+    conv.Window(1, 2, 20, 40, 3, 2, 9, (1, 1), (0, 4)), conv.Window(2, 2, 10, 17, 3, 3, 3, (3, 3), (1, 2), (2, 2)),
+    conv.Window(2, 2, 3, 2, 3, 2, 2, (1, 1), (3, 3)), conv.Window(9, 2, 6, 3, 2, 2, 2, (2, 2), (1, 1), (1, 1)),
+]
+
+
+def reference(v: conv.Window, x: np.ndarray[Any, Any], w: np.ndarray[Any, Any], gy: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
+    """Forward, gradient by x, gradient by w, tap by tap."""
+    (sy, sx), (py, px), (dy, dx) = v.stride, v.padding, v.dilation
+    padded = np.pad(x, ((0, 0), (0, 0), (py, py), (px, px)))
+    y, gx, gw = np.zeros(gy.shape), np.zeros(padded.shape), np.zeros(w.shape)
+    og, cg = v.o // v.groups, v.c // v.groups
+    for g in range(v.groups):
+        o, c = slice(g * og, (g + 1) * og), slice(g * cg, (g + 1) * cg)
+        for ky in range(v.kh):
+            for kx in range(v.kw):
+                at = np.s_[:, c, ky * dy: ky * dy + (v.oh - 1) * sy + 1: sy, kx * dx: kx * dx + (v.ow - 1) * sx + 1: sx]
+                y[:, o] += np.einsum("nchw,oc->nohw", padded[at], w[o, :, ky, kx])
+                gx[at] += np.einsum("nohw,oc->nchw", gy[:, o], w[o, :, ky, kx])
+                gw[o, :, ky, kx] += np.einsum("nohw,nchw->oc", gy[:, o], padded[at])
+    return y, gx[:, :, py: py + v.h, px: px + v.w], gw
+
+
+@pytest.mark.parametrize("plain_buffers", [True, False], ids=["plain", "fused"])
+@pytest.mark.parametrize("target", [CPU, replace(CPU, l1_bytes=0), GPU, AVX512, VLOAD], ids=["cpu", "cpu_padded", "gpu", "avx512", "vload"])
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_convolutions_and_their_gradients(target: Target, dtype: np.dtype[Any], plain_buffers: bool) -> None:
+    bench, rng = Bench(target, [dtype]), np.random.default_rng(2)
+    for number, v in enumerate(WINDOWS):
+        if target is not CPU and number % 2 == plain_buffers:
+            continue
+        shapes = {"x": (v.n, v.c, v.h, v.w), "w": (v.o, v.c // v.groups, v.kh, v.kw), "g": (v.n, v.o, v.oh, v.ow)}
+        values = {key: rng.standard_normal(shape) for key, shape in shapes.items()}
+        arrays: dict[str, conv.Array] = {}
+        for key, shape in shapes.items():
+            name = f"{key}_{number}_in"
+            bench.arrays[name] = values[key].astype(dtype)
+            strides = tuple(int(np.prod(shape[axis + 1:])) for axis in range(4))
+            arrays[key] = conv.Array(*plain(name, dtype, strides, 4), (name, strides) if plain_buffers else None)
+        want = reference(v, *(values[key].astype(dtype).astype(F64) for key in "xwg"))
+        for tag, function, first, second, expected in (
+            (f"y{number}", conv.conv2d, "x", "w", want[0]), (f"gx{number}", conv.conv2d_input_grad, "g", "w", want[1]),
+            (f"gw{number}", conv.conv2d_weight_grad, "x", "g", want[2]),
+        ):
+            store = conv.Store(*result(f"{tag}_out", dtype, expected.shape))
+            bench.expect(f"{tag}_out", function(tag, v, dtype, arrays[first], arrays[second], store, target, tag), expected, dtype)
+    bench.check()
