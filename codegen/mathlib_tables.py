@@ -15,6 +15,8 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "BIAS": ("127", "1023"),
     "ABSMASK": ("0x7fffffff", "0x7fffffffffffffffL"),
     "MANTMASK": ("0x007fffff", "0x000fffffffffffffL"),
+    "SIGNBIT": ("31", "63"),
+    "SIGNSHIFT": ("30", "62"),                                  # from bit 1 to the sign
     "HALFMASK": ("0x7ffff000", "0x7fffffff00000000L"),          # upper half of the significand, sign cleared
     "SQRTHALF": ("0x3f3504f3", "0x3fe6a09e667f3bcdL"),          # bits of sqrt(0.5)
     "MAGIC": ("12582912.0f", "6755399441055744.0"),             # 1.5 * 2^MANT: adding it rounds to an integer

@@ -13,11 +13,11 @@ from tracegrad.codegen.mathlib_tables import turn_pieces_double, turn_pieces_flo
 
 def _float_turns() -> str:
     first, second, *others = (f"(D)({piece.hex()})" for piece in turn_pieces_float())
-    lines = [f"    piece = w * {piece};\n    turns += piece - D.tg_rint(piece);" for piece in others[:-1]]
+    lines = [f"    piece = w * {piece};\n    turns -= D.tg_rint(piece) - piece;" for piece in others[:-1]]
     return "\n".join([
         f"    D piece = w * {first};", "    D turns = piece - D.tg_rint(piece);",
-        f"    piece = w * {second};", "    turns += piece - D.tg_rint(piece);",
-        "    D quarters = D.tg_rint(turns * (D)(4.0));", "    turns -= quarters * (D)(0.25);",
+        f"    piece = w * {second};", "    turns -= D.tg_rint(piece) - piece;",
+        "    D quarters = turns * (D)(4.0) + (D)(6755399441055744.0) - (D)(6755399441055744.0);", "    turns -= quarters * (D)(0.25);",
         *lines, f"    turns += w * {others[-1]};",
     ])
 
@@ -30,9 +30,10 @@ TG T tg_turn(T x, T *tail, I *quadrant) {       // x = result + quadrant * pi/2,
     turns -= more * (D)(0.25);
     M small = tg_fabs(x) < $PIO4;
     T k = $narrow(quarters + more) + $MAGIC;
-    *quadrant = small ? (I)(0) : as_I(k);
+    T r = $narrow(turns * (D)(0x1.921fb54442d18p+2));
+    *quadrant = as_I(k);                         // 0 where small
     *tail = (T)(0.0);
-    return small ? x : $narrow(turns * (D)(0x1.921fb54442d18p+2));
+    return small ? x : r;
 }"""
 
 _REDUCE_DOUBLE = """
@@ -62,7 +63,7 @@ TG T tg_turn(T x, T *tail, I *quadrant) {       // x = result + tail + quadrant 
     a = a - quarters * 0.25;
     T lost = c1;
     T turns = tg_add(a, a1 - tg_rint(a1), &lost);
-    turns = tg_add(turns, b - tg_rint(b), &lost);
+    turns = tg_add(turns, -(tg_rint(b) - b), &lost);
     T more = tg_rint(turns * 4.0);
     turns = turns - more * 0.25;
     turns = tg_add(turns, b1 - tg_rint(b1), &lost);
@@ -74,7 +75,8 @@ TG T tg_turn(T x, T *tail, I *quadrant) {       // x = result + tail + quadrant 
     T r = sum * 0x1.921fb54442d18p+2;
     T r1 = tg_fma(sum, (T)(0x1.921fb54442d18p+2), -r) + (sum * 0x1.1a62633145c07p-52 + lost * 0x1.921fb54442d18p+2);
     M small = tg_fabs(x) < $PIO4;
-    *quadrant = small ? (I)(0) : as_I(quarters + more + last + $MAGIC);
+    T k = quarters + more + last + $MAGIC;
+    *quadrant = as_I(k);                         // 0 where small
     *tail = small ? (T)(0.0) : r1;
     return small ? x : r;
 }"""
@@ -100,8 +102,11 @@ TG T tg_sin(T x) {
     T tail;
     I n;
     T r = tg_turn(x, &tail, &n);
-    T y = (n & 1) != 0 ? tg_cos_part(r, tail) : tg_sin_part(r, tail);
-    y = (n & 2) != 0 ? -y : y;
+    T s = tg_sin_part(r, tail);
+    T c = tg_cos_part(r, tail);
+    I odd = -(n & 1);                           // all ones or none: a comparison here stops the vectoriser
+    T y = as_T((as_I(c) & odd) | (as_I(s) & ~odd));
+    y = as_T(as_U(y) ^ (as_U(n & 2) << $SIGNSHIFT));
     return x == 0.0 ? x : y;
 }""",
     "tg_cos": """
@@ -109,8 +114,11 @@ TG T tg_cos(T x) {
     T tail;
     I n;
     T r = tg_turn(x, &tail, &n);
-    T y = (n & 1) != 0 ? tg_sin_part(r, tail) : tg_cos_part(r, tail);
-    return ((n + 1) & 2) != 0 ? -y : y;
+    T s = tg_sin_part(r, tail);
+    T c = tg_cos_part(r, tail);
+    I odd = -(n & 1);
+    T y = as_T((as_I(s) & odd) | (as_I(c) & ~odd));
+    return as_T(as_U(y) ^ (as_U((n + 1) & 2) << $SIGNSHIFT));
 }""",
     "tg_tan": """
 TG T tg_tan(T x) {
@@ -119,7 +127,11 @@ TG T tg_tan(T x) {
     T r = tg_turn(x, &tail, &n);
     T s = tg_sin_part(r, tail);
     T c = tg_cos_part(r, tail);
-    T y = ((n & 1) != 0 ? -c : s) / ((n & 1) != 0 ? s : c);
+    I odd = -(n & 1);
+    T minus = -c;
+    T up = as_T((as_I(minus) & odd) | (as_I(s) & ~odd));
+    T down = as_T((as_I(s) & odd) | (as_I(c) & ~odd));
+    T y = up / down;
     return tg_fabs(x) < $TINY ? x : y;
 }""",
     # fdlibm e_asin, e_acos: beyond 1/2 through asin(x) = pi/2 - 2 asin(sqrt((1 - x)/2)), the root as a sum of two numbers
@@ -166,23 +178,28 @@ TG T tg_atan(T x) {
 }""",
     "tg_atan2": """
 TG T tg_atan2(T y, T x) {
+    T one = (T)(1.0);
     T ax = tg_fabs(x);
     T ay = tg_fabs(y);
     M steep = ay > ax;
     T large = steep ? ay : ax;
     T small = steep ? ax : ay;
-    T scale = large > $BIG ? (T)(0.0625) : (T)(1.0);
-    M both = small == (T)(INFINITY);
-    large = both ? (T)(1.0) : (large == 0.0 ? (T)(1.0) : large * scale);
-    small = both ? (T)(1.0) : small * scale;
-    M middle = small > large * $TANPIO8;
-    T t = (middle ? small - large : small) / (middle ? small + large : large);
+    T ratio = small / large;
+    ratio = large == 0.0 ? small : ratio;               // 0, or a NaN
+    ratio = (small == (T)(INFINITY)) & (large == small) ? one : ratio;
+    M middle = ratio > $TANPIO8;
+    T moved = (ratio - one) / (ratio + one);
+    T t = middle ? moved : ratio;
     T z = t * t;
-    T r = t * z * $poly(atan, z);                       // angle = base + low + sign (t + r)
-    M left = as_I(x) < 0;
-    T sign = steep != left ? (T)(-1.0) : (T)(1.0);
-    T base = (middle ? (T)($PIO4) : (T)(0.0)) * sign + (steep ? (T)($PIO2) : (left ? (T)($PI) : (T)(0.0)));
-    T angle = base + (t * sign + (r * sign + base * $RELLO));
-    return (x != x) | (y != y) ? x + y : tg_copysign(angle, y);
+    T r = t * z * $poly(atan, z);
+    I back = as_I(x) & ~$ABSMASK;                       // the sign bit where the angle is beyond pi/2
+    T flat = as_T(as_I((T)($PI)) & (back >> $SIGNBIT));
+    T base = steep ? (T)($PIO2) : flat;
+    I turned = back ^ ~$ABSMASK;
+    I sign = steep ? turned : back;                     // angle = base + sign (pi/4 or 0 + t + r)
+    T corner = middle ? (T)($PIO4) : (T)(0.0);
+    base += as_T(as_I(corner) ^ sign);
+    T angle = base + (as_T(as_I(t) ^ sign) + (as_T(as_I(r) ^ sign) + base * $RELLO));
+    return tg_copysign(angle, y);
 }""",
 }

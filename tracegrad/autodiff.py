@@ -7,7 +7,8 @@ happens here, in `conform`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import dtypes
@@ -16,6 +17,9 @@ from tracegrad.function import REGISTRY, Elementwise, Movement, bind, cast, cons
 from tracegrad.ir import Node, on_behalf_of, topological
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
+
+# node -> hooks that see, and may replace, its cotangent (Tensor.register_hook)
+HOOKS: weakref.WeakKeyDictionary[Node, dict[int, Callable[[Node], Node]]] = weakref.WeakKeyDictionary()
 
 
 def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:
@@ -35,6 +39,9 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
         ct = adjoint.pop(node, None)
         if ct is None:
             continue
+        if HOOKS and node in HOOKS:
+            for hook in list(HOOKS[node].values()):
+                ct = hook(ct)
         if node in wanted:
             result[node] = ct
         if not any(o in live for o in node.operands):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import autodiff
 from tracegrad.errors import AutogradError, ShapeError
-from tracegrad.function import REGISTRY, bind
+from tracegrad.function import REGISTRY, CustomCall, bind, unique
 from tracegrad.ir import Node, topological
-from tracegrad.tensor import Tensor, drop_history, flush, leaves, state
+from tracegrad.tensor import Tensor, drop_history, flush, leaves, no_grad, state
 
-_VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
+_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 
 
 def backward(tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retain_graph: bool | None = None,
@@ -28,12 +29,12 @@ def backward(tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retai
     order = topological(outputs, _boundary)
     _check_history("backward", order)
     variables = [n for n in order if n.fn is _VARIABLE and leaves.get(n.attrs["uid"]) is not None]
-    watched = [n for n in order if n in _watched] if _watched else []
-    grads = _differentiate(outputs, [*variables, *watched], cotangents, create_graph)
-    for node, ct in zip([*variables, *watched], grads, strict=True):
+    retained = [n for n in order if n in _retained] if _retained else []
+    grads = _differentiate(outputs, [*variables, *retained], cotangents, create_graph)
+    for node, ct in zip([*variables, *retained], grads, strict=True):
         leaf = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
         if ct is not None:
-            for tensor in ([leaf] if leaf is not None else _retainers(node)):
+            for tensor in ([leaf] if leaf is not None else list(_retained.get(node, ()))):
                 _accumulate(tensor, ct, create_graph)
     keep = create_graph if retain_graph is None else retain_graph
     if state.trace is None:
@@ -116,29 +117,107 @@ def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Nod
 
 
 def _accumulate(tensor: Tensor, ct: Node, create_graph: bool) -> None:
-    for hook in list((tensor._hooks or {}).values()):
-        replaced = hook(Tensor(ct, tensor._device, state.trace))
-        if replaced is not None:
-            ct = autodiff.conform(replaced._node(), tensor._node())
     present = tensor.grad
     if present is None:
         tensor.grad = Tensor(ct, tensor._device, state.trace)
     elif create_graph:
         tensor.grad = present + Tensor(ct, tensor._device, state.trace)
     else:
-        previous, state.grad = state.grad, False
-        try:
+        with no_grad():
             present._rebind(present._node() + ct, "backward")
-        finally:
-            state.grad = previous
 
 
-_watched: dict[Node, Any] = {}
+# ---------------------------------------------------------------------------------------------------- hooks and grad_fn
 
 
-def _retainers(node: Node) -> list[Tensor]:
-    return [t for t in (ref() for ref in _watched.get(node, ())) if t is not None]
+class RemovableHandle:
+    """What register_hook returns: remove() takes the hook away."""
+
+    def __init__(self, hooks: dict[int, Any], key: int) -> None:
+        self._hooks, self._key = hooks, key
+
+    def remove(self) -> None:
+        self._hooks.pop(self._key, None)
 
 
-Tensor.backward = lambda self, gradient=None, retain_graph=None, create_graph=False: backward(  # type: ignore[attr-defined]
-    self, gradient, retain_graph, create_graph)
+def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+    """Call `hook(gradient)` whenever the tensor's gradient is computed; what it returns (unless None) takes the gradient's place.
+
+    Raises AutogradError if the tensor does not require grad.
+    """
+    node = tensor._node()
+    if not node.needs_grad:
+        raise AutogradError("register_hook: the tensor does not require grad, so no gradient of it is ever computed")
+    hooks = autodiff.HOOKS.setdefault(node, {})
+    key = unique()
+
+    def on_node(ct: Node) -> Node:
+        replaced = hook(Tensor(ct, tensor_device, state.trace))
+        return ct if replaced is None else autodiff.conform(replaced._node(), node_ref() or ct)
+
+    tensor_device, node_ref = tensor._device, weakref.ref(node)
+    hooks[key] = on_node
+    return RemovableHandle(hooks, key)
+
+
+def retain_grad(tensor: Tensor) -> None:
+    """Make backward store the gradient of this non-leaf tensor in its `grad`, too."""
+    node = tensor._node()
+    if not node.needs_grad:
+        raise AutogradError("retain_grad: the tensor does not require grad")
+    if not tensor.is_leaf:
+        _retained.setdefault(node, weakref.WeakSet()).add(tensor)
+
+
+_retained: weakref.WeakKeyDictionary[Node, weakref.WeakSet[Tensor]] = weakref.WeakKeyDictionary()
+
+
+class GradFn:
+    """The step of the derivative history that made a tensor: `name()`, and `next_functions` towards the leaves."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def name(self) -> str:
+        """The operation's name; "AccumulateGrad" for a leaf."""
+        return "AccumulateGrad" if self.variable is not None else self.node.fn.name
+
+    @property
+    def variable(self) -> Tensor | None:
+        """The leaf, if this is its AccumulateGrad."""
+        return leaves.get(self.node.attrs["uid"]) if self.node.fn is _VARIABLE else None
+
+    @property
+    def next_functions(self) -> tuple[tuple[GradFn | None, int], ...]:
+        """(GradFn, output number) per operand; (None, 0) for operands without a history."""
+        if self.variable is not None:
+            return ()
+        node = self.node.operands[0] if self.node.fn is _OUTPUT else self.node
+        operands = node.operands
+        if isinstance(node.fn, CustomCall):
+            operands = operands[len(node.fn.avals()):]
+        return tuple((GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0) for o in operands)
+
+    def __repr__(self) -> str:
+        return f"<{self.name()}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GradFn) and other.node is self.node
+
+    def __hash__(self) -> int:
+        return hash(self.node)
+
+
+def _grad_fn(tensor: Tensor) -> GradFn | None:
+    node = tensor._node()
+    return None if tensor.is_leaf else GradFn(node)
+
+
+def _backward_method(self: Tensor, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
+    """Add this tensor's gradients to the leaves' `grad`; see tg.backward."""
+    backward(self, gradient, retain_graph, create_graph)
+
+
+for _name, _value in {"backward": _backward_method, "register_hook": register_hook, "retain_grad": retain_grad, "grad_fn": property(_grad_fn),
+                      "retains_grad": property(lambda self: self in _retained.get(self._node(), ()))}.items():
+    setattr(Tensor, _name, _value)

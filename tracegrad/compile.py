@@ -78,6 +78,11 @@ def find_device(spec: Any = "") -> Device:
     return NUMPY if spec == "numpy" else devices_.find(spec)
 
 
+def list_devices() -> list[Device]:
+    """Every device present, the best first (without "numpy", which is always there)."""
+    return list(devices_.devices())
+
+
 def set_device(spec: Any) -> Device:
     """Make `spec` (as in `find_device`) the device of new tensors. Raises NoDriverError if there is none such."""
     found = find_device(spec)
@@ -146,9 +151,9 @@ def executable_graph(graph: Graph) -> Graph:
                 new[node] = node
             elif fn is _OUTPUT and isinstance(node.operands[0].fn, CustomCall):
                 new[node] = new[node.operands[0].operands[node.attrs["index"]]]
-            elif all(new[o] is o for o in node.operands):
+            elif not node.operands:
                 new[node] = node
-            else:
+            else:                                             # also merges equal nodes, which users' tensors have each their own of
                 with located(node.loc):
                     new[node] = bind(fn, tuple(new[o] for o in node.operands), node.attrs)
     return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])

@@ -17,6 +17,9 @@
 A message begins with the function the user called, gives the shapes or dtypes seen, and ends with the way out.
 """
 
+__all__ = ["ArgumentError", "AutogradError", "BuildError", "DTypeError", "DeviceError", "GraphError", "IndexOutOfRange", "NoDriverError",
+           "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
+
 
 class TracegradError(Exception):
     """Base of all tracegrad errors."""

@@ -96,8 +96,14 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         if not isinstance(a, Node) and isinstance(a, Operators):
             wrapper = a
             plain[i] = a._node()
-    node = bind(fn, fn.prepare(plain), attrs)
-    return node if wrapper is None else wrapper._wrap(node)
+    operands = fn.prepare(plain)
+    if wrapper is None:
+        return bind(fn, operands, attrs)
+    for o in operands:
+        if o.needs_grad and fn.differentiable:
+            # A user's tensor gets a node of its own, so that a hook on it sees its gradient and no other's; passes share it later.
+            return wrapper._wrap(Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True))
+    return wrapper._wrap(bind(fn, operands, attrs))
 
 
 def as_node(value: Any) -> Node:

@@ -138,7 +138,7 @@ class Node(Operators):
     def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
         self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval
         self.loc = user_location()
-        self.needs_grad = needs_grad
+        self.needs_grad = needs_grad and aval.dtype.kind == "f"
         self.value = None
 
     @property
@@ -166,8 +166,7 @@ def intern(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], ava
     key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
     node = _INTERN.get(key)
     if node is None:
-        found = aval()
-        node = Node(fn, operands, attrs, found, needs_grad and found.dtype.kind == "f")
+        node = Node(fn, operands, attrs, aval(), needs_grad)
         _INTERN[key] = node
     return node
 
@@ -175,7 +174,9 @@ def intern(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], ava
 def forget_operands(node: Node) -> None:
     """Cut a computed node off from its operands, so that they can be freed: it is a leaf that holds `value` from now on."""
     if node.operands:
-        _INTERN.pop((node.fn, node.operands, *node.attrs.items()), None)
+        key = (node.fn, node.operands, *node.attrs.items())
+        if _INTERN.get(key) is node:
+            del _INTERN[key]
         node.operands = ()
 
 

@@ -10,6 +10,7 @@ While a trace runs, tensors from outside it are never touched: the trace keeps w
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ class _State(threading.local):
     """Per thread: whether derivatives are recorded, and the trace being recorded, if any."""
 
     grad: bool = True
+    hidden: bool = False                 # inside a custom forward: tensors report no requires_grad
     trace: Recording | None = None
 
 
@@ -82,6 +84,10 @@ class Tensor(Operators):
                              f"function, or assign to a tensor that lives outside with copy_()")
         return self._n if self._base is None else self._replay(self._base._node())
 
+    def _node_outside(self) -> Node:
+        """The node of a tensor that belongs to no trace, whether or not one is being recorded."""
+        return self._n if self._base is None else self._replay(self._base._node_outside())
+
     def _replay(self, node: Node) -> Node:
         for fn, attrs in self._chain:
             node = bind(fn, (node,), attrs)
@@ -106,7 +112,7 @@ class Tensor(Operators):
             self._base._rebind(self._put(self._base._node(), node), call)
             return self
         if old.needs_grad:
-            leaf = old.fn is _VARIABLE
+            leaf = self.is_leaf
             if state.grad and leaf:
                 raise AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
             if not state.grad and not leaf:
@@ -180,7 +186,7 @@ class Tensor(Operators):
 
     @property
     def requires_grad(self) -> bool:
-        return self._node().needs_grad
+        return self._node().needs_grad and not state.hidden
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -572,8 +578,6 @@ class _GradMode:
         state.grad = self._previous.pop()
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        import functools
-
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             with type(self)(self._mode):

@@ -1,0 +1,134 @@
+"""Check derivatives against finite differences: `gradcheck` and `gradgradcheck`, as in torch.autograd. Also `assert_close`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad import autograd
+from tracegrad.creation import randn, tensor
+from tracegrad.dtypes import float64, is_float
+from tracegrad.errors import AutogradError, DTypeError
+from tracegrad.tensor import Tensor
+
+
+class GradcheckError(AutogradError):
+    """A derivative differs from its finite difference."""
+
+
+def gradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], *, eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3,
+              raise_exception: bool = True) -> bool:
+    """Whether the gradients of `fn` at `inputs` equal central finite differences (f(x + eps) - f(x - eps)) / (2 eps).
+
+    inputs: tensors that require grad must be float64; others are constants. fn returns one or several float tensors.
+    Raises GradcheckError (or returns False, without raise_exception) that shows the worst element, both values and the input.
+
+    >>> tg.testing.gradcheck(lambda x: x.sin(), tg.randn(3, dtype=tg.float64, requires_grad=True))
+    """
+    arguments = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    try:
+        _check(fn, arguments, eps, atol, rtol)
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
+
+
+def gradgradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], grad_outputs: Sequence[Tensor] | None = None, *, eps: float = 1e-6,
+                  atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True) -> bool:
+    """Whether the second derivatives of `fn` are right: gradcheck of its vjp with random (or the given) cotangents.
+
+    Raises GradcheckError as gradcheck does.
+    """
+    arguments = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    outputs = [o for o in _outputs(fn, arguments) if o.requires_grad]
+    cotangents = list(grad_outputs) if grad_outputs is not None else [randn(*o.shape, dtype=o.dtype, device=o.device) for o in outputs]
+    cotangents = [c.detach().clone().requires_grad_() for c in cotangents]
+    count = len(arguments)
+
+    def first_order(*values: Any) -> tuple[Tensor, ...]:
+        primals, given = values[:count], values[count:]
+        wanted = [p for p in primals if isinstance(p, Tensor) and p.requires_grad]
+        results = [o for o in _outputs(fn, list(primals)) if o.requires_grad]
+        found = autograd.grad(results, wanted, list(given), create_graph=True, allow_unused=True)
+        return tuple(g for g in found if g is not None and g.requires_grad)
+
+    return gradcheck(first_order, [*arguments, *cotangents], eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception)
+
+
+def _outputs(fn: Callable[..., Any], arguments: list[Any]) -> list[Tensor]:
+    out = fn(*arguments)
+    found = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(o, Tensor) and is_float(o.dtype)]
+    if not found:
+        raise DTypeError("gradcheck: the function returned no float tensor")
+    return found
+
+
+def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float, rtol: float) -> None:
+    wanted = [i for i, a in enumerate(arguments) if isinstance(a, Tensor) and a.requires_grad]
+    if not wanted:
+        raise AutogradError("gradcheck: no input requires grad; call requires_grad_() on those to check")
+    for i in wanted:
+        if arguments[i].dtype != float64:
+            raise DTypeError(f"gradcheck: input {i} is {arguments[i].dtype}; finite differences need float64 (x.double())")
+    outputs = _outputs(fn, arguments)
+    if not any(o.requires_grad for o in outputs):
+        raise AutogradError("gradcheck: no output requires grad; does the function use its inputs?")
+    base = [a.detach().numpy() if isinstance(a, Tensor) else a for a in arguments]
+
+    def values(i: int, flat: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        moved = [tensor(flat.reshape(base[i].shape), device=a.device, requires_grad=True) if k == i else a.detach().requires_grad_(a.requires_grad)
+                 if isinstance(a, Tensor) else a for k, a in enumerate(arguments)]
+        return [o.detach().numpy() for o in _outputs(fn, moved)]
+
+    for k, output in enumerate(outputs):
+        if not output.requires_grad:
+            continue
+        size = output.numel()
+        rows = []
+        for j in range(size):
+            basis = np.zeros(size)
+            basis[j] = 1.0
+            again = _outputs(fn, arguments)[k]
+            rows.append(autograd.grad(again, [arguments[i] for i in wanted], tensor(basis.reshape(output.shape), device=output.device), allow_unused=True))
+        for position, i in enumerate(wanted):
+            n = base[i].size
+            analytic = np.zeros((size, n))
+            for j, row in enumerate(rows):
+                g = row[position]
+                if g is not None:
+                    analytic[j] = g.detach().numpy().reshape(-1)
+            numeric = np.zeros((size, n))
+            for c in range(n):
+                step = np.zeros(n)
+                step[c] = eps
+                flat = base[i].reshape(-1)
+                high, low = values(i, flat + step)[k], values(i, flat - step)[k]
+                numeric[:, c] = (high - low).reshape(-1) / (2 * eps)
+            _compare(analytic, numeric, base[i], i, k, output.shape, atol, rtol)
+
+
+def _compare(analytic: Any, numeric: Any, value: Any, i: int, k: int, shape: tuple[int, ...], atol: float, rtol: float) -> None:
+    with np.errstate(invalid="ignore"):
+        excess = np.abs(analytic - numeric) - (atol + rtol * np.abs(numeric))
+    excess = np.where(np.isnan(excess), np.inf, excess)
+    if excess.size and excess.max() > 0:
+        j, c = np.unravel_index(int(excess.argmax()), excess.shape)
+        at = tuple(int(v) for v in np.unravel_index(int(c), value.shape)) if value.shape else ()
+        of = tuple(int(v) for v in np.unravel_index(int(j), shape)) if shape else ()
+        raise GradcheckError(
+            f"gradcheck: d output {k}{list(of)} / d input {i}{list(at)} is {analytic[j, c]:.10g}, finite differences give {numeric[j, c]:.10g} "
+            f"(the worst of {int((excess > 0).sum())} wrong elements of {excess.size}); the input there is {value[at]:.10g}, in\n{value}")
+
+
+def assert_close(actual: Any, expected: Any, *, rtol: float | None = None, atol: float | None = None) -> None:
+    """Raise AssertionError unless shapes and dtypes are equal and values agree within tolerances that suit the dtype (torch.testing)."""
+    a = actual.detach().numpy() if isinstance(actual, Tensor) else np.asarray(actual)
+    b = expected.detach().numpy() if isinstance(expected, Tensor) else np.asarray(expected)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise AssertionError(f"assert_close: {a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}")
+    defaults = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5)}.get(str(a.dtype), (0.0, 0.0))
+    np.testing.assert_allclose(a, b, rtol=defaults[0] if rtol is None else rtol, atol=defaults[1] if atol is None else atol)

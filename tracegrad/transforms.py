@@ -1,0 +1,236 @@
+"""Functional transforms: grad, value_and_grad, vjp, jvp, jacobian, hessian. They nest with each other and with @trace.
+
+Each takes a function of tensors and makes a function of tensors. The arguments to differentiate are wrapped in variables of
+their own, so an inner transform never confuses its variable with an outer one's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optree
+
+from tracegrad import autodiff, dtypes
+from tracegrad.creation import tensor
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+from tracegrad.function import as_node, cast, const, iota
+from tracegrad.ir import Node
+from tracegrad.operators import public
+from tracegrad.ops.movement import concat, expand, permute, reshape
+from tracegrad.tensor import Tensor, enable_grad, state
+
+
+def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
+    """The tensors of a (nested container of) argument; floats only."""
+    leaves, treedef = optree.tree_flatten(value, none_is_leaf=False)
+    out = []
+    for x in leaves:
+        if isinstance(x, (int, float)) and not isinstance(x, bool):
+            x = tensor(float(x))
+        if not isinstance(x, Tensor):
+            raise DTypeError(f"{call}: can only differentiate with respect to tensors, got {type(x).__name__}; see argnums")
+        if not dtypes.is_float(x.dtype):
+            raise DTypeError(f"{call}: can only differentiate with respect to floats, got {x.dtype}; cast the argument or see argnums")
+        out.append(x)
+    return out, treedef
+
+
+def _fresh(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [Tensor(autodiff.variable(t._node()), t._device, state.trace) for t in tensors]
+
+
+def _wrap(node: Node, like: Tensor) -> Tensor:
+    return like._wrap(node)
+
+
+def _scalar_output(call: str, out: Any) -> Tensor:
+    if not isinstance(out, Tensor) or out.numel() != 1 or not dtypes.is_float(out.dtype):
+        seen = f"{out.dtype}{list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+        raise ShapeError(f"{call}: the function must return one float tensor of one element, got {seen}; reduce it with sum(), or use vjp or jacobian")
+    return out
+
+
+@public("value_and_grad", method=False)
+def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that returns (fn's value, its gradient with respect to the arguments `argnums`).
+
+    fn returns a scalar tensor (with has_aux: a pair of it and anything). The gradient has the structure of the argument, or is a tuple
+    of such for a sequence of argnums. Arguments may be nested containers of float tensors.
+
+    >>> tg.value_and_grad(lambda x: (x * x).sum())(tg.ones(2))
+    """
+    single = isinstance(argnums, int)
+    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        new, flat, trees = _substitute("grad", args, numbers)
+        outer = state.grad
+        with enable_grad():
+            out = fn(*new, **kwargs)
+        value, aux = out if has_aux else (out, None)
+        value = _scalar_output("grad", value)
+        node = value._node()
+        variables = [t._node() for group in flat for t in group]
+        found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
+        tensors = iter([g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)])
+        grads = tuple(optree.tree_unflatten(tree, [_release(next(tensors), t, outer) for t in group]) for group, tree in zip(flat, trees, strict=True))
+        result = grads[0] if single else grads
+        value = _release(node, value, outer)
+        return ((value, aux), result) if has_aux else (value, result)
+
+    return wrapped
+
+
+def _release(node: Node, like: Tensor, outer: bool) -> Tensor:
+    """A result as the caller sees it: part of the caller's history, or of none if the caller records none."""
+    return like._wrap(node) if outer else Tensor(node, like._device, state.trace).detach()
+
+
+def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[list[Any], list[list[Tensor]], list[Any]]:
+    """args with fresh variables in the places `numbers`."""
+    new = list(args)
+    flat, trees = [], []
+    for k in numbers:
+        if not -len(args) <= k < len(args):
+            raise ArgumentError(f"{call}: argnums {k} is out of range for {len(args)} positional arguments")
+        leaves, tree = _leaves(call, args[k])
+        fresh = _fresh(leaves)
+        new[k] = optree.tree_unflatten(tree, fresh)
+        flat.append(fresh)
+        trees.append(tree)
+    return new, flat, trees
+
+
+@public("grad", method=False)
+def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that returns the gradient of scalar-valued `fn` with respect to the arguments `argnums`; see value_and_grad.
+
+    >>> tg.grad(lambda x: (x ** 3).sum())(tg.tensor([2.0]))
+    """
+    both = value_and_grad(fn, argnums, has_aux)
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, grads = both(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return wrapped
+
+
+@public("vjp", method=False)
+def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """(fn(*primals), pull): pull(cotangents) gives a tuple with the cotangent of each primal. Structures as the function's own."""
+    new, flat, trees = _substitute("vjp", primals, range(len(primals)))
+    outer = state.grad
+    with enable_grad():
+        out = fn(*new)
+    leaves, tree = _leaves("vjp", out)
+    nodes = [t._node() for t in leaves]
+
+    def pull(cotangents: Any) -> tuple[Any, ...]:
+        given = optree.tree_leaves(cotangents)
+        if len(given) != len(nodes):
+            raise ArgumentError(f"vjp: {len(nodes)} outputs but {len(given)} cotangents")
+        for i, (c, n) in enumerate(zip(given, nodes, strict=True)):
+            if c.shape != n.shape:
+                raise ShapeError(f"vjp: cotangent {i} has shape {c.shape}, the output {n.shape}")
+        variables = [t._node() for group in flat for t in group]
+        found = autodiff.vjp(nodes, variables, [c._node() for c in given])
+        tensors = iter([g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)])
+        return tuple(optree.tree_unflatten(t, [_release(next(tensors), x, state.grad) for x in group]) for group, t in zip(flat, trees, strict=True))
+
+    return optree.tree_unflatten(tree, [_release(n, t, outer) for n, t in zip(nodes, leaves, strict=True)]), pull
+
+
+@public("jvp", method=False)
+def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """(fn(*primals), its directional derivative along `tangents`), by forward mode. tangents: the structure and shapes of primals."""
+    if len(primals) != len(tangents):
+        raise ArgumentError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
+    new, flat, _ = _substitute("jvp", tuple(primals), range(len(primals)))
+    outer = state.grad
+    with enable_grad():
+        out = fn(*new)
+    leaves, tree = _leaves("jvp", out)
+    variables = [t._node() for group in flat for t in group]
+    given = [t for x in tangents for t in _leaves("jvp", x)[0]]
+    for i, (t, v) in enumerate(zip(given, variables, strict=True)):
+        if t.shape != v.shape:
+            raise ShapeError(f"jvp: tangent {i} has shape {t.shape}, its primal {v.shape}")
+    nodes = [t._node() for t in leaves]
+    found = autodiff.jvp(nodes, variables, [autodiff.conform(t._node(), v) for t, v in zip(given, variables, strict=True)])
+    moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
+    return (optree.tree_unflatten(tree, [_release(n, t, outer) for n, t in zip(nodes, leaves, strict=True)]),
+            optree.tree_unflatten(tree, [_release(g, t, outer) for g, t in zip(moved, leaves, strict=True)]))
+
+
+@public("jacobian", "jacrev", method=False)
+def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """A function that returns d fn / d argument: shape (*output.shape, *argument.shape). One reverse walk per output element."""
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
+        new, flat, _ = _substitute("jacobian", args, [argnums])
+        outer = state.grad
+        with enable_grad():
+            out = fn(*new, **kwargs)
+        if not isinstance(out, Tensor) or len(flat[0]) != 1:
+            raise AutogradError("jacobian: the function must take and return one tensor (per argnums)")
+        node, variable = out._node(), flat[0][0]._node()
+        rows = []
+        for k in range(node.aval.size):
+            g, = autodiff.vjp([node], [variable], [_basis(node, k)])
+            rows.append(g if g is not None else autodiff.zeros_like(variable))
+        return _release(_stacked(rows, (*node.shape, *variable.shape), variable), out, outer)
+
+    return wrapped
+
+
+def _basis(like: Node, k: int) -> Node:
+    """One at flat position k, zeros elsewhere."""
+    size = like.aval.size
+    return reshape(cast(iota((size,), 0).eq(as_node(k)), like.dtype), like.shape)
+
+
+def _stacked(rows: list[Node], shape: tuple[int, ...], like: Node) -> Node:
+    if not rows:
+        return expand(const(0, like.dtype), shape)
+    return reshape(concat([reshape(r, (1, *r.shape)) for r in rows], 0), shape)
+
+
+@public("jacfwd", method=False)
+def jacfwd(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """A function that returns d fn / d argument, as `jacobian`, by one forward walk per element of the argument."""
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
+        new, flat, _ = _substitute("jacfwd", args, [argnums])
+        outer = state.grad
+        with enable_grad():
+            out = fn(*new, **kwargs)
+        node, variable = out._node(), flat[0][0]._node()
+        columns = []
+        for k in range(variable.aval.size):
+            g, = autodiff.jvp([node], [variable], [_basis(variable, k)])
+            columns.append(g if g is not None else autodiff.zeros_like(node))
+        n = len(node.shape)
+        stacked = _stacked(columns, (len(columns), *node.shape), node)
+        moved = permute(stacked, (*range(1, n + 1), 0))
+        return _release(reshape(moved, (*node.shape, *variable.shape)), out, outer)
+
+    return wrapped
+
+
+@public("hessian", method=False)
+def hessian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """A function that returns the matrix of second derivatives: shape (*argument.shape, *argument.shape)."""
+    return jacfwd(grad(fn, argnums), argnums)
+
+
+@public("hvp", method=False)
+def hvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """(gradient of fn with respect to the first primal, Hessian times tangent), forward over reverse."""
+    return jvp(grad(fn), primals, tangents)
