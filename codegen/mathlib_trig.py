@@ -82,7 +82,8 @@ TG T tg_turn(T x, T *tail, I *quadrant) {       // x = result + tail + quadrant 
 }"""
 
 _ROWS = ",\n    ".join(", ".join(piece.hex() for piece in row) for row in turn_pieces_double())
-TABLES = {"tg_turn_table": f"__constant double tg_turn_table[{4 * 32}] = {{   // 1/(2 pi), four doubles for every 32 binades\n    {_ROWS}}};"}
+_COMMENT = "// 1/(2 pi), four doubles for every 32 binades"
+TABLES = {"tg_turn_table": f"__constant double tg_turn_table[{4 * 32}] = {{   {_COMMENT}\n    {_ROWS}}};"}
 
 TEXTS: dict[str, Text] = {
     "tg_turn": (_REDUCE_FLOAT, _REDUCE_DOUBLE),
