@@ -22,7 +22,10 @@ BINARY: dict[str, Callable[..., Array]] = {"pow": np.power, "atan2": np.arctan2,
                                            "tg_max": np.maximum, "copysign": np.copysign}
 UNARY: dict[str, Callable[..., Array]] = {
     name: getattr(np, name)
-    for name in ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil", "trunc", "rint", "fabs"]
+    for name in [
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "cbrt", "sin", "cos",
+        "tan", "sinh", "cosh", "tanh", "floor", "ceil", "trunc", "rint", "fabs",
+    ]
 }
 UNARY |= {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
