@@ -1,6 +1,23 @@
-"""The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, convolution,
+"""The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, convolution, windows,
 sorting, random bits. Functions composed of them: pointwise, shaping, statistics, linalg, neural, losses."""
 
-from tracegrad.ops import contraction, elementwise, movement, pointwise, reduction
+from tracegrad.ops import (
+    contraction,
+    convolution,
+    elementwise,
+    indexing,
+    linalg,
+    losses,
+    movement,
+    neural,
+    pointwise,
+    random_bits,
+    reduction,
+    shaping,
+    sorting,
+    statistics,
+    windows,
+)
 
-__all__ = ["contraction", "elementwise", "movement", "pointwise", "reduction"]
+__all__ = ["contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "movement", "neural", "pointwise",
+           "random_bits", "reduction", "shaping", "sorting", "statistics", "windows"]

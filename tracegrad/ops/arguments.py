@@ -1,0 +1,110 @@
+"""How composed functions take their arguments: `on_nodes`, and the checks of dims and sizes that they share.
+
+A composed function is written over Nodes. `on_nodes` lets it be called with Tensors: it hands their nodes to the function and wraps
+what comes back, so that one composed function costs one wrapping however many primitives it is made of. It also accepts numpy's
+names for two arguments (`axis` for `dim`, `keepdims` for `keepdim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from math import prod
+from operator import index
+from typing import Any, TypeVar
+
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from tracegrad.ir import Node
+from tracegrad.operators import Operators
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+
+
+def on_nodes(fn: F) -> F:
+    """Decorator: `fn`, written over Nodes, also takes Tensors (alone or in lists and tuples) and then returns Tensors."""
+    name = fn.__name__.rstrip("_")
+
+    @wraps(fn)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        like: Any = None
+        seen = False
+
+        def plain(a: Any) -> Any:
+            nonlocal like, seen
+            if isinstance(a, Node):
+                seen = True
+                return a
+            if isinstance(a, Operators):
+                like, seen = a, True
+                return a._node()
+            if type(a) in (list, tuple):
+                return type(a)([plain(b) for b in a])
+            return a
+
+        plain_args = [plain(a) for a in args]
+        if kwargs:
+            kwargs = {_NUMPY_NAMES.get(k, k): plain(v) for k, v in kwargs.items()}
+        if not seen:
+            first = args[0] if args else None
+            raise DTypeError(f"{name}: expected a Tensor, got {type(first).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+        result = fn(*plain_args, **kwargs)
+        return result if like is None else _wrapped(like, result)
+
+    return entry  # type: ignore[return-value]
+
+
+def _wrapped(like: Any, result: Any) -> Any:
+    if isinstance(result, Node):
+        return like._wrap(result)
+    if isinstance(result, (tuple, list)):
+        parts = [_wrapped(like, r) for r in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+    return result
+
+
+def one_dim(name: str, dim: Any, ndim: int) -> int:
+    """`dim` counted from the front; dims 0 and -1 of a 0-d tensor are allowed, as in torch."""
+    try:
+        d = index(dim)
+    except TypeError:
+        raise ArgumentError(f"{name}: dim must be an integer, got {dim!r}") from None
+    n = ndim or 1
+    if not -n <= d < n:
+        raise IndexOutOfRange(f"{name}: dim {d} is out of range for a tensor of {ndim} dimensions; use {-n} to {n - 1}")
+    return d % n
+
+
+def some_dims(name: str, dim: Any, ndim: int) -> tuple[int, ...]:
+    """The sorted dims that `dim` (None or empty: all; an integer; a sequence) names; none for a 0-d tensor."""
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(ndim))
+    dims = [one_dim(name, d, ndim) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))]
+    if len(set(dims)) != len(dims):
+        raise ArgumentError(f"{name}: dim {dim} names a dimension twice")
+    return tuple(sorted(dims)) if ndim else ()
+
+
+def sizes_of(name: str, sizes: Sequence[Any]) -> tuple[int, ...]:
+    """The integers of f(2, 3) and of f((2, 3)) alike."""
+    if len(sizes) == 1 and not hasattr(sizes[0], "__index__"):
+        sizes = sizes[0]
+    try:
+        return tuple(index(n) for n in sizes)
+    except TypeError:
+        raise ArgumentError(f"{name}: sizes and dims must be integers, got {sizes!r}") from None
+
+
+def inferred(name: str, shape: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """`sizes` with its one -1 replaced so that it holds as many elements as `shape`."""
+    total = prod(shape)
+    if -1 in sizes:
+        known = prod(n for n in sizes if n != -1)
+        if sizes.count(-1) > 1:
+            raise ShapeError(f"{name}: only one size can be -1, got {sizes}")
+        if known <= 0 or total % known:
+            raise ShapeError(f"{name}: {shape} has {total} elements, which {sizes} cannot hold for any size in place of -1")
+        sizes = tuple(total // known if n == -1 else n for n in sizes)
+    if prod(sizes) != total or any(n < 0 for n in sizes):
+        raise ShapeError(f"{name}: {shape} has {total} elements, {sizes} has {prod(sizes)}")
+    return sizes

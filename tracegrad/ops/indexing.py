@@ -1,0 +1,555 @@
+"""Indexing: the primitives Take, ScatterAdd and ScatterSet, what torch makes of them (gather, embedding, ...), `getitem` and `setitem`.
+
+The three primitives work on whole rows of the first dimension; everything else brings its indices into that form by movement ops and
+index arithmetic. Indices that are known now (lists, numpy arrays) are checked at once; those that only the device knows
+are clamped to the valid range by all three (a kernel cannot raise), negative ones counting from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from operator import index as to_int
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
+from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, cast, common_dtype, const, iota
+from tracegrad.ir import Aval, Node
+from tracegrad.operators import PUBLIC, Operators, functional, public
+from tracegrad.ops import movement as mv
+from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.elementwise import where
+from tracegrad.ops.pointwise import eq, lt
+from tracegrad.ops.shaping import cat, full_like_shape, movedim
+
+Array = Any      # a Node or a Tensor
+
+
+# -------------------------------------------------------------------------------------------------------------- primitives
+
+
+def _check_rows(name: str, x: Aval, index: Aval) -> None:
+    if not x.shape or index.dtype.kind not in "iu":
+        raise ShapeError(f"{name}: takes a tensor of at least one dimension and integer indices, got {x} and {index}")
+    if x.shape[0] == 0 and index.size:
+        raise IndexOutOfRange(f"{name}: {index.size} indices into an empty dimension of {x.shape}")
+
+
+class Take(Primitive):
+    """x (N, *rest) at index (*I, integers): (*I, *rest). Indices are clamped to [0, N)."""
+    name, family, expensive = "take", "gather", True
+    cases = [(((5,), np.array([4, 0, 0])), {}), (((3, 2), np.array([[2, 1], [1, 1]])), {}), (((3, 2), np.array(1)), {}),
+             (((0, 2), np.zeros((0,), np.int64)), {})]
+
+    def aval(self, x, index):
+        _check_rows("take", x, index)
+        return Aval(index.shape + x.shape[1:], x.dtype)
+
+    def numpy(self, x, index):
+        return x[np.clip(index, 0, max(0, len(x) - 1))]
+
+    def vjp(self, ct, y, x, index): return scatter_rows("scatter_add", full_like_shape(x.shape, 0, ct.dtype), index, ct), None
+
+
+class ScatterAdd(Primitive):
+    """base (N, *rest) with src (*I, *rest) added to the rows that index (*I) names; in index order, so deterministic."""
+    name, family, expensive = "scatter_add", "scatter", True
+    cases = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}), (((3, 2), np.array(1), (2,)), {})]
+
+    def aval(self, base, index, src):
+        _check_rows("scatter_add", base, index)
+        if src.shape != index.shape + base.shape[1:] or src.dtype != base.dtype:
+            raise ShapeError(f"scatter_add: source {src} must be {base.dtype}{[*index.shape, *base.shape[1:]]} for base {base} and index {index}")
+        return base
+
+    def numpy(self, base, index, src):
+        out = np.array(base)
+        np.add.at(out, np.clip(index, 0, max(0, len(out) - 1)).reshape(-1), src.reshape(-1, *out.shape[1:]))
+        return out
+
+    def vjp(self, ct, y, base, index, src): return ct, None, take_rows(ct, index)
+
+
+class ScatterSet(Primitive):
+    """base (N, *rest) with the rows that index (*I) names replaced by src (*I, *rest); of equal indices the last wins."""
+    name, family, expensive = "scatter_set", "scatter", True
+    cases = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}), (((3, 2), np.array(1), (2,)), {})]
+
+    def aval(self, base, index, src):
+        _check_rows("scatter_set", base, index)
+        if src.shape != index.shape + base.shape[1:] or src.dtype != base.dtype:
+            raise ShapeError(f"scatter_set: source {src} must be {base.dtype}{[*index.shape, *base.shape[1:]]} for base {base} and index {index}")
+        return base
+
+    def numpy(self, base, index, src):
+        out = np.array(base)
+        flat = np.clip(index, 0, max(0, len(out) - 1)).reshape(-1)
+        last = {int(row): k for k, row in enumerate(flat)}
+        rows = np.fromiter(last.keys(), np.int64, len(last))
+        out[rows] = src.reshape(-1, *out.shape[1:])[np.fromiter(last.values(), np.int64, len(last))]
+        return out
+
+    def vjp(self, ct, y, base, index, src):
+        kept = scatter_rows("scatter_set", ct, index, full_like_shape(src.shape, 0, ct.dtype))
+        # Which writes survived: write each write's number, and see who reads back its own.
+        order = mv.reshape(iota((prod(index.shape),), 0, dtypes.int32), index.shape)
+        winners = eq(take_rows(scatter_rows("scatter_set", full_like_shape(base.shape[:1], -1, dtypes.int32), index, order), index), order)
+        winners = mv.reshape(winners, (*index.shape, *[1] * (base.ndim - 1)))
+        return kept, None, where(winners, take_rows(ct, index), const(0, ct.dtype))
+
+
+def take_rows(x: Node, index: Node) -> Node:
+    """The rows of x that index names; indices are in range."""
+    return bind(REGISTRY["take"], (x, index), {})
+
+
+def scatter_rows(primitive: str, base: Node, index: Node, src: Node) -> Node:
+    """scatter_add or scatter_set of whole rows; indices are in range."""
+    return bind(REGISTRY[primitive], (base, index, src), {})
+
+
+def _wrapped(name: str, index: Node, n: int) -> Node:
+    """An index node with negative values counted from the end of a dimension of n."""
+    if index.dtype.kind not in "iu":
+        raise DTypeError(f"{name}: an index must hold integers, got {index.dtype}; use index.long()")
+    if index.dtype not in (dtypes.int32, dtypes.int64):
+        index = cast(index, dtypes.int64)
+    if index.fn is REGISTRY["iota"]:
+        return index
+    return where(lt(index, const(0, index.dtype)), index + n, index)
+
+
+# ------------------------------------------------------------------------------------------------------- torch's functions
+
+
+def _linear(name: str, shape: tuple[int, ...], d: int, index: Node) -> Node:
+    """For each element of index (which stands in place d of a multi-index), its place in a flattened tensor of `shape`."""
+    if index.ndim != len(shape):
+        raise ShapeError(f"{name}: index {index.shape} must have as many dimensions as the input {shape}; see take_along_dim for broadcasting")
+    if any(i > n for k, (i, n) in enumerate(zip(index.shape, shape, strict=True)) if k != d):
+        raise ShapeError(f"{name}: index {index.shape} is larger than the input {shape} beyond dimension {d}")
+    out = _wrapped(name, index, shape[d]) * prod(shape[d + 1:])
+    for k, n in enumerate(index.shape):
+        if k != d and n > 1:
+            out = out + iota(index.shape, k, out.dtype) * prod(shape[k + 1:])
+    return out
+
+
+def _flat(x: Node) -> Node:
+    return mv.reshape(x, (prod(x.shape),))
+
+
+@public("gather")
+@on_nodes
+def gather(input: Array, dim: int, index: Array) -> Array:
+    """out[i][j][k] = input[index[i][j][k]][j][k] (for dim 0): the shape of index."""
+    if not input.ndim:
+        return mv.expand(input, index.shape)
+    d = one_dim("gather", dim, input.ndim)
+    return take_rows(_flat(input), _linear("gather", input.shape, d, index))
+
+
+@public("take_along_dim", "take_along_axis")
+@on_nodes
+def take_along_dim(input: Array, indices: Array, dim: int | None = None) -> Array:
+    """gather, with input and indices broadcast beyond dim; dim None: both are flattened."""
+    if dim is None:
+        return gather(_flat(input), 0, _flat(indices))
+    d = one_dim("take_along_dim", dim, input.ndim)
+    if indices.ndim != input.ndim:
+        raise ShapeError(f"take_along_dim: indices {indices.shape} must have as many dimensions as the input {input.shape}")
+    shape = broadcast_shapes("take_along_dim", [(*s[:d], 1, *s[d + 1:]) for s in (input.shape, indices.shape)])
+    x = mv.expand(input, (*shape[:d], input.shape[d], *shape[d + 1:]))
+    return gather(x, d, mv.expand(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
+
+
+@public("take")
+@on_nodes
+def take(input: Array, index: Array) -> Array:
+    """The elements of the flattened input at index: the shape of index."""
+    return take_rows(_flat(input), _wrapped("take", index, prod(input.shape)))
+
+
+@public("scatter_add")
+@on_nodes
+def scatter_add(input: Array, dim: int, index: Array, src: Array) -> Array:
+    """input with src[i][j][k] added at [index[i][j][k]][j][k] (for dim 0). Sums in index order: deterministic."""
+    return _scatter("scatter_add", "scatter_add", input, dim, index, src)
+
+
+@public("scatter")
+@on_nodes
+def scatter(input: Array, dim: int, index: Array, src: Array = None, *, value: Any = None, reduce: str | None = None) -> Array:
+    """input with src[i][j][k] (or one value) put at [index[i][j][k]][j][k] (for dim 0); the last of several wins. reduce="add" adds."""
+    if reduce not in (None, "add"):
+        raise ArgumentError(f"scatter: reduce must be None or 'add', got {reduce!r}")
+    source = value if src is None else src
+    return _scatter("scatter", "scatter_set" if reduce is None else "scatter_add", input, dim, index, source)
+
+
+def _scatter(name: str, primitive: str, x: Node, dim: int, index: Node, src: Any) -> Node:
+    d = one_dim(name, dim, x.ndim)
+    if isinstance(src, Node) and src.ndim:
+        if src.ndim != index.ndim or any(i > s for i, s in zip(index.shape, src.shape, strict=True)):
+            raise ShapeError(f"{name}: source {src.shape} must be at least as large as index {index.shape} in every dimension")
+        if src.dtype != x.dtype:
+            raise DTypeError(f"{name}: source {src.dtype} and input {x.dtype} must have one dtype; cast one of them")
+        src = mv.slice_(src, (0,) * src.ndim, index.shape, (1,) * src.ndim)
+    else:
+        src = mv.expand(cast(src, x.dtype) if isinstance(src, Node) else const(src, x.dtype), index.shape)
+    if not x.ndim:
+        return mv.reshape(scatter_rows(primitive, mv.reshape(x, (1,)), mv.reshape(index, (1,)), mv.reshape(src, (1,))), ())
+    lines = _linear(name, x.shape, d, index)
+    return mv.reshape(scatter_rows(primitive, _flat(x), _flat(lines), _flat(src)), x.shape)
+
+
+@public("index_select")
+@on_nodes
+def index_select(input: Array, dim: int, index: Array) -> Array:
+    """The slices of input along dim that index (1-d) names, in its order."""
+    d, rows, moved = _rows("index_select", input, dim, index)
+    return _back(take_rows(moved, rows), d)
+
+
+@public("index_add")
+@on_nodes
+def index_add(input: Array, dim: int, index: Array, source: Array, *, alpha: float = 1) -> Array:
+    """input with the slices of source (times alpha) added to the slices along dim that index (1-d) names."""
+    d, rows, moved = _rows("index_add", input, dim, index)
+    src = movedim(cast(source if alpha == 1 else source * alpha, input.dtype), d, 0)
+    return _back(scatter_rows("scatter_add", moved, rows, src), d)
+
+
+@public("index_copy")
+@on_nodes
+def index_copy(input: Array, dim: int, index: Array, source: Array) -> Array:
+    """input with the slices along dim that index (1-d) names replaced by those of source."""
+    d, rows, moved = _rows("index_copy", input, dim, index)
+    return _back(scatter_rows("scatter_set", moved, rows, movedim(cast(source, input.dtype), d, 0)), d)
+
+
+def _rows(name: str, x: Node, dim: int, index: Any) -> tuple[int, Node, Node]:
+    if not isinstance(index, Node) or index.ndim > 1:
+        raise ShapeError(f"{name}: index must be a 1-d tensor, got {getattr(index, 'shape', type(index).__name__)}")
+    d = one_dim(name, dim, x.ndim)
+    x = x if x.ndim else mv.reshape(x, (1,))
+    rows = _wrapped(name, index if index.ndim else mv.reshape(index, (1,)), x.shape[d])
+    return d, rows, movedim(x, d, 0)
+
+
+def _back(y: Node, d: int) -> Node:
+    return movedim(y, 0, d)
+
+
+@public("masked_fill")
+@on_nodes
+def masked_fill(input: Array, mask: Array, value: Any) -> Array:
+    """value (a scalar or 0-d tensor) where mask (bool, broadcast) holds, else input."""
+    if mask.dtype != dtypes.bool_:
+        raise DTypeError(f"masked_fill: the mask must be bool, got {mask.dtype}; use mask.bool()")
+    return where(mask, cast(value, input.dtype) if isinstance(value, Node) else const(value, input.dtype), input)
+
+
+@public("masked_select")
+def masked_select(input: Array, mask: Array) -> Array:
+    """The elements where mask holds, as a vector. Its length depends on values: not inside @trace."""
+    shape = broadcast_shapes("masked_select", [input.shape, mask.shape])
+    return input.expand(shape)[mask.expand(shape)]
+
+
+@functional
+@on_nodes
+def embedding(input: Array, weight: Array, padding_idx: int | None = None) -> Array:
+    """Rows of weight (V, D) for integers input (*): (*, D). padding_idx: that row gets no gradient.
+
+    An index outside [-V, V) is clamped, not reported: it is only known on the device.
+    """
+    if weight.ndim != 2:
+        raise ShapeError(f"embedding: weight must be (number of rows, size), got {weight.shape}")
+    n = weight.shape[0]
+    rows = _wrapped("embedding", input, n)
+    y = take_rows(weight, rows)
+    if padding_idx is None:
+        return y
+    if not -n <= padding_idx < n:
+        raise IndexOutOfRange(f"embedding: padding_idx {padding_idx} is out of range for {n} rows")
+    padding = mv.reshape(eq(rows, padding_idx % n), (*rows.shape, 1))
+    return where(padding, bind(REGISTRY["detach"], (y,), {}), y)
+
+
+@public("one_hot", functional=True, method=False)
+@on_nodes
+def one_hot(input: Array, num_classes: int = -1) -> Array:
+    """int64 (*, num_classes) with a 1 at each integer of input (*). num_classes must be given: inferring it would read the values."""
+    if num_classes <= 0:
+        raise ArgumentError("one_hot: num_classes must be given and positive (it would otherwise depend on the values)")
+    if input.dtype.kind not in "iu":
+        raise DTypeError(f"one_hot: takes integers, got {input.dtype}; use x.long()")
+    hit = eq(iota((*input.shape, num_classes), input.ndim, input.dtype), mv.reshape(input, (*input.shape, 1)))
+    return cast(hit, dtypes.int64)
+
+
+# ------------------------------------------------------------------------------------------------------------ x[key]
+
+
+def is_basic(key: Any) -> bool:
+    """Whether a key holds only ints, slices, None and Ellipsis: the result is then a view."""
+    items = key if isinstance(key, tuple) else (key,)
+    return all(k is None or k is Ellipsis or isinstance(k, slice) or (isinstance(k, (int, np.integer)) and not isinstance(k, (bool, np.bool_)))
+               for k in items)
+
+
+def expand_mask(key: Any, masks: Sequence[Any] = ()) -> tuple[Any, ...]:
+    """The key with each boolean mask replaced by its nonzero index arrays. masks: the values of the masks that are tensors, in order."""
+    out: list[Any] = []
+    known = iter(masks)
+    for k in key if isinstance(key, tuple) else (key,):
+        if isinstance(k, Operators) and k.dtype == dtypes.bool_:
+            k = next(known)
+        if isinstance(k, (list, np.ndarray)) and np.asarray(k).dtype == np.bool_:
+            out.extend(_Mask(indices, np.shape(k), axis) for axis, indices in enumerate(np.nonzero(np.asarray(k))))
+        else:
+            out.append(k)
+    return tuple(out)
+
+
+class _Mask:
+    """One of the index arrays that a boolean mask became; remembers the mask's shape to check it."""
+
+    def __init__(self, indices: Any, shape: tuple[int, ...], axis: int) -> None:
+        self.indices, self.shape, self.axis = indices, shape, axis
+
+
+class _Key:
+    """A key, taken apart for a tensor of `shape`: per dimension a slice, then reversals, dropped and new dimensions, then index arrays.
+
+    As in torch, integers are taken first and do not count as index arrays: x[0, :, rows] is x[0][:, rows] (numpy differs).
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], key: Any) -> None:
+        items = list(expand_mask(key))
+        used = sum(1 for k in items if k is not None and k is not Ellipsis and not isinstance(k, (bool, np.bool_)))
+        if used > len(shape):
+            raise IndexOutOfRange(f"{name}: {used} indices for a tensor of {len(shape)} dimensions, shape {shape}")
+        dots = [i for i, k in enumerate(items) if k is Ellipsis]
+        if len(dots) > 1:
+            raise ArgumentError(f"{name}: at most one '...' in an index")
+        at = dots[0] if dots else len(items)
+        items[at:at + 1] = [slice(None)] * (len(shape) - used)
+        self.start: list[int] = []
+        self.stop: list[int] = []
+        self.step: list[int] = []
+        self.flips: list[int] = []
+        self.shape: list[int] = []               # after the basic part
+        self.arrays: list[tuple[int, Any]] = []  # (dimension after the basic part, index array or node)
+        for k in items:
+            if k is None or k is True:
+                self.shape.append(1)
+            elif isinstance(k, (bool, np.bool_)):
+                raise ArgumentError(f"{name}: the index False selects nothing; use x[None][:0]")
+            else:
+                self._dimension(name, shape, k)
+        self.basic = all(s == 1 and a == 0 and b == n for a, b, s, n in zip(self.start, self.stop, self.step, shape, strict=True)) \
+            and not self.flips and tuple(self.shape) == shape
+
+    def _dimension(self, name: str, shape: tuple[int, ...], k: Any) -> None:
+        d = len(self.start)
+        n = shape[d]
+        if isinstance(k, slice):
+            try:
+                a, b, s = k.indices(n)
+            except (TypeError, ValueError) as error:
+                raise ArgumentError(f"{name}: bad slice {k}: {error}") from None
+            count = len(range(a, b, s))
+            if s < 0:
+                self.flips.append(d)
+                a, s = a + (count - 1) * s, -s
+            self._slice(a if count else 0, (a + (count - 1) * s + 1) if count else 0, s)
+            self.shape.append(count)
+            return
+        if not isinstance(k, (list, np.ndarray, Node, _Mask)):
+            try:
+                i = to_int(k)
+            except TypeError:
+                raise ArgumentError(f"{name}: an index must be integers, slices, None, '...', or tensors or lists of integers or bools, "
+                                    f"got {type(k).__name__}") from None
+            if not -n <= i < n:
+                raise IndexOutOfRange(f"{name}: index {i} is out of range for dimension {d} of shape {shape}")
+            self._slice(i % n, i % n + 1, 1)
+            return
+        if isinstance(k, _Mask):
+            if k.shape[k.axis] != n:
+                raise ShapeError(f"{name}: a boolean mask of shape {k.shape} does not fit dimension {d} of shape {shape}")
+            k = k.indices
+        elif isinstance(k, Node):
+            if k.dtype == dtypes.bool_:
+                raise TraceError(f"{name}: the shape of a tensor indexed by a boolean mask depends on values, which are not known here; "
+                                 "use tg.where(mask, x, 0), or masked_fill")
+            k = _wrapped(name, k, n)
+        else:
+            k = _checked(name, k, n, d, shape)
+        self.arrays.append((len(self.shape), k))
+        self._slice(0, n, 1)
+        self.shape.append(n)
+
+    def _slice(self, start: int, stop: int, step: int) -> None:
+        self.start.append(start)
+        self.stop.append(stop)
+        self.step.append(step)
+
+    def sliced(self, x: Node) -> Node:
+        """x after the basic part."""
+        x = mv.slice_(x, tuple(self.start), tuple(self.stop), tuple(self.step))
+        return mv.reshape(mv.flip(x, tuple(self.flips)), tuple(self.shape))
+
+    def put(self, x: Node, value: Node) -> Node:
+        """x with its basic part replaced by value."""
+        inner = tuple(len(range(a, b, s)) for a, b, s in zip(self.start, self.stop, self.step, strict=True))
+        return put_slice(x, mv.flip(mv.reshape(value, inner), tuple(self.flips)), tuple(self.start), tuple(self.step))
+
+    def lines(self, constant: Any) -> tuple[Node, list[int], int]:
+        """(rows of the tensor with the indexed dimensions in front and flattened, those dimensions, where the result puts the index's)."""
+        dims = [d for d, _ in self.arrays]
+        nodes = [constant(k) if isinstance(k, np.ndarray) else k for _, k in self.arrays]
+        nodes = common_dtype(nodes)
+        shape = broadcast_shapes("index", [k.shape for k in nodes])
+        sizes = [self.shape[d] for d in dims]
+        rows = None
+        for i, k in enumerate(nodes):
+            scale = prod(sizes[i + 1:])
+            part = k if scale == 1 else k * scale
+            rows = part if rows is None else rows + part
+        adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+        return mv.expand(rows, shape), dims, dims[0] if adjacent else 0     # type: ignore[arg-type]
+
+
+def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> Any:
+    """Indices that are known now, as a numpy array of int64 in [0, n)."""
+    array = np.asarray(values)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise DTypeError(f"{name}: an index must hold integers or bools, got {array.dtype}")
+    if array.size and not (-n <= array.min() and array.max() < n):
+        bad = array.min() if array.min() < -n else array.max()
+        raise IndexOutOfRange(f"{name}: index {bad} is out of range for dimension {d} of shape {shape}")
+    return np.where(array < 0, array + n, array).astype(np.int64)
+
+
+def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int]) -> Node:
+    """x with x[start::step] (as many elements as value has) replaced by value: padding and a select, which fuse."""
+    if value.shape == x.shape or not value.aval.size:
+        return value if value.shape == x.shape else x
+    high = tuple(n - (a + (m - 1) * s + 1) for n, m, a, s in zip(x.shape, value.shape, start, step, strict=True))
+    whole = [m == n for m, n in zip(value.shape, x.shape, strict=True)]
+    inside = full_like_shape(tuple(1 if w else m for w, m in zip(whole, value.shape, strict=True)), True, dtypes.bool_)
+    gaps = tuple(s - 1 if m > 1 else 0 for s, m in zip(step, value.shape, strict=True))
+    inside = mv.pad(inside, tuple(start), high, gaps, False)
+    return where(inside, mv.pad(value, tuple(start), high, gaps, 0), x)
+
+
+def _constants(x: Any) -> Any:
+    """How to make an operand of an index array that is known now: a tensor on x's device, or for nodes a concatenation of literals."""
+    def literal(k: Any) -> Node:
+        if k.size == 0:
+            return full_like_shape(k.shape, 0, dtypes.int64)
+        return mv.reshape(cat([mv.reshape(const(int(v), dtypes.int64), (1,)) for v in k.reshape(-1)]), k.shape)
+
+    if isinstance(x, Node):
+        return literal
+    return lambda k: PUBLIC["tensor"](k.tolist(), dtype=dtypes.int64, device=x.device)._node() if k.size > 4 else literal(k)
+
+
+def getitem(x: Array, key: Any) -> Array:
+    """x[key]: ints, slices (any step), None, Ellipsis; integer lists, arrays and tensors, which broadcast together; masks whose values are
+
+    known (lists, numpy arrays). Raises IndexOutOfRange, and TraceError for a mask that only the device knows.
+    """
+    return _getitem(x, key, _constants(x))
+
+
+@on_nodes
+def _getitem(x: Node, key: Any, constant: Any) -> Node:
+    parts = _Key("getitem", x.shape, key)
+    view = parts.sliced(x)
+    if not parts.arrays:
+        return view
+    rows, dims, place = parts.lines(constant)
+    y = take_rows(_in_front(view, dims), rows)
+    return movedim(y, tuple(range(rows.ndim)), tuple(range(place, place + rows.ndim)))
+
+
+def _in_front(x: Node, dims: list[int]) -> Node:
+    """x with `dims` moved to the front and made one."""
+    rest = [d for d in range(x.ndim) if d not in dims]
+    moved = mv.permute(x, (*dims, *rest))
+    return mv.reshape(moved, (prod(x.shape[d] for d in dims), *(x.shape[d] for d in rest)))
+
+
+def setitem(x: Array, key: Any, value: Any) -> Array:
+    """What x becomes by x[key] = value, as a new array; value is broadcast and cast to x's dtype.
+
+    A boolean mask needs no values: it is a select. (Where the value holds one element per hit, their number cannot be checked.)
+    Of equal indices the last wins.
+    """
+    return _setitem(x, key, value, _constants(x))
+
+
+@on_nodes
+def _setitem(x: Node, key: Any, value: Any, constant: Any) -> Node:
+    value = cast(value, x.dtype) if isinstance(value, Node) else const(value, x.dtype)
+    items = key if isinstance(key, tuple) else (key,)
+    masks = [i for i, k in enumerate(items) if isinstance(k, Node) and k.dtype == dtypes.bool_]
+    if masks:
+        return _put_where(x, items, masks, value)
+    parts = _Key("setitem", x.shape, key)
+    view = parts.sliced(x)
+    if not parts.arrays:
+        return parts.put(x, _broadcast(value, view.shape))
+    rows, dims, place = parts.lines(constant)
+    front = _in_front(view, dims)
+    shape = list(front.shape[1:])
+    shape[place:place] = rows.shape
+    value = movedim(_broadcast(value, tuple(shape)), tuple(range(place, place + rows.ndim)), tuple(range(rows.ndim)))
+    front = scatter_rows("scatter_set", front, rows, value)
+    order = (*dims, *(d for d in range(view.ndim) if d not in dims))
+    return parts.put(x, mv.permute(mv.reshape(front, tuple(view.shape[d] for d in order)), mv.inverse(order)))
+
+
+def _broadcast(value: Node, shape: tuple[int, ...]) -> Node:
+    while value.ndim > len(shape) and value.shape[0] == 1:
+        value = mv.reshape(value, value.shape[1:])
+    if value.ndim > len(shape) or any(a not in (1, b) for a, b in zip(reversed(value.shape), reversed(shape), strict=False)):
+        raise ShapeError(f"setitem: a value of shape {value.shape} cannot be broadcast to the indexed part, {shape}")
+    return mv.expand(value, shape)
+
+
+def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> Node:
+    """x[mask] = value without looking at the mask: the mask may stand behind whole slices, and before them or '...'."""
+    i = masks[0]
+    others = [k for j, k in enumerate(items) if j != i]
+    if len(masks) > 1 or any(k is not Ellipsis and k != slice(None) for k in others) or Ellipsis in items[:i]:
+        raise TraceError("setitem: a boolean mask together with other indices needs its values; use tg.where, or index in two steps")
+    mask = items[i]
+    if x.shape[i:i + mask.ndim] != mask.shape:
+        raise ShapeError(f"setitem: a mask of shape {mask.shape} does not fit dimensions {i} to {i + mask.ndim - 1} of {x.shape}")
+    rest = x.shape[i + mask.ndim:]
+    condition = mv.reshape(mask, (*mask.shape, *[1] * len(rest)))
+    if i == 0 and value.ndim == 1 + len(rest) and value.shape[0] != 1:
+        if value.shape[0] == 0:
+            return x
+        hit = mv.reshape(mask, (prod(mask.shape),))
+        place = bind(REGISTRY["cumsum"], (cast(hit, dtypes.int64),), {"dim": 0}) - 1
+        value = mv.reshape(take_rows(_broadcast(value, (value.shape[0], *rest)), place), x.shape)
+    elif value.ndim > len(rest):
+        if any(n != 1 for n in value.shape[:value.ndim - len(rest)]):
+            raise ShapeError(f"setitem: a value of shape {value.shape} for a mask of shape {mask.shape}: give a scalar, something that "
+                             f"broadcasts to {rest}, one element per hit, or use tg.where(mask, value, x) for a value of x's shape")
+        value = mv.reshape(value, value.shape[value.ndim - len(rest):])
+    return where(condition, value, x)
+
+
+Operators.__getitem__ = getitem  # type: ignore[attr-defined]

@@ -1,0 +1,330 @@
+"""Products: matmul and its relatives, einsum, linear, tensordot. All lower to permute, reshape, matmul and sum.
+
+Dtypes are promoted; ShapeError tells which sizes do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.function import broadcast_shapes, common_dtype
+from tracegrad.ir import Node
+from tracegrad.operators import method, Operators, functional, public
+from tracegrad.ops import contraction
+from tracegrad.ops import movement as mv
+from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.reduction import total
+from tracegrad.ops.shaping import diagonal
+
+Array = Any      # a Node or a Tensor
+
+
+def _product(a: Node, b: Node) -> Node:
+    """(*B, M, K) times (*B, K, N); bools are refused and tiny integers keep their dtype, as in torch."""
+    return contraction.matmul(a, b)
+
+
+def _operands(name: str, *xs: Any) -> list[Node]:
+    for x in xs:
+        if not isinstance(x, Node):
+            raise DTypeError(f"{name}: expected Tensors, got {type(x).__name__}; use tg.tensor(...) for arrays and lists")
+    out = common_dtype(xs)
+    if out[0].dtype == dtypes.bool_:
+        raise DTypeError(f"{name}: does not take bools; cast first, for example x.to(tg.float32)")
+    return out
+
+
+# --------------------------------------------------------------------------------------------------------------- products
+
+
+@public("matmul")
+@on_nodes
+def matmul(input: Array, other: Array) -> Array:
+    """The matrix product, by the ranks: vector·vector is a dot product, matrix·vector and vector·matrix drop the missing dimension,
+
+    and leading (batch) dimensions broadcast together.
+    """
+    a, b = _operands("matmul", input, other)
+    if not a.ndim or not b.ndim:
+        raise ShapeError(f"matmul: takes at least 1-d tensors, got {input.shape} and {other.shape}; use * for scalars")
+    left, right = a.ndim == 1, b.ndim == 1
+    a = mv.reshape(a, (1, *a.shape)) if left else a
+    b = mv.reshape(b, (*b.shape, 1)) if right else b
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(f"matmul: {tuple(input.shape)} and {tuple(other.shape)} do not fit: the last size of the first ({a.shape[-1]}) must equal "
+                         f"the {'only' if right else 'last but one'} size of the second ({b.shape[-2]}); transpose one of them")
+    y = _batched(a, b)
+    shape = y.shape
+    if left:
+        shape = (*shape[:-2], shape[-1])
+    if right:
+        shape = shape[:-1]
+    return mv.reshape(y, shape)
+
+
+def _batched(a: Node, b: Node) -> Node:
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    if b.ndim == 2 and a.ndim > 2:                          # one large product of all rows
+        y = _product(mv.reshape(a, (prod(a.shape[:-1]), k)), b)
+        return mv.reshape(y, (*a.shape[:-1], n))
+    batch = broadcast_shapes("matmul", [a.shape[:-2], b.shape[:-2]])
+    return _product(mv.expand(a, (*batch, m, k)), mv.expand(b, (*batch, k, n)))
+
+
+@public("mm")
+@on_nodes
+def mm(input: Array, mat2: Array) -> Array:
+    """(M, K) times (K, N)."""
+    _ranks("mm", (input, 2), (mat2, 2))
+    return matmul(input, mat2)
+
+
+@public("bmm")
+@on_nodes
+def bmm(input: Array, mat2: Array) -> Array:
+    """(B, M, K) times (B, K, N)."""
+    _ranks("bmm", (input, 3), (mat2, 3))
+    if input.shape[0] != mat2.shape[0]:
+        raise ShapeError(f"bmm: {input.shape} and {mat2.shape} differ in the batch size; use matmul to broadcast")
+    return matmul(input, mat2)
+
+
+@public("mv")
+@on_nodes
+def mv_(input: Array, vec: Array) -> Array:
+    """(M, K) times (K,)."""
+    _ranks("mv", (input, 2), (vec, 1))
+    return matmul(input, vec)
+
+
+@public("dot", "inner")
+@on_nodes
+def dot(input: Array, other: Array) -> Array:
+    """The sum of products of two vectors."""
+    _ranks("dot", (input, 1), (other, 1))
+    if input.shape != other.shape:
+        raise ShapeError(f"dot: vectors of {input.shape[0]} and {other.shape[0]} elements do not fit")
+    return total(input * other, (0,))
+
+
+@public("outer", "ger")
+@on_nodes
+def outer(input: Array, vec2: Array) -> Array:
+    """All products of the elements of two vectors, (M,) and (N,) to (M, N)."""
+    _ranks("outer", (input, 1), (vec2, 1))
+    return mv.reshape(input, (*input.shape, 1)) * vec2
+
+
+@method("trace")                     # only a method: tg.trace is the decorator
+@on_nodes
+def trace(input: Array) -> Array:
+    """The sum of a matrix's diagonal."""
+    _ranks("trace", (input, 2))
+    return total(diagonal(input), (0,))
+
+
+@public("addmm")
+@on_nodes
+def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
+    """beta * input + alpha * (mat1 @ mat2)."""
+    return _scaled(mm(mat1, mat2), alpha) + _scaled(input, beta)
+
+
+@public("baddbmm")
+@on_nodes
+def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
+    """beta * input + alpha * (batch1 @ batch2), batch by batch."""
+    return _scaled(bmm(batch1, batch2), alpha) + _scaled(input, beta)
+
+
+def _scaled(x: Node, factor: Any) -> Node:
+    return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
+
+
+@functional
+@on_nodes
+def linear(input: Array, weight: Array, bias: Array = None) -> Array:
+    """input (*, in) times weight (out, in) transposed, plus bias (out): (*, out)."""
+    x, w = _operands("linear", input, weight)
+    if w.ndim not in (1, 2) or not x.ndim or x.shape[-1] != w.shape[-1]:
+        raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: the last sizes must be equal (weight is (out, in))")
+    y = matmul(x, mv.permute(w, tuple(reversed(range(w.ndim)))))
+    return y if bias is None else y + bias
+
+
+def _ranks(name: str, *wanted: tuple[Any, int]) -> None:
+    if any(not isinstance(x, Node) or x.ndim != n for x, n in wanted):
+        raise ShapeError(f"{name}: takes {' and '.join(f'{n}-d' for _, n in wanted)} tensors, got "
+                         f"{' and '.join(str(getattr(x, 'shape', type(x).__name__)) for x, _ in wanted)}; matmul and einsum take others")
+
+
+@public("tensordot", method=False)
+@on_nodes
+def tensordot(a: Array, b: Array, dims: Any = 2) -> Array:
+    """Products summed over pairs of dimensions: the last `dims` of a with the first of b, or dims = (dims of a, dims of b)."""
+    if isinstance(dims, int):
+        da, db = list(range(a.ndim - dims, a.ndim)), list(range(dims))
+    else:
+        da, db = ([int(d) for d in (g if isinstance(g, (list, tuple)) else [g])] for g in dims)
+    names_a, names_b = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
+    if len(da) != len(db):
+        raise ArgumentError(f"tensordot: {len(da)} dims of the first tensor, {len(db)} of the second; they go in pairs")
+    for i, j in zip(da, db, strict=True):
+        if a.shape[i] != b.shape[j]:
+            raise ShapeError(f"tensordot: dimension {i} of {a.shape} and dimension {j} of {b.shape} differ")
+        names_b[j] = names_a[i]
+    paired = {names_a[i] for i in da}
+    x, y = _operands("tensordot", a, b)
+    return _contract(x, names_a, y, names_b, [n for n in names_a + names_b if n not in paired])
+
+
+Operators.__matmul__ = lambda self, other: matmul(self, other) if isinstance(other, Operators) else NotImplemented  # type: ignore[method-assign]
+Operators.__rmatmul__ = lambda self, other: NotImplemented  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------------------------------ einsum
+
+
+@public("einsum", method=False)
+@on_nodes
+def einsum(equation: str, *operands: Any) -> Array:
+    """Einstein's summation: "ij,jk->ik". Repeated letters take diagonals, "..." stands for any dimensions, which broadcast, and without
+
+    "->" the letters that occur once are the result's, in alphabetical order. Operands may also be one list.
+    """
+    xs = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    xs = _operands("einsum", *xs)
+    inputs, output = _parse(equation, [x.shape for x in xs])
+    sizes: dict[Any, int] = {}
+    for i, (names, x) in enumerate(zip(inputs, xs, strict=True)):
+        for name, n in zip(names, x.shape, strict=True):
+            if sizes.setdefault(name, n) != n:
+                if 1 not in (sizes[name], n):
+                    raise ShapeError(f"einsum: {_shown(name)} is {sizes[name]} in one place and {n} in operand {i} of shape {x.shape} of {equation!r}")
+                sizes[name] = max(sizes[name], n) if n else 0
+    terms = [_diagonals(x, list(names), sizes) for x, names in zip(xs, inputs, strict=True)]
+    for pair in _path(terms, output, sizes):
+        chosen = [terms[i] for i in pair]
+        terms = [t for i, t in enumerate(terms) if i not in pair]
+        needed = set(output).union(*[names for _, names in terms])
+        (x, a), (y, b) = chosen
+        keep = [n for n in dict.fromkeys(a + b) if n in needed]
+        terms.append((_contract(x, a, y, b, keep), keep))
+    x, names = terms[0]
+    gone = [i for i, n in enumerate(names) if n not in output]
+    x, names = total(x, tuple(gone)), [n for n in names if n in output]
+    x = mv.permute(x, tuple(names.index(n) for n in output))
+    return mv.expand(x, tuple(sizes[n] for n in output))
+
+
+def _shown(name: Any) -> str:
+    return f"the letter {name!r}" if isinstance(name, str) else "a dimension of '...'"
+
+
+def _parse(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[list[Any]], list[Any]]:
+    """The names of each operand's dimensions, and of the result's: letters, and numbers (counted from the right, negative) for '...'."""
+    text = equation.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    parts = left.split(",")
+    if len(parts) != len(shapes):
+        raise ArgumentError(f"einsum: {equation!r} names {len(parts)} operands, {len(shapes)} were given")
+    widest = 0
+    inputs: list[list[Any]] = []
+    for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
+        head, dots, tail = part.partition("...")
+        if not (head + tail).replace(".", "!").isalpha() and head + tail:
+            raise ArgumentError(f"einsum: {part!r} in {equation!r} must hold letters and at most one '...'")
+        rest = len(shape) - len(head) - len(tail)
+        if rest < 0 or (rest and not dots):
+            raise ShapeError(f"einsum: operand {i} of shape {shape} does not have the dimensions of {part!r} in {equation!r}")
+        widest = max(widest, rest)
+        inputs.append([*head, *range(-rest, 0), *tail])
+    every = [n for names in inputs for n in names if isinstance(n, str)]
+    if arrow:
+        head, dots, tail = right.partition("...")
+        output: list[Any] = [*head, *(range(-widest, 0) if dots else ()), *tail]
+        wrong = [n for n in head + tail if n not in every or (head + tail).count(n) > 1]
+        if wrong:
+            raise ArgumentError(f"einsum: {wrong[0]!r} in the result of {equation!r} must occur there once, and in an operand")
+    else:
+        output = [*range(-widest, 0), *sorted(n for n in set(every) if every.count(n) == 1)]
+    return inputs, output
+
+
+def _diagonals(x: Node, names: list[Any], sizes: dict[Any, int]) -> tuple[Node, list[Any]]:
+    """x with each name once; dimensions of size 1 that stand for larger ones are dropped (they broadcast)."""
+    gone = [i for i, n in enumerate(names) if x.shape[i] == 1 and sizes[n] != 1]
+    x = mv.reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
+    dropped = [names[i] for i in gone]
+    names = [n for i, n in enumerate(names) if i not in gone]
+    for name in dict.fromkeys(names):
+        while names.count(name) > 1:
+            i = names.index(name)
+            j = names.index(name, i + 1)
+            x = diagonal(x, 0, i, j)
+            names = [n for k, n in enumerate(names) if k not in (i, j)] + [name]
+    for name in dict.fromkeys(dropped):                     # a sum over a broadcast dimension counts each element so many times
+        if name not in names:
+            x = mv.expand(mv.reshape(x, (*x.shape, 1)), (*x.shape, sizes[name]))
+            names = [*names, name]
+    return x, names
+
+
+def _path(terms: list[tuple[Node, list[Any]]], output: list[Any], sizes: dict[Any, int]) -> list[tuple[int, int]]:
+    """Which pairs to contract, in order: numpy's greedy choice."""
+    if len(terms) < 3:
+        return [(0, 1)] * (len(terms) - 1)
+    numbers = {n: i for i, n in enumerate(sizes)}
+    args: list[Any] = []
+    for x, names in terms:
+        args += [np.broadcast_to(np.float32(0), x.shape), [numbers[n] for n in names]]
+    steps = np.einsum_path(*args, [numbers[n] for n in output], optimize="greedy")[0][1:]
+    pairs: list[tuple[int, int]] = []
+    count = len(terms)
+    for step in steps:                                      # a step of several operands becomes a chain of pairs
+        group = sorted(step)
+        while len(group) > 1:
+            i, j = group[0], group[1]
+            pairs.append((i, j))
+            count -= 1
+            group = [g - (g > i) - (g > j) for g in group[2:]] + [count - 1]
+    return pairs
+
+
+def _contract(x: Node, a: list[Any], y: Node, b: list[Any], keep: list[Any]) -> Node:
+    """The product of x (dims named a) and y (dims named b), summed over the names that are not kept; dims in the order of `keep`."""
+    kept = set(keep)
+    lone = tuple(i for i, n in enumerate(a) if n not in kept and n not in b)
+    x, a = total(x, lone), [n for n in a if n in kept or n in b]
+    lone = tuple(i for i, n in enumerate(b) if n not in kept and n not in a)
+    y, b = total(y, lone), [n for n in b if n in kept or n in a]
+    batch = [n for n in a if n in b and n in kept]
+    summed = [n for n in a if n in b and n not in kept]
+    rows, columns = [n for n in a if n not in b], [n for n in b if n not in a]
+    size = {**dict(zip(a, x.shape, strict=True)), **dict(zip(b, y.shape, strict=True))}
+
+    def arranged(z: Node, names: list[Any], order: list[Any]) -> Node:
+        return mv.permute(z, tuple(names.index(n) for n in order))
+
+    def lengths(names: list[Any]) -> tuple[int, ...]:
+        return tuple(size[n] for n in names)
+
+    x, y = arranged(x, a, batch + rows + summed), arranged(y, b, batch + summed + columns)
+    if not summed:
+        z = mv.reshape(x, (*lengths(batch + rows), *[1] * len(columns))) * mv.reshape(y, (*lengths(batch), *[1] * len(rows), *lengths(columns)))
+    elif not rows and not columns:                          # products along the rows: no matrices in sight
+        z = total(x * y, tuple(range(len(batch), len(batch) + len(summed))))
+    else:
+        m, k, n = prod(lengths(rows)), prod(lengths(summed)), prod(lengths(columns))
+        one = (prod(lengths(batch)),) if batch else ()
+        z = _product(mv.reshape(x, (*one, m, k)), mv.reshape(y, (*one, k, n)))
+        z = mv.reshape(z, lengths(batch + rows + columns))
+    return arranged(z, batch + rows + columns, keep)
+
+

@@ -1,0 +1,218 @@
+"""Loss functions (tracegrad.nn.functional). reduction: "mean", "sum" or "none", as in torch.
+
+The class that a target names is picked with `where(class == target, ...)`, never with a gather: so value and gradient stay in the
+kernel of the row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.function import REGISTRY, bind, cast, const, iota
+from tracegrad.ir import Node
+from tracegrad.operators import functional
+from tracegrad.ops import movement as mv
+from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.elementwise import exp, log, where
+from tracegrad.ops.pointwise import abs_, clamp, eq, log1p, lt, ne
+from tracegrad.ops.reduction import total
+from tracegrad.ops.statistics import mean, reduce, sum_
+
+Array = Any      # a Node or a Tensor
+
+
+def _reduced(name: str, loss: Node, reduction: str) -> Node:
+    if reduction == "mean":
+        return mean(loss)
+    if reduction == "sum":
+        return sum_(loss)
+    if reduction == "none":
+        return loss
+    raise ArgumentError(f"{name}: reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def _same_shape(name: str, input: Any, target: Any) -> None:
+    if input.shape != target.shape:
+        raise ShapeError(f"{name}: input {input.shape} and target {target.shape} must have one shape (a silent broadcast is usually a mistake); "
+                         "expand, squeeze or unsqueeze one of them")
+
+
+@functional
+@on_nodes
+def mse_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
+    """(input - target)²."""
+    _same_shape("mse_loss", input, target)
+    difference = input - target
+    return _reduced("mse_loss", difference * difference, reduction)
+
+
+@functional
+@on_nodes
+def l1_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
+    """|input - target|."""
+    _same_shape("l1_loss", input, target)
+    return _reduced("l1_loss", abs_(input - target), reduction)
+
+
+@functional
+@on_nodes
+def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: float = 1.0) -> Array:
+    """d² / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
+    if beta == 0:
+        return l1_loss(input, target, reduction)
+    _same_shape("smooth_l1_loss", input, target)
+    d = abs_(input - target)
+    return _reduced("smooth_l1_loss", where(lt(d, beta), d * d * (0.5 / beta), d - 0.5 * beta), reduction)
+
+
+@functional
+@on_nodes
+def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: float = 1.0) -> Array:
+    """d² / 2 where d = |input - target| < delta, else delta (d - delta / 2)."""
+    _same_shape("huber_loss", input, target)
+    d = abs_(input - target)
+    return _reduced("huber_loss", where(lt(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
+
+
+# ----------------------------------------------------------------------------------------------------------------- classes
+
+
+@functional
+@on_nodes
+def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_index: int = -100, reduction: str = "mean",
+                  label_smoothing: float = 0.0) -> Array:
+    """Minus the log of the softmax probability of the target class.
+
+    input: logits (C), (N, C) or (N, C, d1, ...). target: class numbers () / (N) / (N, d1, ...), or probabilities of input's shape.
+    weight: (C), a factor per class; "mean" divides by the targets' weights. Targets equal to ignore_index count for nothing.
+    label_smoothing: that share of the target is spread evenly over the classes (Szegedy et al. 2016).
+    A class number outside [0, C) other than ignore_index has probability 1 (loss logsumexp - max): it cannot raise inside a kernel.
+    """
+    x, axis = _class_scores("cross_entropy", input)
+    shifted = x - bind(REGISTRY["detach"], (reduce("amax", x, (axis,), True),), {})
+    partition = log(total(exp(shifted), (axis,)))
+    if target.dtype.kind == "f":
+        if target.shape != input.shape:
+            raise ShapeError(f"cross_entropy: class probabilities {target.shape} must have the shape {input.shape} of the input")
+        if label_smoothing:
+            target = target * (1.0 - label_smoothing) + label_smoothing / x.shape[axis]
+        logs = mv.reshape(partition, _kept(x, axis)) - shifted
+        loss = total(logs * target if weight is None else logs * target * _per_class(weight, x, axis), (axis,))
+        if reduction == "mean":
+            return sum_(loss) * (1.0 / max(1, loss.aval.size))
+        return _reduced("cross_entropy", loss, reduction)
+    picked = _Picked("cross_entropy", x, axis, target, weight, ignore_index)
+    loss = partition - picked.of(shifted)
+    smoothing = None
+    if label_smoothing:
+        logs = mv.reshape(partition, _kept(x, axis)) - shifted
+        smoothing = total(logs if weight is None else logs * _per_class(weight, x, axis), (axis,))
+    return picked.reduced(loss, reduction, smoothing, label_smoothing)
+
+
+@functional
+@on_nodes
+def nll_loss(input: Array, target: Array, weight: Array = None, ignore_index: int = -100, reduction: str = "mean") -> Array:
+    """Minus input[target]: input holds log-probabilities (C), (N, C) or (N, C, d1, ...), target class numbers; see cross_entropy."""
+    x, axis = _class_scores("nll_loss", input)
+    picked = _Picked("nll_loss", x, axis, target, weight, ignore_index)
+    return picked.reduced(-picked.of(x), reduction, None, 0.0)
+
+
+def _class_scores(name: str, x: Node) -> tuple[Node, int]:
+    if x.dtype.kind != "f":
+        raise DTypeError(f"{name}: takes a float input, got {x.dtype}; use x.float()")
+    if not x.ndim:
+        raise ShapeError(f"{name}: input must be (C), (N, C) or (N, C, d1, ...), got a 0-d tensor")
+    return x, 0 if x.ndim == 1 else 1
+
+
+def _kept(x: Node, axis: int) -> tuple[int, ...]:
+    return (*x.shape[:axis], 1, *x.shape[axis + 1:])
+
+
+def _per_class(weight: Node, x: Node, axis: int) -> Node:
+    return mv.reshape(weight, tuple(n if d == axis else 1 for d, n in enumerate(x.shape)))
+
+
+class _Picked:
+    """Targets as a condition over the classes, and what follows from it: the value picked, its weight, whether it counts."""
+
+    def __init__(self, name: str, x: Node, axis: int, target: Node, weight: Node | None, ignore_index: int) -> None:
+        expected = x.shape[:axis] + x.shape[axis + 1:]
+        if target.dtype.kind not in "iu":
+            raise DTypeError(f"{name}: target must hold class numbers (int64), got {target.dtype}; use target.long()")
+        if target.shape != expected:
+            raise ShapeError(f"{name}: target {target.shape} must have the shape {expected} (input {x.shape} without its classes)")
+        if weight is not None and weight.shape != (x.shape[axis],):
+            raise ShapeError(f"{name}: weight {weight.shape} must be ({x.shape[axis]},), one number for each class")
+        self.name, self.axis, self.dtype = name, axis, x.dtype
+        self.hit = eq(iota(x.shape, axis, target.dtype), mv.reshape(target, _kept(x, axis)))
+        # A negative ignore_index can match no class: with no weights, whether a target counts is the only thing to find out.
+        self.counts = ne(target, ignore_index) if target.dtype.kind != "u" or ignore_index >= 0 else None
+        self.weight = None if weight is None else self.of(_per_class(weight, x, axis))
+
+    def of(self, x: Node) -> Node:
+        """x at each target's class."""
+        return total(where(self.hit, x, const(0, x.dtype)), (self.axis,))
+
+    def reduced(self, loss: Node, reduction: str, smoothing: Node | None, share: float) -> Node:
+        if self.weight is not None:
+            loss = loss * self.weight
+        if smoothing is not None:
+            loss = loss * (1.0 - share) + smoothing * (share / self.hit.shape[self.axis])
+        if self.counts is not None:
+            loss = where(self.counts, loss, const(0, loss.dtype))
+        if reduction != "mean":
+            return _reduced(self.name, loss, reduction)
+        weight = self.weight
+        if weight is None:
+            if self.counts is None:
+                return mean(loss)
+            weight = cast(self.counts, self.dtype)
+        elif self.counts is not None:
+            weight = where(self.counts, weight, const(0, weight.dtype))
+        return sum_(loss) / sum_(weight)
+
+
+# ------------------------------------------------------------------------------------------------------------- probabilities
+
+
+@functional
+@on_nodes
+def binary_cross_entropy(input: Array, target: Array, weight: Array = None, reduction: str = "mean") -> Array:
+    """-(t log p + (1 - t) log(1 - p)), the logs limited to -100 below, as in torch."""
+    _same_shape("binary_cross_entropy", input, target)
+    loss = -(target * clamp(log(input), min=-100.0) + (1.0 - target) * clamp(log1p(-input), min=-100.0))
+    return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
+
+
+@functional
+@on_nodes
+def binary_cross_entropy_with_logits(input: Array, target: Array, weight: Array = None, reduction: str = "mean",
+                                     pos_weight: Array = None) -> Array:
+    """binary_cross_entropy of sigmoid(input), without overflow. pos_weight: a factor for the positive targets."""
+    _same_shape("binary_cross_entropy_with_logits", input, target)
+    # softplus(-x) = -log sigmoid(x) = log1p(exp(-|x|)) + max(-x, 0), with one branch taken at 0 throughout: smooth there to every order.
+    tail = log1p(exp(where(lt(input, 0.0), input, -input)))
+    if pos_weight is None:
+        loss = where(lt(input, 0.0), 0.0, input) - input * target + tail
+    else:
+        softplus = tail + where(lt(input, 0.0), -input, 0.0)
+        loss = (1.0 - target) * input + ((pos_weight - 1.0) * target + 1.0) * softplus
+    return _reduced("binary_cross_entropy_with_logits", loss if weight is None else loss * weight, reduction)
+
+
+@functional
+@on_nodes
+def kl_div(input: Array, target: Array, reduction: str = "mean", log_target: bool = False) -> Array:
+    """target * (log target - input): input holds log-probabilities. reduction "batchmean" divides the sum by the first size."""
+    if log_target:
+        loss = exp(target) * (target - input)
+    else:
+        zero = eq(target, 0.0)
+        loss = where(zero, 0.0, target * log(where(zero, 1.0, target))) - target * input
+    if reduction == "batchmean":
+        return sum_(loss) * (1.0 / max(1, loss.shape[0] if loss.ndim else 1))
+    return _reduced("kl_div", loss, reduction)

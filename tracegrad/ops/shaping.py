@@ -1,0 +1,507 @@
+"""Shaping functions: everything from `reshape` to `meshgrid`, composed of the movement primitives. None of them computes anything.
+
+Names, arguments and meanings are torch's. All are pure here; which Tensor methods alias their base is the Tensor's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracegrad import dtypes
+from tracegrad.errors import ArgumentError, IndexOutOfRange, ShapeError
+from tracegrad.function import broadcast_shapes, cast, common_dtype, const, iota
+from tracegrad.ir import Node
+from tracegrad.operators import Operators, functional, public
+from tracegrad.ops import movement as mv
+from tracegrad.ops.arguments import inferred, on_nodes, one_dim, sizes_of, some_dims
+from tracegrad.ops.elementwise import where
+from tracegrad.ops.pointwise import eq, ge, le
+
+Array = Any      # a Node or a Tensor
+
+
+# ------------------------------------------------------------------------------------------------------------ same elements
+
+
+@public("reshape")
+@on_nodes
+def reshape(input: Array, *shape: Any) -> Array:
+    """The same elements in another shape (sizes, or one sequence of them; one size may be -1). ShapeError if they do not fit."""
+    return mv.reshape(input, inferred("reshape", input.shape, sizes_of("reshape", shape)))
+
+
+@public("view")
+@on_nodes
+def view(input: Array, *shape: Any) -> Array:
+    """The same elements in another shape, as `reshape`; every tensor can be viewed (there is no "not contiguous" here)."""
+    return mv.reshape(input, inferred("view", input.shape, sizes_of("view", shape)))
+
+
+@public("view_as", "reshape_as")
+@on_nodes
+def view_as(input: Array, other: Array) -> Array:
+    """input in the shape of other."""
+    return mv.reshape(input, inferred("view_as", input.shape, other.shape))
+
+
+@public("flatten")
+@on_nodes
+def flatten(input: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
+    """Dimensions start_dim to end_dim (included) as one; a 0-d tensor becomes 1-d."""
+    first, last = one_dim("flatten", start_dim, input.ndim), one_dim("flatten", end_dim, input.ndim)
+    if first > last:
+        raise ArgumentError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
+    size = 1
+    for n in input.shape[first:last + 1]:
+        size *= n
+    return mv.reshape(input, (*input.shape[:first], size, *input.shape[last + 1:]))
+
+
+@public("ravel")
+def ravel(input: Array) -> Array:
+    """All elements in one dimension."""
+    return flatten(input)
+
+
+@public("unflatten")
+@on_nodes
+def unflatten(input: Array, dim: int, sizes: Sequence[int]) -> Array:
+    """Dimension dim split into `sizes` (one may be -1)."""
+    d = one_dim("unflatten", dim, input.ndim)
+    return mv.reshape(input, (*input.shape[:d], *inferred("unflatten", (input.shape[d],), sizes_of("unflatten", (sizes,))), *input.shape[d + 1:]))
+
+
+@public("squeeze")
+@on_nodes
+def squeeze(input: Array, dim: Any = None) -> Array:
+    """Without the dimensions of size 1 (all of them, or those of `dim` that have size 1)."""
+    dims = some_dims("squeeze", dim, input.ndim)
+    return mv.reshape(input, tuple(n for d, n in enumerate(input.shape) if n != 1 or d not in dims))
+
+
+@public("unsqueeze", "expand_dims")
+@on_nodes
+def unsqueeze(input: Array, dim: int) -> Array:
+    """With a dimension of size 1 put in at `dim`."""
+    n = input.ndim + 1
+    if not -n <= dim < n:
+        raise IndexOutOfRange(f"unsqueeze: dim {dim} is out of range for a tensor of {n - 1} dimensions; use {-n} to {n - 1}")
+    d = dim % n
+    return mv.reshape(input, (*input.shape[:d], 1, *input.shape[d:]))
+
+
+# -------------------------------------------------------------------------------------------------------- order of dimensions
+
+
+@public("permute")
+@on_nodes
+def permute(input: Array, *dims: Any) -> Array:
+    """Dimension i of the result is dimension dims[i] of input."""
+    order = tuple(one_dim("permute", d, input.ndim) for d in sizes_of("permute", dims))
+    if sorted(order) != list(range(input.ndim)):
+        raise ArgumentError(f"permute: dims {order} must name each of the {input.ndim} dimensions of {input.shape} once")
+    return mv.permute(input, order)
+
+
+@public("transpose", "swapaxes", "swapdims")
+@on_nodes
+def transpose(input: Array, dim0: int, dim1: int) -> Array:
+    """Dimensions dim0 and dim1 exchanged."""
+    order = list(range(input.ndim))
+    if order:
+        a, b = one_dim("transpose", dim0, input.ndim), one_dim("transpose", dim1, input.ndim)
+        order[a], order[b] = order[b], order[a]
+    return mv.permute(input, tuple(order))
+
+
+@public("movedim", "moveaxis")
+@on_nodes
+def movedim(input: Array, source: Any, destination: Any) -> Array:
+    """Dimension(s) `source` moved to place(s) `destination`; the others keep their order."""
+    def listed(dim: Any) -> list[int]:
+        return [one_dim("movedim", d, input.ndim) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
+
+    src, dst = listed(source), listed(destination)
+    if len(src) != len(dst) or len(set(src)) != len(src) or len(set(dst)) != len(dst):
+        raise ArgumentError(f"movedim: source {source} and destination {destination} must be equally many different dimensions")
+    places = dict(zip(dst, src, strict=True))
+    rest = iter(d for d in range(input.ndim) if d not in src)
+    return mv.permute(input, tuple(places[d] if d in places else next(rest) for d in range(input.ndim)))
+
+
+@public("t")
+@on_nodes
+def t(input: Array) -> Array:
+    """The transpose of a matrix (vectors and scalars stay as they are)."""
+    if input.ndim > 2:
+        raise ShapeError(f"t: takes at most 2 dimensions, got {input.shape}; use x.mT or x.transpose(dim0, dim1)")
+    return mv.permute(input, tuple(reversed(range(input.ndim))))
+
+
+@on_nodes
+def T(input: Array) -> Array:
+    """input with its dimensions reversed."""
+    return mv.permute(input, tuple(reversed(range(input.ndim))))
+
+
+@on_nodes
+def mT(input: Array) -> Array:
+    """input with its last two dimensions exchanged."""
+    n = input.ndim
+    if n < 2:
+        raise ShapeError(f"mT: takes at least 2 dimensions, got {input.shape}")
+    return mv.permute(input, (*range(n - 2), n - 1, n - 2))
+
+
+Operators.T = property(T)  # type: ignore[attr-defined]
+Operators.mT = property(mT)  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------------------------------------------------------- repetition
+
+
+@public("expand")
+@on_nodes
+def expand(input: Array, *sizes: Any) -> Array:
+    """input broadcast to `sizes` (-1 keeps a size). ShapeError unless only dimensions of size 1, or new leading ones, grow."""
+    wanted = sizes_of("expand", sizes)
+    lead = len(wanted) - input.ndim
+    if lead < 0 or any(n == -1 for n in wanted[:lead]):
+        raise ShapeError(f"expand: {input.shape} cannot be broadcast to {wanted}; give a size for each new leading dimension")
+    return mv.expand(input, tuple(input.shape[d - lead] if n == -1 else n for d, n in enumerate(wanted)))
+
+
+@public("expand_as")
+@on_nodes
+def expand_as(input: Array, other: Array) -> Array:
+    """input broadcast to the shape of other."""
+    return mv.expand(input, other.shape)
+
+
+@public("broadcast_to")
+@on_nodes
+def broadcast_to(input: Array, *shape: Any) -> Array:
+    """input broadcast to `shape`."""
+    return expand(input, *shape)
+
+
+@public("broadcast_tensors", method=False)
+@on_nodes
+def broadcast_tensors(*tensors: Array) -> tuple[Array, ...]:
+    """The tensors expanded to their common shape."""
+    shape = broadcast_shapes("broadcast_tensors", [x.shape for x in tensors])
+    return tuple(mv.expand(x, shape) for x in tensors)
+
+
+@public("tile")
+@on_nodes
+def tile(input: Array, *dims: Any) -> Array:
+    """input laid side by side dims[i] times along dimension i, dims being filled up with ones in front."""
+    reps = sizes_of("tile", dims)
+    reps = (1,) * (input.ndim - len(reps)) + reps
+    return repeat(input, *reps)
+
+
+@public("repeat")
+@on_nodes
+def repeat(input: Array, *repeats: Any) -> Array:
+    """input laid side by side repeats[i] times along dimension i (numpy's tile); more repeats than dimensions put new ones in front."""
+    reps = sizes_of("repeat", repeats)
+    lead = len(reps) - input.ndim
+    if lead < 0:
+        raise ArgumentError(f"repeat: needs a number for each of the {input.ndim} dimensions of {input.shape}, got {reps}")
+    shape = (1,) * lead + input.shape
+    x = mv.reshape(input, tuple(s for n in shape for s in (1, n)))
+    x = mv.expand(x, tuple(s for r, n in zip(reps, shape, strict=True) for s in (r, n)))
+    return mv.reshape(x, tuple(r * n for r, n in zip(reps, shape, strict=True)))
+
+
+@public("repeat_interleave")
+@on_nodes
+def repeat_interleave(input: Array, repeats: int, dim: int | None = None) -> Array:
+    """Each element repeated `repeats` (an integer) times along dim (of the flattened tensor if dim is None)."""
+    if not isinstance(repeats, int):
+        raise ArgumentError("repeat_interleave: repeats must be an integer; for a count per element use index_select with the indices spelt out")
+    x = flatten(input) if dim is None else input
+    d = one_dim("repeat_interleave", dim or 0, x.ndim)
+    x = x if x.ndim else mv.reshape(x, (1,))
+    shape = x.shape
+    x = mv.expand(mv.reshape(x, (*shape[:d + 1], 1, *shape[d + 1:])), (*shape[:d + 1], repeats, *shape[d + 1:]))
+    return mv.reshape(x, (*shape[:d], shape[d] * repeats, *shape[d + 1:]))
+
+
+# ----------------------------------------------------------------------------------------------------- joining and splitting
+
+
+@public("cat", "concat", "concatenate", method=False)
+@on_nodes
+def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
+    """The tensors one after the other along dim; dtypes are promoted, the other sizes must agree (ShapeError)."""
+    xs = common_dtype(list(tensors))
+    if any(x.ndim == 0 for x in xs):
+        raise ShapeError("cat: 0-d tensors cannot be concatenated; use stack")
+    xs = [x for x in xs if x.shape != (0,)] or xs[:1]       # torch skips empty 1-d tensors whatever the others' rank
+    d = one_dim("cat", dim, xs[0].ndim)
+    for x in xs:
+        if x.ndim != xs[0].ndim or any(i != d and a != b for i, (a, b) in enumerate(zip(x.shape, xs[0].shape, strict=True))):
+            raise ShapeError(f"cat: shapes {', '.join(str(x.shape) for x in xs)} must agree in all dimensions but dim {d}")
+    return mv.concat(xs, d)
+
+
+@public("stack", method=False)
+@on_nodes
+def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
+    """The tensors, all of one shape, along a new dimension `dim`."""
+    if any(x.shape != tensors[0].shape for x in tensors):
+        raise ShapeError(f"stack: shapes {', '.join(str(x.shape) for x in tensors)} must be equal")
+    return cat([unsqueeze(x, dim) for x in tensors], dim)
+
+
+@public("split")
+@on_nodes
+def split(input: Array, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Array, ...]:
+    """Pieces of that size (the last may be smaller), or of those sizes, along dim."""
+    d = one_dim("split", dim, input.ndim)
+    n = input.shape[d]
+    if isinstance(split_size_or_sections, int):
+        size = split_size_or_sections
+        if size <= 0:
+            raise ArgumentError(f"split: the size of a piece must be positive, got {size}")
+        sizes = [min(size, n - at) for at in range(0, n, size)] or [0]
+    else:
+        sizes = list(split_size_or_sections)
+        if sum(sizes) != n:
+            raise ShapeError(f"split: sizes {sizes} must add up to {n}, the size of dimension {d} of {input.shape}")
+    out, at = [], 0
+    for s in sizes:
+        out.append(mv.narrow(input, d, at, s))
+        at += s
+    return tuple(out)
+
+
+@public("chunk")
+@on_nodes
+def chunk(input: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
+    """At most `chunks` pieces of equal size (the last may be smaller) along dim."""
+    d = one_dim("chunk", dim, input.ndim)
+    if chunks <= 0:
+        raise ArgumentError(f"chunk: the number of chunks must be positive, got {chunks}")
+    return tuple(split(input, max(1, -(-input.shape[d] // chunks)), d))
+
+
+@public("unbind")
+@on_nodes
+def unbind(input: Array, dim: int = 0) -> tuple[Array, ...]:
+    """The slices of input along dim, without that dimension."""
+    return tuple(select(input, dim, i) for i in range(input.shape[one_dim("unbind", dim, input.ndim)]))
+
+
+@public("narrow")
+@on_nodes
+def narrow(input: Array, dim: int, start: int, length: int) -> Array:
+    """`length` elements from `start` along dim."""
+    d = one_dim("narrow", dim, input.ndim)
+    n = input.shape[d]
+    first = start + n if start < 0 else start
+    if not 0 <= first <= first + length <= n:
+        raise IndexOutOfRange(f"narrow: start {start} and length {length} exceed dimension {d} of {input.shape}")
+    return mv.narrow(input, d, first, length)
+
+
+@public("select")
+@on_nodes
+def select(input: Array, dim: int, index: int) -> Array:
+    """Element `index` along dim, without that dimension."""
+    d = one_dim("select", dim, input.ndim)
+    n = input.shape[d]
+    if not -n <= index < n:
+        raise IndexOutOfRange(f"select: index {index} is out of range for dimension {d} of {input.shape}")
+    return mv.reshape(mv.narrow(input, d, index % n, 1), input.shape[:d] + input.shape[d + 1:])
+
+
+# ------------------------------------------------------------------------------------------------------------ reorder and fill
+
+
+@public("flip")
+@on_nodes
+def flip(input: Array, *dims: Any) -> Array:
+    """Reversed along `dims` (integers, or one sequence of them)."""
+    wanted = sizes_of("flip", dims)
+    return mv.flip(input, some_dims("flip", wanted, input.ndim) if wanted else ())
+
+
+@public("fliplr")
+def fliplr(input: Array) -> Array:
+    """Reversed along dimension 1."""
+    return flip(input, 1)
+
+
+@public("flipud")
+def flipud(input: Array) -> Array:
+    """Reversed along dimension 0."""
+    return flip(input, 0)
+
+
+@public("roll")
+@on_nodes
+def roll(input: Array, shifts: Any, dims: Any = None) -> Array:
+    """Elements moved by `shifts` along `dims`, those that fall off coming back at the other end (dims None: of the flattened tensor)."""
+    if dims is None:
+        flat = flatten(input)
+        return mv.reshape(roll(flat, shifts, 0), input.shape)
+    pairs = list(zip(*[(v if isinstance(v, (list, tuple)) else [v]) for v in (shifts, dims)], strict=True))
+    x = input
+    for shift, dim in pairs:
+        d = one_dim("roll", dim, x.ndim)
+        n = x.shape[d]
+        k = shift % n if n else 0
+        if k:
+            x = mv.concat([mv.narrow(x, d, n - k, k), mv.narrow(x, d, 0, n - k)], d)
+    return x
+
+
+@functional
+@on_nodes
+def pad(input: Array, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Array:
+    """input padded by pad = (low, high of the last dimension, low, high of the last but one, ...); negative numbers cut off.
+
+    mode: "constant" (filled with `value`, 0), "reflect" (mirrored without the edge), "replicate" (the edge repeated), "circular".
+    """
+    widths = sizes_of("pad", (pad,))
+    if len(widths) % 2 or len(widths) > 2 * input.ndim:
+        raise ArgumentError(f"pad: pad must hold a pair for each of the last dimensions, at most {2 * input.ndim} numbers for {input.shape}, got {widths}")
+    n = input.ndim
+    low, high = [0] * n, [0] * n
+    for i in range(len(widths) // 2):
+        low[n - 1 - i], high[n - 1 - i] = widths[2 * i], widths[2 * i + 1]
+    if mode == "constant":
+        x = input
+        if any(a < 0 for a in low) or any(b < 0 for b in high):
+            start = tuple(max(0, -a) for a in low)
+            stop = tuple(s - max(0, -b) for s, b in zip(x.shape, high, strict=True))
+            if any(a > b for a, b in zip(start, stop, strict=True)):
+                raise ShapeError(f"pad: {widths} cuts off more than {input.shape} has")
+            x = mv.slice_(x, start, stop, (1,) * n)
+        return mv.pad(x, tuple(max(0, a) for a in low), tuple(max(0, b) for b in high), None, 0 if value is None else value)
+    if mode not in ("reflect", "replicate", "circular"):
+        raise ArgumentError(f"pad: mode must be 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
+    x = input
+    for d in range(n):
+        if low[d] or high[d]:
+            x = _pad_mirrored(x, d, low[d], high[d], mode)
+    return x
+
+
+def _pad_mirrored(x: Node, d: int, low: int, high: int, mode: str) -> Node:
+    n = x.shape[d]
+    limit = {"reflect": n - 1, "replicate": max(low, high) if n else 0, "circular": n}[mode]
+    if not (0 <= low <= limit and 0 <= high <= limit):
+        raise ShapeError(f"pad: mode {mode!r} takes 0 to {limit} in dimension {d} of {x.shape}, got {low} and {high}")
+    parts = [x]
+    if mode == "replicate":
+        def edge(at: int, count: int) -> Node:
+            return mv.expand(mv.narrow(x, d, at, 1), (*x.shape[:d], count, *x.shape[d + 1:]))
+
+        parts = [edge(0, low), x, edge(n - 1, high)]
+    elif mode == "reflect":
+        parts = [mv.flip(mv.narrow(x, d, 1, low), (d,)), x, mv.flip(mv.narrow(x, d, n - 1 - high, high), (d,))]
+    else:
+        parts = [mv.narrow(x, d, n - low, low), x, mv.narrow(x, d, 0, high)]
+    return mv.concat([p for p in parts if p.shape[d]], d)
+
+
+@public("tril")
+@on_nodes
+def tril(input: Array, diagonal: int = 0) -> Array:
+    """The lower triangle of the last two dimensions (up to that diagonal), zero above."""
+    row, column = _row_column("tril", input)
+    return where(le(column, row + diagonal), input, const(0, input.dtype))
+
+
+@public("triu")
+@on_nodes
+def triu(input: Array, diagonal: int = 0) -> Array:
+    """The upper triangle of the last two dimensions (from that diagonal on), zero below."""
+    row, column = _row_column("triu", input)
+    return where(ge(column, row + diagonal), input, const(0, input.dtype))
+
+
+def _row_column(name: str, x: Node) -> tuple[Node, Node]:
+    if x.ndim < 2:
+        raise ShapeError(f"{name}: takes at least 2 dimensions, got {x.shape}")
+    shape = x.shape[-2:]
+    return iota(shape, 0, dtypes.int32), iota(shape, 1, dtypes.int32)
+
+
+@public("diagonal")
+@on_nodes
+def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
+    """The diagonal of dimensions dim1 and dim2, as a new last dimension; offset > 0 is above the main one."""
+    a, b = one_dim("diagonal", dim1, input.ndim), one_dim("diagonal", dim2, input.ndim)
+    if a == b:
+        raise ArgumentError(f"diagonal: dim1 and dim2 are both dimension {a}")
+    rest = tuple(d for d in range(input.ndim) if d not in (a, b))
+    x = mv.permute(input, (*rest, a, b))
+    rows, columns = max(0, -offset), max(0, offset)
+    n = max(0, min(x.shape[-2] - rows, x.shape[-1] - columns))
+    lead = x.shape[:-2]
+    x = mv.slice_(x, (*[0] * len(lead), min(rows, x.shape[-2]), min(columns, x.shape[-1])),
+                  (*lead, min(rows, x.shape[-2]) + n, min(columns, x.shape[-1]) + n), (1,) * x.ndim)
+    # Rows of n + 1: what was at (i, i) is now at (i, 0).
+    flat = mv.pad(mv.reshape(x, (*lead, n * n)), (0,) * (len(lead) + 1), (*[0] * len(lead), n), None, 0)
+    return mv.reshape(mv.narrow(mv.reshape(flat, (*lead, n, n + 1)), len(lead) + 1, 0, 1), (*lead, n))
+
+
+@public("diag_embed")
+@on_nodes
+def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
+    """Matrices (in dimensions dim1 and dim2 of the result) with the last dimension of input on a diagonal, zero elsewhere."""
+    n = input.shape[-1] + abs(offset)
+    row, column = iota((n, n), 0, dtypes.int32), iota((n, n), 1, dtypes.int32)
+    low = (*[0] * (input.ndim - 1), max(0, offset))
+    high = (*[0] * (input.ndim - 1), max(0, -offset))
+    along = mv.pad(input, low, high)                        # element j of it belongs to column j
+    along = mv.reshape(along, (*input.shape[:-1], 1, n))
+    out = where(eq(column, row + offset), along, const(0, input.dtype))
+    return movedim(out, (-2, -1), (dim1, dim2))
+
+
+@public("diag")
+@on_nodes
+def diag(input: Array, diagonal: int = 0) -> Array:
+    """The diagonal of a matrix; of a vector, the matrix that has it as its diagonal."""
+    if input.ndim == 1:
+        return diag_embed(input, diagonal)
+    if input.ndim != 2:
+        raise ShapeError(f"diag: takes 1 or 2 dimensions, got {input.shape}; use diagonal or diag_embed")
+    return _diagonal(input, diagonal)
+
+
+_diagonal = diagonal
+
+
+@public("meshgrid", method=False)
+@on_nodes
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Array, ...]:
+    """Coordinate grids of 1-d tensors; indexing "ij" (rows first) or "xy" (the first two dimensions exchanged)."""
+    xs = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    if indexing not in ("ij", "xy"):
+        raise ArgumentError(f"meshgrid: indexing must be 'ij' or 'xy', got {indexing!r}")
+    if any(x.ndim > 1 for x in xs):
+        raise ShapeError(f"meshgrid: takes 0-d or 1-d tensors, got shapes {', '.join(str(x.shape) for x in xs)}")
+    sizes = tuple(x.shape[0] if x.ndim else 1 for x in xs)
+    grids = [mv.expand(mv.reshape(x, tuple(n if i == j else 1 for j, n in enumerate(sizes))), sizes) for i, x in enumerate(xs)]
+    if indexing == "xy" and len(xs) > 1:
+        grids = [mv.permute(g, (1, 0, *range(2, len(xs)))) for g in grids]
+    return tuple(grids)
+
+
+def full_like_shape(shape: tuple[int, ...], value: Any, dtype: Any) -> Node:
+    """A node of `shape` filled with a constant."""
+    return mv.expand(const(value, dtype), shape)
+
+
+def as_float(name: str, x: Node) -> Node:
+    """x, cast to the default float dtype if it is not a float."""
+    return x if x.dtype.kind == "f" else cast(x, dtypes.get_default_dtype())

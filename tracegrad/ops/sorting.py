@@ -1,0 +1,85 @@
+"""Sorting: the primitive Argsort, and sort, argsort, topk made of it. Values are gathered, so their derivative is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.errors import ArgumentError
+from tracegrad.function import REGISTRY, Primitive, bind, const
+from tracegrad.ir import Aval, Node
+from tracegrad.operators import public
+from tracegrad.ops import movement as mv
+from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.indexing import gather
+from tracegrad.ops.shaping import transpose
+from tracegrad.ops.statistics import ValuesIndices
+
+Array = Any      # a Node or a Tensor
+
+
+class Argsort(Primitive):
+    """The indices (int64) that sort the last dimension. Stable; NaN counts as the largest (last, or first if descending), as in torch."""
+    name, family, differentiable, expensive = "argsort", "sort", False, True
+    cases = [(((5,),), dict(descending=False)), (((2, 7),), dict(descending=True)), (((3, 0),), dict(descending=False)), (((2, 1),), dict(descending=True))]
+
+    def aval(self, x, *, descending): return Aval(x.shape, dtypes.int64)
+
+    def numpy(self, x, *, descending):
+        if not descending:
+            return np.argsort(x, axis=-1, kind="stable")
+        return x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)
+
+
+def _order(x: Node, d: int, descending: bool) -> Node:
+    if not x.ndim:
+        return const(0, dtypes.int64)
+    last = transpose(x, d, -1)
+    return transpose(bind(REGISTRY["argsort"], (last,), {"descending": bool(descending)}), d, -1)
+
+
+@public("argsort")
+@on_nodes
+def argsort(input: Array, dim: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The indices (int64) that sort input along dim; always stable, NaN the largest."""
+    return _order(input, one_dim("argsort", dim, input.ndim), descending)
+
+
+@public("sort")
+@on_nodes
+def sort(input: Array, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """(values, indices) of input sorted along dim; always stable, NaN the largest."""
+    d = one_dim("sort", dim, input.ndim)
+    order = _order(input, d, descending)
+    return ValuesIndices(gather(input, d, order) if input.ndim else input, order)
+
+
+@public("topk")
+@on_nodes
+def topk(input: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """(values, indices) of the k largest (or smallest) along dim, always in order; of equals the first come first."""
+    d = one_dim("topk", dim, input.ndim)
+    n = input.shape[d] if input.ndim else 1
+    if not 0 <= k <= n:
+        raise ArgumentError(f"topk: k must be from 0 to {n}, the size of dimension {d} of {input.shape}, got {k}")
+    x = input if input.ndim else mv.reshape(input, (1,))
+    order = mv.narrow(_order(x, d, largest), d, 0, k)
+    values = gather(x, d, order)
+    return ValuesIndices(values, order) if input.ndim else ValuesIndices(mv.reshape(values, ()), mv.reshape(order, ()))
+
+
+@public("median")
+@on_nodes
+def median(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower of the middle elements: of all, or (values, indices) along dim."""
+    x = mv.reshape(input, (input.aval.size,)) if dim is None else input
+    d = one_dim("median", 0 if dim is None else dim, x.ndim)
+    n = x.shape[d] if x.ndim else 1
+    order = mv.narrow(_order(x, d, False), d, (n - 1) // 2, 1) if x.ndim else const(0, dtypes.int64)
+    values = gather(x, d, order) if x.ndim else x
+    if dim is None:
+        return mv.reshape(values, ())
+    shape = x.shape[:d] + x.shape[d + 1:]
+    return ValuesIndices(values, order) if keepdim or not x.ndim else ValuesIndices(mv.reshape(values, shape), mv.reshape(order, shape))
