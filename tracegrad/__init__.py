@@ -1,0 +1,51 @@
+"""tracegrad: source-transforming autograd for any OpenCL device, in PyTorch's idiom.
+
+Write array functions, decorate them with `@trace`, call them. `backward`, `grad`, `jvp` derive programs from programs; the
+generated OpenCL C kernels can be read (`f.kernels()`). Start reading at `trace.py` and `ir.py`; docs/design.md tells the whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad import autograd, creation, errors, nn, optim, testing, transforms
+from tracegrad.autograd import backward
+from tracegrad.compile import find_device as device
+from tracegrad.compile import list_devices as devices
+from tracegrad.compile import set_device
+from tracegrad.config import config
+from tracegrad.custom import Context, Function, autograd_function
+from tracegrad.dtypes import (
+    bool_,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    int8,
+    int16,
+    int32,
+    int64,
+    set_default_dtype,
+    uint8,
+    uint32,
+    uint64,
+)
+from tracegrad.errors import *  # noqa: F403  (the exception tree; its __all__ is checked by a test)
+from tracegrad.operators import PUBLIC
+from tracegrad.random_state import get_rng_state, manual_seed, set_rng_state
+from tracegrad.tensor import Tensor, enable_grad, flush, is_grad_enabled, no_grad, set_grad_enabled, synchronize
+from tracegrad.trace import trace
+
+autograd_backward = backward
+inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
+double, half, long = float64, float16, int64
+
+globals().update(PUBLIC)                # every operation that an op family exports, under its own name
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"tracegrad has no {name!r}")
+
+
+__all__ = sorted({name for name in globals() if not name.startswith("_")} - {"Any", "annotations", "PUBLIC"})
+__version__ = "0.1.0"

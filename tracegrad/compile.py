@@ -21,7 +21,7 @@ from tracegrad import interpret
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError
-from tracegrad.function import REGISTRY, CustomCall, bind, placeholder
+from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
 from tracegrad.ir import Graph, Node, forget_operands, located
 from tracegrad.printing import suggest_name
 from tracegrad.runtime import buffer as buffers
@@ -189,6 +189,19 @@ def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] 
         for node in targets:
             if not node.needs_grad:
                 forget_operands(node)
+        for node in nodes:
+            _cut_detached(node)
+
+
+def _cut_detached(node: Node) -> None:
+    """A computed value behind a `detach` lets go of the history that made it."""
+    while node.fn is _VARIABLE:
+        node = node.operands[0]
+    if node.fn is _DETACH:
+        found = resolve(node)
+        if found.value is not None and found.operands:
+            forget_operands(node)
+            node.operands = (data(found.aval, found.value),)
 
 
 def _pending(targets: Sequence[Node]) -> tuple[list[Node], list[Node]]:

@@ -1,12 +1,19 @@
-"""Graphs as text: names from the user's program, and (later on) dot and Python source."""
+"""Graphs as text: names from the user's program (`suggest_name`), one line per node (`to_text`), and Graphviz (`to_dot`)."""
 
 from __future__ import annotations
 
 import ast
+import keyword
 import linecache
+import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from os.path import basename
+from typing import Any
 
-from tracegrad.ir import Location, Node
+import numpy as np
+
+from tracegrad.ir import Aval, Graph, Location, Node
 
 
 def source_line(location: Location) -> str:
@@ -29,11 +36,94 @@ def assigned_name(filename: str, line: int) -> str:
 
 
 def suggest_name(node: Node) -> str:
-    """A base name for a node's value: its label, the variable it was assigned to, or the op's name."""
+    """A base name for a node's value: its label, the variable it was assigned to, or the op's name.
+
+    An input without a label was not made by the line that first used it, so that line's variable is not its name.
+    """
     label = node.attrs.get("label", "")
     if label:
         return str(label)
+    if node.fn.family == "leaf":
+        return "input" if node.fn.name == "placeholder" else node.fn.name
     name = assigned_name(node.loc.filename, node.loc.line)
     if name:
         return f"d_{name}" if node.loc.derived else name
     return node.fn.name
+
+
+def unique_names(nodes: Iterable[Node], suggest: Callable[[Node], str] = suggest_name, taken: Iterable[str] = ()) -> dict[Node, str]:
+    """A Python identifier for each node, none twice: its suggestion, numbered from the second time on. Stable for one graph."""
+    used = set(taken)
+    names: dict[Node, str] = {}
+    counts: dict[str, int] = {}
+    for node in nodes:
+        base = identifier(suggest(node))
+        name = base
+        while name in used or keyword.iskeyword(name):
+            counts[base] = counts.get(base, 0) + 1
+            name = f"{base}_{counts[base]}"
+        used.add(name)
+        names[node] = name
+    return names
+
+
+def identifier(text: str) -> str:
+    """`text` made into a Python identifier (not necessarily a free one)."""
+    cleaned = re.sub(r"\W+", "_", text).strip("_") or "value"
+    return f"_{cleaned}" if cleaned[0].isdigit() else cleaned
+
+
+def attribute_text(value: Any) -> str:
+    """A static attribute, short."""
+    if isinstance(value, np.dtype):
+        return str(value)
+    if isinstance(value, np.generic):
+        return repr(value.item())
+    return repr(value) if not callable(value) else getattr(value, "__name__", type(value).__name__)
+
+
+_SILENT = {"bits", "uid", "aval", "label", "weak"}       # bookkeeping that tells a reader nothing
+
+
+def to_text(graph: Graph) -> str:
+    """One line per node: `name: dtype[shape] = op(operands, attribute=value)  # file:line`; outputs last.
+
+    >>> print(to_text(f.graph))
+    """
+    names = unique_names(graph)
+    rows = []
+    for node in graph:
+        attrs = [f"{k}={attribute_text(v)}" for k, v in node.attrs.items() if k not in _SILENT]
+        call = f"{node.fn.name}({', '.join([*(names[o] for o in node.operands if o in names), *attrs])})"
+        place = f"{basename(node.loc.filename)}:{node.loc.line}" + (" (derived)" if node.loc.derived else "")
+        rows.append((f"{names[node]}: {node.aval} = {call}", place))
+    width = min(100, max((len(left) for left, _ in rows), default=0))
+    lines = [f"{left:<{width}}  # {place}" for left, place in rows]
+    return "\n".join([*lines, f"return {', '.join(names[o] for o in graph.outputs)}"])
+
+
+def to_dot(graph: Graph) -> str:
+    """The graph in Graphviz's language: inputs as boxes, derived nodes dashed, outputs doubly ringed, operand numbers on edges.
+
+    >>> open("graph.dot", "w").write(to_dot(f.graph))        # then: dot -Tsvg graph.dot
+    """
+    names = unique_names(graph)
+    inputs, outputs = set(graph.inputs), set(graph.outputs)
+    lines = ["digraph tracegrad {", '  node [fontname="monospace", fontsize=10];']
+    for node in graph:
+        value = f" {attribute_text(node.attrs['value'])}" if node.fn.name == "const" else ""
+        style = ["shape=box" if node in inputs else "shape=ellipse"]
+        style += ["style=dashed"] * node.loc.derived + ["peripheries=2"] * (node in outputs)
+        title = f"{names[node]}\\n{node.fn.name}{value} {node.aval}"
+        lines.append(f'  "{names[node]}" [label="{title}", {", ".join(style)}];')
+    for a, b, index in graph.edges(keys=True):
+        label = f' [label="{index}"]' if len(b.operands) > 1 else ""
+        lines.append(f'  "{names[a]}" -> "{names[b]}"{label};')
+    return "\n".join([*lines, "}"])
+
+
+def aval_text(aval: Aval) -> str:
+    """Shape and dtype for people: `float32[64, 10]`, `float` for a run-time Python number."""
+    if aval.weak:
+        return {"f": "float", "i": "int", "b": "bool"}.get(aval.dtype.kind, str(aval.dtype))
+    return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"

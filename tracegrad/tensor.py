@@ -556,7 +556,7 @@ def synchronize() -> None:
 def drop_history(order: Sequence[Node]) -> None:
     """Free the nodes that a backward walked over: they forget their operands (leaves that require grad stay)."""
     for node in order:
-        if node.fn is not _VARIABLE:
+        if node.needs_grad and node.fn is not _VARIABLE:
             forget_operands(node)
 
 

@@ -140,7 +140,7 @@ class Replay:
         self.grad_effects = [(t, g) for t, g in recording.grads.values() if g is None or _changed(recording, t, g)]
         effect_nodes = [node for _, node in recording.nodes.values()]
         grad_nodes = [_node_in(recording, g) for _, g in self.grad_effects if g is not None]
-        differentiable = [n for r, n in zip(self._kept(leaves_out), results, strict=True) if n.needs_grad and r is None]
+        differentiable = [n for r, n in zip(self._kept(leaves_out), results, strict=True) if r is None and self._recorded(n)]
         self.residuals = _residuals(differentiable)
         self.outputs = [*results, *effect_nodes, *grad_nodes, *self.residuals]
         self.count = (len(results), len(effect_nodes), len(grad_nodes))
@@ -152,6 +152,10 @@ class Replay:
                 self.donors[len(results) + k] = position[id(start)]
         self.program = Program(recording.inputs, self.outputs, recording.device, self.donors)
         self.result_nodes = results
+
+    def _recorded(self, node: Node) -> bool:
+        """Whether a result has a history that the caller can go back through."""
+        return node.needs_grad and node not in self.recording.freed
 
     def _kept(self, leaves_out: list[Any]) -> list[Any]:
         return [self._outside(x) for x in leaves_out if isinstance(x, Tensor)]
@@ -240,7 +244,7 @@ class Replay:
             node = self.result_nodes[k]
             if same is not None:
                 filled.append(self._present(same, args))
-            elif node.needs_grad and state.grad:
+            elif self._recorded(node) and state.grad:
                 call = call or self._history(values, residuals, args, inputs)
                 filled.append(Tensor(bind(REGISTRY["output"], (call,), {"index": k, "aval": node.aval}), device))
             else:
@@ -339,9 +343,15 @@ def _shared(tensor: Tensor | None) -> bool:
         return True
     node = tensor._n
     found = resolve(node)
+    value = found.value
+    if sys.getrefcount(value) > 3 + 1:                       # the node, `values` of the replay, `value`, the argument here
+        return True
     if node is found:
-        return sys.getrefcount(node) > 3                     # tensor, `node`, the argument
-    return node.operands[0] is not found or sys.getrefcount(node) > 2 + 1 or sys.getrefcount(found) > 3
+        return sys.getrefcount(node) > 4                     # tensor, `node`, `found`, the argument
+    between = node.operands[0]
+    if between is not found and (between.operands[0] is not found or sys.getrefcount(between) > 3):
+        return True                                          # variable -> detach -> value is the longest chain of one owner
+    return sys.getrefcount(node) > 3 or sys.getrefcount(found) > (4 if between is found else 3)
 
 
 def _duplicate(value: Any, tensor: Tensor | None) -> Any:

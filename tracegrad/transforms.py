@@ -15,11 +15,13 @@ import optree
 from tracegrad import autodiff, dtypes
 from tracegrad.creation import tensor
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-from tracegrad.function import as_node, cast, const, iota
-from tracegrad.ir import Node
+from tracegrad.function import REGISTRY, as_node, bind, cast, const, iota
+from tracegrad.ir import Node, topological
 from tracegrad.operators import public
 from tracegrad.ops.movement import concat, expand, permute, reshape
 from tracegrad.tensor import Tensor, enable_grad, state
+
+_VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
 
 def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
@@ -39,10 +41,6 @@ def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
 
 def _fresh(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [Tensor(autodiff.variable(t._node()), t._device, state.trace) for t in tensors]
-
-
-def _wrap(node: Node, like: Tensor) -> Tensor:
-    return like._wrap(node)
 
 
 def _scalar_output(call: str, out: Any) -> Tensor:
@@ -75,18 +73,21 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         node = value._node()
         variables = [t._node() for group in flat for t in group]
         found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
-        tensors = iter([g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)])
-        grads = tuple(optree.tree_unflatten(tree, [_release(next(tensors), t, outer) for t in group]) for group, tree in zip(flat, trees, strict=True))
+        nodes = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
+        value, *results = _release([node, *nodes], flat, value, outer)
+        tensors = iter(results)
+        grads = tuple(optree.tree_unflatten(tree, [next(tensors) for _ in group]) for group, tree in zip(flat, trees, strict=True))
         result = grads[0] if single else grads
-        value = _release(node, value, outer)
         return ((value, aux), result) if has_aux else (value, result)
 
     return wrapped
 
 
-def _release(node: Node, like: Tensor, outer: bool) -> Tensor:
-    """A result as the caller sees it: part of the caller's history, or of none if the caller records none."""
-    return like._wrap(node) if outer else Tensor(node, like._device, state.trace).detach()
+def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Tensor, outer: bool) -> list[Tensor]:
+    """Results as the caller sees them: part of the caller's history if they depend on a variable that is not the transform's own."""
+    own = {t._node() for group in fresh for t in group}
+    recorded = outer and any(n.fn is _VARIABLE and n not in own for n in topological(nodes, lambda n: not n.needs_grad))
+    return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), like._device, state.trace) for n in nodes]
 
 
 def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[list[Any], list[list[Tensor]], list[Any]]:
@@ -139,10 +140,11 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]
                 raise ShapeError(f"vjp: cotangent {i} has shape {c.shape}, the output {n.shape}")
         variables = [t._node() for group in flat for t in group]
         found = autodiff.vjp(nodes, variables, [c._node() for c in given])
-        tensors = iter([g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)])
-        return tuple(optree.tree_unflatten(t, [_release(next(tensors), x, state.grad) for x in group]) for group, t in zip(flat, trees, strict=True))
+        results = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
+        tensors = iter(_release(results, flat, leaves[0], state.grad))
+        return tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(flat, trees, strict=True))
 
-    return optree.tree_unflatten(tree, [_release(n, t, outer) for n, t in zip(nodes, leaves, strict=True)]), pull
+    return optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer)), pull
 
 
 @public("jvp", method=False)
@@ -163,8 +165,8 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     nodes = [t._node() for t in leaves]
     found = autodiff.jvp(nodes, variables, [autodiff.conform(t._node(), v) for t, v in zip(given, variables, strict=True)])
     moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
-    return (optree.tree_unflatten(tree, [_release(n, t, outer) for n, t in zip(nodes, leaves, strict=True)]),
-            optree.tree_unflatten(tree, [_release(g, t, outer) for g, t in zip(moved, leaves, strict=True)]))
+    results = _release([*nodes, *moved], flat, leaves[0], outer)
+    return optree.tree_unflatten(tree, results[:len(nodes)]), optree.tree_unflatten(tree, results[len(nodes):])
 
 
 @public("jacobian", "jacrev", method=False)
@@ -184,7 +186,7 @@ def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
         for k in range(node.aval.size):
             g, = autodiff.vjp([node], [variable], [_basis(node, k)])
             rows.append(g if g is not None else autodiff.zeros_like(variable))
-        return _release(_stacked(rows, (*node.shape, *variable.shape), variable), out, outer)
+        return _release([_stacked(rows, (*node.shape, *variable.shape), variable)], flat, out, outer)[0]
 
     return wrapped
 
@@ -219,7 +221,7 @@ def jacfwd(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
         n = len(node.shape)
         stacked = _stacked(columns, (len(columns), *node.shape), node)
         moved = permute(stacked, (*range(1, n + 1), 0))
-        return _release(reshape(moved, (*node.shape, *variable.shape)), out, outer)
+        return _release([reshape(moved, (*node.shape, *variable.shape))], flat, out, outer)[0]
 
     return wrapped
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.function import REGISTRY, as_node, call, cast
+from tracegrad.function import REGISTRY, call, cast
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, public
 
