@@ -17,7 +17,7 @@ import numpy as np
 import optree
 
 from tracegrad import autodiff, random_state
-from tracegrad.compile import Program, find_device, resolve
+from tracegrad.compile import Program, find_device, realize, resolve, upload
 from tracegrad.dtypes import float64, int64
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
@@ -283,7 +283,8 @@ class TracedCall(CustomCall):
         new: dict[Node, Node] = dict(self.residuals)
         variables = []
         for node, source in zip(self.replay.recording.inputs, sources, strict=True):
-            variables.append(autodiff.variable(source) if source.needs_grad else source)
+            # A node of its own per source: sources may depend on one another, and only the way through this call counts here.
+            variables.append(Node(REGISTRY["copy"], (source,), {}, source.aval, True) if source.needs_grad else source)
             new[node] = variables[-1]
         wanted = [r for r, c in zip(results, ct, strict=True) if c is not None]
         for node in Graph.capture(self.replay.recording.inputs, wanted):
@@ -332,7 +333,6 @@ def _value(tensor: Tensor) -> Any:
 
 
 def _realized(node: Node, tensor: Tensor) -> Any:
-    from tracegrad.compile import realize
     realize([node], tensor._device)
     return node.value
 
@@ -358,7 +358,6 @@ def _duplicate(value: Any, tensor: Tensor | None) -> Any:
     """A copy of a value on its device."""
     aval = tensor._node_outside().aval if tensor is not None else None
     assert aval is not None
-    from tracegrad.compile import upload
     return upload(value.device, value.download(aval.shape, aval.dtype))
 
 
@@ -449,8 +448,8 @@ class Traced:
         for key, (tensor, node) in recording.captured.items():
             if key not in known and (tensor._base is None or id(tensor._base) not in known):
                 raise TraceError(
-                    f"{recording.name} at {node.loc}: uses a {tensor.dtype}{list(tensor.shape)} tensor that it reached in a way tracegrad "
-                    "cannot watch (not an argument, closure variable, global or attribute), so a replay could be stale; pass it as an argument")
+                    f"{recording.name} at {node.loc}: uses a {tensor.dtype}{list(tensor.shape)} tensor that it reached in a way tracegrad cannot "
+                    "watch (not an argument, closure variable, global or attribute), so a replay could be stale; pass it as an argument")
 
     # ------------------------------------------------------------------------------------------------- looking at it
 
