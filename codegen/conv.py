@@ -18,7 +18,7 @@ import numpy as np
 
 from tracegrad.codegen import conv_cpu, conv_gpu
 from tracegrad.codegen.conv_weight import conv2d_weight_grad
-from tracegrad.codegen.convolution import Array, Store, Taps, Weights, Window
+from tracegrad.codegen.convolution import Array, Pair, Store, Taps, Weights, Window
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.product import DType
 from tracegrad.codegen.vectors import Emit, plus, swizzle
@@ -61,9 +61,9 @@ def conv2d_input_grad(
             ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
 
             def read(
-                emit: Emit, g: str, o: str, c: str, ky: str, kx: str, y: tuple[int, int] = (ylast, -ystep), x: tuple[int, int] = (xlast, -xstep)
+                emit: Emit, g: str, o: str, c: str, ky: str, kx: str, y: Pair = (-ystep, ylast), x: Pair = (-xstep, xlast)
             ) -> str:
-                return w.load(emit, plus((g, og), c), o, plus((ky, y[1]), y[0]), plus((kx, x[1]), x[0]))
+                return w.load(emit, plus((g, og), c), o, plus((ky, y[0]), y[1]), plus((kx, x[0]), x[1]))
 
             weights = Weights(read, w.params, w.refs)
             if w.strided:

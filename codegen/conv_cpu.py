@@ -24,7 +24,7 @@ def taps(t: Taps) -> list[Kernel]:
     planes = in_place(t.x, t.image, u, t.size, t.stride, t.padding)
     if planes is None:
         planes = padded(t.groups * t.c, u, t.size, t.stride, t.dilation)
-        scratch = t.c * planes.channel * t.dtype.itemsize <= t.target.l1_bytes and t.n * t.groups >= t.target.cores
+        scratch = t.c * planes.channel * t.dtype.itemsize <= t.target.l2_bytes // 2 and t.n * t.groups >= 2 * t.target.cores
         if scratch:
             planes = replace(planes, params=t.x.params, refs=t.x.refs)
         else:

@@ -148,8 +148,8 @@ def pad(
     temp = Temp(f"{name}_padded", owner, n * p.image, dtype)
     params, refs = merge((x.params, x.refs), ((f"__global {ctype(dtype)} *restrict padded",), (temp,)))
     emit = Text()
-    head(emit, f"Copies each channel to a zero-padded plane of {p.height}x{p.width}" + (f", {p.phases} columns apart." if p.phases > 1 else "."),
-         f"{name}_pad", params)
+    apart = f", columns {p.phases} apart together." if p.phases > 1 else "."
+    head(emit, f"Copies each channel to a zero-padded plane of {p.height} rows of {p.row}{apart}", f"{name}_pad", params)
     emit("const int c = get_global_id(0), n = get_global_id(1);")
     offset = plus(("(size_t)n" if n * p.image >> 31 else "n", p.image), ("c", p.channel))
     emit(f"__global {ctype(dtype)} *plane = padded + {offset};")

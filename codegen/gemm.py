@@ -25,7 +25,19 @@ from tracegrad.codegen.gemm_tiles import Broadcast, Dot, tiles
 from tracegrad.codegen.kernel import Kernel, Temp
 from tracegrad.codegen.product import DType, Matrix, Operand, Product, Store, View
 from tracegrad.codegen.vectors import (
-    Emit, Text, ceil_div, ctype, head, lanes, load, merge, pieces, plus, register_tile, swizzle, write,
+    Emit,
+    Text,
+    ceil_div,
+    ctype,
+    head,
+    lanes,
+    load,
+    merge,
+    pieces,
+    plus,
+    register_tile,
+    swizzle,
+    write,
 )
 from tracegrad.plan import Target
 
@@ -95,7 +107,7 @@ def _on_cpu(p: Product) -> list[Kernel]:
 
 def _dot_pays(p: Product) -> bool:
     """Whether dot products beat packing B (measured): few rows to repay the packing, or k long enough to repay the final sums."""
-    return p.m <= 16 or p.k * p.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or p.flops >= 1 << 22 and p.k >= 128)
+    return p.m <= 16 or (p.k * p.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or (p.flops >= 1 << 22 and p.k >= 128)))
 
 
 def _along_k(x: Operand) -> bool:
@@ -198,13 +210,13 @@ def _tile(p: Product, parts: int) -> list[Kernel]:
     large = p.k * p.n * p.dtype.itemsize > 2 * p.target.l2_bytes and p.m >= 4 * rows
     huge = p.k * p.m * p.dtype.itemsize > 16 * p.target.l2_bytes
     packed = []
-    if p.a.pointer is None or large and (huge or p.a.strides[2] != 1):
+    if p.a.pointer is None or (large and (huge or p.a.strides[2] != 1)):
         a, kernel = _pack(p, p.a, rows)
         view_a = _panels(a, rows, p.k)
         packed.append(kernel)
     else:
         view_a = _in_place(p.a)
-    if p.b.pointer is None or large or p.b.strides[1] != 1 and width > 1:
+    if p.b.pointer is None or large or (p.b.strides[1] != 1 and width > 1):
         b, kernel = _pack(p, p.b, columns)
         view_b = _panels(b, columns, p.k)
         packed.append(kernel)

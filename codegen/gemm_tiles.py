@@ -13,8 +13,11 @@ from tracegrad.codegen.vectors import Text, add_lanes, ceil_div, ctype, head, lo
 class Inner(Protocol):
     """The inner loop over k of one tile, and the vectors it leaves."""
 
-    rows: int
-    columns: int
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def columns(self) -> int: ...
 
     @property
     def title(self) -> str: ...
@@ -177,14 +180,14 @@ def _block(p: Product, parts: int, rows: int, columns: int) -> tuple[int, int]:
     high = wide = 1
     while True:
         items = ceil_div(down, high) * ceil_div(across, wide) * p.batch * parts
-        tall = high * rows <= wide * columns and high < down or wide >= across
+        tall = (high * rows <= wide * columns and high < down) or wide >= across
         grown = (min(2 * high, down), wide) if tall else (high, min(2 * wide, across))
         work = high * wide * rows * columns * ceil_div(p.k, parts)
         footprint = (grown[0] * rows + grown[1] * columns) * ceil_div(p.k, parts) * p.dtype.itemsize
         left = ceil_div(down, grown[0]) * ceil_div(across, grown[1]) * p.batch * parts
-        if grown == (high, wide) or left < 4 * p.target.cores and work > 1 << 15 or footprint > p.target.l2_bytes and work > 1 << 18:
+        if grown == (high, wide) or (left < 4 * p.target.cores and work > 1 << 15) or (footprint > p.target.l2_bytes and work > 1 << 18):
             return high, wide
-        if items <= p.target.cores and work > 1 << 13 or work > 1 << 21:
+        if (items <= p.target.cores and work > 1 << 13) or work > 1 << 21:
             return high, wide
         high, wide = grown
 
