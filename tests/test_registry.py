@@ -1,0 +1,105 @@
+"""Every op of the registry: shape rule = numpy, vjp = central differences, vjp of vjp, jvp = vjp transposed, edge values."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.nodes import check_gradient, evaluate
+from tracegrad import ops  # noqa: F401 - fills the registry
+from tracegrad.function import REGISTRY, Bundle, Elementwise, bind
+from tracegrad.ir import Aval
+
+DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int32", "int64", "float16", "float32", "float64")]
+OPS = [op for name, op in sorted(REGISTRY.items()) if op.family != "leaf" and not isinstance(op, Bundle) and name != "output"]
+EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-30, -1e30, np.inf, -np.inf, np.nan]
+
+
+def draw(op: Any, shape: Any, dtype: Any, rng: Any) -> Any:
+    """Values in the op's domain; distinct, so that no maximum is a tie and no comparison is at its edge."""
+    if isinstance(shape, np.ndarray):
+        return shape
+    low, high = getattr(op, "domain", (-2.0, 2.0))
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.5
+    if dtype.kind == "u":
+        low = max(low, 0)
+    return np.asarray(rng.uniform(low, high, shape)).astype(dtype)
+
+
+def cases(op: Any) -> list[Any]:
+    """(operand shapes or arrays, attributes) to test the op on."""
+    if op.cases:
+        return list(op.cases)
+    assert isinstance(op, Elementwise), f"{op.name} has no cases"
+    shapes = [((2, 3),) * op.nin, ((),) * op.nin, ((0, 3),) * op.nin, ((1,),) * op.nin]
+    if op.nin > 1:
+        shapes.append(((2, 3), (3,), (2, 1))[:op.nin])
+    return [(s, {}) for s in shapes]
+
+
+def accepts(op: Any, dtype: Any) -> bool:
+    return not isinstance(op, Elementwise) or dtype.kind in op.kinds
+
+
+def operands(op: Any, shapes: Any, dtype: Any) -> list[Any]:
+    rng = np.random.default_rng(3)
+    out = [draw(op, s, dtype, rng) for s in shapes]
+    if op.name == "where":
+        out[0] = rng.random(shapes[0]) < 0.5
+    return out
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_shape_rule_is_numpys(op: Any) -> None:
+    tried = 0
+    for shapes, attrs in cases(op):
+        for dtype in DTYPES:
+            arrays = operands(op, shapes, dtype)
+            if not accepts(op, dtype):
+                continue
+            try:
+                aval = op.aval(*[Aval(a.shape, a.dtype) for a in arrays], **attrs)
+            except TypeError:               # a DTypeError: the op says that it does not take this dtype
+                continue
+            with np.errstate(all="ignore"):
+                result = np.asarray(op.numpy(*arrays, **attrs))
+            assert (result.shape, result.dtype) == (aval.shape, aval.dtype), (shapes, attrs, dtype)
+            tried += 1
+    assert tried
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.differentiable], ids=lambda op: op.name)
+def test_derivatives_are_finite_differences(op: Any) -> None:
+    for shapes, attrs in cases(op):
+        arrays = operands(op, shapes, np.dtype("float64"))
+        if op.name == "cast":
+            attrs = {**attrs, "dtype": np.dtype("float64")}
+        if op.name == "variable":
+            attrs = {"uid": -1}
+        if all(a.size for a in arrays):
+            check_gradient(lambda *xs, attrs=attrs: bind(op, tuple(xs), attrs), *arrays)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if not op.differentiable], ids=lambda op: op.name)
+def test_ops_without_derivative_say_so(op: Any) -> None:
+    with pytest.raises(RuntimeError, match="no derivative"):
+        op.vjp(None, None)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if isinstance(op, Elementwise) and "f" in op.kinds and not op.cases and op.nin < 3],
+                         ids=lambda op: op.name)
+def test_edge_values_pass_through_the_graph(op: Any) -> None:
+    """Infinities, NaN and -0.0 give what numpy gives, and keep the dtype: no rule warns, promotes or drops a sign on the way."""
+    for dtype in (np.float32, np.float64):
+        grid = np.meshgrid(*[np.array(EDGES, dtype)] * op.nin)
+        with np.errstate(all="ignore"):
+            expected = op.numpy(*grid)
+        result = evaluate(lambda *xs: bind(op, xs, {}), *grid)
+        assert result.dtype == (np.bool_ if op.result == "bool" else dtype)
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_every_op_has_a_docstring() -> None:
+    for op in REGISTRY.values():
+        assert type(op).__doc__, op.name
