@@ -222,7 +222,8 @@ def unique() -> int:
 def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     """A compile-time scalar."""
     exact = dtype.type(value)
-    return intern(REGISTRY["const"], (), {"value": exact, "bits": exact.tobytes(), "weak": weak}, lambda: Aval((), dtype, weak), False)
+    bits = dtype.str.encode() + exact.tobytes()         # tells 0 from 0.0 and from -0.0, which are equal and hash alike
+    return intern(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak}, lambda: Aval((), dtype, weak), False)
 
 
 def placeholder(aval: Aval, label: str = "") -> Node:

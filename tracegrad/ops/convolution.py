@@ -222,15 +222,16 @@ def _transposed(name: str, n: int, input: Node, weight: Node, bias: Any, stride:
                          f"({x.shape[1]}, out / groups, kernel)")
     if any(e >= max(s, d) for e, s, d in zip(extra, steps, gaps, strict=True)):
         raise ArgumentError(f"{name}: output_padding {extra} must be smaller than stride {steps} or dilation {gaps}")
-    size = tuple((m - 1) * s - 2 * p + d * (k - 1) + e + 1
-                 for m, s, p, d, k, e in zip(x.shape[4 - n:], steps, edges, gaps, w.shape[4 - n:], extra, strict=True))
+    kernel = w.shape[4 - n:]
+    size = tuple((m - 1) * s - 2 * p + d * (k - 1) + min(e, s - 1) + 1
+                 for m, s, p, d, k, e in zip(x.shape[4 - n:], steps, edges, gaps, kernel, extra, strict=True))
     if min(size) < 0:
         raise ShapeError(f"{name}: padding {edges} leaves nothing of the result ({size})")
-    # The output padding is room on the far side: the convolution that this is the adjoint of has as much less padding there if it must.
-    both = tuple((p, p - max(0, (m + 2 * p - d * (k - 1) - 1) // s + 1 - i) * s) for p, m, d, k, s, i in
-                 zip(edges, size, gaps, w.shape[4 - n:], steps, x.shape[4 - n:], strict=True))
     one = 2 - n
-    y = input_grad(x, w, size=(1,) * one + size, stride=(1,) * one + steps, padding=((0, 0),) * one + both, dilation=(1,) * one + gaps, groups=groups)
+    y = input_grad(x, w, size=(1,) * one + size, stride=(1,) * one + steps, padding=((0, 0),) * one + tuple((p, p) for p in edges),
+                   dilation=(1,) * one + gaps, groups=groups)
+    beyond = tuple(max(0, e - s + 1) for e, s in zip(extra, steps, strict=True))      # output padding that no tap reaches: zeros
+    y = mv.pad(y, (0,) * 4, (0,) * (4 - n) + beyond)
     return _finished(y, bias, n, alone)
 
 

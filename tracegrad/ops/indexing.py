@@ -211,7 +211,8 @@ def _scatter(name: str, primitive: str, x: Node, dim: int, index: Node, src: Any
 def index_select(input: Array, dim: int, index: Array) -> Array:
     """The slices of input along dim that index (1-d) names, in its order."""
     d, rows, moved = _rows("index_select", input, dim, index)
-    return _back(take_rows(moved, rows), d)
+    y = _back(take_rows(moved, rows), d)
+    return y if input.ndim or y.shape != (1,) else mv.reshape(y, ())
 
 
 @public("index_add")

@@ -287,7 +287,8 @@ def chunk(input: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
     d = one_dim("chunk", dim, input.ndim)
     if chunks <= 0:
         raise ArgumentError(f"chunk: the number of chunks must be positive, got {chunks}")
-    return tuple(split(input, max(1, -(-input.shape[d] // chunks)), d))
+    n = input.shape[d]
+    return tuple(split(input, -(-n // chunks) if n else [0] * chunks, d))
 
 
 @public("unbind")
