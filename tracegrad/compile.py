@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import interpret
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, AutogradError
+from tracegrad.errors import AutogradError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
+from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
 from tracegrad.printing import suggest_name
 from tracegrad.runtime import buffer as buffers
@@ -132,7 +132,7 @@ class Program:
         """Values of the outputs, from those of the inputs (Buffers, and Python numbers for the weak ones). Waits for nothing."""
         if self.executable is None:
             arrays = [np.asarray(v) if weak else v.array for v, weak in zip(values, self.weak, strict=True)]
-            return [HostValue(self.device, np.asarray(a)) for a in interpret.run(self._graph, arrays)]
+            return [HostValue(self.device, np.asarray(a)) for a in interpret(self._graph, arrays)]
         if not any(self.weak):
             return self.executable.run(values)
         scalars = [v for v, weak in zip(values, self.weak, strict=True) if weak]
@@ -230,7 +230,8 @@ def _pending(targets: Sequence[Node]) -> tuple[list[Node], list[Node]]:
                 if not node.operands and node.fn.family not in ("leaf", "index"):
                     raise AutogradError(f"{node.fn.name} at {node.loc}: its history was freed by backward(); pass retain_graph=True to keep it")
                 if node.fn is REGISTRY["placeholder"]:
-                    raise ArgumentError(f"a tracer made at {node.loc} was used outside the @trace function that made it")
+                    raise TraceError(f"a tensor that stands for an input of @trace or vmap ({node.loc}) has no value: Python cannot look at it; "
+                                     "use tg.where for a choice between values, or look at the result outside")
                 order.append(node)
     return order, leaves
 

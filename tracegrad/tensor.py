@@ -39,6 +39,7 @@ class _State(threading.local):
     """Per thread: whether derivatives are recorded, and the trace being recorded, if any."""
 
     grad: bool = True
+    examples: int = 0                    # inside vmap: tensors stand for one example and have no values
     hidden: bool = False                 # inside a custom forward: tensors report no requires_grad
     trace: Recording | None = None
 
@@ -66,7 +67,7 @@ class Tensor(Operators):
         self._base = self._grad = self._hooks = None
         self._retains = False
         self._versions = 0
-        if trace is None and node.value is None:
+        if trace is None and node.value is None and not state.examples:
             _pending.append(weakref.ref(self))
             if len(_pending) > config.pending:
                 flush()
@@ -131,7 +132,7 @@ class Tensor(Operators):
             state.trace.rebind(self, node)
         else:
             self._n = node
-            if self._trace is None and node.value is None:
+            if self._trace is None and node.value is None and not state.examples:
                 _pending.append(weakref.ref(self))
 
     def _put(self, base: Node, value: Node) -> Node:

@@ -7,19 +7,22 @@ their own, so an inner transform never confuses its variable with an outer one's
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import optree
 
 from tracegrad import autodiff, dtypes
+from tracegrad.batching import batch
 from tracegrad.creation import tensor
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, as_node, bind, cast, const, iota
-from tracegrad.ir import Node, topological
+from tracegrad.function import REGISTRY, as_node, bind, cast, iota, placeholder
+from tracegrad.ir import Aval, Node, topological
 from tracegrad.operators import public
-from tracegrad.ops.movement import concat, expand, permute, reshape
+from tracegrad.ops.movement import permute, reshape
 from tracegrad.tensor import Tensor, enable_grad, state
+from tracegrad.tensor import leaves as leaves_of_users
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
@@ -83,10 +86,14 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
     return wrapped
 
 
+_active: set[Node] = set()           # the variables of transforms that are running
+
+
 def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Tensor, outer: bool) -> list[Tensor]:
     """Results as the caller sees them: part of the caller's history if they depend on a variable that is not the transform's own."""
-    own = {t._node() for group in fresh for t in group}
-    recorded = outer and any(n.fn is _VARIABLE and n not in own for n in topological(nodes, lambda n: not n.needs_grad))
+    _active.difference_update(t._n for group in fresh for t in group)
+    order = topological(nodes, lambda n: not n.needs_grad) if outer else ()
+    recorded = any(n.fn is _VARIABLE and (n in _active or n.attrs["uid"] in leaves_of_users) for n in order)
     return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), like._device, state.trace) for n in nodes]
 
 
@@ -99,6 +106,7 @@ def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tup
             raise ArgumentError(f"{call}: argnums {k} is out of range for {len(args)} positional arguments")
         leaves, tree = _leaves(call, args[k])
         fresh = _fresh(leaves)
+        _active.update(t._n for t in fresh)
         new[k] = optree.tree_unflatten(tree, fresh)
         flat.append(fresh)
         trees.append(tree)
@@ -169,61 +177,122 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     return optree.tree_unflatten(tree, results[:len(nodes)]), optree.tree_unflatten(tree, results[len(nodes):])
 
 
-@public("jacobian", "jacrev", method=False)
-def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns d fn / d argument: shape (*output.shape, *argument.shape). One reverse walk per output element."""
+@contextmanager
+def _examples() -> Iterator[None]:
+    """Tensors made inside stand for one example of a batch: they are never computed by themselves."""
+    state.examples += 1
+    try:
+        yield
+    finally:
+        state.examples -= 1
+
+
+@public("vmap", method=False)
+def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callable[..., Any]:
+    """A function that maps `fn` over a dimension of its arguments, as torch.func.vmap: written for one example, run on a batch.
+
+    in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments or a
+    tuple; it holds for every tensor of a nested argument). out_dims: where the batch goes in each output. The result is one
+    program with batched operations, not a loop. Random draws inside are the same for every example.
+    Raises ShapeError if mapped sizes differ, ArgumentError if nothing is mapped.
+
+    >>> tg.vmap(lambda a, b: a @ b)(tg.ones(5, 3), tg.ones(5, 3)).shape
+    (5,)
+    """
 
     @functools.wraps(fn)
-    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
-        new, flat, _ = _substitute("jacobian", args, [argnums])
-        outer = state.grad
-        with enable_grad():
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        dims = in_dims if isinstance(in_dims, (tuple, list)) else [in_dims] * len(args)
+        if len(dims) != len(args):
+            raise ArgumentError(f"vmap: in_dims has {len(dims)} entries for {len(args)} arguments")
+        mapped: dict[Node, Node] = {}
+        sizes: list[int] = []
+        new = []
+        like: Tensor | None = None
+        for arg, dim in zip(args, dims, strict=True):
+            leaves, tree = optree.tree_flatten(arg, none_is_leaf=True)
+            for i, x in enumerate(leaves):
+                if dim is None or not isinstance(x, Tensor):
+                    continue
+                like = x
+                if not -x.ndim <= dim < x.ndim:
+                    raise ShapeError(f"vmap: in_dims {dim} is out of range for a tensor of shape {x.shape}")
+                node = x._node()
+                front = permute(node, (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim)))
+                example = placeholder(Aval(front.shape[1:], front.dtype), "example")
+                if front.needs_grad:
+                    example = autodiff.variable(example)
+                mapped[example] = front
+                sizes.append(front.shape[0])
+                with _examples():
+                    leaves[i] = Tensor(example, x._device, state.trace)
+            new.append(optree.tree_unflatten(tree, leaves))
+        if like is None:
+            raise ArgumentError("vmap: no argument is mapped; give at least one tensor an in_dims that is not None")
+        if len(set(sizes)) != 1:
+            raise ShapeError(f"vmap: the mapped dimensions have different sizes {sizes}")
+        with _examples():
             out = fn(*new, **kwargs)
-        if not isinstance(out, Tensor) or len(flat[0]) != 1:
-            raise AutogradError("jacobian: the function must take and return one tensor (per argnums)")
-        node, variable = out._node(), flat[0][0]._node()
-        rows = []
-        for k in range(node.aval.size):
-            g, = autodiff.vjp([node], [variable], [_basis(node, k)])
-            rows.append(g if g is not None else autodiff.zeros_like(variable))
-        return _release([_stacked(rows, (*node.shape, *variable.shape), variable)], flat, out, outer)[0]
+        outs, tree = optree.tree_flatten(out, none_is_leaf=True)
+        places = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(outs)
+        nodes = [t._n if isinstance(t, Tensor) else as_node(t) for t in outs]
+        batched = batch(nodes, mapped, sizes[0])
+        results = []
+        for node, place in zip(batched, places, strict=True):
+            n = len(node.shape)
+            order = [*range(1, n)]
+            order.insert(place % n, 0)
+            results.append(Tensor(permute(node, tuple(order)), like._device, state.trace))
+        return optree.tree_unflatten(tree, results)
 
     return wrapped
 
 
-def _basis(like: Node, k: int) -> Node:
-    """One at flat position k, zeros elsewhere."""
-    size = like.aval.size
-    return reshape(cast(iota((size,), 0).eq(as_node(k)), like.dtype), like.shape)
+@public("jacobian", "jacrev", method=False)
+def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """A function that returns d fn / d argument, of shape (*output.shape, *argument.shape), by reverse mode, batched over the output."""
 
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
+        out, node, variable, flat, outer = _one_to_one("jacobian", fn, argnums, args, kwargs)
+        probe = placeholder(node.aval, "cotangent")
+        g, = autodiff.vjp([node], [variable], [probe]) if node.needs_grad else [None]
+        rows, = batch([g if g is not None else autodiff.zeros_like(variable)], {probe: _bases(node)}, node.aval.size)
+        return _release([reshape(rows, (*node.shape, *variable.shape))], flat, out, outer)[0]
 
-def _stacked(rows: list[Node], shape: tuple[int, ...], like: Node) -> Node:
-    if not rows:
-        return expand(const(0, like.dtype), shape)
-    return reshape(concat([reshape(r, (1, *r.shape)) for r in rows], 0), shape)
+    return wrapped
 
 
 @public("jacfwd", method=False)
 def jacfwd(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns d fn / d argument, as `jacobian`, by one forward walk per element of the argument."""
+    """A function that returns d fn / d argument, as `jacobian`, by forward mode, batched over the argument's elements."""
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Tensor:
-        new, flat, _ = _substitute("jacfwd", args, [argnums])
-        outer = state.grad
-        with enable_grad():
-            out = fn(*new, **kwargs)
-        node, variable = out._node(), flat[0][0]._node()
-        columns = []
-        for k in range(variable.aval.size):
-            g, = autodiff.jvp([node], [variable], [_basis(variable, k)])
-            columns.append(g if g is not None else autodiff.zeros_like(node))
-        n = len(node.shape)
-        stacked = _stacked(columns, (len(columns), *node.shape), node)
-        moved = permute(stacked, (*range(1, n + 1), 0))
+        out, node, variable, flat, outer = _one_to_one("jacfwd", fn, argnums, args, kwargs)
+        probe = placeholder(variable.aval, "tangent")
+        t, = autodiff.jvp([node], [variable], [probe])
+        columns, = batch([t if t is not None else autodiff.zeros_like(node)], {probe: _bases(variable)}, variable.aval.size)
+        moved = permute(columns, (*range(1, len(node.shape) + 1), 0))
         return _release([reshape(moved, (*node.shape, *variable.shape))], flat, out, outer)[0]
 
     return wrapped
+
+
+def _one_to_one(call: str, fn: Any, argnums: int, args: Any, kwargs: Any) -> tuple[Tensor, Node, Node, list[list[Tensor]], bool]:
+    new, flat, _ = _substitute(call, args, [argnums])
+    outer = state.grad
+    with enable_grad():
+        out = fn(*new, **kwargs)
+    if not isinstance(out, Tensor) or len(flat[0]) != 1:
+        raise AutogradError(f"{call}: the function must take (at argnums) and return one tensor, got {type(out).__name__}")
+    return out, out._node(), flat[0][0]._node(), flat, outer
+
+
+def _bases(like: Node) -> Node:
+    """The unit tensors of like's shape, stacked: (size, *shape)."""
+    n = like.aval.size
+    return reshape(cast(iota((n, n), 0).eq(iota((n, n), 1)), like.dtype), (n, *like.shape))
 
 
 @public("hessian", method=False)
