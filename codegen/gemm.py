@@ -106,8 +106,10 @@ def _on_cpu(p: Product) -> list[Kernel]:
 
 
 def _dot_pays(p: Product) -> bool:
-    """Whether dot products beat packing B (measured): few rows to repay the packing, or k long enough to repay the final sums."""
-    return p.m <= 16 or (p.k * p.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or (p.flops >= 1 << 22 and p.k >= 128)))
+    """Whether dot products beat packing B (measured): few rows or columns, or k long enough to repay the final sums."""
+    if p.m <= 16 or p.n <= 2 * lanes(p.dtype, p.target):
+        return True
+    return p.k * p.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or (p.flops >= 1 << 22 and p.k >= 128))
 
 
 def _along_k(x: Operand) -> bool:
@@ -207,7 +209,7 @@ def _tile(p: Product, parts: int) -> list[Kernel]:
     width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
     rows, vectors = register_tile(p.m, ceil_div(p.n, width), p.target)
     columns = min(vectors * width, p.n)
-    large = p.k * p.n * p.dtype.itemsize > 2 * p.target.l2_bytes and p.m >= 4 * rows
+    large = p.k * p.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and p.m >= 16 * rows
     huge = p.k * p.m * p.dtype.itemsize > 16 * p.target.l2_bytes
     packed = []
     if p.a.pointer is None or (large and (huge or p.a.strides[2] != 1)):
