@@ -1,4 +1,4 @@
-"""The interpreter: runs a graph with the ops' numpy rules. It is the oracle of the tests and the device named "numpy"."""
+"""Runs a graph with the ops' numpy rules: the oracle of the tests, and the device "numpy". Start at `interpret`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from tracegrad.function import Bundle
 from tracegrad.ir import Graph, Node
 
 
-def run(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    """Values of the graph's outputs, as numpy arrays, from those of its inputs (iterative; frees what is no longer used)."""
-    value: dict[Node, Any] = {}
-    for node, x in zip(graph.inputs, inputs, strict=True):
-        value[node] = np.asarray(x, dtype=node.dtype)
-    uses = {n: graph.out_degree(n) for n in graph}
+def interpret(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+    """The values of `graph.outputs`, as numpy arrays, from those of `graph.inputs` (iterative; frees what is no longer used)."""
+    value: dict[Node, Any] = {node: np.asarray(x, dtype=node.dtype) for node, x in zip(graph.inputs, inputs, strict=True)}
+    uses = {node: graph.out_degree(node) for node in graph}
     for node in graph.outputs:
         uses[node] += 1
     with np.errstate(all="ignore"):
         for node in graph:
             if node not in value:
-                result = node.fn.numpy(*[value[o] for o in node.operands], **node.attrs)
-                value[node] = result if isinstance(node.fn, Bundle) else np.asarray(result, dtype=node.dtype)
+                value[node] = evaluate(node, [value[o] for o in node.operands])
                 for o in node.operands:
                     uses[o] -= 1
                     if not uses[o]:
                         del value[o]
-    return [value[o] for o in graph.outputs]
+    return [value[node] for node in graph.outputs]
+
+
+def evaluate(node: Node, operands: Sequence[Any]) -> Any:
+    """One node's value from its operands' values (of a bundle: its results)."""
+    if node.fn.name == "data":
+        return np.asarray(node.value)
+    result = node.fn.numpy(*operands, **node.attrs)
+    return result if isinstance(node.fn, Bundle) else np.asarray(result, dtype=node.dtype)

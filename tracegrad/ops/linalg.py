@@ -15,7 +15,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes, common_dtype
 from tracegrad.ir import Node
-from tracegrad.operators import method, Operators, functional, public
+from tracegrad.operators import Operators, functional, method, public
 from tracegrad.ops import contraction
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
@@ -57,8 +57,8 @@ def matmul(input: Array, other: Array) -> Array:
     a = mv.reshape(a, (1, *a.shape)) if left else a
     b = mv.reshape(b, (*b.shape, 1)) if right else b
     if a.shape[-1] != b.shape[-2]:
-        raise ShapeError(f"matmul: {tuple(input.shape)} and {tuple(other.shape)} do not fit: the last size of the first ({a.shape[-1]}) must equal "
-                         f"the {'only' if right else 'last but one'} size of the second ({b.shape[-2]}); transpose one of them")
+        raise ShapeError(f"matmul: {tuple(input.shape)} and {tuple(other.shape)} do not fit: the last size of the first ({a.shape[-1]}) "
+                         f"must equal the {'only' if right else 'last but one'} size of the second ({b.shape[-2]}); transpose one of them")
     y = _batched(a, b)
     shape = y.shape
     if left:
@@ -153,7 +153,7 @@ def linear(input: Array, weight: Array, bias: Array = None) -> Array:
     """input (*, in) times weight (out, in) transposed, plus bias (out): (*, out)."""
     x, w = _operands("linear", input, weight)
     if w.ndim not in (1, 2) or not x.ndim or x.shape[-1] != w.shape[-1]:
-        raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: the last sizes must be equal (weight is (out, in))")
+        raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: their last sizes must be equal")
     y = matmul(x, mv.permute(w, tuple(reversed(range(w.ndim)))))
     return y if bias is None else y + bias
 
@@ -206,7 +206,8 @@ def einsum(equation: str, *operands: Any) -> Array:
         for name, n in zip(names, x.shape, strict=True):
             if sizes.setdefault(name, n) != n:
                 if 1 not in (sizes[name], n):
-                    raise ShapeError(f"einsum: {_shown(name)} is {sizes[name]} in one place and {n} in operand {i} of shape {x.shape} of {equation!r}")
+                    raise ShapeError(f"einsum: {_shown(name)} of {equation!r} is {sizes[name]} in one place, and {n} in operand {i} of shape "
+                                     f"{x.shape}")
                 sizes[name] = max(sizes[name], n) if n else 0
     terms = [_diagonals(x, list(names), sizes) for x, names in zip(xs, inputs, strict=True)]
     for pair in _path(terms, output, sizes):
@@ -317,7 +318,8 @@ def _contract(x: Node, a: list[Any], y: Node, b: list[Any], keep: list[Any]) -> 
 
     x, y = arranged(x, a, batch + rows + summed), arranged(y, b, batch + summed + columns)
     if not summed:
-        z = mv.reshape(x, (*lengths(batch + rows), *[1] * len(columns))) * mv.reshape(y, (*lengths(batch), *[1] * len(rows), *lengths(columns)))
+        x = mv.reshape(x, (*lengths(batch + rows), *[1] * len(columns)))
+        z = x * mv.reshape(y, (*lengths(batch), *[1] * len(rows), *lengths(columns)))
     elif not rows and not columns:                          # products along the rows: no matrices in sight
         z = total(x * y, tuple(range(len(batch), len(batch) + len(summed))))
     else:
