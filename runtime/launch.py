@@ -87,7 +87,7 @@ class Executable:
         plan = self.plan
         program = build(self.device, plan.source, self.small) if plan.launches else None
         places: list[list[Place]] = [[] for _ in plan.slots]
-        scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars)]
+        scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._segments: list[tuple[list[Enqueue], HostStep | None]] = [([], None)]     # launches, then a host step
         for step in plan.steps:
             if isinstance(step, HostStep):
@@ -127,10 +127,12 @@ class Executable:
         An aliased output and a passed-through input are the very Buffers given. Raises OutOfMemoryError before anything is
         written, ArgumentError for inputs that do not fit the plan, DeviceError for what the driver reports.
         """
-        if len(inputs) != len(self._inputs) or len(scalars) != len(self._scalars):
+        if len(inputs) != len(self._inputs) or len(scalars) != self.plan.scalars:
             raise ArgumentError(
-                f"run: the plan takes {len(self._inputs)} buffers and {len(self._scalars)} scalars, got {len(inputs)} and {len(scalars)}"
+                f"run: the plan takes {len(self._inputs)} buffers and {self.plan.scalars} scalars, got {len(inputs)} and {len(scalars)}"
             )
+        if self.plan.scalar_program:
+            scalars = self.plan.all_scalars(scalars)
         with self._lock:
             if self._busy:
                 raise DeviceError("run: a host step called the plan it is a step of")

@@ -152,11 +152,17 @@ def executable_graph(graph: Graph) -> Graph:
             elif fn is _OUTPUT and isinstance(node.operands[0].fn, CustomCall):
                 new[node] = new[node.operands[0].operands[node.attrs["index"]]]
             elif not node.operands:
-                new[node] = node
+                new[node] = _own_leaf(node)
             else:                                             # also merges equal nodes, which users' tensors have each their own of
                 with located(node.loc):
                     new[node] = bind(fn, tuple(new[o] for o in node.operands), node.attrs)
     return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
+
+
+def _own_leaf(node: Node) -> Node:
+    """A constant (or iota) that only this program uses: nodes made on it are then no user's, whose values and operands come and go."""
+    with located(node.loc):
+        return node if node.value is not None else Node(node.fn, (), node.attrs, node.aval, False)
 
 
 # --------------------------------------------------------------------------------------------------------------- deferral
@@ -281,6 +287,8 @@ def _compile(order: list[Node], leaves: list[Node], hoisted: list[Node], targets
         with located(node.loc):
             if node in from_scalar:
                 new[node] = bind(REGISTRY["cast"], (from_scalar[node],), {"dtype": node.dtype, "weak": False})
+            elif not node.operands:
+                new[node] = _own_leaf(node)
             else:
                 new[node] = bind(node.fn, tuple(new[resolve(o)] for o in node.operands), node.attrs)
     return Program([*inputs, *from_scalar.values()], [new[t] for t in targets], device)

@@ -7,7 +7,7 @@ knows graphs, pyopencl or Tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -109,6 +109,14 @@ class Plan:
     scalars: int = 0                      # how many run-time scalars a call takes
     blocks: tuple[int, ...] = ()          # bytes of each temp storage block
     notes: tuple[str, ...] = field(default=(), compare=False)
+    scalar_program: tuple[tuple[Callable[..., Any], tuple[int, ...]], ...] = ()   # scalar number scalars + i is fn(*scalars[args])
+
+    def all_scalars(self, given: Sequence[Any]) -> list[Any]:
+        """The scalars of a call and those that are computed from them on the host, as `Scalar.index` counts them."""
+        values = list(given)
+        for fn, args in self.scalar_program:
+            values.append(fn(*[values[a] for a in args]))
+        return values
 
     @property
     def launches(self) -> tuple[Launch, ...]:
