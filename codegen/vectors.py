@@ -47,10 +47,13 @@ def lanes(dtype: np.dtype[Any], target: Target) -> int:
 
 
 def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
-    """The LOAD and STORE macros for `dtypes`: once in front of a program whose kernels use them."""
+    """The LOAD and STORE macros for those of `dtypes` that the target computes in: once in front of a program whose kernels use them."""
     out = ["#define LOAD(V, p) LOAD_##V(p)", "#define LOAD_PRIVATE(V, p) LOAD_PRIVATE_##V(p)", "#define STORE(V, p, v) STORE_##V(p, v)"]
-    for dtype in sorted({np.dtype(d) for d in dtypes}, key=str):
-        scalar, size = ctype(dtype), dtype.itemsize
+    sizes = {ctype(dtype): np.dtype(dtype).itemsize for dtype in dtypes}
+    lacking = [scalar for scalar, has in (("half", target.fp16), ("double", target.fp64)) if not has]
+    for scalar, size in sorted(sizes.items()):
+        if scalar in lacking:
+            continue
         for width in WIDTHS:
             v = f"{scalar}{width}"
             if target.clang_builtins:

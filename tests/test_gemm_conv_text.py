@@ -16,7 +16,8 @@ from tracegrad.codegen.kernel import Kernel, Temp
 from tracegrad.codegen.vectors import ctype, is_reserved, load, plus, prelude, write
 from tracegrad.plan import Target
 
-CPU = Target(fp64=True)
+pytestmark = pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning")      # some drivers report every build
+CPU = Target()
 GPU = Target(kind="gpu", max_work_group=256, local_memory=32 << 10)
 GPU_SMALL = Target(kind="gpu", max_work_group=64, local_memory=0)
 AVX512 = Target(simd_bytes=64, registers=32)
@@ -146,6 +147,13 @@ def test_large_products_are_packed_and_right() -> None:
         assert any("pack_b" in k.entry for k in kernels)
         bench.expect(f"{tag}_c", kernels, np.matmul(a.astype(F64), b.astype(F64)), F32)
     bench.check()
+
+
+def test_the_prelude_has_each_type_once_and_only_what_the_target_computes_in() -> None:
+    text = prelude([np.dtype("bool"), np.dtype("uint8"), F32, F64, np.dtype("float16")], Target(fp64=False))
+    assert text.count("uchar8_u;") == 1
+    assert "double" not in text
+    assert "half" not in text
 
 
 def test_texts_are_deterministic_and_a_direct_product_is_one_kernel() -> None:
