@@ -1,0 +1,134 @@
+"""From kernels to a Plan: slots for every buffer, storage for temporaries, the program's source. Start at `assemble`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad.codegen import mathlib
+from tracegrad.codegen.kernel import Kernel, RuntimeScalar, Temp
+from tracegrad.codegen.lower import Context
+from tracegrad.codegen.memory import assign
+from tracegrad.codegen.scalars import Program
+from tracegrad.codegen.schedule import strip
+from tracegrad.codegen.vectors import LANES, ctype, prelude
+from tracegrad.errors import GraphError
+from tracegrad.ir import Graph, Node
+from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
+
+
+class Slots:
+    """The plan's buffers, numbered as they turn up: inputs first."""
+
+    def __init__(self, graph: Graph, context: Context, copies: Mapping[Node, Node]) -> None:
+        self.context, self.copies = context, copies
+        self.slots: list[Slot] = []
+        self.number: dict[Any, int] = {}
+        self.inputs = []
+        for node in graph.inputs:
+            if node not in context.scalars:
+                self.number[node] = self.add(Slot("input", node.shape, node.dtype, context.namer(node) or node.attrs.get("label", "")))
+                self.inputs.append(self.number[node])
+        self.outputs = [self.output(node) for node in graph.outputs]
+
+    def add(self, slot: Slot) -> int:
+        self.slots.append(slot)
+        return len(self.slots) - 1
+
+    def output(self, node: Node) -> int:
+        base = self.copies.get(strip(node), strip(node))
+        if base not in self.number:
+            if base.fn.name == "data":
+                self.number[base] = self.constant(base)
+            else:
+                into = self.context.alias.get(base)
+                alias = None if into is None else self.number[into]
+                self.number[base] = self.add(Slot("output", node.shape, node.dtype, self.context.namer(node), alias=alias))
+        return self.number[base]
+
+    def constant(self, node: Node) -> int:
+        try:
+            value = np.asarray(node.value, node.dtype)
+        except (TypeError, ValueError):
+            raise GraphError(f"compile_graph: {node!r} is neither an input nor a constant with a numpy value") from None
+        return self.add(Slot("constant", node.shape, node.dtype, self.context.namer(node), data=value))
+
+    def of(self, ref: Any) -> int:
+        """The slot that a kernel's parameter binds to."""
+        if ref not in self.number:
+            if isinstance(ref, Temp):
+                slot = self.add(Slot("temp", (ref.size,), np.dtype(ref.dtype), ref.name))
+            elif ref.fn.name == "data":
+                slot = self.constant(ref)
+            else:
+                slot = self.add(Slot("temp", ref.shape, ref.dtype, self.context.namer(ref) or ref.fn.name))
+            self.number[ref] = slot
+        return self.number[ref]
+
+
+def assemble(
+    graph: Graph, steps: Sequence[Kernel | HostStep], context: Context, copies: Mapping[Node, Node], program: Program
+) -> Plan:
+    """The plan of `steps`, in order."""
+    slots = Slots(graph, context, copies)
+    kernels = [s for s in steps if isinstance(s, Kernel)]
+    final: list[Launch | HostStep] = []
+    for step in steps:
+        if isinstance(step, HostStep):
+            final.append(HostStep(step.fn, tuple(map(slots.of, step.inputs)), tuple(map(slots.of, step.outputs)), step.name))
+            continue
+        args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else slots.of(r) for r in step.refs)
+        final.append(Launch(step.entry, step.global_size, step.local_size, args, step.flops, step.bytes, step.note))
+    uses: list[list[Hashable]] = []
+    sizes: dict[Hashable, int] = {}
+    for launch in final:
+        args = launch.args if isinstance(launch, Launch) else launch.inputs + launch.outputs
+        touched = [a for a in args if isinstance(a, int) and slots.slots[a].kind == "temp"]
+        sizes |= {a: slots.slots[a].nbytes for a in touched}
+        uses.append(list(touched))
+    block_of, blocks = assign(sizes, uses)
+    table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
+    supplied = sum(1 for n in graph.inputs if n in context.scalars)
+    return Plan(source(kernels, context), tuple(final), table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
+                scalar_program=program)
+
+
+def source(kernels: Sequence[Kernel], context: Context) -> str:
+    """The program's text: extensions, vector access, math functions, kernels."""
+    body = "\n".join(k.text for k in kernels)
+    helpers = mathlib.source(sorted(set().union(*(k.helpers for k in kernels))), context.target)
+    text = helpers + body
+    parts = []
+    if context.target.fp64 and re.search(r"\bdouble\d*\b", text):
+        parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+    if context.target.fp16 and re.search(r"\bhalf\d*\b", text):
+        parts.append("#pragma OPENCL EXTENSION cl_khr_fp16 : enable")
+    parts += vector_access(text, context)
+    return "\n".join(part for part in (*parts, helpers.rstrip(), body) if part).rstrip() + "\n"
+
+
+def vector_access(text: str, context: Context) -> list[str]:
+    """The macros that the text uses to read and write vectors."""
+    lines = []
+    used = set(re.findall(r"\b(?:LOAD|STORE)\((\w+),", text))
+    if used:
+        loads, stores = set(re.findall(r"\bLOAD\((\w+),", text)), set(re.findall(r"\bSTORE\((\w+),", text))
+        scalars = {re.sub(r"\d+$", "", t) for t in used}
+        dtypes = {d for d in context.dtypes if ctype(d) in scalars}
+        keep = {f"LOAD_{t}(" for t in loads} | {f"STORE_{t}(" for t in stores} | {f" {t}_u;" for t in used}
+        for line in prelude(dtypes, context.target).splitlines():
+            if line.startswith("#define LOAD(") or line.startswith("#define STORE(") or any(k in line for k in keep):
+                lines.append(line)
+    for name in sorted(context.macros):
+        width = int(re.findall(r"\d+", name)[0])
+        parts = {
+            "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],
+            "GATHER": [f"(p)[(i).s{LANES[i]}]" for i in range(width)],
+            "IF": [f"((m).s{LANES[i]} ? (p)[(i).s{LANES[i]}] : 0)" for i in range(width)],
+        }["IF" if name.endswith("_IF") else name.rstrip("0123456789")]
+        params = "V, p, i, m" if name.endswith("_IF") else "V, p, s" if name.startswith("STRIDED") else "V, p, i"
+        lines.append(f"#define {name}({params}) ((V)({', '.join(parts)}))")
+    return lines

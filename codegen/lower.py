@@ -1,0 +1,118 @@
+"""From a group of the schedule to kernels. Start at `lower` and `LOWERINGS`, the table by kind of group.
+
+A lowering is a function (group, context) -> kernels in launch order. The context says where nodes are stored, makes writers
+and evaluators for a kernel, and gives out entry names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tracegrad.codegen.expressions import Evaluator, Storage
+from tracegrad.codegen.kernel import Kernel, RuntimeScalar
+from tracegrad.codegen.opencl import Namer, Writer
+from tracegrad.codegen.schedule import Group, Schedule, cost
+from tracegrad.codegen.vectors import index_type
+from tracegrad.errors import UnsupportedError
+from tracegrad.ir import Node
+from tracegrad.plan import HostStep, Target
+
+
+class Context:
+    """What lowerings need to know of the plan that is being made.
+
+    alias: nodes that are written into an input's buffer, with that input; macros: the vector-access helpers used so far.
+    """
+
+    def __init__(self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]) -> None:
+        self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
+        self.macros: set[str] = set()
+        self.dtypes: set[Any] = set()
+        self.entries: dict[str, int] = {}
+
+    def entry(self, group: Group) -> str:
+        """A fresh kernel name, after the value it computes."""
+        last = group.stored[-1]
+        base = self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
+        if base == "partial":
+            base = f"{self.namer(last) or last.attrs['op'].name}_partial"
+        base = "".join(c if c.isalnum() else "_" for c in base)
+        n = self.entries[base] = self.entries.get(base, -1) + 1
+        return f"{base}_k{n}"
+
+    def ref(self, node: Node) -> Node:
+        """What a parameter that holds `node`'s buffer binds to."""
+        return self.alias.get(node, node)
+
+    def storage(self, group: Group) -> Callable[[Node], Storage | None]:
+        """Where the kernel of `group` finds what it does not compute."""
+        written = {self.ref(s) for s in group.stored}
+
+        def find(node: Node) -> Storage | None:
+            own = self.schedule.group_of.get(node)
+            if own is group:
+                return None
+            if (node.fn.name in ("placeholder", "data") and node not in self.scalars) or node in self.schedule.stored:
+                ref = self.ref(node)
+                return Storage(ref, "inout" if ref in written else "const")
+            return None
+
+        return find
+
+    def output(self, group: Group, node: Node) -> Storage:
+        """Where `group` writes `node`."""
+        ref = self.ref(node)
+        return Storage(ref, "inout" if ref is not node else "out")
+
+    def writer(self, group: Group, target: Target | None = None) -> Writer:
+        sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]
+        return Writer(target or self.target, self.namer, index_type(*sizes))
+
+    def evaluator(self, group: Group, writer: Writer) -> Evaluator:
+        evaluator = Evaluator(writer, self.storage(group), self.scalars)
+        evaluator.stored = frozenset(group.stored)
+        return evaluator
+
+    def finish(self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, attribute: str = "") -> Kernel:
+        """The kernel of what `writer` holds."""
+        entry = self.entry(group)
+        self.macros |= writer.macros
+        self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
+        return Kernel(entry, writer.kernel(entry, attribute), tuple(writer.params), global_size, local_size, flops(group), traffic(group),
+                      group.note, frozenset(writer.helpers))
+
+
+def traffic(group: Group) -> int:
+    """Bytes a group reads and writes."""
+    return sum(n.aval.nbytes for n in (*group.reads, *group.stored))
+
+
+def flops(group: Group) -> int:
+    """Arithmetic of a group, roughly."""
+    per_element = sum(max(1, cost(s)) for s in group.sinks)
+    return group.size * max(per_element, group.statements)
+
+
+Lowering = Callable[[Group, Context], list[Kernel | HostStep]]
+LOWERINGS: dict[str, Lowering] = {}
+
+
+def lowering(*kinds: str) -> Callable[[Any], Any]:
+    """Decorator: the function lowers groups of these kinds (families of ops, or "loops" and "columns")."""
+
+    def attach(fn: Any) -> Any:
+        for kind in kinds:
+            LOWERINGS[kind] = fn
+        return fn
+
+    return attach
+
+
+def lower(group: Group, context: Context) -> list[Kernel | HostStep]:
+    """The kernels of one group."""
+    found = LOWERINGS.get(group.kind)
+    if found is None:
+        what = group.anchor.fn.name if group.anchor is not None else group.kind
+        raise UnsupportedError(f"{what}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
+    return found(group, context)

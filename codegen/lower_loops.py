@@ -1,0 +1,283 @@
+"""Kernels over (rows, cols): elementwise groups, row reductions, several passes over a row; on CPUs. Start at `lower_loops`.
+
+A work-item is one thread's loop: over rows, over a row or a chunk of it, with explicit vectors along the last dimension and
+a scalar loop for what remains. A group with reductions makes one pass over the row for each level of them: softmax is a pass
+for the maximum, one for the sum, one for the result. What does not change along a loop is computed before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracegrad.codegen.expressions import Evaluator, Value
+from tracegrad.codegen.index import ZERO, Index, breakpoints, variable
+from tracegrad.codegen.kernel import Kernel
+from tracegrad.codegen.lower import Context, lowering
+from tracegrad.codegen.opencl import Writer, literal, register_type
+from tracegrad.codegen.schedule import Group, small_reduction
+from tracegrad.ir import Node
+
+ITEM = 4096                # elements a work-item should at least have to do
+SINGLE = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised)."""
+
+    rows: int
+    cols: tuple[int, ...]
+    width: int
+    block: int                       # rows a work-item does
+    length: int | None               # chunk of the (single) column loop that a work-item does; None: all
+
+    @property
+    def row_size(self) -> int:
+        n = 1
+        for c in self.cols:
+            n *= c
+        return n
+
+
+def passes(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]:
+    """The pass in which each sink of a group is computed, and the reductions that have to be."""
+    level: dict[Node, int] = {}
+    deps = group_deps(group, context)
+    for sink in group.sinks:
+        level[sink] = max((level[d] + (group.place[d] == "row" and is_reduction(d)) for d in deps[sink]), default=0)
+    needed = set(group.stored)
+    for sink in reversed(group.sinks):
+        if sink in needed:
+            needed.update(deps[sink])
+    last = max((level[s] for s in needed), default=0)
+    for sink in group.stored:        # an in-place result is written when nothing reads the old value any more
+        if sink in context.alias and group.place[sink] == "full":
+            level[sink] = last
+    return level, [s for s in group.sinks if s in needed and is_reduction(s)]
+
+
+def is_reduction(node: Node) -> bool:
+    """Whether a node is accumulated over a loop (a reduction over few elements is written out like arithmetic)."""
+    return node.fn.family == "partial" or (node.fn.family == "reduction" and not small_reduction(node))
+
+
+def group_deps(group: Group, context: Context) -> dict[Node, list[Node]]:
+    """The sinks of the same group that each sink reads."""
+    return {s: [d for d in context.schedule.deps[s] if context.schedule.group_of.get(d) is group] for s in group.sinks}
+
+
+def in_group_reductions(group: Group) -> set[Node]:
+    return {s for s in group.sinks if is_reduction(s)}
+
+
+def probe(group: Group, context: Context, rows: int, cols: int) -> list[Index]:
+    """All indices that the kernel would compute with, as functions of `row` and `col`."""
+    writer = context.writer(group)
+    evaluator = context.evaluator(group, writer)
+    reductions = in_group_reductions(group)
+    evaluator.given = lambda node, flat: Value("0", node.dtype) if node in reductions else None
+    flat = variable("row", rows) * cols + variable("col", cols)
+    for sink in group.sinks:
+        if sink in reductions:
+            evaluator.value(sink.operands[0], flat)
+        elif group.place[sink] == "full" and sink in group.stored:
+            evaluator.value(sink, flat)
+    return evaluator.indices
+
+
+def vector_width(group: Group, context: Context) -> int:
+    """Lanes: a register of the widest float in the group."""
+    floats = [n.dtype.itemsize for n in (*group.reads, *group.sinks) if n.dtype.kind == "f"]
+    return max(1, min(16, context.target.simd_bytes // max(4, max(floats, default=4))))
+
+
+def shape_of(group: Group, context: Context) -> Shape:
+    """How the domain of a group is cut into loops and work-items."""
+    cores, width = context.target.cores, vector_width(group, context)
+    if group.cols is not None:
+        cols, rows = group.cols, group.size // group.cols
+        points = [k for k in breakpoints(probe(group, context, rows, cols), "col", cols) if k >= 2 * width]
+        if group.length is not None:
+            return Shape(rows, (cols,), width, 1, group.length)
+        inner = points[0] if points else cols
+        block = max(1, min(ITEM // cols, -(-rows // (4 * cores))))
+        return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
+    points = [k for k in breakpoints(probe(group, context, 1, group.size), "col", group.size) if k >= 2 * width]
+    cols = points[0] if points else group.size
+    rows = group.size // cols
+    share = min(max(ITEM, -(-group.size // (16 * cores))), 1 << 16)
+    if cols > 2 * share:
+        length = -(-share // 64) * 64
+        return Shape(rows, (cols,), width, 1, length)
+    return Shape(rows, (cols,), width, max(1, min(rows, share // cols)), None)
+
+
+@lowering("loops")
+def lower_loops(group: Group, context: Context) -> list[Kernel]:
+    if context.target.kind == "gpu":
+        return context.gpu_loops(group)
+    return [Rows(group, context).kernel()]
+
+
+class Rows:
+    """One kernel while it is written."""
+
+    def __init__(self, group: Group, context: Context) -> None:
+        self.group, self.context = group, context
+        self.shape = shape_of(group, context)
+        self.writer: Writer = context.writer(group)
+        self.ev: Evaluator = context.evaluator(group, self.writer)
+        self.level, self.reductions = passes(group, context)
+        self.row = ZERO
+
+    def kernel(self) -> Kernel:
+        s, w = self.shape, self.writer
+        rows, item = s.rows, 0
+        sizes: list[int] = []
+        if s.length is not None:
+            n = s.cols[0]
+            sizes.append(-(-n // s.length))
+            item = 1
+        if rows > 1:
+            if s.block == 1:
+                w.line(f"const {w.index} row = get_global_id({item});")
+            else:
+                w.line(f"const {w.index} part = get_global_id({item});")
+                end = f"part * {s.block} + {s.block}"
+                stop = end if rows % s.block == 0 else f"({end} < {rows} ? {end} : {rows})"
+                w.open(f"for ({w.index} row = part * {s.block}; row < {stop}; row++) {{", ("row",))
+            sizes.append(-(-rows // s.block))
+            if s.block == 1:
+                w.blocks[0].names |= {"row"}
+            self.row = variable("row", rows)
+        if s.length is not None:
+            w.line(f"const {w.index} chunk = get_global_id(0);")
+            w.line(f"const {w.index} first = chunk * {s.length};")
+            end = f"first + {s.length}"
+            w.line(f"const {w.index} last = {end};" if s.cols[0] % s.length == 0 else
+                   f"const {w.index} last = {end} < {s.cols[0]} ? {end} : {s.cols[0]};")
+        self.depth = w.depth
+        wanted = {self.level[x] for x in self.reductions} | {self.level[x] for x in self.group.stored if self.group.place[x] == "full"}
+        for number in sorted(wanted):
+            self.one_pass(number)
+        for sink in self.group.stored:
+            if self.group.place[sink] == "row":
+                self.ev.store(self.context.output(self.group, sink), sink, self.row, self.ev.value(sink, self.row))
+        return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)
+
+    # -- one pass over a row
+
+    def one_pass(self, number: int) -> None:
+        reductions = [r for r in self.reductions if self.level[r] == number]
+        sinks = [x for x in self.group.stored if self.group.place[x] == "full" and self.level[x] == number]
+        s, w = self.shape, self.writer
+        n, width = s.cols[-1], s.width
+        unroll = self.unroll(reductions, sinks)
+        step = width * unroll
+        vectors = n >= width if s.length is None else s.length >= width and n >= width
+        tail = n % step if vectors else n
+        vector_acc: dict[Node, list[str]] = {}
+        scalar_acc: dict[Node, str] = {}
+        for r in reductions:
+            start = literal(r_identity(r), r.dtype)
+            base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
+            if tail:
+                scalar_acc[r] = w.declare(register_type(r.dtype, w.target), base, start, r)
+            if vectors:
+                type_ = register_type(r.dtype, w.target, width)
+                vector_acc[r] = [w.declare(type_, base + "_v", f"({type_})({start})", r) for _ in range(unroll)]
+        outer = ZERO
+        opened = 0
+        scale = s.row_size
+        for d, size in enumerate(s.cols[:-1]):
+            scale //= size
+            name = f"c{d}"
+            w.open(f"for ({w.index} {name} = 0; {name} < {size}; {name}++) {{", (name,))
+            opened += 1
+            outer = outer + variable(name, size) * scale
+        base_index = self.row * s.row_size + outer
+        first, last = ("0", str(n)) if s.length is None else ("first", "last")
+        col = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
+        if vectors:
+            if s.length is None:
+                head = f"for ({w.index} {col} = 0; {col} < {n - n % step}; {col} += {step}) {{"
+            elif tail:
+                head = f"for ({w.index} {col} = first; {col} + {step} <= last; {col} += {step}) {{"
+            else:
+                head = f"for ({w.index} {col} = first; {col} < last; {col} += {step}) {{"
+            w.open(head, (col,))
+            self.ev.lane, self.ev.width = col, width
+            for u in range(unroll):
+                at = base_index + (variable(col, n) + u * width)
+                self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
+            self.ev.lane, self.ev.width = "", 1
+            w.close()
+        if tail:
+            if s.length is None:
+                head = f"for ({w.index} {col} = {n - tail if vectors else first}; {col} < {n}; {col}++) {{"
+            else:
+                start = f"last - last % {step}" if vectors else "first"
+                head = f"for ({w.index} {col} = {start}; {col} < {last}; {col}++) {{"
+            w.open(head, (col,))
+            self.body(base_index + variable(col, n), reductions, sinks, scalar_acc)
+            w.close()
+        for _ in range(opened):
+            w.close()
+        for r in reductions:
+            self.result(r, vector_acc.get(r, []), scalar_acc.get(r))
+
+    def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
+        """Independent accumulators hide the latency of a short body."""
+        n, width = self.shape.length or self.shape.cols[-1], self.shape.width
+        if not reductions or sinks or len(reductions) > 2:
+            return 1
+        work = max(self.context.schedule.costs.get(r, 1) for r in reductions)
+        best = 4 if work <= 6 else 2 if work <= 24 else 1
+        while best > 1 and (n < 8 * width * best and n % (width * best) >= width):
+            best //= 2
+        return best
+
+    def body(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, str]) -> None:
+        ev, w = self.ev, self.writer
+        for r in reductions:
+            value = ev.value(r.operands[0], at)
+            lanes = ev.width
+            text = ev.translate(ev.combiner(r)(accumulators[r], ev.vector(value) if lanes > 1 else value.text), r.dtype, lanes)
+            w.line(f"{accumulators[r]} = {ev.strip(text)};", r)
+        for sink in sinks:
+            ev.store(self.context.output(self.group, sink), sink, at, ev.value(sink, at))
+
+    def result(self, r: Node, vectors: list[str], scalar: str | None) -> None:
+        """Combine the accumulators of one reduction: the row's value."""
+        ev, w = self.ev, self.writer
+        combine = ev.combiner(r)
+        name = scalar
+        if vectors:
+            width = self.shape.width
+            while len(vectors) > 1:
+                half = len(vectors) // 2
+                for a, b in zip(vectors[:half], vectors[half:], strict=True):
+                    w.line(f"{a} = {ev.strip(ev.translate(combine(a, b), r.dtype, width))};", r)
+                vectors = vectors[:half]
+            text = vectors[0]
+            while width > 2:
+                width //= 2
+                text = w.declare(register_type(r.dtype, w.target, width), f"{vectors[0]}{width}",
+                                 ev.strip(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, width)), r)
+            total = ev.strip(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, 1))
+            if scalar is None:
+                name = w.declare(register_type(r.dtype, w.target), vectors[0].replace("_v", ""), total, r)
+            else:
+                w.line(f"{scalar} = {ev.strip(ev.translate(combine(scalar, f'({total})'), r.dtype, 1))};", r)
+        assert name is not None
+        value = Value(name, r.dtype, 1, self.depth)
+        if r.fn.family == "partial":
+            chunks = r.aval.size // self.shape.rows
+            ev.store(self.context.output(self.group, r), r, self.row * chunks + variable("chunk", chunks), value)
+        else:
+            ev.put(r, self.row, value)
+
+
+def r_identity(r: Node) -> object:
+    fn = r.attrs.get("op", r.fn)
+    return fn.identity(r.dtype)

@@ -1,0 +1,54 @@
+"""The compiler: a graph in, a plan out. Start at `PASSES` and `compile_graph`.
+
+Graph passes turn a graph into a simpler one; then the graph is scheduled (which nodes become which kernels), results are
+matched with the inputs they may overwrite, kernels are written, and temporaries get their storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tracegrad.codegen.assemble import assemble
+from tracegrad.codegen.inplace import arrange, separate
+from tracegrad.codegen.lower import Context, lower
+from tracegrad.codegen.lowerings import LOWERINGS
+from tracegrad.codegen.reductions import canonical
+from tracegrad.codegen.scalars import host_scalars
+from tracegrad.codegen.schedule import schedule
+from tracegrad.codegen.simplify import simplify
+from tracegrad.config import config
+from tracegrad.ir import Graph, Node
+from tracegrad.plan import Plan, Target
+from tracegrad.verify import verify
+
+Pass = Callable[[Graph, Target], Graph]
+
+PASSES: list[tuple[str, Pass]] = [
+    ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
+    ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
+    ("tidy", lambda graph, target: simplify(graph)),             # the reshapes that this left
+]
+
+assert LOWERINGS, "codegen: no lowerings"
+
+
+def compile_graph(
+    graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None, name: Callable[[Node], str] | None = None
+) -> Plan:
+    """The plan that computes `graph.outputs` on a device like `target`.
+
+    Inputs that are weak placeholders are the plan's run-time scalars, the others its buffers, each in their order. donate: output
+    number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
+    """
+    for label, run in PASSES:
+        graph = run(graph, target)
+        if config.check:
+            verify(graph, label)
+    namer = name or (lambda node: "")
+    graph, outputs, wanted = separate(graph, dict(donate or {}))              # results that need a buffer of their own are copies
+    scalars, program = host_scalars(graph)                                    # 0-d arithmetic on Python numbers stays on the host
+    plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
+    alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
+    context = Context(plan, target, namer, scalars, alias)
+    steps = [step for group in plan.groups for step in lower(group, context)]      # text
+    return assemble(graph, steps, context, copies, program)                   # slots, storage, source

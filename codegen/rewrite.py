@@ -1,0 +1,15 @@
+"""Making nodes in passes: they carry the location of the node they replace (`at`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.function import REGISTRY, bind
+from tracegrad.ir import Node, located
+
+at = located
+
+
+def op(name: str, *operands: Node, **attrs: Any) -> Node:
+    """The node that applies the op called `name`."""
+    return bind(REGISTRY[name], operands, attrs)

@@ -1,0 +1,429 @@
+"""Which nodes become which kernels. Start at `schedule`.
+
+Nodes are either *inlined* into the kernels that use them (movement, elementwise) or *sinks* that a kernel computes: results,
+expensive nodes, and elementwise nodes with several users. Sinks are put into groups, one group a kernel, in topological order: a
+sink joins a group if it has the same iteration domain and everything it reads of that group it reads at its own position (its
+own element, or its own row's reduction). Everything else it reads must come from groups of lower levels, so levels order the
+groups, and merging never makes a cycle. Then each sink that other groups read is stored, or, where that moves fewer bytes,
+recomputed by its readers.
+
+How a node reads another is a *relation* of flat indices: 1 is the same index, k > 1 is index // k (a row's value, k columns),
+0 is anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tracegrad.codegen.reductions import UNROLLED
+from tracegrad.ir import Graph, Node
+from tracegrad.plan import Target
+
+SAME, OTHER = 1, 0
+MAX_STATEMENTS = 240       # of one kernel: longer ones take drivers too long to compile
+MAX_READS = 32             # buffers one kernel reads
+FLOPS_PER_BYTE = 6         # what arithmetic costs beside memory traffic
+Deps = dict[Node, frozenset[int]]
+_SAME = frozenset((SAME,))
+_OTHER = frozenset((OTHER,))
+
+# What one element costs, in flops, where it is not 1.
+COSTS = {
+    "copy": 0, "detach": 0, "variable": 0, "cast": 1, "div": 4, "sqrt": 4, "rsqrt": 5, "exp": 12, "exp2": 12, "expm1": 20, "log": 14, "log2": 14,
+    "log10": 14, "log1p": 20, "sin": 25, "cos": 25, "tan": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40, "sinh": 30, "cosh": 30,
+    "tanh": 20, "erf": 25, "pow": 60, "remainder": 8, "fmod": 8, "floor_divide": 8,
+}
+
+
+@dataclass(eq=False)
+class Group:
+    """One kernel to be: what it computes and over which domain.
+
+    kind: "loops" (elementwise over `size` elements; with `cols`, reductions over rows of so many; with `length`, only chunks of
+    them), "columns" (`view` = (outer, middle, inner), chunks of `length` of the middle), or the family of its one anchor.
+    """
+
+    kind: str
+    size: int
+    level: int
+    number: int
+    cols: int | None = None
+    length: int | None = None
+    view: tuple[int, int, int] | None = None
+    anchor: Node | None = None
+    sinks: list[Node] = field(default_factory=list)
+    place: dict[Node, str] = field(default_factory=dict)     # "full", "row" or "partial", for each sink
+    stored: list[Node] = field(default_factory=list)
+    reads: Deps = field(default_factory=dict)                # stored nodes and inputs it reads, and how
+    statements: int = 0
+    note: str = ""
+
+
+@dataclass
+class Schedule:
+    """The groups in launch order, and for each stored node its group."""
+
+    groups: list[Group]
+    group_of: dict[Node, Group]
+    stored: set[Node]
+    deps: dict[Node, Deps]
+    costs: dict[Node, int]
+
+
+def strip(node: Node) -> Node:
+    """The node whose buffer holds `node`: reshapes share it."""
+    while node.fn.name == "reshape":
+        node = node.operands[0]
+    return node
+
+
+def cost(node: Node) -> int:
+    """Flops an element."""
+    if node.fn.family == "elementwise":
+        return COSTS.get(node.fn.name, 1)
+    if node.fn.family == "reduction":
+        return max(1, node.operands[0].aval.size // max(1, node.aval.size))
+    return 8 if node.fn.family == "gather" else 0
+
+
+def small_reduction(node: Node) -> bool:
+    return node.fn.family == "reduction" and node.operands[0].aval.size <= UNROLLED * node.aval.size
+
+
+def relation(operand: Node, shape: tuple[int, ...], size: int) -> int:
+    """How an elementwise op (or an expand) over `shape` reads an operand that is broadcast to it."""
+    if operand.aval.size == size:
+        return SAME
+    if operand.aval.size == 1:
+        return size
+    lead = len(shape) - len(operand.shape)
+    tail, i = 1, len(shape) - 1
+    while i >= lead and operand.shape[i - lead] == 1:
+        tail *= shape[i]
+        i -= 1
+    while i >= 0 and (i >= lead and operand.shape[i - lead] == shape[i] or shape[i] == 1):
+        i -= 1
+    return tail if i < 0 else OTHER
+
+
+def compose(outer: int, inner: frozenset[int]) -> frozenset[int]:
+    if outer == SAME:
+        return inner
+    return frozenset(outer * r for r in inner) if outer else _OTHER
+
+
+class Scheduler:
+    """State of one scheduling run; see `schedule`."""
+
+    def __init__(self, graph: Graph, outputs: Iterable[Node], scalars: Mapping[Node, object], target: Target, fuse: bool) -> None:
+        self.graph, self.target, self.fuse = graph, target, fuse
+        self.scalars = scalars
+        self.outputs = {o for o in outputs if not self.is_leaf(o) or o in scalars or o.fn.name == "const"}
+        self.groups: list[Group] = []
+        self.group_of: dict[Node, Group] = {}
+        self.deps: dict[Node, Deps] = {}          # of inlined nodes and of sinks: what they read, and how
+        self.costs: dict[Node, int] = {}
+        self.by_size: dict[int, list[Group]] = {}
+        self.forced: set[Node] = set(self.outputs)
+        self.candidates: set[Node] = set()
+
+    # -- kinds of nodes
+
+    def is_leaf(self, node: Node) -> bool:
+        return node.fn.family == "leaf" or node in self.scalars
+
+    def is_inline(self, node: Node) -> bool:
+        family = node.fn.family
+        return family in ("elementwise", "movement", "index", "gather") or small_reduction(node)
+
+    # -- the steps
+
+    def run(self) -> Schedule:
+        self.choose_candidates()
+        for node in self.graph:
+            if node.aval.size == 0:
+                continue
+            if self.is_leaf(node):
+                if node in self.forced:
+                    self.deps[node] = {}
+                    self.place_sink(node)
+                elif node.fn.name != "const" and node not in self.scalars:
+                    self.deps[node] = {node: _SAME}
+                continue
+            if self.is_inline(node):
+                deps, flops = self.inline_deps(node)
+                sink = node in self.candidates or node in self.forced or len(deps) > MAX_READS // 2 or flops > 4 * MAX_STATEMENTS
+                sink = sink and node.fn.name != "reshape"
+                self.deps[node], self.costs[node] = deps, flops
+                if sink:
+                    self.place_sink(node)
+                continue
+            self.deps[node], self.costs[node] = self.sink_deps(node)
+            self.place_sink(node)
+        self.choose_stored()
+        return self.finish()
+
+    def choose_candidates(self) -> None:
+        users: dict[Node, int] = {}
+        for node in reversed(list(self.graph)):
+            if self.is_leaf(node) or node.aval.size == 0:
+                continue
+            count = users.get(node, 0)
+            through = node.fn.family == "movement" and node not in self.forced
+            if not self.fuse and node.fn.name != "reshape":
+                self.forced.add(node)
+            elif self.is_inline(node) and node.fn.family not in ("movement", "index") and count > 1:
+                self.candidates.add(node)
+            for i, o in enumerate(node.operands):
+                if o not in node.operands[:i]:
+                    repeats = node.aval.size > o.aval.size and self.is_inline(node) and relation(o, node.shape, node.aval.size) == OTHER
+                    users[o] = users.get(o, 0) + (count if through else 1) + (1 if repeats and node.fn.family != "reduction" else 0)
+            if node.fn.family == "contraction":
+                for o in node.operands:
+                    self.force_base(o)
+            elif not self.is_inline(node) and node.fn.family not in ("reduction", "partial", "arg_reduction"):
+                for o in node.operands:
+                    if not self.is_leaf(strip(o)) and o.aval.size:
+                        self.forced.add(strip(o))
+                    elif strip(o) in self.scalars or strip(o).fn.name == "const":
+                        self.forced.add(strip(o))
+
+    def force_base(self, node: Node) -> None:
+        """A contraction reads its operands through transposes and casts; anything more is stored first."""
+        while True:
+            if self.is_leaf(node) or not self.is_inline(node) or node.aval.size == 0 or node.fn.family == "index":
+                return
+            single = node.fn.family == "movement" and len(node.operands) == 1
+            if not (single or (node.fn.name == "cast" and node.operands[0].dtype.itemsize <= node.dtype.itemsize)):
+                self.forced.add(node)
+                return
+            node = node.operands[0]
+
+    def external(self, node: Node) -> tuple[Deps, int]:
+        """What a user of `node` reads, and the arithmetic it repeats."""
+        if node in self.group_of:
+            return {node: _SAME}, 0
+        return self.deps.get(node, {}), self.costs.get(node, 0)
+
+    def inline_deps(self, node: Node) -> tuple[Deps, int]:
+        size, flops = node.aval.size, cost(node)
+        out: Deps = {}
+        for o in dict.fromkeys(node.operands):
+            if o.aval.size == 0:
+                continue
+            deps, inner = self.external(o)
+            flops += inner
+            if node.fn.family == "elementwise" or node.fn.name == "expand":
+                how = relation(o, node.shape, size)
+            else:
+                how = SAME if node.fn.name == "reshape" else OTHER
+            for dep, relations in deps.items():
+                found = compose(how, relations)
+                out[dep] = out[dep] | found if dep in out else found
+        return out, flops
+
+    def sink_deps(self, node: Node) -> tuple[Deps, int]:
+        """Of a reduction: relative to its operand's elements. Of anything else: anyhow."""
+        out: Deps = {}
+        flops = 1
+        for o in dict.fromkeys(node.operands):
+            deps, inner = self.external(o)
+            flops += inner
+            keep = node.fn.family in ("reduction", "partial")
+            for dep, relations in deps.items():
+                found = relations if keep else _OTHER
+                out[dep] = out[dep] | found if dep in out else found
+        return out, flops
+
+    # -- grouping
+
+    def place_sink(self, node: Node) -> None:
+        if not self.is_leaf(node) and self.fuse:
+            for group in self.choices(node):
+                place = self.fits(group, node)
+                if place:
+                    self.join(group, node, place)
+                    return
+        self.join(self.new_group(node), node, "")
+
+    def choices(self, node: Node) -> list[Group]:
+        """Groups to try: those it reads from, then recent ones of the same size."""
+        near = {self.group_of[d] for d in self.deps[node] if d in self.group_of}
+        out = sorted(near, key=lambda g: (-g.level, g.number))
+        size = self.domain(node)
+        return out + [g for g in reversed(self.by_size.get(size, ())) if g not in near][:8]
+
+    def domain(self, node: Node) -> int:
+        return node.operands[0].aval.size if node.fn.family in ("reduction", "partial") and not small_reduction(node) else node.aval.size
+
+    def fits(self, group: Group, node: Node) -> str:
+        """Where in `group` the node would stand: "full", "row", "partial"; "" if nowhere."""
+        if group.statements + self.costs.get(node, 0) > MAX_STATEMENTS or group.kind not in ("loops", "columns", "contraction"):
+            return ""
+        deps, size = self.deps[node], node.aval.size
+        family = node.fn.family
+        if family in ("contraction", "arg_reduction") or not (self.is_inline(node) or family in ("reduction", "partial")):
+            return ""
+        place = "full"
+        cols, length = group.cols, group.length
+        if family == "partial":
+            outer, middle, inner = node.operands[0].shape
+            place = "partial"
+            if node.operands[0].aval.size != group.size:
+                return ""
+            if inner > 1:
+                if group.kind != "columns" or group.view != node.operands[0].shape or group.length != node.attrs["length"]:
+                    return ""
+            else:
+                if group.kind != "loops" or (cols is not None and (cols, length) != (middle, node.attrs["length"])):
+                    return ""
+                if any(p == "row" for p in group.place.values()):
+                    return ""
+                cols, length = middle, node.attrs["length"]
+        elif family == "reduction" and not small_reduction(node):
+            if group.kind != "loops" or node.operands[0].aval.size != group.size or length is not None:
+                return ""
+            if cols is not None and cols != node.operands[0].shape[-1]:
+                return ""
+            cols, place = node.operands[0].shape[-1], "row"
+        elif size != group.size:
+            if group.kind != "loops" or cols is None or length is not None or size * cols != group.size:
+                return ""
+            if not any(group.place.get(d) == "row" for d in deps):
+                return ""
+            place = "row"
+        for dep, relations in deps.items():
+            other = self.group_of.get(dep)
+            if other is None:
+                continue
+            if other is not group:
+                if other.level >= group.level:
+                    return ""
+                continue
+            there = group.place[dep]
+            reads_full = place in ("full", "partial") or (family == "reduction" and place == "row" and not small_reduction(node))
+            if there == "partial":
+                return ""
+            if there == "full" and not (reads_full and relations == _SAME):
+                return ""
+            if there == "row" and relations != (frozenset((cols,)) if reads_full else _SAME):
+                return ""
+        if len(group.reads.keys() | {d for d in deps if self.group_of.get(d) is not group}) > MAX_READS:
+            return ""
+        return place
+
+    def new_group(self, node: Node) -> Group:
+        level = 1 + max((self.group_of[d].level for d in self.deps[node] if d in self.group_of), default=0)
+        family = node.fn.family
+        kind = "loops" if self.is_inline(node) or self.is_leaf(node) or family == "reduction" else family
+        group = Group(kind, self.domain(node), level, len(self.groups))
+        if family == "partial":
+            if node.operands[0].shape[2] > 1:
+                group.kind, group.view = "columns", node.operands[0].shape
+            else:
+                group.kind = "loops"
+        elif kind not in ("loops", "columns"):
+            group.anchor = node
+        self.groups.append(group)
+        self.by_size.setdefault(group.size, []).append(group)
+        return group
+
+    def join(self, group: Group, node: Node, place: str) -> None:
+        family = node.fn.family
+        if family == "partial":
+            place = place or "partial"
+            group.length = node.attrs["length"]
+            if group.kind == "loops":
+                group.cols = node.operands[0].shape[1]
+        elif family == "reduction" and not small_reduction(node):
+            place = place or "row"
+            group.cols = node.operands[0].shape[-1]
+        group.place[node] = place or "full"
+        group.sinks.append(node)
+        group.statements += max(1, self.costs.get(node, 0) // 4)
+        for dep, relations in self.deps[node].items():
+            group.reads[dep] = group.reads.get(dep, frozenset()) | relations
+        self.group_of[node] = group
+
+    # -- what is stored
+
+    def choose_stored(self) -> None:
+        self.stored: set[Node] = set()
+        readers: dict[Node, set[Group]] = {}
+        for group in self.groups:
+            for dep in group.reads:
+                readers.setdefault(dep, set()).add(group)
+        order = [n for n in self.graph if n in self.group_of]
+        for node in reversed(order):
+            own = self.group_of[node]
+            outside = {g for g in readers.get(node, ()) if g is not own}
+            if node in self.forced:
+                self.stored.add(node)
+            elif outside:
+                if not self.is_inline(node) or not self.cheaper_again(node, own, outside):
+                    self.stored.add(node)
+                else:
+                    for dep in self.deps[node]:
+                        readers.setdefault(dep, set()).update(outside)
+
+    def cheaper_again(self, node: Node, own: Group, readers: set[Group]) -> bool:
+        """Whether the readers of an inlined sink had better compute it again than load it."""
+        size = node.aval.size
+        flops = self.costs.get(node, 0)
+        if node.fn.family == "elementwise" and node.aval.nbytes <= 64:
+            return flops <= 64
+        if flops > 80:
+            return False
+        again: float = 0
+        missing = [d for d in self.deps[node] if d in self.group_of and d not in self.forced and d not in self.stored]
+        for g in readers:
+            again += size * flops / FLOPS_PER_BYTE * max(1, g.size // max(1, size) if OTHER in g.reads.get(node, ()) else 1)
+            again += sum(d.aval.nbytes for d in self.deps[node] if d not in g.reads)
+        again += sum(d.aval.nbytes for d in missing)
+        store = node.aval.nbytes * (1 + len(readers))
+        if own.sinks == [node]:
+            store += sum(d.aval.nbytes for d in self.deps[node])
+        return again <= store
+
+    def finish(self) -> Schedule:
+        """Drop groups that store nothing, find out what the others read."""
+        resolved: dict[Node, Deps] = {}
+
+        def reads_of(node: Node) -> Deps:
+            """What evaluating an unstored sink reads: its own deps, with those of unstored sinks put in."""
+            stack = [node]
+            while stack:
+                top = stack[-1]
+                pending = [d for d in self.deps[top] if d in self.group_of and d not in self.stored and d not in resolved and d is not top]
+                if pending:
+                    stack.extend(pending)
+                    continue
+                stack.pop()
+                out: Deps = {}
+                for dep, relations in self.deps[top].items():
+                    inner = {dep: _SAME} if dep not in resolved or dep in self.stored or dep is top else resolved[dep]
+                    for d, r in inner.items():
+                        found = frozenset(x for outer in relations for x in compose(outer, r))
+                        out[d] = out[d] | found if d in out else found
+                resolved[top] = out
+            return resolved[node]
+
+        groups = []
+        for group in self.groups:
+            group.stored = [s for s in group.sinks if s in self.stored]
+            if not group.stored:
+                continue
+            group.reads = {}
+            for sink in group.sinks:
+                for dep, relations in reads_of(sink).items():
+                    if self.group_of.get(dep) is not group:
+                        group.reads[dep] = group.reads.get(dep, frozenset()) | relations
+            groups.append(group)
+        groups.sort(key=lambda g: (g.level, g.number))
+        return Schedule(groups, self.group_of, self.stored, self.deps, self.costs)
+
+
+def schedule(graph: Graph, outputs: Iterable[Node], scalars: Mapping[Node, object], target: Target, fuse: bool = True) -> Schedule:
+    """The kernels of `graph`. outputs: the nodes that must be stored; scalars: 0-d nodes that are computed on the host."""
+    return Scheduler(graph, outputs, scalars, target, fuse).run()
