@@ -106,7 +106,8 @@ def check_gradient(fn: Callable[..., Any], *arrays: Any, order: int = 2, toleran
         _check_second(derivative, [weights, *arrays], probes, [placeholders[id(p)] for p in probes], tolerance)
 
 
-def _check_second(derivative: Callable[..., Node], arrays: Sequence[Any], probes: Sequence[Any], holders: list[Node], tolerance: float) -> None:
+def _check_second(derivative: Callable[..., Node], arrays: Sequence[Any], probes: Sequence[Any], holders: list[Node],
+                  tolerance: float) -> None:
     leaves, nodes = inputs(arrays)
     out = derivative(*nodes)
     cts = autodiff.vjp([out], nodes, [autodiff.ones_like(out)])

@@ -66,7 +66,8 @@ class Conv2d(Conv):
                              f"(a multiple of {groups}, {x.shape[1]} / {groups}, kh, kw)")
         size = tuple(out_size(*v) for v in zip(x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True))
         if min(size) < 0 or (min(size) == 0 and min(x.shape[2:]) > 0):
-            raise ShapeError(f"conv2d: a kernel of {w.shape[2:]} with dilation {dilation} is larger than the padded input of {x.shape[2:]}, padding {padding}")
+            raise ShapeError(f"conv2d: a kernel of {w.shape[2:]} with dilation {dilation} is larger than the input of {x.shape[2:]} "
+                             f"with padding {padding}")
         return Aval((x.shape[0], w.shape[0], *size), x.dtype)
 
     def numpy(self, x, w, *, stride, padding, dilation, groups):
@@ -92,7 +93,8 @@ class Conv2dInputGrad(Conv):
                              f"({g.shape[1]}, out / {groups}, kh, kw)")
         expected = tuple(out_size(*v) for v in zip(size, w.shape[2:], stride, padding, dilation, strict=True))
         if expected != g.shape[2:]:
-            raise ShapeError(f"conv_transpose2d: an output of {size} does not belong to an input of {g.shape[2:]} (a convolution would make it {expected})")
+            raise ShapeError(f"conv_transpose2d: an output of {size} does not belong to an input of {g.shape[2:]} "
+                             f"(a convolution would make it {expected})")
         return Aval((g.shape[0], w.shape[1] * groups, *size), g.dtype)
 
     def numpy(self, g, w, *, stride, padding, dilation, groups, size):
@@ -177,7 +179,7 @@ def _padding(name: str, padding: Any, kernel: tuple[int, ...], stride: tuple[int
     return tuple((p, p) for p in per_dim(name, "padding", padding, len(kernel), 0))
 
 
-def _batched(name: str, input: Node, weight: Node, n: int) -> tuple[Node, Node, bool]:
+def _batched(name: str, input: Any, weight: Any, n: int) -> tuple[Node, Node, bool]:
     """(N, C, *spatial) and the weight, of one dtype and as 2-d images; and whether the input came without its batch dimension."""
     if not isinstance(input, Node) or not isinstance(weight, Node) or weight.ndim != n + 2 or input.ndim not in (n + 1, n + 2):
         shapes = " and ".join(str(getattr(a, "shape", type(a).__name__)) for a in (input, weight))
@@ -202,8 +204,8 @@ def _convolution(name: str, n: int, input: Node, weight: Node, bias: Any, stride
     steps, gaps = per_dim(name, "stride", stride, n), per_dim(name, "dilation", dilation, n)
     edges = _padding(name, padding, w.shape[4 - n:], steps, gaps)
     if groups < 1 or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
-        raise ShapeError(f"{name}: input {input.shape} and weight {weight.shape} do not fit with groups={groups}: the input has {x.shape[1]} "
-                         f"channels, the weight takes {w.shape[1]} per group")
+        raise ShapeError(f"{name}: input {input.shape} and weight {weight.shape} do not fit with groups={groups}: the input has "
+                         f"{x.shape[1]} channels, the weight takes {w.shape[1]} per group")
     for size, k, e, d in zip(x.shape[4 - n:], w.shape[4 - n:], edges, gaps, strict=True):
         if size and out_size(size, k, 1, e, d) < 1:
             raise ShapeError(f"{name}: a kernel of {k} (dilation {d}) is larger than the padded input, {size} + {e[0]} + {e[1]}; pad more")

@@ -38,6 +38,13 @@ def _check_rows(name: str, x: Aval, index: Aval) -> None:
         raise IndexOutOfRange(f"{name}: {index.size} indices into an empty dimension of {x.shape}")
 
 
+def _check_source(name: str, base: Aval, index: Aval, src: Aval) -> None:
+    _check_rows(name, base, index)
+    expected = Aval(index.shape + base.shape[1:], base.dtype)
+    if (src.shape, src.dtype) != (expected.shape, expected.dtype):
+        raise ShapeError(f"{name}: source {src} must be {expected} for base {base} and index {index}")
+
+
 class Take(Primitive):
     """x (N, *rest) at index (*I, integers): (*I, *rest). Indices are clamped to [0, N)."""
     name, family, expensive = "take", "gather", True
@@ -54,15 +61,17 @@ class Take(Primitive):
     def vjp(self, ct, y, x, index): return scatter_rows("scatter_add", full_like_shape(x.shape, 0, ct.dtype), index, ct), None
 
 
+_SCATTER_CASES: list[Any] = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}),
+                  (((3, 2), np.array(1), (2,)), {})]
+
+
 class ScatterAdd(Primitive):
     """base (N, *rest) with src (*I, *rest) added to the rows that index (*I) names; in index order, so deterministic."""
     name, family, expensive = "scatter_add", "scatter", True
-    cases = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}), (((3, 2), np.array(1), (2,)), {})]
+    cases = _SCATTER_CASES
 
     def aval(self, base, index, src):
-        _check_rows("scatter_add", base, index)
-        if src.shape != index.shape + base.shape[1:] or src.dtype != base.dtype:
-            raise ShapeError(f"scatter_add: source {src} must be {base.dtype}{[*index.shape, *base.shape[1:]]} for base {base} and index {index}")
+        _check_source("scatter_add", base, index, src)
         return base
 
     def numpy(self, base, index, src):
@@ -76,12 +85,10 @@ class ScatterAdd(Primitive):
 class ScatterSet(Primitive):
     """base (N, *rest) with the rows that index (*I) names replaced by src (*I, *rest); of equal indices the last wins."""
     name, family, expensive = "scatter_set", "scatter", True
-    cases = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}), (((3, 2), np.array(1), (2,)), {})]
+    cases = _SCATTER_CASES
 
     def aval(self, base, index, src):
-        _check_rows("scatter_set", base, index)
-        if src.shape != index.shape + base.shape[1:] or src.dtype != base.dtype:
-            raise ShapeError(f"scatter_set: source {src} must be {base.dtype}{[*index.shape, *base.shape[1:]]} for base {base} and index {index}")
+        _check_source("scatter_set", base, index, src)
         return base
 
     def numpy(self, base, index, src):
@@ -111,7 +118,7 @@ def scatter_rows(primitive: str, base: Node, index: Node, src: Node) -> Node:
     return bind(REGISTRY[primitive], (base, index, src), {})
 
 
-def _wrapped(name: str, index: Node, n: int) -> Node:
+def _wrapped(name: str, index: Node, n: int) -> Any:
     """An index node with negative values counted from the end of a dimension of n."""
     if index.dtype.kind not in "iu":
         raise DTypeError(f"{name}: an index must hold integers, got {index.dtype}; use index.long()")
@@ -125,10 +132,10 @@ def _wrapped(name: str, index: Node, n: int) -> Node:
 # ------------------------------------------------------------------------------------------------------- torch's functions
 
 
-def _linear(name: str, shape: tuple[int, ...], d: int, index: Node) -> Node:
+def _linear(name: str, shape: tuple[int, ...], d: int, index: Node) -> Any:
     """For each element of index (which stands in place d of a multi-index), its place in a flattened tensor of `shape`."""
     if index.ndim != len(shape):
-        raise ShapeError(f"{name}: index {index.shape} must have as many dimensions as the input {shape}; see take_along_dim for broadcasting")
+        raise ShapeError(f"{name}: index {index.shape} must have as many dimensions as the input {shape}; take_along_dim broadcasts")
     if any(i > n for k, (i, n) in enumerate(zip(index.shape, shape, strict=True)) if k != d):
         raise ShapeError(f"{name}: index {index.shape} is larger than the input {shape} beyond dimension {d}")
     out = _wrapped(name, index, shape[d]) * prod(shape[d + 1:])
@@ -241,7 +248,7 @@ def _rows(name: str, x: Node, dim: int, index: Any) -> tuple[int, Node, Node]:
     return d, rows, movedim(x, d, 0)
 
 
-def _back(y: Node, d: int) -> Node:
+def _back(y: Node, d: int) -> Any:
     return movedim(y, 0, d)
 
 
@@ -299,8 +306,7 @@ def one_hot(input: Array, num_classes: int = -1) -> Array:
 def is_basic(key: Any) -> bool:
     """Whether a key holds only ints, slices, None and Ellipsis: the result is then a view."""
     items = key if isinstance(key, tuple) else (key,)
-    return all(k is None or k is Ellipsis or isinstance(k, slice) or (isinstance(k, (int, np.integer)) and not isinstance(k, (bool, np.bool_)))
-               for k in items)
+    return all(k is None or k is Ellipsis or (isinstance(k, (slice, int, np.integer)) and not isinstance(k, bool)) for k in items)
 
 
 def expand_mask(key: Any, masks: Sequence[Any] = ()) -> tuple[Any, ...]:
@@ -406,7 +412,7 @@ class _Key:
         x = mv.slice_(x, tuple(self.start), tuple(self.stop), tuple(self.step))
         return mv.reshape(mv.flip(x, tuple(self.flips)), tuple(self.shape))
 
-    def put(self, x: Node, value: Node) -> Node:
+    def put(self, x: Node, value: Node) -> Any:
         """x with its basic part replaced by value."""
         inner = tuple(len(range(a, b, s)) for a, b, s in zip(self.start, self.stop, self.step, strict=True))
         return put_slice(x, mv.flip(mv.reshape(value, inner), tuple(self.flips)), tuple(self.start), tuple(self.step))
@@ -440,7 +446,7 @@ def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> 
     return np.where(array < 0, array + n, array).astype(np.int64)
 
 
-def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int]) -> Node:
+def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int]) -> Any:
     """x with x[start::step] (as many elements as value has) replaced by value: padding and a select, which fuse."""
     if value.shape == x.shape or not value.aval.size:
         return value if value.shape == x.shape else x
@@ -473,7 +479,7 @@ def getitem(x: Array, key: Any) -> Array:
 
 
 @on_nodes
-def _getitem(x: Node, key: Any, constant: Any) -> Node:
+def _getitem(x: Node, key: Any, constant: Any) -> Any:
     parts = _Key("getitem", x.shape, key)
     view = parts.sliced(x)
     if not parts.arrays:
@@ -500,7 +506,7 @@ def setitem(x: Array, key: Any, value: Any) -> Array:
 
 
 @on_nodes
-def _setitem(x: Node, key: Any, value: Any, constant: Any) -> Node:
+def _setitem(x: Node, key: Any, value: Any, constant: Any) -> Any:
     value = cast(value, x.dtype) if isinstance(value, Node) else const(value, x.dtype)
     items = key if isinstance(key, tuple) else (key,)
     masks = [i for i, k in enumerate(items) if isinstance(k, Node) and k.dtype == dtypes.bool_]
@@ -528,7 +534,7 @@ def _broadcast(value: Node, shape: tuple[int, ...]) -> Node:
     return mv.expand(value, shape)
 
 
-def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> Node:
+def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> Any:
     """x[mask] = value without looking at the mask: the mask may stand behind whole slices, and before them or '...'."""
     i = masks[0]
     others = [k for j, k in enumerate(items) if j != i]
@@ -553,4 +559,4 @@ def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> 
     return where(condition, value, x)
 
 
-Operators.__getitem__ = getitem  # type: ignore[attr-defined]
+setattr(Operators, "__getitem__", getitem)  # noqa: B010 - mypy takes `Operators.__getitem__ = ...` for a subscript of the class

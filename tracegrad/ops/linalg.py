@@ -206,8 +206,8 @@ def einsum(equation: str, *operands: Any) -> Array:
         for name, n in zip(names, x.shape, strict=True):
             if sizes.setdefault(name, n) != n:
                 if 1 not in (sizes[name], n):
-                    raise ShapeError(f"einsum: {_shown(name)} of {equation!r} is {sizes[name]} in one place, and {n} in operand {i} of shape "
-                                     f"{x.shape}")
+                    raise ShapeError(f"einsum: {_shown(name)} of {equation!r} is {sizes[name]} in one place, and {n} "
+                                     f"in operand {i} of shape {x.shape}")
                 sizes[name] = max(sizes[name], n) if n else 0
     terms = [_diagonals(x, list(names), sizes) for x, names in zip(xs, inputs, strict=True)]
     for pair in _path(terms, output, sizes):

@@ -22,7 +22,7 @@ from tracegrad.ops.statistics import mean, reduce, sum_
 Array = Any      # a Node or a Tensor
 
 
-def _reduced(name: str, loss: Node, reduction: str) -> Node:
+def _reduced(name: str, loss: Node, reduction: str) -> Any:
     if reduction == "mean":
         return mean(loss)
     if reduction == "sum":
@@ -34,8 +34,8 @@ def _reduced(name: str, loss: Node, reduction: str) -> Node:
 
 def _same_shape(name: str, input: Any, target: Any) -> None:
     if input.shape != target.shape:
-        raise ShapeError(f"{name}: input {input.shape} and target {target.shape} must have one shape (a silent broadcast is usually a mistake); "
-                         "expand, squeeze or unsqueeze one of them")
+        raise ShapeError(f"{name}: input {input.shape} and target {target.shape} must have one shape (a broadcast here is usually a "
+                         "mistake); expand, squeeze or unsqueeze one of them")
 
 
 @functional
@@ -153,11 +153,11 @@ class _Picked:
         self.counts = ne(target, ignore_index) if target.dtype.kind != "u" or ignore_index >= 0 else None
         self.weight = None if weight is None else self.of(_per_class(weight, x, axis))
 
-    def of(self, x: Node) -> Node:
+    def of(self, x: Node) -> Any:
         """x at each target's class."""
         return total(where(self.hit, x, const(0, x.dtype)), (self.axis,))
 
-    def reduced(self, loss: Node, reduction: str, smoothing: Node | None, share: float) -> Node:
+    def reduced(self, loss: Node, reduction: str, smoothing: Node | None, share: float) -> Any:
         if self.weight is not None:
             loss = loss * self.weight
         if smoothing is not None:

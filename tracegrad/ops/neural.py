@@ -25,7 +25,7 @@ Array = Any      # a Node or a Tensor
 # ------------------------------------------------------------------------------------------------------------ normalization
 
 
-def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Node:
+def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Any:
     """x with mean 0 and variance 1 over dims."""
     centred = x - mean(x, dims, True)
     return centred * rsqrt(mean(centred * centred, dims, True) + eps)
@@ -102,7 +102,7 @@ def batch_norm(input: Array, running_mean: Array = None, running_var: Array = No
 
 
 @on_nodes
-def _scaled_channels(x: Node, average: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float) -> Node:
+def _scaled_channels(x: Node, average: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float) -> Any:
     y = (x - _per_channel(average, x.ndim)) * _per_channel(rsqrt(variance + eps), x.ndim)
     y = y if weight is None else y * _per_channel(weight, x.ndim)
     return y if bias is None else y + _per_channel(bias, x.ndim)
@@ -175,7 +175,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
 
 
 @on_nodes
-def _attention_weights(query: Node, key: Node, mask: Node | None, is_causal: bool, scale: float) -> Node:
+def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: float) -> Any:
     scores = matmul(query, mT(key)) * scale
     if is_causal:
         shape = scores.shape[-2:]

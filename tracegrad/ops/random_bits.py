@@ -37,11 +37,11 @@ def _words(seed: Node, offset: Node, shape: tuple[int, ...], count: int) -> list
     return [bind(REGISTRY["philox"], (key_low, key_high, low, high), {"word": word}) for word in range(count)]
 
 
-def _halves(x: Node) -> tuple[Node, Node]:
+def _halves(x: Any) -> tuple[Node, Node]:
     return cast(x & 0xFFFFFFFF, dtypes.uint32), cast(x >> 32, dtypes.uint32)
 
 
-def _unit(words: list[Node], dtype: DType, above_zero: bool = False) -> Node:
+def _unit(words: list[Any], dtype: DType, above_zero: bool = False) -> Any:
     """Random words as multiples of 2**-24 (float32; 2**-53 for float64, 2**-11 for float16) in [0, 1), or in (0, 1]."""
     extra = 1.0 if above_zero else 0.0
     if dtype == dtypes.float64:
@@ -57,7 +57,7 @@ def _float(name: str, dtype: DType) -> DType:
     return dtype
 
 
-def uniform(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Node:
+def uniform(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Any:
     """Uniform in [0, 1): 24 random bits (float64: 53, float16: 11). seed, offset: 0-d int64 nodes."""
     return _unit(_words(seed, offset, shape, 2 if _float("rand", dtype) == dtypes.float64 else 1), dtype)
 

@@ -69,7 +69,8 @@ def ravel(input: Array) -> Array:
 def unflatten(input: Array, dim: int, sizes: Sequence[int]) -> Array:
     """Dimension dim split into `sizes` (one may be -1)."""
     d = one_dim("unflatten", dim, input.ndim)
-    return mv.reshape(input, (*input.shape[:d], *inferred("unflatten", (input.shape[d],), sizes_of("unflatten", (sizes,))), *input.shape[d + 1:]))
+    parts = inferred("unflatten", (input.shape[d],), sizes_of("unflatten", (sizes,)))
+    return mv.reshape(input, (*input.shape[:d], *parts, *input.shape[d + 1:]))
 
 
 @public("squeeze")
@@ -222,7 +223,7 @@ def repeat(input: Array, *repeats: Any) -> Array:
 def repeat_interleave(input: Array, repeats: int, dim: int | None = None) -> Array:
     """Each element repeated `repeats` (an integer) times along dim (of the flattened tensor if dim is None)."""
     if not isinstance(repeats, int):
-        raise ArgumentError("repeat_interleave: repeats must be an integer; for a count per element use index_select with the indices spelt out")
+        raise ArgumentError("repeat_interleave: repeats must be an integer; for a count per element, use index_select")
     x = flatten(input) if dim is None else input
     d = one_dim("repeat_interleave", dim or 0, x.ndim)
     x = x if x.ndim else mv.reshape(x, (1,))
@@ -371,7 +372,8 @@ def pad(input: Array, pad: Sequence[int], mode: str = "constant", value: float |
     """
     widths = sizes_of("pad", (pad,))
     if len(widths) % 2 or len(widths) > 2 * input.ndim:
-        raise ArgumentError(f"pad: pad must hold a pair for each of the last dimensions, at most {2 * input.ndim} numbers for {input.shape}, got {widths}")
+        raise ArgumentError(f"pad: pad must hold a pair for each of the last dimensions, at most {2 * input.ndim} numbers for "
+                            f"{input.shape}, got {widths}")
     n = input.ndim
     low, high = [0] * n, [0] * n
     for i in range(len(widths) // 2):

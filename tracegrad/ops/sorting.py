@@ -23,7 +23,8 @@ Array = Any      # a Node or a Tensor
 class Argsort(Primitive):
     """The indices (int64) that sort the last dimension. Stable; NaN counts as the largest (last, or first if descending), as in torch."""
     name, family, differentiable, expensive = "argsort", "sort", False, True
-    cases = [(((5,),), dict(descending=False)), (((2, 7),), dict(descending=True)), (((3, 0),), dict(descending=False)), (((2, 1),), dict(descending=True))]
+    cases = [(((5,),), dict(descending=False)), (((2, 7),), dict(descending=True)), (((3, 0),), dict(descending=False)),
+             (((2, 1),), dict(descending=True))]
 
     def aval(self, x, *, descending): return Aval(x.shape, dtypes.int64)
 
@@ -33,7 +34,7 @@ class Argsort(Primitive):
         return x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)
 
 
-def _order(x: Node, d: int, descending: bool) -> Node:
+def _order(x: Node, d: int, descending: bool) -> Any:
     if not x.ndim:
         return const(0, dtypes.int64)
     last = transpose(x, d, -1)

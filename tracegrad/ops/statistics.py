@@ -259,7 +259,7 @@ def _arg(name: str, x: Node, dim: int | None, keepdim: bool) -> Node:
 # -------------------------------------------------------------------------------------------------------------- spread and norm
 
 
-def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float, keepdim: bool) -> Node:
+def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float, keepdim: bool) -> Any:
     if isinstance(dim, bool):                               # torch: x.var(False) is x.var(unbiased=False)
         dim, unbiased = None, dim
     if unbiased is not None:
@@ -321,7 +321,7 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
     return where(zero, 0.0, power(where(zero, 1.0, total), 1.0 / p)) if p > 0 else power(total, 1.0 / p)
 
 
-def _root(total: Node) -> Node:
+def _root(total: Node) -> Any:
     """The square root whose derivative at 0 is 0."""
     zero = eq(total, 0.0)
     return where(zero, 0.0, sqrt(where(zero, 1.0, total)))
@@ -330,7 +330,7 @@ def _root(total: Node) -> Node:
 # --------------------------------------------------------------------------------------------------------- exponential families
 
 
-def _finite_max(x: Node, dims: tuple[int, ...]) -> Node:
+def _finite_max(x: Node, dims: tuple[int, ...]) -> Any:
     """The largest, kept as dims of size 1, constant to differentiation; 0 where it is not finite (so that inf - inf never arises)."""
     top = _detached_max(x, dims)
     return where(isfinite(top), top, 0.0)

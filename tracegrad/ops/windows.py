@@ -73,7 +73,7 @@ def windows(x: Node, dim: int, size: int, step: int, gap: int = 1) -> Node:
 @public("unfold")
 @on_nodes
 def unfold(input: Array, dimension: int, size: int, step: int) -> Array:
-    """The windows of `size` elements that start every `step` along the dimension, their elements in a new last dimension (Tensor.unfold)."""
+    """The windows of `size` elements that start every `step` along the dimension, their elements in a new last dimension."""
     d = one_dim("unfold", dimension, input.ndim)
     x = input if input.ndim else mv.reshape(input, (1,))
     if size < 0 or step < 1 or size > x.shape[d]:
@@ -89,7 +89,8 @@ def unfold(input: Array, dimension: int, size: int, step: int) -> Array:
 class _Pool:
     """The arguments of a pooling function, checked, and its input cut into windows."""
 
-    def __init__(self, name: str, n: int, x: Node, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, fill: Any) -> None:
+    def __init__(self, name: str, n: int, x: Node, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+                 fill: Any) -> None:
         if x.ndim not in (n + 1, n + 2):
             raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, got {x.shape}")
         if x.dtype.kind != "f":
@@ -115,7 +116,7 @@ class _Pool:
         self.fill = fill
         self.windows = self._cut(x)
 
-    def _cut(self, x: Node) -> Node:
+    def _cut(self, x: Node) -> Any:
         """The windows of x: (..., OH, OW, kh, kw)."""
         zeros = (0,) * self.lead
         x = mv.pad(x, (*zeros, *self.padding), (*zeros, *self.high), None, self.fill)
@@ -129,7 +130,8 @@ class _Pool:
         return tuple(range(self.windows.ndim - self.n, self.windows.ndim))
 
 
-def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, return_indices: bool) -> Any:
+def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+              return_indices: bool) -> Any:
     p = _Pool(name, n, input, kernel_size, stride, padding, dilation, ceil_mode, -np.inf)
     y = bind(REGISTRY["first_max"], (p.windows,), {"dim": p.dims})
     if not return_indices:
@@ -163,7 +165,7 @@ def max_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 
 
 def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
-              divisor_override: int | None) -> Node:
+              divisor_override: int | None) -> Any:
     p = _Pool(name, n, input, kernel_size, stride, padding, 1, ceil_mode, 0)
     y = total(p.windows, p.dims)
     if divisor_override:
@@ -173,7 +175,7 @@ def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, pad
         low, high = (-p.padding[i], s + p.padding[i]) if count_include_pad else (0, s)
         start = [j * p.stride[i] - p.padding[i] for j in range(p.size[i])]
         counts.append([min(a + p.kernel[i], high) - max(a, low) for a in start])
-    if all(c == full for c, k in zip(counts, p.kernel, strict=True) for full in [k] for c in c):
+    if all(count == k for row, k in zip(counts, p.kernel, strict=True) for count in row):
         return y * (1.0 / prod(p.kernel))
     for i, s in enumerate(input.shape[p.lead:]):
         at = iota((p.size[i],), 0, dtypes.int32) * p.stride[i] - p.padding[i]
@@ -207,5 +209,5 @@ def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
     sizes = per_dim("adaptive_avg_pool2d", "output_size", output_size, 2)
     image = input.shape[-2:]
     if input.ndim not in (3, 4) or any(s % o for s, o in zip(image, sizes, strict=True)):
-        raise ShapeError(f"adaptive_avg_pool2d: output_size {sizes} must divide the image {image} of an input (N, C, H, W), got {input.shape}")
+        raise ShapeError(f"adaptive_avg_pool2d: output_size {sizes} must divide the last sizes of {input.shape} (N, C, H, W)")
     return _avg_pool("adaptive_avg_pool2d", 2, input, tuple(s // o for s, o in zip(image, sizes, strict=True)), None, 0, False, True, None)
