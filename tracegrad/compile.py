@@ -251,7 +251,7 @@ def _program(order: list[Node], leaves: list[Node], targets: list[Node], device:
         number[node] = len(number)
         if node.fn is _CONST and not node.aval.weak:
             constants.append(node)
-            parts.append(node.aval)
+            parts.append((_CONST, node.aval))
         else:
             parts.append((node.fn, *node.attrs.items(), *(number[resolve(o)] for o in node.operands)))
     structure = (device, tuple(parts), tuple(number[t] for t in targets))

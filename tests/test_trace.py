@@ -1,0 +1,467 @@
+"""@trace: recording, replay, guards, effects, errors. Each runs on the default device and on the interpreter (fixture `device`)."""
+
+from __future__ import annotations
+
+import gc
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad.ir import Node
+
+SCALE = 2.0
+TABLE: dict[str, float] = {"factor": 3.0}
+
+
+def close(a, b, tol=1e-5):
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tol, atol=tol)
+
+
+def test_replay_gives_what_the_body_gives(device):
+    @tg.trace
+    def f(x, y):
+        return (x @ y).relu() + 1.0
+
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        a, b = rng.standard_normal((4, 3)), rng.standard_normal((3, 5))
+        close(f(tg.tensor(a), tg.tensor(b)), np.maximum(a @ b, 0) + 1)
+    assert len(f.compilations) == 1
+
+
+def test_a_new_shape_is_a_new_recording_and_the_old_one_stays(device):
+    @tg.trace
+    def f(x):
+        return x.sum()
+
+    for n in (3, 4, 3, 4, 5):
+        assert f(tg.ones(n)).item() == n
+    assert len(f.compilations) == 3
+
+
+def test_python_floats_are_run_time_and_ints_are_static(device):
+    @tg.trace
+    def f(x, lr, n):
+        for _ in range(n):
+            x = x - lr
+        return x
+
+    for lr in (0.5, 0.25, 1.0, -3.5):
+        assert f(tg.ones(()), lr, 2).item() == 1 - 2 * lr
+    assert len(f.compilations) == 1
+    assert f(tg.ones(()), 1.0, 3).item() == -2
+    assert len(f.compilations) == 2
+
+
+def test_a_float_argument_keeps_float64_precision(device):
+    @tg.trace
+    def f(x, lr):
+        return x * lr
+
+    if device.kind != "numpy" and not device.target.fp64:
+        pytest.skip("no float64")
+    assert f(tg.ones((), dtype=tg.float64), 0.1).item() == 0.1
+    assert f(tg.ones((), dtype=tg.float64), 1 / 3).item() == 1 / 3
+
+
+def test_containers_go_in_and_out(device):
+    @tg.trace
+    def f(batch, *, scale=1.0):
+        return {"sum": batch["a"] + batch["b"][0], "flag": True, "list": [batch["a"] * scale, None]}
+
+    out = f({"a": tg.ones(2), "b": (tg.full((2,), 4.0),)}, scale=3.0)
+    close(out["sum"], [5, 5])
+    close(out["list"][0], [3, 3])
+    assert out["flag"] is True and out["list"][1] is None
+
+
+def test_a_changed_global_makes_a_new_recording(device):
+    global SCALE
+
+    @tg.trace
+    def f(x):
+        return x * SCALE
+
+    SCALE = 2.0
+    assert f(tg.ones(())).item() == 2
+    SCALE = 5.0
+    try:
+        assert f(tg.ones(())).item() == 5
+    finally:
+        SCALE = 2.0
+    assert f(tg.ones(())).item() == 2
+    assert len(f.compilations) == 2, "the first recording fits again"
+
+
+def test_a_changed_dictionary_entry_closure_and_attribute_are_seen(device):
+    class Settings:
+        power = 2
+
+    settings = Settings()
+    settings.power = 2
+    offset = 1.0
+
+    @tg.trace
+    def f(x):
+        return x**settings.power * TABLE["factor"] + offset
+
+    assert f(tg.full((), 3.0)).item() == 28
+    settings.power = 3
+    assert f(tg.full((), 3.0)).item() == 82
+    TABLE["factor"] = 1.0
+    try:
+        assert f(tg.full((), 3.0)).item() == 28
+    finally:
+        TABLE["factor"] = 3.0
+    offset = 0.0
+    assert f(tg.full((), 3.0)).item() == 81
+
+
+def test_a_rebound_closure_tensor_is_seen(device):
+    w = tg.ones(3)
+
+    @tg.trace
+    def f(x):
+        return (x * w).sum()
+
+    assert f(tg.ones(3)).item() == 3
+    w = tg.full((3,), 2.0)
+    assert f(tg.ones(3)).item() == 6
+
+
+def test_a_closure_tensor_is_read_at_every_call(device):
+    w = tg.ones(3)
+
+    @tg.trace
+    def f(x):
+        return (x * w).sum()
+
+    assert f(tg.ones(3)).item() == 3
+    w.mul_(4)
+    assert f(tg.ones(3)).item() == 12
+    assert len(f.compilations) == 1
+
+
+def test_a_tensor_reached_out_of_sight_is_an_error(device):
+    hidden = iter([tg.ones(3)] * 9)
+
+    @tg.trace
+    def f(x):
+        return x + next(hidden)
+
+    with pytest.raises(tg.TraceError, match=r"test_trace.py.*pass it as an argument"):
+        f(tg.ones(3))
+
+
+def test_branching_on_a_value_names_the_line_and_the_way_out(device):
+    @tg.trace
+    def f(x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+    with pytest.raises(tg.TraceError, match=r"bool\(\) at .*test_trace.py:\d+.*tg.where"):
+        f(tg.ones(3))
+
+
+@pytest.mark.parametrize("look", [lambda x: x.item(), lambda x: x.numpy(), lambda x: float(x), lambda x: x.tolist(), lambda x: np.asarray(x)])
+def test_looking_at_a_value_is_an_error(device, look):
+    @tg.trace
+    def f(x):
+        look(x.sum())
+        return x
+
+    with pytest.raises(tg.TraceError, match="host_call"):
+        f(tg.ones(3))
+
+
+def test_a_leaked_tracer_says_so(device):
+    leaked = []
+
+    @tg.trace
+    def f(x):
+        leaked.append(x * 2)
+        return x
+
+    f(tg.ones(3))
+    with pytest.raises(tg.TraceError, match="used after the call ended"):
+        leaked[0] + 1
+
+
+def test_a_failed_recording_changes_nothing(device):
+    w = tg.ones(3, requires_grad=True)
+
+    @tg.trace
+    def f(x):
+        (x * w).sum().backward()
+        with tg.no_grad():
+            w.mul_(2)
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        f(tg.ones(3))
+    assert w.grad is None
+    close(w.detach(), [1, 1, 1])
+    close((w * 2).detach(), [2, 2, 2])
+
+
+def test_in_place_changes_of_outside_tensors_are_written_back(device):
+    count = tg.zeros(2)
+    view = count[0:1]
+
+    @tg.trace
+    def f(x):
+        count.add_(x)
+        return count * 10
+
+    for n in range(1, 4):
+        close(f(tg.ones(2)), [10 * n, 10 * n])
+        close(count, [n, n])
+        close(view, [n])
+    assert len(f.compilations) == 1
+
+
+def test_arguments_can_be_changed_in_place(device):
+    @tg.trace
+    def f(x):
+        x.mul_(3)
+
+    a, b = tg.ones(2), tg.full((2,), 5.0)
+    f(a)
+    f(b)
+    close(a, [3, 3])
+    close(b, [15, 15])
+
+
+def test_an_old_value_that_somebody_holds_survives_in_place_updates(device):
+    w = tg.ones(3)
+    before = w.clone()
+    doubled = w * 2
+
+    @tg.trace
+    def f():
+        w.add_(1)
+
+    f()
+    kept = w.clone()
+    f()
+    close(before, [1, 1, 1])
+    close(doubled, [2, 2, 2])
+    close(kept, [2, 2, 2])
+    close(w, [3, 3, 3])
+
+
+def test_a_whole_step_is_one_program(device):
+    rng = np.random.default_rng(0)
+    w = tg.tensor(rng.standard_normal((4, 2)), requires_grad=True)
+    reference = w.detach().numpy().copy()
+    x, y = rng.standard_normal((8, 4)), rng.standard_normal((8, 2))
+
+    @tg.trace
+    def step(x, y, lr):
+        loss = ((x @ w - y) ** 2).sum()
+        loss.backward()
+        with tg.no_grad():
+            w.sub_(lr * w.grad)
+        w.grad = None
+        return loss
+
+    tx, ty = tg.tensor(x), tg.tensor(y)
+    for k in range(6):
+        lr = 0.01 / (k + 1)
+        error = x @ reference - y
+        close(step(tx, ty, lr), (error**2).sum(), 1e-9)
+        reference -= lr * 2 * x.T @ error
+        close(w.detach(), reference, 1e-9)
+    assert len(step.compilations) == 1
+    assert w.grad is None and w.requires_grad and w.is_leaf
+
+
+def test_gradients_accumulate_across_calls(device):
+    w = tg.ones(2, requires_grad=True)
+
+    @tg.trace
+    def f(x):
+        (w * x).sum().backward()
+
+    for n in range(1, 4):
+        f(tg.full((2,), 2.0))
+        close(w.grad, [2 * n, 2 * n])
+
+
+def test_traced_and_untraced_loops_agree(device):
+    def run(wrap):
+        w = tg.full((3,), 0.5, requires_grad=True)
+
+        def step(x):
+            loss = (w.exp() * x).sum()
+            loss.backward()
+            with tg.no_grad():
+                w.sub_(0.1 * w.grad)
+                w.grad.zero_()
+            return loss
+
+        step = wrap(step)
+        return [step(tg.tensor([1.0, 2.0, 3.0])).item() for _ in range(5)], w.detach().numpy()
+
+    (a, wa), (b, wb) = run(lambda f: f), run(tg.trace)
+    close(a, b, 1e-6)
+    close(wa, wb, 1e-6)
+
+
+def test_backward_goes_through_a_traced_call(device):
+    w = tg.full((3,), 2.0, requires_grad=True)
+
+    @tg.trace
+    def f(x):
+        return (x * w).sin(), x.sum()
+
+    x = tg.tensor([0.1, 0.2, 0.3], requires_grad=True)
+    y, s = f(x * 1.5)
+    (y.sum() + s).backward()
+    inner = np.array([0.1, 0.2, 0.3]) * 1.5
+    close(x.grad, 1.5 * (2 * np.cos(2 * inner) + 1))
+    close(w.grad, inner * np.cos(2 * inner))
+
+
+def test_dependent_arguments_of_a_traced_call_are_not_counted_twice(device):
+    @tg.trace
+    def f(a, b):
+        return a * b
+
+    x = tg.tensor(3.0, requires_grad=True)
+    y = x * 2
+    f(x, y).backward()
+    assert x.grad.item() == 12
+
+
+@pytest.mark.parametrize("order", ["grad of trace", "trace of grad", "trace of grad of trace"])
+def test_transforms_nest_with_trace(device, order):
+    def f(x):
+        return (x**3).sum()
+
+    g = {"grad of trace": lambda: tg.grad(tg.trace(f)), "trace of grad": lambda: tg.trace(tg.grad(f)),
+         "trace of grad of trace": lambda: tg.trace(tg.grad(tg.trace(f)))}[order]()
+    for _ in range(2):
+        close(g(tg.tensor([1.0, 2.0])), [3, 12])
+
+
+def test_second_order_in_and_through_a_trace(device):
+    f = tg.trace(lambda x: (x**3).sum())
+    close(tg.grad(lambda x: tg.grad(f)(x).sum())(tg.tensor([1.0, 2.0])), [6, 12])
+    close(tg.trace(tg.hessian(lambda x: (x**3).sum()))(tg.tensor([1.0, 2.0])), [[6, 0], [0, 12]])
+    close(tg.jvp(f, (tg.tensor([1.0, 2.0]),), (tg.ones(2),))[1], 15)
+
+
+def test_random_numbers_are_fresh_at_every_replay(device):
+    @tg.trace
+    def f():
+        return tg.rand(4), tg.rand(4)
+
+    tg.manual_seed(7)
+    first = [f() for _ in range(3)]
+    tg.manual_seed(7)
+    eager = [(tg.rand(4), tg.rand(4)) for _ in range(3)]
+    for (a, b), (c, d) in zip(first, eager, strict=True):
+        close(a, c)
+        close(b, d)
+        assert not np.allclose(a.numpy(), b.numpy())
+    assert not np.allclose(first[0][0].numpy(), first[1][0].numpy())
+
+
+def test_the_graph_is_a_networkx_multidigraph_of_nodes(device):
+    @tg.trace
+    def f(x):
+        return x * x
+
+    f(tg.ones(3))
+    graph = f.graph
+    assert isinstance(graph, nx.MultiDiGraph) and nx.is_directed_acyclic_graph(graph)
+    assert all(isinstance(n, Node) for n in graph)
+    assert [n.fn.name for n in nx.topological_sort(graph)] == ["placeholder", "mul"]
+    assert graph.number_of_edges() == 2, "x * x reads x twice"
+
+
+def test_methods_can_be_traced(device):
+    class Model:
+        def __init__(self):
+            self.w = tg.full((2,), 3.0)
+            self.training = True
+
+        @tg.trace
+        def forward(self, x):
+            return x * self.w if self.training else x
+
+    m = Model()
+    close(m.forward(tg.ones(2)), [3, 3])
+    m.training = False
+    close(m.forward(tg.ones(2)), [1, 1])
+    m.training, m.w = True, tg.full((2,), 4.0)
+    close(m.forward(tg.ones(2)), [4, 4])
+
+
+def test_a_numpy_array_inside_a_trace_is_refused(device):
+    values = np.ones(3)
+
+    @tg.trace
+    def f(x):
+        return x + tg.tensor(values)
+
+    with pytest.raises(tg.TraceError, match="frozen"):
+        f(tg.ones(3))
+
+
+def rss_mb():
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tg.trace], ids=["untraced", "traced"])
+def test_two_thousand_steps_do_not_grow(device, wrap):
+    w = tg.full((100, 20), 0.01, requires_grad=True)
+    x = tg.ones(16, 100)
+
+    def step(lr):
+        loss = ((x @ w).tanh() ** 2).sum()
+        loss.backward()
+        with tg.no_grad():
+            w.sub_(lr * w.grad)
+            w.grad = None
+        return loss
+
+    step = wrap(step)
+    for k in range(50):
+        step(1e-4 + k * 1e-7)
+    tg.synchronize()
+    gc.collect()
+    before = rss_mb()
+    for k in range(2000):
+        step(1e-4 + k * 1e-7)
+    tg.synchronize()
+    gc.collect()
+    assert rss_mb() - before < 20
+
+
+def test_a_loop_that_never_looks_does_not_grow(device):
+    x = tg.ones(1000)
+    for _ in range(50):
+        x = x * 0.999 + 0.001
+    for _ in range(20_000):
+        x = x * 0.999 + 0.001
+    close(x, np.ones(1000))
+
+
+def test_twenty_thousand_nodes_pass_without_recursion(device):
+    @tg.trace
+    def f(x):
+        for _ in range(10_000):
+            x = x * 0.5 + 1.0
+        return x
+
+    if device.kind != "numpy":
+        pytest.skip("compiling them is a benchmark row")
+    g = tg.trace(tg.grad(lambda x: f(x).sum()))
+    close(f(tg.zeros(3)), [2, 2, 2])
+    close(g(tg.zeros(3)), [0, 0, 0])
