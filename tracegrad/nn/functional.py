@@ -1,0 +1,22 @@
+"""The functional interface, torch.nn.functional's names: every op family exports its functions here with `functional`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegrad import creation, ops
+from tracegrad.operators import FUNCTIONAL, PUBLIC
+
+_FAMILIES = (creation, ops)                     # imported for what they put into FUNCTIONAL and PUBLIC
+# Activations and the like that torch has under both names.
+_SHARED = ("tanh", "sigmoid", "softmax", "log_softmax", "relu", "pad", "one_hot", "embedding", "normalize", "cosine_similarity", "unfold")
+
+_NAMES = {**{name: PUBLIC[name] for name in _SHARED if name in PUBLIC}, **FUNCTIONAL}
+globals().update(_NAMES)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+
+__all__ = sorted(_NAMES)        # noqa: PLE0605  (computed: the families decide; a test holds it)

@@ -1,0 +1,107 @@
+"""Initial values, torch.nn.init's names: functions that overwrite a tensor in place, without a derivative, and return it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tracegrad.creation import rand, randn
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.operators import PUBLIC
+from tracegrad.tensor import Tensor, no_grad
+
+_GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
+          "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 0.75}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """By what factor a layer's weights make up for its nonlinearity; `param` is the negative slope of "leaky_relu" (default 0.01)."""
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
+    if nonlinearity not in _GAINS:
+        raise ArgumentError(f"calculate_gain: {nonlinearity!r} is not known; known are leaky_relu, {', '.join(_GAINS)}")
+    return _GAINS[nonlinearity]
+
+
+def fan(tensor: Tensor) -> tuple[int, int]:
+    """fan_in and fan_out of a weight (out, in, *kernel)."""
+    if tensor.ndim < 2:
+        raise ShapeError(f"init: fan_in and fan_out need a weight of at least two dimensions, got {tensor.shape}")
+    kernel = math.prod(tensor.shape[2:])
+    return tensor.shape[1] * kernel, tensor.shape[0] * kernel
+
+
+def _overwrite(tensor: Tensor, values: Any) -> Tensor:
+    with no_grad():
+        return tensor.copy_(values)
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Uniform in [a, b)."""
+    return _overwrite(tensor, rand(tensor.shape, dtype=tensor.dtype, device=tensor.device) * (b - a) + a)
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Normal."""
+    return _overwrite(tensor, randn(tensor.shape, dtype=tensor.dtype, device=tensor.device) * std + mean)
+
+
+def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
+    """Normal, clipped to [a, b] (torch redraws instead of clipping)."""
+    return _overwrite(tensor, (randn(tensor.shape, dtype=tensor.dtype, device=tensor.device) * std + mean).clamp(a, b))
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """Every element `val`."""
+    with no_grad():
+        return tensor.fill_(val)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Zeros."""
+    return constant_(tensor, 0.0)
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """Ones."""
+    return constant_(tensor, 1.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """The identity matrix."""
+    if tensor.ndim != 2:
+        raise ShapeError(f"eye_: takes a matrix, got {tensor.shape}")
+    return _overwrite(tensor, PUBLIC["eye"](*tensor.shape, dtype=tensor.dtype, device=tensor.device))
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Uniform in ±gain sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
+    bound = gain * math.sqrt(6.0 / sum(fan(tensor)))
+    return uniform_(tensor, -bound, bound)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out))."""
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fan(tensor))))
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if mode not in ("fan_in", "fan_out"):
+        raise ArgumentError(f"init: mode must be 'fan_in' or 'fan_out', got {mode!r}")
+    size = fan(tensor)[mode == "fan_out"]
+    return calculate_gain(nonlinearity, a) / math.sqrt(size) if size else 0.0
+
+
+def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+    """Uniform with the variance gain² / fan (He et al. 2015); `a` is the slope of the leaky relu that follows."""
+    bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound)
+
+
+def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+    """Normal with the variance gain² / fan (He et al. 2015)."""
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
+
+
+__all__ = ["calculate_gain", "constant_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "trunc_normal_", "uniform_",
+           "xavier_normal_", "xavier_uniform_", "zeros_"]

@@ -1,0 +1,300 @@
+"""Module: the base of layers and models. Attributes that are Parameters, Modules or registered buffers are found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.nn.parameter import Parameter
+from tracegrad.tensor import Tensor, from_array, no_grad, state
+
+M = TypeVar("M", bound="Module")
+
+
+class LoadResult(NamedTuple):
+    """What `load_state_dict(strict=False)` could not match."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """A part of a model: subclass it, assign parameters and other modules in `__init__`, and write `forward`.
+
+    A traced function that uses a module watches its attributes: `train()`, `eval()` or another layer record anew, a new value of a
+    parameter does not.
+
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.linear = nn.Linear(4, 2)
+    ...     def forward(self, x):
+    ...         return self.linear(x).relu()
+    """
+
+    _trace_all_attributes = True
+    training: bool
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _modules: dict[str, Module | None]
+    _not_saved: list[str]
+
+    def __init__(self) -> None:
+        vars(self).update(training=True, _parameters={}, _buffers={}, _modules={}, _not_saved=[])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes; called through `module(...)`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    # ------------------------------------------------------------------------------------------------------- attributes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = vars(self)
+        if isinstance(value, (Parameter, Module)) and "_parameters" not in own:
+            raise AttributeError(f"{type(self).__name__}: call super().__init__() before assigning parameters or modules")
+        if isinstance(value, Parameter):
+            self._forget(name)
+            self._parameters[name] = value
+        elif isinstance(value, Module):
+            self._forget(name)
+            self._modules[name] = value
+        elif name in own.get("_parameters", ()):
+            if value is not None:
+                raise ArgumentError(f"{type(self).__name__}.{name}: expected a Parameter or None, got {type(value).__name__}")
+            self._parameters[name] = None
+        elif name in own.get("_buffers", ()) and (value is None or isinstance(value, Tensor)):
+            self._buffers[name] = value
+        elif name in own.get("_modules", ()) and value is None:
+            self._modules[name] = None
+        else:
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        for table in ("_parameters", "_buffers", "_modules"):
+            found = vars(self).get(table, {})
+            if name in found:
+                return found[name]
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        if not self._forget(name):
+            object.__delattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
+
+    def _forget(self, name: str) -> bool:
+        """Remove `name` wherever it is kept; whether it was."""
+        kept = [table for table in (self._parameters, self._buffers, self._modules, vars(self)) if name in table]
+        for table in kept:
+            del table[name]
+        return bool(kept)
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Make `param` an attribute; None keeps its place."""
+        if param is None:
+            self._forget(name)
+            self._parameters[name] = None
+        else:
+            setattr(self, name, param)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Make `tensor` an attribute that moves and is saved with the module (unless not persistent) but is not trained."""
+        self._forget(name)
+        self._buffers[name] = tensor
+        if not persistent:
+            self._not_saved.append(name)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Make `module` an attribute under a computed name."""
+        self._forget(name)
+        self._modules[name] = module
+
+    register_module = add_module
+
+    # ---------------------------------------------------------------------------------------------------------- walking
+
+    def named_modules(self, memo: set[int] | None = None, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all below it with their dotted names, each once."""
+        memo = set() if memo is None else memo
+        if id(self) not in memo:
+            memo.add(id(self))
+            yield prefix, self
+            for name, child in self._modules.items():
+                if child is not None:
+                    yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly below, with their names."""
+        return ((name, child) for name, child in self._modules.items() if child is not None)
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly below."""
+        return (child for _, child in self.named_children())
+
+    def _named(self, table: str, prefix: str, recurse: bool, once: bool = True) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for path, module in self.named_modules(prefix=prefix) if recurse else [(prefix, self)]:
+            for name, value in vars(module)[table].items():
+                if value is not None and not (once and id(value) in seen):
+                    seen.add(id(value))
+                    yield f"{path}.{name}" if path else name, value
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their dotted names, each once."""
+        return self._named("_parameters", prefix, recurse)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """All parameters, each once."""
+        return (p for _, p in self.named_parameters(recurse=recurse))
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """All buffers with their dotted names, each once."""
+        return self._named("_buffers", prefix, recurse)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """All buffers, each once."""
+        return (b for _, b in self.named_buffers(recurse=recurse))
+
+    def get_submodule(self, target: str) -> Module:
+        """The module with a dotted name ("" for this one)."""
+        module: Any = self
+        for part in target.split(".") if target else ():
+            module = getattr(module, part)
+        return module  # type: ignore[no-any-return]
+
+    def apply(self: M, fn: Callable[[Module], Any]) -> M:
+        """Call `fn` with every module below and then with this one; returns self."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    # ------------------------------------------------------------------------------------------------------------- modes
+
+    def train(self: M, mode: bool = True) -> M:
+        """Switch this module and all below to training (dropout drops, batch norm measures); returns self."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self: M) -> M:
+        """Switch to evaluation; returns self."""
+        return self.train(False)
+
+    def requires_grad_(self: M, requires_grad: bool = True) -> M:
+        """Start or stop recording derivatives for all parameters; returns self."""
+        for p in self.parameters():
+            p.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters, or set them to zeros."""
+        for p in self.parameters():
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad.zero_()
+
+    def to(self: M, *args: Any, **kwargs: Any) -> M:
+        """Move parameters and buffers to a device and/or a float dtype, in place; takes what Tensor.to takes; returns self.
+
+        Only float tensors change dtype. The Parameter objects stay the same, so an optimizer made before keeps working.
+        """
+        if state.trace is not None:
+            raise ArgumentError(f"to: a module cannot be moved inside @trace ({state.trace.name}); do it outside")
+        for module in self.modules():
+            for table in (module._parameters, module._buffers):
+                for tensor in table.values():
+                    if tensor is not None:
+                        _move(tensor, args, kwargs)
+        return self
+
+    def float(self: M) -> M:
+        """All float parameters and buffers as float32; returns self."""
+        return self.to("float32")
+
+    def double(self: M) -> M:
+        """All float parameters and buffers as float64; returns self."""
+        return self.to("float64")
+
+    def half(self: M) -> M:
+        """All float parameters and buffers as float16; returns self."""
+        return self.to("float16")
+
+    # ----------------------------------------------------------------------------------------------- saving and loading
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """All parameters and persistent buffers by dotted name, detached; they share their values with the module, as in torch."""
+        found: dict[str, Tensor] = {}
+        for path, module in self.named_modules(prefix=prefix.rstrip(".")):
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None and not (table is module._buffers and name in module._not_saved):
+                        found[f"{path}.{name}" if path else name] = tensor.detach()
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
+        """Copy values (Tensors or numpy arrays) into the parameters and buffers of the same names.
+
+        Raises ArgumentError if names are missing or unexpected and `strict`, ShapeError where shapes differ (before anything is copied).
+        """
+        own = self.state_dict()
+        result = LoadResult([k for k in own if k not in state_dict], [k for k in state_dict if k not in own])
+        if strict and (result.missing_keys or result.unexpected_keys):
+            raise ArgumentError(f"load_state_dict: {type(self).__name__}: missing {', '.join(result.missing_keys) or 'nothing'}; "
+                                f"unexpected {', '.join(result.unexpected_keys) or 'nothing'}; pass strict=False to load what fits")
+        wrong = [f"{k} has shape {tuple(state_dict[k].shape)}, expected {t.shape}" for k, t in own.items()
+                 if k in state_dict and tuple(state_dict[k].shape) != t.shape]
+        if wrong:
+            raise ShapeError(f"load_state_dict: {type(self).__name__}: {'; '.join(wrong)}")
+        targets = dict([*self._named("_parameters", "", True, once=False), *self._named("_buffers", "", True, once=False)])
+        with no_grad():
+            for name in own:
+                if name in state_dict:
+                    value = state_dict[name]
+                    target = targets[name]
+                    source = value.detach() if isinstance(value, Tensor) else from_array(np.asarray(value), target.device)
+                    target.copy_(source.to(device=target.device))
+        return result
+
+    # ---------------------------------------------------------------------------------------------------------- description
+
+    def extra_repr(self) -> str:
+        """What the repr shows between the parentheses."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [line for line in self.extra_repr().split("\n") if line]
+        children = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in self._modules.items()]
+        if not children and len(lines) <= 1:
+            return f"{type(self).__name__}({''.join(lines)})"
+        return "\n".join([f"{type(self).__name__}(", *(f"  {line}" for line in [*lines, *children]), ")"])
+
+
+def _move(tensor: Tensor, args: Any, kwargs: Any) -> None:
+    """Tensor.to, in place."""
+    moved = tensor.detach().to(*args, **kwargs)
+    if moved.dtype != tensor.dtype and not (tensor.is_floating_point() and moved.is_floating_point()):
+        moved = tensor.detach().to(device=moved.device)
+    if moved.dtype == tensor.dtype and moved.device is tensor.device:
+        return
+    needs_grad, grad = tensor.requires_grad, tensor.grad
+    tensor._device = moved.device
+    tensor._base = None
+    tensor._set_node(moved.detach()._node())
+    tensor.grad = None
+    if needs_grad:
+        tensor.requires_grad_()
+    if grad is not None:
+        tensor.grad = grad.detach().to(dtype=moved.dtype, device=moved.device)
