@@ -138,16 +138,16 @@ def ceil_div(a: int, b: int) -> int:
 def register_tile(rows: int, vectors: int, target: Target) -> tuple[int, int]:
     """(rows, vectors) of the accumulator tile that covers `rows` x `vectors` with the least work: 6 x 2 on 16 registers if both are many.
 
-    A step of the inner loop costs as many slots as it has multiply-adds, at least what hides their latency (8), and at
-    least its loads; rows are spread evenly over the tiles.
+    A step of the inner loop costs its multiply-adds and a quarter for each load, at least its loads, and at least what hides the
+    latency of ten multiply-adds; rows are spread evenly over the tiles.
     """
-    best: tuple[float, int, int, int] | None = None
+    best: tuple[int, int, int, int] | None = None
     for v in range(1, min(vectors, 8) + 1):
         limit = min(rows, 8) if v == 1 else min(rows, (target.registers - v - 1) // v)
         if limit < 1 and v <= min(8, target.registers - 2):
             limit = 1
         for r in range(1, limit + 1):
-            cost = ceil_div(rows, r) * ceil_div(vectors, v) * max(r * v, r + v, 8)
+            cost = ceil_div(rows, r) * ceil_div(vectors, v) * max(4 * r * v + r + v, 4 * (r + v), 40)
             rank = (cost, r + v, -r, v)
             if best is None or rank < best:
                 best = rank
