@@ -315,7 +315,7 @@ def expand_mask(key: Any, masks: Sequence[Any] = ()) -> tuple[Any, ...]:
     known = iter(masks)
     for k in key if isinstance(key, tuple) else (key,):
         if isinstance(k, Operators) and k.dtype == dtypes.bool_:
-            k = next(known)
+            k = next(known, k)
         if isinstance(k, (list, np.ndarray)) and np.asarray(k).dtype == np.bool_:
             out.extend(_Mask(indices, np.shape(k), axis) for axis, indices in enumerate(np.nonzero(np.asarray(k))))
         else:

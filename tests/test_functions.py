@@ -1,0 +1,585 @@
+"""The composed functions against numpy and scipy, and torch's meanings written down as expected values."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import signal, special
+
+from tests.nodes import check_gradient, evaluate, gradients
+from tracegrad import dtypes
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
+from tracegrad.function import const, placeholder
+from tracegrad.ir import Aval
+from tracegrad.operators import FUNCTIONAL as F
+from tracegrad.operators import PUBLIC as P
+from tracegrad.ops import indexing, random_bits
+from tracegrad.philox import philox_numpy
+
+inf, nan = np.inf, np.nan
+RNG = np.random.default_rng(11)
+
+
+def r(*shape: int) -> Any:
+    return RNG.uniform(-2, 2, shape)
+
+
+def node(*shape: int, dtype: Any = np.float64) -> Any:
+    return placeholder(Aval(shape, np.dtype(dtype)))
+
+
+def check(ours: Any, expected: Any, *arrays: Any, tolerance: float = 1e-12) -> None:
+    """ours(*nodes) computes what expected(*arrays) is, shapes and dtypes included; results may be tuples."""
+    got, wanted = evaluate(ours, *arrays), expected(*arrays)
+    if not isinstance(got, list):
+        got, wanted = [got], [wanted]
+    assert len(got) == len(wanted)
+    for g, w in zip(got, wanted, strict=True):
+        w = np.asarray(w)
+        assert (g.shape, g.dtype) == (w.shape, w.dtype)
+        np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance)
+
+
+X = r(2, 3, 4)
+
+# ----------------------------------------------------------------------------------------------------------------- shaping
+
+SHAPING = {
+    "reshape": (lambda x: x.reshape(4, -1), lambda x: x.reshape(4, -1)),
+    "reshape to a tuple": (lambda x: x.reshape((3, 8)), lambda x: x.reshape(3, 8)),
+    "view": (lambda x: x.view(6, 4), lambda x: x.reshape(6, 4)),
+    "flatten": (lambda x: x.flatten(1), lambda x: x.reshape(2, 12)),
+    "unflatten": (lambda x: x.unflatten(2, (2, -1)), lambda x: x.reshape(2, 3, 2, 2)),
+    "unsqueeze": (lambda x: x.unsqueeze(-2), lambda x: x[:, :, None]),
+    "squeeze leaves other sizes": (lambda x: x.unsqueeze(1).squeeze((1, 2)), lambda x: x),
+    "permute": (lambda x: x.permute(2, 0, -2), lambda x: x.transpose(2, 0, 1)),
+    "transpose": (lambda x: x.transpose(0, -1), lambda x: x.swapaxes(0, 2)),
+    "movedim": (lambda x: x.movedim((0, 2), (1, 0)), lambda x: np.moveaxis(x, (0, 2), (1, 0))),
+    "T": (lambda x: x.T, lambda x: x.T),
+    "mT": (lambda x: x.mT, lambda x: x.swapaxes(1, 2)),
+    "expand": (lambda x: x.unsqueeze(0).expand(5, -1, 3, 4), lambda x: np.broadcast_to(x, (5, 2, 3, 4))),
+    "repeat": (lambda x: x.repeat(2, 1, 3), lambda x: np.tile(x, (2, 1, 3))),
+    "repeat with new dimensions": (lambda x: x.repeat(3, 1, 1, 2), lambda x: np.tile(x, (3, 1, 1, 2))),
+    "tile": (lambda x: x.tile(2, 2), lambda x: np.tile(x, (2, 2))),
+    "repeat_interleave": (lambda x: x.repeat_interleave(3, 1), lambda x: np.repeat(x, 3, 1)),
+    "repeat_interleave flat": (lambda x: x.repeat_interleave(2), lambda x: np.repeat(x, 2)),
+    "split": (lambda x: x.split(2, 1), lambda x: [x[:, :2], x[:, 2:]]),
+    "split by sizes": (lambda x: x.split([1, 3], -1), lambda x: [x[..., :1], x[..., 1:]]),
+    "chunk": (lambda x: x.chunk(2, 1), lambda x: [x[:, :2], x[:, 2:]]),
+    "unbind": (lambda x: x.unbind(1), lambda x: [x[:, 0], x[:, 1], x[:, 2]]),
+    "narrow": (lambda x: x.narrow(1, -2, 2), lambda x: x[:, 1:]),
+    "select": (lambda x: x.select(2, -1), lambda x: x[..., -1]),
+    "flip": (lambda x: x.flip(0, 2), lambda x: np.flip(x, (0, 2))),
+    "roll": (lambda x: x.roll((1, -5), (0, 2)), lambda x: np.roll(x, (1, -5), (0, 2))),
+    "roll flat": (lambda x: x.roll(5), lambda x: np.roll(x, 5)),
+    "tril": (lambda x: x.tril(-1), lambda x: np.tril(x, -1)),
+    "triu": (lambda x: x.triu(1), lambda x: np.triu(x, 1)),
+    "diagonal": (lambda x: x.diagonal(1, 1, 2), lambda x: np.diagonal(x, 1, 1, 2)),
+    "diagonal below": (lambda x: x.diagonal(-1, 2, 0), lambda x: np.diagonal(x, -1, 2, 0)),
+    "diag_embed": (lambda x: x.diag_embed(1).diagonal(1, -2, -1), lambda x: x),
+    "unfold": (lambda x: x.unfold(2, 3, 1), lambda x: np.lib.stride_tricks.sliding_window_view(x, 3, 2)),
+    "unfold apart": (lambda x: x.unfold(2, 2, 2), lambda x: x.reshape(2, 3, 2, 2)),
+    "pad": (lambda x: F["pad"](x, (1, 2, 0, 1), value=1.5), lambda x: np.pad(x, ((0, 0), (0, 1), (1, 2)), constant_values=1.5)),
+    "pad cuts": (lambda x: F["pad"](x, (-1, 1)), lambda x: np.pad(x[..., 1:], ((0, 0), (0, 0), (0, 1)))),
+    "pad reflect": (lambda x: F["pad"](x, (3, 1), "reflect"), lambda x: np.pad(x, ((0, 0), (0, 0), (3, 1)), "reflect")),
+    "pad replicate": (lambda x: F["pad"](x, (1, 5), "replicate"), lambda x: np.pad(x, ((0, 0), (0, 0), (1, 5)), "edge")),
+    "pad circular": (lambda x: F["pad"](x, (2, 1), "circular"), lambda x: np.pad(x, ((0, 0), (0, 0), (2, 1)), "wrap")),
+    "meshgrid": (lambda x: P["meshgrid"](x[0, 0], x[:, 0, 0], indexing="xy"), lambda x: np.meshgrid(x[0, 0], x[:, 0, 0])),
+}
+
+
+@pytest.mark.parametrize("name", SHAPING)
+def test_shaping_is_numpys_and_differentiable(name: str) -> None:
+    ours, numpys = SHAPING[name]
+    check(ours, numpys, X)
+    check_gradient(lambda x: P["cat"]([y.flatten() for y in ours(x)]) if isinstance(ours(x), (tuple, list)) else ours(x), X, order=1)
+
+
+def test_joining_promotes_and_skips_empty_vectors() -> None:
+    check(lambda a, b: P["cat"]([a, b], 1), lambda a, b: np.concatenate([a, b], 1), r(2, 3), np.ones((2, 1), np.int32))
+    check(lambda a, b: P["stack"]([a, b], -1), lambda a, b: np.stack([a, b], -1), r(2, 3), r(2, 3))
+    check(lambda a, b: P["cat"]([a, b]), lambda a, b: b, np.zeros(0), r(2, 3))
+
+
+# -------------------------------------------------------------------------------------------------------------- statistics
+
+STATISTICS = {
+    "sum": (lambda x: x.sum(), np.sum),
+    "sum over dims": (lambda x: x.sum((0, -1), keepdim=True), lambda x: x.sum((0, 2), keepdims=True)),
+    "numpy's names": (lambda x: x.sum(axis=1, keepdims=True), lambda x: x.sum(1, keepdims=True)),
+    "mean": (lambda x: x.mean((0, 1)), lambda x: x.mean((0, 1))),
+    "prod": (lambda x: x.prod(1), lambda x: x.prod(1)),
+    "cumsum": (lambda x: x.cumsum(1), lambda x: x.cumsum(1)),
+    "cumprod": (lambda x: x.cumprod(2), lambda x: x.cumprod(2)),
+    "amax": (lambda x: x.amax((0, 2)), lambda x: x.max((0, 2))),
+    "max": (lambda x: x.max(), np.max),
+    "max of two": (lambda x: x.max(x * 0.5), lambda x: np.maximum(x, x * 0.5)),
+    "var": (lambda x: x.var(1), lambda x: x.var(1, ddof=1)),
+    "var uncorrected": (lambda x: x.var((0, 2), unbiased=False, keepdim=True), lambda x: x.var((0, 2), keepdims=True)),
+    "std": (lambda x: x.std(), lambda x: x.std(ddof=1)),
+    "logsumexp": (lambda x: x.logsumexp((0, 1)), lambda x: special.logsumexp(x, (0, 1))),
+    "softmax": (lambda x: x.softmax(1), lambda x: special.softmax(x, 1)),
+    "log_softmax": (lambda x: x.log_softmax(-1), lambda x: special.log_softmax(x, -1)),
+    "norm": (lambda x: x.norm(), np.linalg.norm),
+    "1-norm": (lambda x: x.norm(1, dim=1), lambda x: np.linalg.norm(x, 1, 1)),
+    "3-norm": (lambda x: x.norm(3, dim=2, keepdim=True), lambda x: np.linalg.norm(x, 3, 2, keepdims=True)),
+    "max-norm": (lambda x: x.norm(inf, dim=2), lambda x: np.abs(x).max(2)),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_statistics_are_numpys_and_differentiable(name: str) -> None:
+    ours, numpys = STATISTICS[name]
+    check(ours, numpys, X)
+    check_gradient(ours, X)
+
+
+def test_extremes_with_their_places() -> None:
+    check(lambda x: x.max(1), lambda x: [x.max(1), x.argmax(1)], X)
+    check(lambda x: x.min(-1, keepdim=True), lambda x: [x.min(-1, keepdims=True), x.argmin(-1, keepdims=True)], X)
+    check(lambda x: x.argmax(), np.argmax, X)
+    assert P["max"](node(2, 3), 1)._fields == ("values", "indices")
+    ties = np.array([[3.0, 1.0, 3.0], [2.0, 2.0, 2.0]])
+    np.testing.assert_array_equal(gradients(lambda x: x.max(1).values, [ties])[0], [[1, 0, 0], [1, 0, 0]])          # the first takes all
+    np.testing.assert_array_equal(gradients(lambda x: x.amax(1), [ties])[0], [[0.5, 0, 0.5], [1 / 3, 1 / 3, 1 / 3]])  # shared evenly
+    long = np.zeros((2, 40))
+    long[:, [7, 9]] = 1.0                                   # more elements than the elementwise search takes
+    np.testing.assert_array_equal(np.argwhere(gradients(lambda x: x.max(1).values, [long])[0]), [[0, 7], [1, 7]])
+
+
+def test_integers_and_bools_are_summed_as_int64() -> None:
+    x = np.array([[200, 100], [3, 4]], np.uint8)
+    check(lambda x: x.sum(), lambda x: np.int64(307), x)
+    check(lambda x: x.prod(1), lambda x: np.array([20000, 12]), x)
+    check(lambda x: (x > 3).sum(0), lambda x: np.array([1, 2]), x)
+    check(lambda x: x.sum(dtype="float32"), lambda x: np.float32(307), x)
+    check(lambda x: (x > 3).any(1), lambda x: (x > 3).any(1), x)
+    check(lambda x: x.all(), lambda x: np.uint8(1), x)
+    check(lambda x: x.count_nonzero(), lambda x: np.int64(4), x)
+
+
+def test_edges_of_exponential_functions() -> None:
+    x = np.array([[inf, 1.0], [-inf, -inf], [nan, 1.0], [1000.0, 0.0]])
+    np.testing.assert_array_equal(evaluate(lambda x: x.logsumexp(1), x), [inf, -inf, nan, 1000.0])
+    np.testing.assert_array_equal(evaluate(lambda x: x.softmax(1), x), [[nan, nan], [nan, nan], [nan, nan], [1.0, 0.0]])
+    np.testing.assert_array_equal(evaluate(lambda x: x.log_softmax(1), x)[3], [0.0, -1000.0])
+
+
+def test_empty_and_0d() -> None:
+    x = np.zeros((0, 3))
+    check(lambda x: x.sum(0), lambda x: np.zeros(3), x)
+    check(lambda x: x.mean(), lambda x: np.array(nan), x)
+    check(lambda x: x.softmax(0), lambda x: x, x)
+    check(lambda x: x.logsumexp(0), lambda x: np.full(3, -inf), x)
+    check(lambda x: x.any(0), lambda x: np.zeros(3, bool), x)
+    check(lambda x: x.all(), lambda x: np.array(True), x)
+    check(lambda x: x @ x.T, lambda x: np.zeros((0, 0)), x)
+    check(lambda x: x.T @ x, lambda x: np.zeros((3, 3)), x)
+    check(lambda x: x[[]], lambda x: x, x)
+    one = np.array(1.5)
+    for fn in (lambda x: x.sum(0), lambda x: x.cumsum(-1), lambda x: x.max(0).values, lambda x: x.sort().values, lambda x: x.squeeze(),
+               lambda x: x.t()):
+        check(fn, lambda x: x, one)
+    check(lambda x: x.softmax(0), lambda x: np.array(1.0), one)
+    check(lambda x: x.argmax(0), lambda x: np.int64(0), one)
+    check(lambda x: x.flatten(), lambda x: np.array([1.5]), one)
+    np.testing.assert_array_equal(gradients(lambda x: x.norm(), [np.zeros(3)])[0], np.zeros(3))
+
+
+# ----------------------------------------------------------------------------------------------------------------- products
+
+MATMULS = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (3,)), ((3,), (5, 3, 2)),
+           ((4, 1, 2, 3), (5, 3, 2)), ((2, 3), (5, 3, 2))]
+
+
+@pytest.mark.parametrize("shapes", MATMULS, ids=str)
+def test_matmul_of_all_ranks(shapes: Any) -> None:
+    a, b = r(*shapes[0]), r(*shapes[1])
+    check(lambda a, b: a @ b, np.matmul, a, b)
+    check_gradient(P["matmul"], a, b, order=1)
+
+
+EINSUMS = ["ij,jk->ik", "ij,jk", "ii", "ii->i", "ij->ji", "ij->", "i,j->ij", "bij,bjk->bik", "...ij,...jk->...ik", "ij,ij->i", "ij,ij->",
+           "iij,jk->ik", "ij,jk,kl->il", "a,b,c,d->dcba", "iijj->ij", "abc,cd,be->ade", "ba", "...ii->...i", "i...->...", "i,ij,j"]
+
+
+@pytest.mark.parametrize("equation", EINSUMS)
+def test_einsum(equation: str) -> None:
+    sizes = {c: 2 + i % 3 for i, c in enumerate("abcdeijkl")}
+    arrays = [r(*[n for c in part.replace("...", "Z") for n in ((2, 3) if c == "Z" else (sizes[c],))])
+              for part in equation.split("->")[0].split(",")]
+    check(lambda *xs: P["einsum"](equation, *xs), lambda *xs: np.einsum(equation, *xs), *arrays)
+    check_gradient(lambda *xs: P["einsum"](equation, *xs), *arrays, order=1)
+
+
+def test_other_products() -> None:
+    x, w, b = r(4, 2, 3), r(5, 3), r(5)
+    check(F["linear"], lambda x, w, b: x @ w.T + b, x, w, b)
+    check_gradient(F["linear"], x, w, b)
+    check(P["outer"], np.outer, r(3), r(2))
+    check(P["dot"], np.dot, r(3), r(3))
+    check(P["tensordot"], np.tensordot, r(2, 3, 4), r(3, 4, 5))
+    check(lambda a, b: P["tensordot"](a, b, ([0, 2], [1, 0])), lambda a, b: np.tensordot(a, b, ([0, 2], [1, 0])), r(2, 3, 4), r(4, 2, 5))
+    check(lambda c, a, b: P["addmm"](c, a, b, beta=2, alpha=0.5), lambda c, a, b: 2 * c + 0.5 * a @ b, r(4), r(2, 3), r(3, 4))
+    check(lambda x: x.trace(), np.trace, r(3, 4))
+
+
+# ------------------------------------------------------------------------------------------------------------- convolutions
+
+
+def conv2d_reference(x: Any, w: Any, padding: int = 0) -> Any:
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    return np.array([[sum(signal.correlate2d(image[c], kernel[c], "valid") for c in range(len(image))) for kernel in w] for image in x])
+
+
+def test_convolution_is_scipys_correlation() -> None:
+    x, w, b = r(2, 3, 6, 5), r(4, 3, 3, 2), r(4)
+    plain = conv2d_reference(x, w, 1)
+    check(lambda x, w, b: F["conv2d"](x, w, b, padding=1), lambda x, w, b: plain + b[:, None, None], x, w, b, tolerance=1e-10)
+    check(lambda x, w: F["conv2d"](x, w, stride=(2, 3), padding=1), lambda x, w: plain[:, :, ::2, ::3], x, w, tolerance=1e-10)
+    spread = np.zeros((4, 3, 5, 3))
+    spread[:, :, ::2, ::2] = w
+    check(lambda x, w: F["conv2d"](x, w, dilation=2), lambda x, w: conv2d_reference(x, spread), x, w, tolerance=1e-10)
+    halves = [conv2d_reference(x[:, :1], w[:2, :1]), conv2d_reference(x[:, 1:2], w[2:, :1])]
+    check(lambda x, w: F["conv2d"](x[:, :2], w[:, :1], groups=2), lambda x, w: np.concatenate(halves, 1), x, w, tolerance=1e-10)
+    check(lambda x, w: F["conv2d"](x[0], w), lambda x, w: conv2d_reference(x, w)[0], x, w, tolerance=1e-10)
+    same = np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 1)))       # torch puts the odd one at the end
+    check(lambda x, w: F["conv2d"](x, w, padding="same"), lambda x, w: conv2d_reference(same, w), x, w, tolerance=1e-10)
+    line, taps = r(2, 3, 7), r(4, 3, 3)
+    check(lambda x, w: F["conv1d"](x, w, stride=2), lambda x, w: conv2d_reference(x[:, :, None], w[:, :, None])[:, :, 0, ::2], line, taps,
+          tolerance=1e-10)
+
+
+def test_transposed_convolution_is_the_adjoint() -> None:
+    x, w, y = r(2, 3, 7, 6), r(4, 3, 3, 2), r(2, 4, 4, 4)
+    options = dict(stride=(2, 2), padding=1)
+    forward = evaluate(lambda x, w: F["conv2d"](x, w, **options), x, w)
+    back = evaluate(lambda y, w: F["conv_transpose2d"](y, w, **options), y, w)
+    assert forward.shape == y.shape
+    assert back.shape == (2, 3, 7, 6)
+    np.testing.assert_allclose(np.sum(forward * y), np.sum(x * back))
+    grown = evaluate(lambda y, w: F["conv_transpose2d"](y, w, stride=2, output_padding=1), y, w)
+    assert grown.shape == (2, 3, 10, 9)
+    check_gradient(lambda y, w, b: F["conv_transpose2d"](y, w, b, **options), y[:1, :, :2, :2], w, r(3), order=1)
+
+
+def pooled(x: Any, size: int, step: int, reduce: Any) -> Any:
+    return reduce(np.lib.stride_tricks.sliding_window_view(x, (size, size), (2, 3))[:, :, ::step, ::step], (4, 5))
+
+
+def test_pooling() -> None:
+    x = r(2, 3, 7, 6)
+    for size, step in ((2, 2), (3, 2), (2, 3), (3, 1)):
+        largest, average = pooled(x, size, step, np.max), pooled(x, size, step, np.mean)
+        check(lambda x, size=size, step=step: F["max_pool2d"](x, size, step), lambda x, y=largest: y, x)
+        check(lambda x, size=size, step=step: F["avg_pool2d"](x, size, step), lambda x, y=average: y, x)
+        check_gradient(lambda x, size=size, step=step: F["max_pool2d"](x, size, step), x[:1, :1])
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-inf)
+    check(lambda x: F["max_pool2d"](x, 3, 2, 1), lambda x: pooled(padded, 3, 2, np.max), x)
+    check(lambda x: F["max_pool2d"](x, 2, ceil_mode=True)[:, :, 3:], lambda x: pooled(x[:, :, 6:], 1, 2, np.max).clip(
+        pooled(x[:, :, 6:, 1:], 1, 2, np.max)), x)
+    ones = np.ones((1, 1, 4, 4))
+    check(lambda x: F["avg_pool2d"](x, 2, padding=1)[:, :, 0, 0], lambda x: np.full((1, 1), 0.25), ones)
+    check(lambda x: F["avg_pool2d"](x, 2, padding=1, count_include_pad=False), lambda x: np.ones((1, 1, 3, 3)), ones)
+    check(lambda x: F["adaptive_avg_pool2d"](x, (1, 2)), lambda x: x.reshape(2, 3, 1, 7, 2, 3).mean((3, 5)), x)
+    grid = np.arange(16.0).reshape(1, 1, 4, 4)
+    check(lambda x: F["max_pool2d"](x, 2, return_indices=True).indices, lambda x: np.array([[[[5, 7], [13, 15]]]]), grid)
+    np.testing.assert_array_equal(gradients(lambda x: F["max_pool2d"](x, 2), [ones])[0][0, 0], np.kron(np.ones((2, 2)), [[1, 0], [0, 0]]))
+    np.testing.assert_array_equal(gradients(lambda x: F["max_pool2d"](x, 3, 1), [ones])[0][0, 0], np.pad(np.ones((2, 2)), (0, 2)))
+
+
+# ----------------------------------------------------------------------------------------------------------------- indexing
+
+BASIC = [0, -1, slice(1, 3), (slice(None), slice(None, None, 2)), (Ellipsis, -2), (None, 1, Ellipsis, None, slice(1, 4)), (1, 2, 3),
+         (slice(None), slice(None, None, -1)), (slice(None), slice(2, None, -2), slice(3, 0, -1)), (slice(5, 2),), (slice(0, 0),)]
+ADVANCED = [[1, 0, 1], (slice(None), [2, 0]), ([0, 1], slice(None), [1, -1]), (slice(None), [0, 2], [1, 3]),
+            (slice(None), [[0, 1], [2, 2]]), (Ellipsis, [0, -1], None), ([[0]], [[1, 2]]), (slice(None), [True, False, True]),
+            (slice(1, 2), [0, 2], slice(0, 4, 3)),
+            (np.array([[True, False, True], [False, True, True]]),), ([0, 1], None, [1, 2])]
+
+
+@pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)
+def test_getitem_and_setitem_are_numpys(key: Any) -> None:
+    check(lambda x: x[key], lambda x: x[key], X)
+    assert indexing.is_basic(key) == (key in BASIC if isinstance(key, (int, slice)) else any(key is k for k in BASIC))
+    changed = X.copy()
+    value = r(*X[key].shape)
+    changed[key] = value
+    check(lambda x, v: indexing.setitem(x, key, v), lambda x, v: changed, X, value)
+    changed[key] = 2.5
+    check(lambda x: indexing.setitem(x, key, 2.5), lambda x: changed, X)
+    if value.size:
+        check_gradient(lambda x: x[key], X, order=1)
+        check_gradient(lambda x, v: indexing.setitem(x, key, v), X, value, order=1)
+
+
+def test_integers_beside_an_index_array_are_taken_first_as_in_torch() -> None:
+    check(lambda x: x[0, :, [1, 3]], lambda x: x[0][:, [1, 3]], X)
+
+
+def test_index_tensors_wrap_negatives() -> None:
+    i, j = np.array([1, 0, -1]), np.array([[3], [-1]], np.int32)
+    check(lambda x, i: x[i], lambda x, i: x[i], X, i)
+    check(lambda x, i, j: x[:, i, j], lambda x, i, j: x[:, i, j], X, i, j)
+    changed = X.copy()
+    changed[:, i % 3] = 0
+    check(lambda x, i: indexing.setitem(x, (slice(None), i), 0), lambda x, i: changed, X, i)
+
+
+def test_the_last_of_equal_indices_wins_and_gets_the_gradient() -> None:
+    x, i, v = np.zeros(3), np.array([1, 1, 0]), np.array([5.0, 6.0, 7.0])
+    check(indexing.setitem, lambda x, i, v: np.array([7.0, 6.0, 0.0]), x, i, v)
+    gx, _, gv = gradients(indexing.setitem, [x, i, v])
+    np.testing.assert_array_equal(gx, [0, 0, 1])
+    np.testing.assert_array_equal(gv, [0, 1, 1])
+
+
+def test_mask_assignment_reads_no_mask() -> None:
+    mask = X > 0.3
+    for value in (7.0, r(int(mask.sum()))):
+        changed = X.copy()
+        changed[mask] = value
+        check(indexing.setitem, lambda x, m, v, changed=changed: changed, X, mask, np.asarray(value))
+    rows = np.array([[True, False, True], [False, True, True]])
+    for value in (r(4), r(4, 4)):
+        changed = X.copy()
+        changed[rows] = value
+        check(indexing.setitem, lambda x, m, v, changed=changed: changed, X, rows, value)
+    with pytest.raises(TraceError, match=r"getitem: .*tg\.where"):
+        node(2, 3)[node(2, 3) > 0]
+    with pytest.raises(ShapeError, match=r"tg\.where\(mask, value, x\)"):
+        indexing.setitem(node(2, 3), node(2, 3) > 0, node(2, 3))
+
+
+def test_gather_and_scatter() -> None:
+    index = RNG.integers(-3, 3, (2, 2, 4))
+    check(lambda x, i: x.gather(1, i), lambda x, i: np.take_along_axis(x, i, 1), X, index)
+    check(lambda x, i: x.take_along_dim(i, 1), lambda x, i: np.take_along_axis(x, i, 1), X, index[:1])
+    check(lambda x, i: x.take(i), np.take, X, np.array([[3, -1], [23, 0]]))
+    expected = X.copy()
+    source = r(2, 3, 4)
+    for at in np.ndindex(index.shape):
+        expected[at[0], index[at], at[2]] += source[at]
+    check(lambda x, i, s: x.scatter_add(1, i, s), lambda x, i, s: expected, X, index, source)
+    check_gradient(lambda x, s: x.scatter_add(1, const(0, dtypes.int64).expand(2, 1, 4), s), X, source)
+    expected = X.copy()
+    np.put_along_axis(expected, index % 3, 1.5, 1)
+    check(lambda x, i: x.scatter(1, i, 1.5), lambda x, i: expected, X, index)
+    some = np.array([2, 0, 2, 1])
+    check(lambda x, i: x.index_select(1, i), lambda x, i: x[:, i], X, some)
+    expected = X.copy()
+    added = r(2, 4, 4)
+    np.add.at(expected, (slice(None), some), 2 * added)
+    check(lambda x, i, s: x.index_add(1, i, s, alpha=2.0), lambda x, i, s: expected, X, some, added)
+    check(lambda x, m: x.masked_fill(m, -inf), lambda x, m: np.where(m, -inf, x), X, X > 0)
+
+
+def test_embedding_and_one_hot() -> None:
+    rows, table = np.array([[1, 3], [0, 1]]), r(4, 5)
+    check(F["embedding"], lambda i, w: w[i], rows, table)
+    grad = gradients(lambda i, w: F["embedding"](i, w, padding_idx=1), [rows, table])[1]
+    np.testing.assert_array_equal(grad, np.repeat([[1.0], [0.0], [0.0], [1.0]], 5, 1))
+    check(lambda i: F["one_hot"](i, 4), lambda i: np.eye(4, dtype=np.int64)[i], rows)
+
+
+def test_sorting() -> None:
+    x = np.array([[3.0, nan, 1.0, 3.0, -inf], [0.0, -0.0, 2.0, inf, 2.0]])
+    check(lambda x: x.sort(), lambda x: [np.sort(x), np.argsort(x, kind="stable")], x)
+    check(lambda x: x.argsort(descending=True), lambda x: np.array([[1, 0, 3, 2, 4], [3, 2, 4, 0, 1]]), x)
+    check(lambda x: x.topk(2), lambda x: [np.array([[nan, 3.0], [inf, 2.0]]), np.array([[1, 0], [3, 2]])], x)
+    check(lambda x: x.topk(1, 0, largest=False).values, lambda x: x.min(0, keepdims=True), X)
+    check(lambda x: x.median(), lambda x: np.sort(x.ravel())[11], X)
+    check_gradient(lambda x: x.sort(1).values, X)
+    check_gradient(lambda x: x.topk(2, 1).values, X)
+
+
+# ------------------------------------------------------------------------------------------------------------ neural networks
+
+
+def standardized(x: Any, axes: Any) -> Any:
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+
+
+def test_normalization() -> None:
+    w, b = r(3, 4), r(3, 4)
+    check(lambda x, w, b: F["layer_norm"](x, (3, 4), w, b), lambda x, w, b: standardized(x, (1, 2)) * w + b, X, w, b)
+    check_gradient(lambda x, w, b: F["layer_norm"](x, 4, w, b), X[0], r(4), r(4), tolerance=1e-5)
+    x, w, b = r(5, 4, 3, 2), r(4), r(4)
+    check(lambda x, w, b: F["batch_norm"](x, None, None, w, b, training=True),
+          lambda x, w, b: standardized(x, (0, 2, 3)) * w[:, None, None] + b[:, None, None], x, w, b)
+    check(F["batch_norm"], lambda x, m, v: (x - m[:, None, None]) / np.sqrt(v[:, None, None] + 1e-5), x, r(4), r(4)**2)
+    check(lambda x: F["group_norm"](x, 2), lambda x: standardized(x.reshape(5, 2, 12), 2).reshape(x.shape), x)
+    check(lambda x: F["rms_norm"](x, 4, eps=1e-5), lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5), X)
+    check(F["normalize"], lambda x: x / np.linalg.norm(x, axis=1, keepdims=True), X)
+
+
+def test_attention() -> None:
+    q, k, v = r(2, 4, 5), r(2, 6, 5), r(2, 6, 3)
+    attend = F["scaled_dot_product_attention"]
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(5)
+    check(attend, lambda q, k, v: special.softmax(scores, -1) @ v, q, k, v)
+    causal = np.where(np.arange(6) <= np.arange(4)[:, None], scores, -inf)
+    check(lambda q, k, v: attend(q, k, v, is_causal=True), lambda q, k, v: special.softmax(causal, -1) @ v, q, k, v)
+    mask = RNG.random((4, 6)) < 0.7
+    mask[:, 0] = True
+    check(attend, lambda q, k, v, m: special.softmax(np.where(m, scores, -inf), -1) @ v, q, k, v, mask)
+    check(attend, lambda q, k, v, m: special.softmax(scores + m, -1) @ v, q, k, v, r(4, 6))
+    check_gradient(lambda q, k, v: attend(q, k, v, is_causal=True), q[0], k[0], v[0], order=1)
+
+
+LOSSES = {
+    "mse_loss": lambda x, y: (x - y)**2,
+    "l1_loss": lambda x, y: np.abs(x - y),
+    "smooth_l1_loss": lambda x, y: np.where(np.abs(x - y) < 1, 0.5 * (x - y)**2, np.abs(x - y) - 0.5),
+    "huber_loss": lambda x, y: np.where(np.abs(x - y) < 1, 0.5 * (x - y)**2, np.abs(x - y) - 0.5),
+    "binary_cross_entropy_with_logits": lambda x, y: -(y * special.log_expit(x) + (1 - y) * special.log_expit(-x)),
+    "kl_div": lambda x, y: special.xlogy(y, y) - y * x,
+}
+
+
+@pytest.mark.parametrize(("name", "reduction"), list(product(LOSSES, ["mean", "sum", "none"])))
+def test_losses_of_pairs(name: str, reduction: str) -> None:
+    x, y = r(3, 4), RNG.uniform(0.1, 0.9, (3, 4))
+    reduce = {"mean": np.mean, "sum": np.sum, "none": lambda v: v}[reduction]
+    check(lambda x, y: F[name](x, y, reduction=reduction), lambda x, y: reduce(LOSSES[name](x, y)), x, y)
+    if reduction == "mean":
+        check_gradient(F[name], x, y)
+
+
+def test_binary_cross_entropy_at_zero_logits_is_smooth() -> None:
+    zero, y = np.zeros(2), np.array([0.0, 1.0])
+    check_gradient(lambda x: F["binary_cross_entropy_with_logits"](x, const(0.25, dtypes.float64).expand(2)), zero, tolerance=1e-5)
+    grad = gradients(lambda x, y: F["binary_cross_entropy_with_logits"](x, y, reduction="sum"), [zero, y])[0]
+    np.testing.assert_allclose(grad, [0.5, -0.5])
+    check(lambda x, y: F["binary_cross_entropy"](x, y, reduction="none"), lambda x, y: np.array([0.0, 100.0]), zero, y)
+
+
+def cross_entropy_reference(x: Any, t: Any, w: Any, ignore: int, smoothing: float) -> Any:
+    """Per-element losses and weights, by the definition (classes in dimension 1)."""
+    logp = np.moveaxis(special.log_softmax(x, 1), 1, -1)
+    classes = logp.shape[-1]
+    hit = np.arange(classes) == t[..., None]
+    counted = (t != ignore)
+    weights = np.where(counted, (hit * w).sum(-1), 0.0)
+    smooth = -(logp * w).sum(-1) / classes
+    return np.where(counted, (1 - smoothing) * -(logp * hit * w).sum(-1) + smoothing * smooth, 0.0), weights
+
+
+@pytest.mark.parametrize(("shape", "ignore", "smoothing", "weighted"),
+                         list(product([(6, 5), (2, 5, 3)], [-100, 2], [0.0, 0.1], [False, True])))
+def test_cross_entropy(shape: Any, ignore: int, smoothing: float, weighted: bool) -> None:
+    x, t, w = r(*shape), RNG.integers(0, 5, shape[:1] + shape[2:]), RNG.uniform(0.5, 2, 5)
+    t.flat[:2] = (0, ignore)
+    given = [x, t, w] if weighted else [x, t]
+    losses, weights = cross_entropy_reference(x, t, w if weighted else np.ones(5), ignore, smoothing)
+    for reduction, expected in (("mean", losses.sum() / weights.sum()), ("sum", losses.sum()), ("none", losses)):
+        check(lambda x, t, w=None, reduction=reduction: F["cross_entropy"](x, t, w, ignore, reduction, smoothing),
+              lambda *_, expected=expected: expected, *given)
+    check_gradient(lambda x, t, w=None: F["cross_entropy"](x, t, w, ignore, label_smoothing=smoothing), *given,
+                   order=1 + (shape == (2, 5, 3)))
+    if not smoothing:
+        logp = special.log_softmax(x, 1)
+        check(lambda x, t, w=None: F["nll_loss"](x, t, w, ignore), lambda *_: losses.sum() / weights.sum(), logp, *given[1:])
+
+
+def test_cross_entropy_of_probabilities_and_of_one_example() -> None:
+    x, p = r(4, 5), special.softmax(r(4, 5), 1)
+    check(F["cross_entropy"], lambda x, p: -(p * special.log_softmax(x, 1)).sum(1).mean(), x, p)
+    mixed = 0.9 * p + 0.02
+    check(lambda x, p: F["cross_entropy"](x, p, label_smoothing=0.1), lambda x, p: -(mixed * special.log_softmax(x, 1)).sum(1).mean(), x, p)
+    check(F["cross_entropy"], lambda x, t: -special.log_softmax(x)[3], r(5), np.array(3))
+    big = np.array([[1e4, 1e4 - 10.0]])
+    np.testing.assert_allclose(evaluate(F["cross_entropy"], big, np.array([0])), np.log1p(np.exp(-10.0)), rtol=1e-9)
+
+
+def test_activations() -> None:
+    x = np.array([-3.0, -0.5, 0.0, 0.5, 800.0, -800.0])
+    check(F["logsigmoid"], special.log_expit, x)
+    check(F["elu"], lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), x)
+    check(F["hardtanh"], lambda x: np.clip(x, -1, 1), x)
+    check(F["glu"], lambda x: x[:3] * special.expit(x[3:]), x)
+    check_gradient(F["selu"], x[:2])
+
+
+# ------------------------------------------------------------------------------------------------------------------- random
+
+
+def drawn(fn: Any, n: int, dtype: Any, seed: int = 2**40 + 5, offset: int = 2**33 + 1, **kwargs: Any) -> Any:
+    return evaluate(lambda s, o: fn(s, o, shape=(n,), dtype=np.dtype(dtype), **kwargs), np.array(seed), np.array(offset))
+
+
+def test_random_numbers_are_philox() -> None:
+    counter = np.array([[1 + i, 2, 0, 0] for i in range(5)], np.uint32)
+    words = philox_numpy((5, 2**8), counter).astype(np.uint64)
+    np.testing.assert_array_equal(drawn(random_bits.uniform, 5, np.float32), ((words[:, 0] >> 8) * 2.0**-24).astype(np.float32))
+    np.testing.assert_array_equal(drawn(random_bits.uniform, 5, np.float64), ((words[:, 0] >> 5) * 2.0**26 + (words[:, 1] >> 6)) * 2.0**-53)
+    np.testing.assert_array_equal(drawn(random_bits.randint, 5, np.int64, low=-3, high=7), (words[:, 0] * 10 >> 32).astype(np.int64) - 3)
+
+
+def test_random_distributions() -> None:
+    u = drawn(random_bits.uniform, 20000, np.float32)
+    assert u.dtype == np.float32
+    assert 0 <= u.min() < 0.001
+    assert 0.999 < u.max() < 1
+    assert abs(u.mean() - 0.5) < 0.01
+    z = drawn(random_bits.normal, 20000, np.float64)
+    assert abs(z.mean()) < 0.03
+    assert abs(z.std() - 1) < 0.02
+    assert drawn(random_bits.normal, 3, np.float16).dtype == np.float16
+    whole = drawn(random_bits.randint, 1000, np.int32, low=2, high=5)
+    assert whole.dtype == np.int32
+    assert set(whole) == {2, 3, 4}
+    wide = drawn(random_bits.randint, 100, np.int64, low=-2**40, high=2**40)
+    assert wide.min() < -2**39 < 2**39 < wide.max()
+    earlier, later = drawn(random_bits.uniform, 5, np.float32, offset=7), drawn(random_bits.uniform, 3, np.float32, offset=9)
+    np.testing.assert_array_equal(earlier[2:], later)
+
+
+# ------------------------------------------------------------------------------------------------------------------- errors
+
+ERRORS = [
+    (lambda: node(2, 3).reshape(4, 2), ShapeError, "reshape: .*6 elements"),
+    (lambda: node(2, 3).view(-1, -1), ShapeError, "view: only one"),
+    (lambda: node(2, 3).sum(2), IndexOutOfRange, "sum: dim 2 .*use -2 to 1"),
+    (lambda: node(2, 3).sum((0, 0)), ArgumentError, "sum: .*twice"),
+    (lambda: node(2, 3).mean(1.5), ArgumentError, "mean: dim must be an integer"),
+    (lambda: node(2, 3, dtype=np.int64).mean(), DTypeError, r"mean: .*float\(\)"),
+    (lambda: node(2, 3, dtype=np.int64).softmax(1), DTypeError, "softmax: "),
+    (lambda: node(2, 0).amax(1), ArgumentError, "amax: .*empty"),
+    (lambda: P["cat"]([node(2, 3), node(2)]), ShapeError, "cat: shapes"),
+    (lambda: P["stack"]([node(2, 3), node(2)]), ShapeError, "stack: shapes"),
+    (lambda: P["softmax"]([1.0, 2.0], 0), DTypeError, r"softmax: expected a Tensor, got list; use tg\.tensor"),
+    (lambda: node(2, 3) @ node(2, 3), ShapeError, "matmul: .*transpose"),
+    (lambda: P["mm"](node(2, 3), node(3)), ShapeError, "mm: takes 2-d"),
+    (lambda: P["einsum"]("ij,jk->ik", node(2, 3), node(4, 5)), ShapeError, "einsum: the letter 'j'"),
+    (lambda: P["einsum"]("ij->iz", node(2, 3)), ArgumentError, "einsum: 'z'"),
+    (lambda: F["linear"](node(2, 3), node(4, 2)), ShapeError, "linear: input"),
+    (lambda: F["conv2d"](node(1, 3, 5, 5), node(4, 2, 3, 3)), ShapeError, "conv2d: .*groups=1"),
+    (lambda: F["conv2d"](node(1, 3, 2, 2), node(4, 3, 3, 3)), ShapeError, "conv2d: a kernel of 3 .*pad more"),
+    (lambda: F["conv1d"](node(1, 3, 2), node(4, 3)), ShapeError, "conv1d: takes an input"),
+    (lambda: F["max_pool2d"](node(1, 3, 2, 2), 3), ShapeError, "max_pool2d: a window"),
+    (lambda: F["mse_loss"](node(3, 1), node(3)), ShapeError, r"mse_loss: input \(3, 1\) and target \(3,\)"),
+    (lambda: F["mse_loss"](node(3), node(3), "avg"), ArgumentError, "mse_loss: reduction"),
+    (lambda: F["cross_entropy"](node(3, 4), node(4, dtype=np.int64)), ShapeError, r"cross_entropy: target \(4,\) must have the"),
+    (lambda: F["nll_loss"](node(3, 4), node(3)), DTypeError, "nll_loss: target must hold class numbers"),
+    (lambda: node(2, 3)[2], IndexOutOfRange, "getitem: index 2 is out of range for dimension 0"),
+    (lambda: node(2, 3)[[0, 5]], IndexOutOfRange, "getitem: index 5"),
+    (lambda: node(2, 3)[0, 0, 0], IndexOutOfRange, "getitem: 3 indices"),
+    (lambda: node(2, 3)["a"], ArgumentError, "getitem: an index must be"),
+    (lambda: node(2, 3)[1.5], ArgumentError, "getitem: an index must be"),
+    (lambda: node(2, 3)[node(2)], DTypeError, "getitem: an index must hold integers"),
+    (lambda: node(2, 3)[[True, False, True]], ShapeError, "getitem: a boolean mask"),
+    (lambda: indexing.setitem(node(2, 3), 0, node(2)), ShapeError, "setitem: a value of shape"),
+    (lambda: node(2, 3).gather(1, node(2, dtype=np.int64)), ShapeError, "gather: index"),
+    (lambda: F["layer_norm"](node(2, 3), 4), ShapeError, "layer_norm: normalized_shape"),
+    (lambda: F["dropout"](node(2), 1.5), ArgumentError, "dropout: p"),
+    (lambda: node(3).topk(4), ArgumentError, "topk: k"),
+    (lambda: F["one_hot"](node(3, dtype=np.int64)), ArgumentError, "one_hot: num_classes"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "kind", "message"), ERRORS, ids=[m.split(" ")[0] + str(i) for i, (_, _, m) in enumerate(ERRORS)])
+def test_errors_name_the_function_and_the_way_out(wrong: Any, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match="^" + message):
+        wrong()
