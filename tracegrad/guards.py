@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sysconfig
 import types
+from collections import deque
 from collections.abc import Callable, Iterable
 from os.path import dirname
 from typing import Any
@@ -143,6 +144,56 @@ class Reach:
             for name in getattr(type(o), "__slots__", ()):
                 if isinstance(name, str) and name in self._names and hasattr(o, name):
                     self._visit(getattr(o, name))
+
+
+def tensor_names(fn: Callable[..., Any], arguments: Iterable[tuple[str, Any]] = ()) -> dict[int, str]:
+    """What the user calls the tensors that `fn` reaches: id -> "w1", "model.0.weight", ... For reading only: it may miss some.
+
+    Objects with `named_parameters` name their own; those with `_trace_names(names)` (optimizers) name theirs after the others are known.
+    """
+    names: dict[int, str] = {}
+    late: list[Any] = []
+    seen: set[int] = set()
+    queue: deque[tuple[str, Any]] = deque([("", fn), *arguments])
+    while queue:
+        path, value = queue.popleft()
+        if isinstance(value, (*_SCALARS, type, types.ModuleType)) or id(value) in seen or len(seen) > _LIMIT:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            names.setdefault(id(value), path)
+        elif isinstance(value, types.FunctionType):
+            queue.extend(_named_by(value))
+        elif isinstance(value, types.MethodType):
+            queue.extend([("", value.__self__), ("", value.__func__)])
+        elif hasattr(value, "named_parameters"):
+            for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
+                names.setdefault(id(tensor), f"{path}.{name}")
+        elif hasattr(value, "_trace_names"):
+            late.append(value)
+        elif isinstance(value, (list, tuple)):
+            queue.extend((f"{path}.{i}", item) for i, item in enumerate(value))
+        elif isinstance(value, dict):
+            queue.extend((f"{path}.{key}", item) for key, item in value.items() if isinstance(key, str))
+        else:
+            queue.extend((f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
+    for o in late:
+        for name, tensor in o._trace_names(names):
+            names.setdefault(id(tensor), name)
+    return {key: name.removeprefix(".").removeprefix("self.") for key, name in names.items()}
+
+
+def _named_by(f: types.FunctionType) -> list[tuple[str, Any]]:
+    """Names and values of the closure variables and globals that a function's code mentions."""
+    if f.__code__.co_filename.startswith(_FOREIGN):
+        return [("", getattr(f, "__wrapped__", None))]
+    found = [(name, f.__globals__[name]) for name in f.__code__.co_names if name in f.__globals__]
+    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+        try:
+            found.append((name, cell.cell_contents))
+        except ValueError:                                   # not assigned yet
+            continue
+    return found
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -192,6 +192,13 @@ class Optimizer:
         dtype = present.dtype if isinstance(present, Tensor) else array.dtype
         self.state[p][name] = from_array(array.astype(dtype), p.device)
 
+    def _trace_names(self, names: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
+        """What to call the state tensors in generated code, given what the parameters are called."""
+        for i, (p, mine) in enumerate(self.state.items()):
+            for key, value in mine.items():
+                if isinstance(value, Tensor):
+                    yield (key if value.ndim == 0 else f"{names.get(id(p), f'p{i}')}.{key}"), value
+
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
         for i, group in enumerate(self.param_groups):

@@ -42,7 +42,7 @@ def suggest_name(node: Node) -> str:
     """
     label = node.attrs.get("label", "")
     if label:
-        return str(label)
+        return identifier(str(label))
     if node.fn.family == "leaf":
         return "input" if node.fn.name == "placeholder" else node.fn.name
     name = assigned_name(node.loc.filename, node.loc.line)

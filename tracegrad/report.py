@@ -173,6 +173,7 @@ _INFIX = {
     "eq": ("==", 1), "ne": ("!=", 1), "lt": ("<", 1), "le": ("<=", 1), "gt": (">", 1), "ge": (">=", 1),
 }
 _PREFIX = {"neg": "-", "bitwise_not": "~"}
+_RESERVED = ("tg", "primitive", "float")     # names that the text itself needs
 _WIDTH = 100                                 # longer expressions are cut into several statements
 
 
@@ -204,7 +205,7 @@ class _Writer:
         self.order = _by_phase(graph)
         self.parts: dict[Node, list[Node | _Scalar]] = {}
         self.uses: Counter[Node] = Counter()
-        self.roots: set[Node] = set()
+        self.roots: dict[tuple[str, int], Node] = {}        # the last value of each of the user's lines: it has the variable's name
         self._find_needed()
 
     def _find_needed(self) -> None:
@@ -213,7 +214,6 @@ class _Writer:
         needed = set(outputs)
         for o in outputs:
             self.uses[o] += 2                               # results have names
-        inner = set()                                       # nodes used by another node of their own line
         for node in reversed(self.order):
             if node in needed and node not in self.graph.inputs:
                 self.parts[node] = parts = self._operands(node)
@@ -223,10 +223,7 @@ class _Writer:
                         continue
                     needed.add(operand)
                     self.uses[operand] += 1
-                    if operand.loc == node.loc:
-                        inner.add(operand)
-        self.needed = needed
-        self.roots = needed - inner
+        self.roots = {(n.loc.filename, n.loc.line): n for n in self.order if n in self.parts and not n.loc.derived}
 
     # ------------------------------------------------------------------------------------------------- what a node reads
 
@@ -241,6 +238,8 @@ class _Writer:
             return [_behind(kept.operands[0])]
         if node.aval.weak:
             return [_Scalar(o) if node.fn.name in _INFIX or node.fn.name == "neg" else o for o in operands]
+        if node.fn.name == "cast" and operands[0].aval.weak and operands[0].fn.name != "const":
+            return [_Scalar(operands[0])]
         if not isinstance(node.fn, Elementwise):
             return list(operands)
         shown: list[Node | _Scalar] = list(operands)
@@ -250,10 +249,9 @@ class _Writer:
             shapes = [() if isinstance(t, _Scalar) else t.shape for t in trial]
             return not all(isinstance(trial[i], _Scalar) for i in carriers) and broadcast_shapes(node.fn.name, shapes) == node.shape
 
-        for i, operand in enumerate(operands):
-            plain = operand
-            while plain.fn.name == "expand":
-                plain = _behind(plain.operands[0])
+        for i in sorted(range(len(operands)), key=lambda i: _bottom(operands[i]).fn.name != "const"):    # literals first
+            operand = operands[i]
+            plain = _bottom(operand)
             scalar = plain if plain.fn.name == "const" else _number_in(plain)
             for simpler in ([_Scalar(scalar)] if scalar is not None and i in carriers else []) + [plain]:
                 trial = [*shown[:i], simpler, *shown[i + 1:]]
@@ -284,6 +282,8 @@ class _Writer:
             return f"tg.tensor({_literal(node)}, dtype={_dtype(node.dtype)})"
         if name == "data":
             return f"tg.tensor({_data_values(node)}, dtype={_dtype(node.dtype)})"
+        if name == "cast" and _first(node).aval.weak:
+            return f"tg.tensor({args[0].text}, dtype={_dtype(attrs['dtype'])})"
         if name == "cast":
             return f"{a}.to({_dtype(attrs['dtype'])})"
         if name == "iota":
@@ -308,8 +308,10 @@ class _Writer:
     def write(self, name: str) -> str:
         graph = self.graph
         inputs = dict.fromkeys(graph.inputs)
-        names = unique_names(inputs, taken=("tg", "primitive"))
-        self.taken = {"tg", "primitive", *names.values()}
+        names = unique_names(inputs, taken=_RESERVED)
+        self.taken = {*_RESERVED, *names.values()}
+        self.called = {_behind(o): identifier(called) for o, called in zip(graph.outputs, graph.graph.get("output_names", ()), strict=False)
+                       if called}
         body: list[str] = []
         at: Location | None = None
         text: dict[Node, _Text] = {n: _Text(names[n]) for n in inputs}
@@ -371,13 +373,13 @@ class _Writer:
 
     def _name(self, node: Node) -> str:
         """A free name: the line's variable for the last value of the line, the op's name for what leads to it."""
-        base = suggest_name(node)
-        if node not in self.roots and not node.loc.derived and assigned_name(node.loc.filename, node.loc.line):
-            base = node.fn.name
-        elif node in self.roots and not node.loc.derived and base in self.taken:
-            base = f"{base}_new"
+        base = self.called.get(node) or suggest_name(node)
+        if node in self.called or self.roots.get((node.loc.filename, node.loc.line)) is node:
+            base = f"{base}_new" if base in self.taken else base
         elif node.loc.derived and not base.startswith("d_"):
             base = f"d_{base}"
+        elif not node.loc.derived and assigned_name(node.loc.filename, node.loc.line):
+            base = node.fn.name
         name = unique_names([node], lambda _: base, self.taken)[node]
         self.taken.add(name)
         return name
@@ -412,6 +414,13 @@ def _behind(node: Node) -> Node:
     """The node whose value this is: boundaries of differentiation do not show."""
     while node.operands and _transparent(node):
         node = node.operands[0].operands[node.attrs["index"]] if node.fn.name == "output" else node.operands[0]
+    return node
+
+
+def _bottom(node: Node) -> Node:
+    """What is below an explicit broadcast."""
+    while node.fn.name == "expand":
+        node = _behind(node.operands[0])
     return node
 
 

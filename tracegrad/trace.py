@@ -21,7 +21,7 @@ from tracegrad.compile import Program, find_device, realize, resolve, upload
 from tracegrad.dtypes import float64, int64
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
-from tracegrad.guards import Reach
+from tracegrad.guards import Reach, tensor_names
 from tracegrad.ir import Aval, Graph, Node, located, user_location
 from tracegrad.report import Kernels, explain, python_source
 from tracegrad.tensor import Tensor, flush, from_array, leaves, state
@@ -33,8 +33,10 @@ _VARIABLE = REGISTRY["variable"]
 class Recording:
     """One trace: what it read, what it computes, what it changes. Made while the body runs on tracers."""
 
-    def __init__(self, name: str, device: Any) -> None:
+    def __init__(self, name: str, device: Any, names: dict[int, str] | None = None) -> None:
         self.name, self.device = name, device
+        self.names = names or {}                                        # what the user calls the tensors from outside, by id
+        self.scalars: dict[tuple[int, str], Tensor] = {}                # attributes read as run-time scalars
         self.inputs: list[Node] = []                                    # placeholders, in call order
         self.sources: list[tuple[str, Any]] = []                        # where a replay gets each input's value
         self.captured: dict[int, tuple[Tensor, Node]] = {}              # tensors from outside -> their node in here
@@ -81,7 +83,7 @@ class Recording:
                 raise TraceError(f"{self.name}: uses a tensor that another @trace function ({tensor._trace.name}) leaked; return it from there")
             if tensor._device is not self.device:
                 raise TraceError(f"{self.name} at {user_location()}: runs on {self.device}, but a tensor it uses is on {tensor._device}; move it first")
-            self._adopt_as(tensor, self._input(tensor._n.aval, "", ("tensor", tensor)))
+            self._adopt_as(tensor, self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor)))
         return self.captured[id(tensor)][1]
 
     def rebind(self, tensor: Tensor, node: Node) -> None:
@@ -96,7 +98,8 @@ class Recording:
             if present is None:
                 self.no_grads.append(tensor)
                 return None
-            node = self._input(present._n.aval, "", ("grad", tensor))
+            name = self.names.get(id(tensor))
+            node = self._input(present._n.aval, f"{name}.grad" if name else "", ("grad", tensor))
             self.grads[id(tensor)] = (tensor, Tensor(node, self.device, self))
         return self.grads[id(tensor)][1]
 
@@ -110,7 +113,10 @@ class Recording:
 
     def scalar(self, owner: Any, name: str) -> Tensor:
         """A Python float attribute (an optimiser's learning rate) as a run-time scalar."""
-        return Tensor(self._input(Aval((), float64, True), name, ("attribute", (owner, name))), self.device, self)
+        key = (id(owner), name)
+        if key not in self.scalars:
+            self.scalars[key] = Tensor(self._input(Aval((), float64, True), name, ("attribute", (owner, name))), self.device, self)
+        return self.scalars[key]
 
     def random(self, count: int) -> tuple[Node, Node]:
         """Seed and offset of the next `count` random numbers: fresh at every replay."""
@@ -151,6 +157,9 @@ class Replay:
             if resolve(node) is not start and id(start) in position:
                 self.donors[len(results) + k] = position[id(start)]
         self.program = Program(recording.inputs, self.outputs, recording.device, self.donors)
+        changed = [recording.names.get(id(t), "") for t in self.effects]
+        grads = [recording.names.get(id(t), "") for t, g in self.grad_effects if g is not None]
+        self.program.graph.graph["output_names"] = [*[""] * len(results), *changed, *(n and f"{n}.grad" for n in grads)]    # for source()
         self.result_nodes = results
 
     def _recorded(self, node: Node) -> bool:
@@ -421,8 +430,10 @@ class Traced:
         tensors = [x for x in flat if isinstance(x, Tensor)]
         device = tensors[0]._device if tensors else self._device_of_reach(flat)
         flush()
-        recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device)
         labels = _labels(self._fn, args, kwargs)
+        statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, float))]
+        names = tensor_names(self._fn, statics) | {id(x): label for x, label in zip(flat, labels, strict=False) if isinstance(x, Tensor)}
+        recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device, names)
         state.trace = recording
         try:
             tracers = [recording.argument(i, x, labels[i] if i < len(labels) else "") if isinstance(x, (Tensor, float)) else x
