@@ -34,10 +34,11 @@ _INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn"}
 _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small)$", name) and name not in _INTERNAL}
 
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
-HELPERS = frozenset(mathlib_int.FLOAT_TEXTS) | frozenset(mathlib_int.TEXTS) | {"tg_philox"}
+HELPERS = frozenset(mathlib_int.FLOAT_TEXTS) | frozenset(mathlib_int.TEXTS) | {"tg_philox", *(f"tg_philox{word}" for word in range(4))}
 # OpenCL names that mean something else for numpy, or that OpenCL lacks
 _RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
-_INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign"}
+_FLOAT_NAMES = {"abs": "fabs"}           # C's names for integers, which ops use for both
+_INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign", "pow": "tg_pow_int", "fmod": "tg_fmod"}
 _NEED_FP64 = {"float": {"sin", "cos", "tan", "pow"}}        # in float these compute through double
 
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
@@ -56,7 +57,7 @@ def translate(expression: str, target: Target, ctype: str = "float") -> tuple[st
     needed = set()
 
     def spell(match: re.Match[str]) -> str:
-        name = match[1]
+        name = _FLOAT_NAMES.get(match[1], match[1]) if is_float else match[1]
         found = name if name in HELPERS else None
         if not is_float:
             found = _INT_NAMES.get(name, found)
@@ -65,7 +66,7 @@ def translate(expression: str, target: Target, ctype: str = "float") -> tuple[st
         elif target.plain_math and name in _PLAIN and (target.fp64 or name not in _NEED_FP64.get(scalar, ())):
             found = "tg_" + name
         if found is None:
-            return match[0]
+            return name + match[2]
         needed.add(f"{found}:{scalar}{lanes}")
         return found + match[2]
 
@@ -108,6 +109,8 @@ def _render(key: str, target: Target) -> tuple[str, tuple[str, ...]]:
     scalar, lanes = _split(ctype)
     if name == "tg_philox":
         return _render_philox(scalar, lanes), ()
+    if name.startswith("tg_philox"):
+        return _render_philox_word(int(name[-1]), scalar, lanes), (f"tg_philox:{scalar}{lanes}",)
     if scalar not in ("float", "double"):
         text = _render_int(mathlib_int.TEXTS[name], scalar, lanes)
     else:
@@ -181,6 +184,16 @@ def _render_int(template: str, scalar: str, lanes: str) -> str:
     text = re.sub(r"\$MINUS_ONE\((\w+)\)", never_or_equal, template)
     text = text.replace("$SCALAR", scalar)
     return re.sub(r"\bT\b", scalar + lanes, text)
+
+
+def _render_philox_word(word: int, scalar: str, lanes: str) -> str:
+    """One word as an expression: key and counter are 64 bits each, low half first. Unused words cost nothing once it is inlined."""
+    u = scalar + lanes
+    return f"""TG {u} tg_philox{word}({u} k0, {u} k1, {u} c0, {u} c1) {{
+    {u} r0, r1, r2, r3;
+    tg_philox(k0, k1, c0, c1, ({u})(0), ({u})(0), &r0, &r1, &r2, &r3);
+    return r{word};
+}}"""
 
 
 def _render_philox(scalar: str, lanes: str) -> str:
