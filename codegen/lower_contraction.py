@@ -22,10 +22,12 @@ from tracegrad.ir import Node
 class Callback:
     """Evaluates nodes inside kernels that another generator writes: statements go out through its `emit`."""
 
-    def __init__(self, group: Group, context: Context) -> None:
+    def __init__(self, group: Group, context: Context, used: set[str]) -> None:
+        """used: the names of the kernel so far; operands and epilogue share it, their parameters stand in one list."""
         self.group, self.context = group, context
         self.writer: Writer = context.writer(group)
-        self.writer.used |= {"a", "b", "c", "i", "j", "k", "part", "column"}
+        used |= {"a", "b", "c", "i", "j", "k", "part", "column"}
+        self.writer.used = used
         self.ev: Evaluator = context.evaluator(group, self.writer)
 
     def begin(self, lane: str = "", width: int = 1) -> None:
@@ -47,11 +49,11 @@ def position(text: str, size: int) -> Index:
     return variable(text if text.isidentifier() else f"({text})", size)
 
 
-def operand(node: Node, group: Group, context: Context) -> tuple[Matrix, Callback]:
+def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple[Matrix, Callback]:
     """`node` (*B, rows, cols) as gemm reads it."""
     rows, cols = node.shape[-2:]
     batch = prod(node.shape[:-2])
-    call = Callback(group, context)
+    call = Callback(group, context, used)
 
     def flat(b: str, i: str, j: str) -> Index:
         return (position(b, batch) * rows + position(i, rows)) * cols + position(j, cols)
@@ -82,11 +84,11 @@ def operand(node: Node, group: Group, context: Context) -> tuple[Matrix, Callbac
     return Matrix(load, params, refs, strided, batched), call  # type: ignore[arg-type]
 
 
-def epilogue(product: Node, group: Group, context: Context) -> tuple[Store, Callback]:
+def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> tuple[Store, Callback]:
     """What becomes of the elements of `product`: every stored sink of the group."""
     m, n = product.shape[-2:]
     batch = prod(product.shape[:-2])
-    call = Callback(group, context)
+    call = Callback(group, context, used)
     stored = group.stored
 
     def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
@@ -98,8 +100,9 @@ def epilogue(product: Node, group: Group, context: Context) -> tuple[Store, Call
             type_ = register_type(product.dtype, context.target, width)
             kind = Value(call.writer.declare(type_, call.writer.base(product), value, product), product.dtype, width)
         call.ev.given = lambda node, _: kind if node is product else None
-        for sink in stored:
-            call.ev.store(context.output(group, sink), sink, flat, call.ev.value(sink, flat))
+        values = [call.ev.value(sink, flat) for sink in stored]
+        for sink, result in zip(stored, values, strict=True):
+            call.ev.store(context.output(group, sink), sink, flat, result)
         call.flush(emit)
 
     write(lambda line: None, "b", "i", "j", "value", 1)
@@ -112,9 +115,10 @@ def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     product = group.anchor
     assert product is not None
     x, y = product.operands
-    a, call_a = operand(x, group, context)
-    b, call_b = operand(y, group, context)
-    store, call_c = epilogue(product, group, context)
+    used: set[str] = set()
+    a, call_a = operand(x, group, context, used)
+    b, call_b = operand(y, group, context, used)
+    store, call_c = epilogue(product, group, context, used)
     entry = context.entry(group)
     kernels = gemm(entry, prod(product.shape[:-2]), x.shape[-2], y.shape[-1], x.shape[-1], product.dtype, a, b, store, context.target, product)
     helpers = frozenset(call_a.writer.helpers | call_b.writer.helpers | call_c.writer.helpers)

@@ -79,7 +79,7 @@ class FloorDivide(Elementwise):
     """The largest integer not above a / b (torch.floor_divide)."""
     name, nin, kinds, differentiable, domain = "floor_divide", 2, "iuf", False, (0.5, 4.0)
     def numpy(self, a, b): return np.floor_divide(a, b)
-    def opencl(self, a, b): return f"tg_floor_divide({a}, {b})"
+    def opencl(self, a, b): return f"tg_floordiv({a}, {b})"
 
 
 class Remainder(Elementwise):
@@ -95,7 +95,7 @@ class Fmod(Elementwise):
     name, nin, kinds, domain = "fmod", 2, "iuf", (0.6, 4.0)
     def numpy(self, a, b): return np.fmod(a, b)
     def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
-    def opencl(self, a, b): return f"tg_fmod({a}, {b})"
+    def opencl(self, a, b): return f"fmod({a}, {b})"
 
 
 class Pow(Elementwise):
@@ -106,7 +106,7 @@ class Pow(Elementwise):
     def vjp(self, ct, y, a, b):
         return ct * b * power(a, b - 1), ct * where((a == 0) if a.dtype.kind != "f" else eq(a, 0.0), 0.0, y * log(where(gt(a, 0.0), a, 1.0)))
 
-    def opencl(self, a, b): return f"tg_pow({a}, {b})"
+    def opencl(self, a, b): return f"pow({a}, {b})"
 
 
 class Neg(Elementwise):
@@ -122,14 +122,14 @@ class Abs(Elementwise):
     name, kinds = "abs", "iuf"
     def numpy(self, x): return np.abs(x)
     def vjp(self, ct, y, x): return (ct * sign(x),)
-    def opencl(self, x): return f"tg_abs({x})"
+    def opencl(self, x): return f"abs({x})"
 
 
 class Sign(Elementwise):
     """-1, 0 or 1; NaN stays NaN."""
     name, kinds, differentiable = "sign", "iuf", False
     def numpy(self, x): return np.sign(x)
-    def opencl(self, x): return f"tg_sign({x})"
+    def opencl(self, x): return f"sign({x})"
 
 
 class Maximum(Elementwise):
@@ -452,8 +452,8 @@ class Erf(Float):
 
 
 class Rounding(Elementwise):
-    """Base of rounding ops: integers stay as they are; the derivative is zero almost everywhere, as in torch."""
-    kinds = "iuf"
+    """Base of rounding ops (integers never get here: they are what they round to); the derivative is zero almost everywhere, as in torch."""
+    kinds = "f"
     def vjp(self, ct: Node, y: Node, x: Node) -> tuple[Any, ...]: return (None,)
 
 
@@ -461,28 +461,28 @@ class Floor(Rounding):
     """The largest integer not above x."""
     name = "floor"
     def numpy(self, x): return np.floor(x).astype(x.dtype)
-    def opencl(self, x): return f"tg_floor({x})"
+    def opencl(self, x): return f"floor({x})"
 
 
 class Ceil(Rounding):
     """The smallest integer not below x."""
     name = "ceil"
     def numpy(self, x): return np.ceil(x).astype(x.dtype)
-    def opencl(self, x): return f"tg_ceil({x})"
+    def opencl(self, x): return f"ceil({x})"
 
 
 class Round(Rounding):
     """The nearest integer, halves to even."""
     name = "round"
     def numpy(self, x): return np.rint(x).astype(x.dtype)
-    def opencl(self, x): return f"tg_rint({x})"
+    def opencl(self, x): return f"rint({x})"
 
 
 class Trunc(Rounding):
     """The integer part."""
     name = "trunc"
     def numpy(self, x): return np.trunc(x).astype(x.dtype)
-    def opencl(self, x): return f"tg_trunc({x})"
+    def opencl(self, x): return f"trunc({x})"
 
 
 # ------------------------------------------------------------------------------------------- the instances, for the rules above

@@ -27,6 +27,17 @@ def _unary(name: str, *aliases: str) -> Any:
     return public(*(aliases or (name,)))(fn)
 
 
+def _rounding(name: str, *aliases: str) -> Any:
+    op = REGISTRY[name]
+
+    def fn(input: Array) -> Array:
+        return call(op, (input,), {}) if _dtype_kind(input) == "f" else input
+
+    fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
+    fn.__doc__ = f"{type(op).__doc__}\n\n    input: tensor of any shape; integers come back as they are."
+    return public(*(aliases or (name,)))(fn)
+
+
 def _binary(name: str, *aliases: str) -> Any:
     op = REGISTRY[name]
 
@@ -48,7 +59,7 @@ sin, cos, tan = _unary("sin"), _unary("cos"), _unary("tan")
 asin, acos, atan = _unary("asin", "asin", "arcsin"), _unary("acos", "acos", "arccos"), _unary("atan", "atan", "arctan")
 sinh, cosh, tanh = _unary("sinh"), _unary("cosh"), _unary("tanh")
 erf = _unary("erf")
-floor, ceil, trunc = _unary("floor"), _unary("ceil"), _unary("trunc", "trunc", "fix")
+floor, ceil, trunc = _rounding("floor"), _rounding("ceil"), _rounding("trunc", "trunc", "fix")
 isnan = _unary("isnan")
 bitwise_not = _unary("bitwise_not", "bitwise_not")
 
@@ -119,6 +130,8 @@ def where(condition: Array, input: Array = None, other: Array = None) -> Array:
 @public("round")
 def round_(input: Array, *, decimals: int = 0) -> Array:
     """The nearest integer (halves to even), or the nearest multiple of 10**-decimals."""
+    if _dtype_kind(input) != "f":
+        return input
     if decimals == 0:
         return call(REGISTRY["round"], (input,), {})
     scale = 10.0**decimals
