@@ -37,6 +37,7 @@ class Primitive:
     family: ClassVar[str] = ""              # how the code generator treats it
     differentiable: ClassVar[bool] = True
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
+    constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
@@ -135,7 +136,7 @@ class Const(Primitive):
 class Placeholder(Primitive):
     """An input of a captured program. `uid` makes each one unique."""
 
-    name, family, differentiable = "placeholder", "leaf", False
+    name, family, differentiable, constant = "placeholder", "leaf", False, False
 
     def aval(self, *, uid: int, aval: Aval, label: str) -> Aval:
         return aval
@@ -147,7 +148,7 @@ class Placeholder(Primitive):
 class Data(Primitive):
     """A leaf that holds a computed or uploaded value (`node.value`)."""
 
-    name, family, differentiable = "data", "leaf", False
+    name, family, differentiable, constant = "data", "leaf", False, False
 
     def aval(self, *, uid: int, aval: Aval) -> Aval:
         return aval

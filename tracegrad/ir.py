@@ -125,13 +125,14 @@ def located(location: Location) -> Iterator[None]:
 class Node(Operators):
     """One application of a primitive. Make nodes with `function.bind`, never directly."""
 
-    __slots__ = ("__weakref__", "attrs", "aval", "fn", "loc", "needs_grad", "operands", "value")
+    __slots__ = ("__weakref__", "attrs", "aval", "constant", "fn", "loc", "needs_grad", "operands", "value")
 
     fn: Primitive
     operands: tuple[Node, ...]
     attrs: dict[str, Any]
     aval: Aval
     loc: Location
+    constant: bool        # made of constants alone, so the same whoever asks for it, on whatever device
     needs_grad: bool      # a differentiable path leads from a Variable to this node
     value: Any            # the Buffer that holds the result, once known
 
@@ -140,6 +141,17 @@ class Node(Operators):
         self.loc = user_location()
         self.needs_grad = needs_grad and aval.dtype.kind == "f"
         self.value = None
+        self.constant = fn.constant
+        for o in operands:
+            if not o.constant:
+                self.constant = False
+                break
+
+    def twin(self) -> Node:
+        """The same application as a node of its own, which no other user's equal expression shares."""
+        node = Node(self.fn, self.operands, self.attrs, self.aval, self.needs_grad)
+        node.loc, node.constant = self.loc, False
+        return node
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]

@@ -63,6 +63,8 @@ class Tensor(Operators):
     _chain: tuple[tuple[Any, dict[str, Any]], ...]
 
     def __init__(self, node: Node, device: Device, trace: Recording | None = None) -> None:
+        if node.constant and trace is None and not state.examples:
+            node = node.twin()                 # it will hold a value, and that lives on this device
         self._n, self._device, self._trace = node, device, trace
         self._base = self._grad = self._hooks = None
         self._retains = False
@@ -131,7 +133,7 @@ class Tensor(Operators):
         if state.trace is not None and self._trace is not state.trace:
             state.trace.rebind(self, node)
         else:
-            self._n = node
+            self._n = node = node.twin() if node.constant and self._trace is None else node
             if self._trace is None and node.value is None and not state.examples:
                 _pending.append(weakref.ref(self))
 
