@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.simplify import simplify
+from tracegrad.compile import executable_graph
 from tracegrad.errors import ArgumentError
 from tracegrad.function import CustomCall, Elementwise, broadcast_shapes
 from tracegrad.ir import Graph, Location, Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC
 from tracegrad.plan import HostStep, Launch, Plan
-from tracegrad.printing import assigned_name, aval_text, identifier, source_line, suggest_name, unique_names
+from tracegrad.printing import assigned_name, aval_text, identifier, source_line, unique_names
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
 
@@ -120,7 +122,7 @@ def _families(nodes: Sequence[Node]) -> str:
 
 def _memory(plan: Plan) -> list[str]:
     temps = [s for s in plan.slots if s.kind == "temp"]
-    in_place = [s.name or "?" for s in plan.slots if s.kind == "output" and s.alias is not None]
+    in_place = [plan.slots[s.alias].name or "?" for s in plan.slots if s.kind == "output" and s.alias is not None]
     lines = []
     if temps:
         lines.append(f"  temporary memory: {_bytes(sum(plan.blocks))} in {_count(len(plan.blocks), 'block')} "
@@ -139,7 +141,7 @@ def _step(i: int, step: Launch | HostStep, plan: Plan) -> list[str]:
     if slots:
         lines.append("      touches " + ", ".join(f"{s.name or s.kind} {s.dtype}[{', '.join(map(str, s.shape))}]" for s in slots))
     if step.note:
-        lines.append(f"      ends here: {step.note}")
+        lines.append(f"      {step.note}")
     return lines
 
 
@@ -202,7 +204,8 @@ class _Writer:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.primitives = False                            # whether the text needs `primitive[...]`
-        self.order = _by_phase(graph)
+        self.place = _places(graph)
+        self.order = _by_phase(graph, self.place)
         self.parts: dict[Node, list[Node | _Scalar]] = {}
         self.uses: Counter[Node] = Counter()
         self.roots: dict[tuple[str, int], Node] = {}        # the last value of each of the user's lines: it has the variable's name
@@ -223,7 +226,8 @@ class _Writer:
                         continue
                     needed.add(operand)
                     self.uses[operand] += 1
-        self.roots = {(n.loc.filename, n.loc.line): n for n in self.order if n in self.parts and not n.loc.derived}
+        place = self.place
+        self.roots = {(place[n].filename, place[n].line): n for n in self.order if n in self.parts and not place[n].derived}
 
     # ------------------------------------------------------------------------------------------------- what a node reads
 
@@ -319,8 +323,8 @@ class _Writer:
 
         def assign(node: Node, value: _Text) -> _Text:
             nonlocal at
-            if at is None or (at.filename, at.line, at.derived) != (node.loc.filename, node.loc.line, node.loc.derived):
-                at = node.loc
+            if at != self.place[node]:
+                at = self.place[node]
                 body.append(_comment(at))
             chosen = self._name(node)
             body.append(f"    {chosen} = {value.text}")
@@ -338,18 +342,17 @@ class _Writer:
                 args = [text[longest.node] if t is longest else t for t in args]
                 value = self.expression(node, args)
             follower = consumer.get(node)
-            inline = follower is not None and follower.loc == node.loc
+            inline = follower is not None and self.place[follower] == self.place[node]
             inline = inline or node.fn.name == "const"
             text[node] = _Text(value.text, value.binds, node) if inline else assign(node, value)
-        parameters = [f"{names[n]}" for n in inputs]
         types = "; ".join(f"{names[n]}: {aval_text(n.aval)}" for n in inputs)
-        results = ", ".join(text[o].text for o in self.outputs)
         head = ["import tracegrad as tg"]
         if self.primitives:
             head.append("from tracegrad.function import REGISTRY as primitive      # what has no name in the public interface")
-        doc = [f"    # {line}" for line in _wrapped(types, 110)]
-        return "\n".join([*head, "", "", f"def {identifier(name)}({', '.join(parameters)}):", *doc, *body,
-                          f"    return ({results}{',' if len(self.outputs) == 1 else ''})", ""])
+        doc = [f"    # {line}" for line in _wrapped(types, "; ", 110)]
+        signature = _listed(f"def {identifier(name)}(", [names[n] for n in inputs], "):", "")
+        results = _listed("    return (", [text[o].text for o in self.outputs], ")", "    ")
+        return "\n".join([*head, "", "", *signature, *doc, *body, *results, ""])
 
     def _only_consumers(self) -> dict[Node, Node]:
         """The one user of each node that has just one use."""
@@ -373,13 +376,13 @@ class _Writer:
 
     def _name(self, node: Node) -> str:
         """A free name: the line's variable for the last value of the line, the op's name for what leads to it."""
-        base = self.called.get(node) or suggest_name(node)
-        if node in self.called or self.roots.get((node.loc.filename, node.loc.line)) is node:
+        place = self.place[node]
+        variable = assigned_name(place.filename, place.line)
+        if node in self.called or self.roots.get((place.filename, place.line)) is node:
+            base = self.called.get(node) or variable or node.fn.name
             base = f"{base}_new" if base in self.taken else base
-        elif node.loc.derived and not base.startswith("d_"):
-            base = f"d_{base}"
-        elif not node.loc.derived and assigned_name(node.loc.filename, node.loc.line):
-            base = node.fn.name
+        else:
+            base = f"d_{variable or node.fn.name}" if place.derived else node.fn.name
         name = unique_names([node], lambda _: base, self.taken)[node]
         self.taken.add(name)
         return name
@@ -388,21 +391,38 @@ class _Writer:
 def python_source(graph: Graph, name: str) -> str:
     """The graph as the text of a Python function of its inputs that returns the tuple of its outputs.
 
-    Forward comes first, then what was derived, each line of the user's program as a comment above what it became. The text runs:
-    executed with tracegrad, it computes the same values (run-time scalars are passed as Python numbers).
+    It is the simplified program, the one that is cut into kernels. Forward comes first, then what was derived, each line of the
+    user's program as a comment above what it became. The text runs: executed with tracegrad, it computes the same values (run-time
+    scalars are passed as Python numbers).
 
     >>> print(f.source())
     """
-    return _Writer(graph).write(name)
+    simplified = simplify(executable_graph(graph))
+    simplified.graph.update(graph.graph)
+    return _Writer(simplified).write(name)
 
 
-def _by_phase(graph: Graph) -> list[Node]:
+def _places(graph: Graph) -> dict[Node, Location]:
+    """The user's line of each node. One that depends on no input may be shared with other programs: its line is that of its first user."""
+    inputs = set(graph.inputs)
+    fixed: set[Node] = set()
+    for node in graph:
+        if node not in inputs and node.fn.name != "data" and all(o in fixed for o in node.operands):
+            fixed.add(node)
+    order = {n: i for i, n in enumerate(graph)}
+    place = {n: n.loc for n in graph}
+    for node in reversed(list(graph)):
+        if node in fixed and graph.out_degree(node):
+            place[node] = place[min(graph.successors(node), key=order.__getitem__)]
+    return place
+
+
+def _by_phase(graph: Graph, place: dict[Node, Location]) -> list[Node]:
     """Topological order with what the user wrote, what was derived from it, and what was written on top of that, kept together."""
     phase: dict[Node, int] = {}
     for node in graph:
-        at = max((phase.get(o, 0) for o in node.operands), default=0)
-        leaf = node.fn.family == "leaf"
-        phase[node] = 0 if leaf else at + (at % 2 != node.loc.derived)
+        at = max((phase[o] for o in node.operands), default=0)
+        phase[node] = 0 if node.fn.family == "leaf" else at + (at % 2 != place[node].derived)
     return sorted(graph, key=phase.__getitem__)
 
 
@@ -567,12 +587,21 @@ def _comment(location: Location) -> str:
     return f"    # {basename(location.filename)}:{location.line}" + (f": {line}" if line else "")
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped(text: str, separator: str, width: int) -> list[str]:
     lines = [""]
-    for word in text.split("; "):
+    for word in text.split(separator):
         if lines[-1] and len(lines[-1]) + len(word) > width:
             lines.append("")
-        lines[-1] += ("; " if lines[-1] else "") + word
+        lines[-1] += (separator if lines[-1] else "") + word
     return [line for line in lines if line]
+
+
+def _listed(start: str, items: list[str], end: str, indent: str) -> list[str]:
+    """`start a, b, c end` on one line, or on several if it is long. One item keeps a comma where it is a tuple."""
+    comma = "," if len(items) == 1 and end == ")" else ""
+    line = f"{start}{', '.join(items)}{comma}{end}"
+    if len(line) <= 120:
+        return [line]
+    return [start, *(f"{indent}    {part}," for part in _wrapped(", ".join(items), ", ", 110)), f"{indent}{end}"]
 
 
