@@ -104,8 +104,7 @@ class Reach:
 
     def _function(self, f: types.FunctionType) -> None:
         if f.__code__.co_filename.startswith(_FOREIGN) and "site-packages" not in f.__code__.co_filename.removeprefix(dirname(__file__)):
-            if getattr(f, "__wrapped__", None) is not None:
-                self._visit(f.__wrapped__)
+            self._visit(getattr(f, "__wrapped__", None))
             return
         self._functions.append(f)
         self._names.update(_names(f.__code__))
@@ -118,8 +117,7 @@ class Reach:
             self._visit(value)
         for value in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
             self._visit(value)
-        if getattr(f, "__wrapped__", None) is not None:
-            self._visit(f.__wrapped__)
+        self._visit(getattr(f, "__wrapped__", None))
 
     def _globals(self, f: types.FunctionType) -> None:
         for name in _names(f.__code__):
