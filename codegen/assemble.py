@@ -113,16 +113,23 @@ def source(kernels: Sequence[Kernel], context: Context) -> str:
 def vector_access(text: str, context: Context) -> list[str]:
     """The macros that the text uses to read and write vectors."""
     lines = []
-    used = set(re.findall(r"\b(?:LOAD|STORE)\((\w+),", text))
+    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|STORE)\((\w+),", text))
+    used = {type_ for _, type_ in uses}
     if used:
-        loads, stores = set(re.findall(r"\bLOAD\((\w+),", text)), set(re.findall(r"\bSTORE\((\w+),", text))
         scalars = {re.sub(r"\d+$", "", t) for t in used}
         dtypes = {d for d in context.dtypes if ctype(d) in scalars}
-        keep = {f"LOAD_{t}(" for t in loads} | {f"STORE_{t}(" for t in stores} | {f" {t}_u;" for t in used}
+        keep = {f"{macro}_{type_}(" for macro, type_ in uses} | {f" {type_}_u;" for type_ in used}
+        heads = tuple(f"#define {macro}(" for macro, _ in uses)
         for line in prelude(dtypes, context.target).splitlines():
-            if line.startswith("#define LOAD(") or line.startswith("#define STORE(") or any(k in line for k in keep):
+            if line.startswith(heads) or any(k in line for k in keep):
                 lines.append(line)
-    for name in sorted(context.macros):
+    if "KEPT" in context.macros:
+        for type_ in sorted(set(re.findall(r"\bKEPT\((\w+),", text))):
+            scalar, width = re.findall(r"([a-z]+)(\d+)", type_)[0]
+            if f" {type_}_u;" not in "".join(lines):
+                lines.append(f"typedef {type_} __attribute__((aligned(sizeof({scalar})))) {type_}_u;")
+        lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
+    for name in sorted(context.macros - {"KEPT"}):
         width = int(re.findall(r"\d+", name)[0])
         parts = {
             "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],

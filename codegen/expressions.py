@@ -17,6 +17,7 @@ import numpy as np
 from tracegrad.codegen import mathlib
 from tracegrad.codegen.index import ZERO, Index, bounded, constant, ravel, unravel, variable
 from tracegrad.codegen.kernel import RuntimeScalar
+from tracegrad.codegen.reductions import UNROLLED
 from tracegrad.codegen.opencl import Writer, literal, mask_type, register_type
 from tracegrad.codegen.vectors import LANES, ctype
 from tracegrad.dtypes import DType
@@ -59,6 +60,7 @@ class Evaluator:
         self.lane, self.width = "", 1
         self.vector_names: frozenset[str] = frozenset()      # opaque variables that are vectors (gathered indices)
         self.given: Callable[[Node, Index], Value | None] = lambda node, flat: None     # values that come from elsewhere
+        self.narrow: dict[str, tuple[str, int]] = {}         # 64-bit positions: their text as vectors of indices, and their bound
         self.stored: frozenset[Node] = frozenset()           # results of this kernel: their pointers bear the plain names
         self.indices: list[Index] = []                       # of every load and guard: what `breakpoints` looks at
 
@@ -124,7 +126,7 @@ class Evaluator:
             return self.move(node, flat, guards)
         if family == "elementwise":
             return self.elementwise(node, flat, guards)
-        if family == "reduction":
+        if family == "reduction" and node.operands[0].aval.size <= UNROLLED * node.aval.size:
             return self.unrolled(node, flat, guards)
         if family == "index":
             self.put(node, flat, self.iota(node, flat), guards)
@@ -223,7 +225,7 @@ class Evaluator:
             text = f"vload_half({flat.c()}, {pointer})" if half else f"{pointer}[{flat.c()}]"
             if condition is not None:
                 text = f"({condition.text} ? {text} : {zero})"
-            return Value(w.declare(register_type(dtype, target), base, text, node, depth), dtype, 1, depth)
+            return Value(w.declare(register_type(dtype, target), base, text, depth=depth), dtype, 1, depth)
         width = self.width
         memory = ctype(dtype, width)
         uniform = condition is None or condition.lanes == 1
@@ -232,21 +234,21 @@ class Evaluator:
             if stride == 1 and uniform:
                 text = f"vload_half{width}(0, {pointer} + {flat.c()})"
             else:
-                at = w.declare(f"{w.index}{width}", "at", self.as_lanes(flat), node, depth)
+                at = w.declare(f"{w.index}{width}", "at", self.as_lanes(flat), depth=depth)
                 parts = [f"vload_half({at}.s{LANES[i]}, {pointer})" for i in range(width)]
                 if condition is not None and not uniform:
                     parts = [f"({condition.text}.s{LANES[i]} ? {p} : 0)" for i, p in enumerate(parts)]
                 text = f"(float{width})({', '.join(parts)})"
             if condition is not None and uniform:
                 text = f"({condition.text} ? {text} : (float{width})(0))"
-            return Value(w.declare(f"float{width}", base, text, node, depth), dtype, width, depth)
+            return Value(w.declare(f"float{width}", base, text, depth=depth), dtype, width, depth)
         if stride == 1 and uniform:
             text = f"LOAD({memory}, {pointer} + {flat.c()})" if flat.key != "0" else f"LOAD({memory}, {pointer})"
         elif stride is not None and uniform:
             w.macros.add(f"STRIDED{width}")
             text = f"STRIDED{width}({memory}, {pointer} + {flat.c()}, {stride})"
         else:
-            at = w.declare(f"{w.index}{width}", "at", self.as_lanes(flat), node, depth)
+            at = w.declare(f"{w.index}{width}", "at", self.as_lanes(flat), depth=depth)
             if uniform:
                 w.macros.add(f"GATHER{width}")
                 text = f"GATHER{width}({memory}, {pointer}, {at})"
@@ -258,9 +260,9 @@ class Evaluator:
             text = f"({condition.text} ? {text} : ({memory})(0))"
         if dtype.kind == "b":
             size = 4
-            name = w.declare(mask_type(size, width), base, f"({self.convert(text, mask_type(size, width))} != 0)", node, depth)
+            name = w.declare(mask_type(size, width), base, f"({self.convert(text, mask_type(size, width))} != 0)", depth=depth)
             return Value(name, dtype, width, depth, size)
-        return Value(w.declare(memory, base, text, node, depth), dtype, width, depth)
+        return Value(w.declare(memory, base, text, depth=depth), dtype, width, depth)
 
     def as_lanes(self, flat: Index) -> str:
         text = self.lanes_text(flat)
@@ -353,6 +355,10 @@ class Evaluator:
             if name == "bitwise_not" and dtype.kind == "b":
                 return f"!{texts[0]}", 0
             return self.strip(self.translate(node.fn.opencl(*texts, **node.attrs), dtype, 1)), 0
+        if name in ("eq", "ne") and dtype == np.int64:
+            for x, other in (values, values[::-1]):
+                if x.text in self.narrow and other.lanes == 1:
+                    return self.equals_position(x, other, "==" if name == "eq" else "!=")
         half = dtype == np.float16
         size = (4 if half and not self.writer.target.fp16 else dtype.itemsize) if dtype.kind != "b" else max(
             (v.mask for v in values if v.dtype.kind == "b"), default=4)
@@ -361,6 +367,17 @@ class Evaluator:
         if mixes and all(v.lanes == 1 for v in values):
             texts[0] = self.vector(values[0], size)
         return self.strip(self.translate(node.fn.opencl(*texts, **node.attrs), dtype, lanes)), size
+
+    def equals_position(self, x: Value, other: Value, sign: str) -> tuple[str, int]:
+        """A position compared with a 64-bit number (labels, mostly): in the width of indices, with -1 for what is out of range."""
+        lanes, size = self.narrow[x.text]
+        key = ("narrow", other.text, size)
+        block = self.writer.blocks[other.depth]
+        if key not in block.memo:
+            block.memo[key] = self.writer.declare(
+                self.writer.index, "at", f"{other.text} >= 0 && {other.text} < {size} ? ({self.writer.index}){other.text} : -1", depth=other.depth)
+        return f"({lanes}) {sign} {block.memo[key]}" if not lanes.isidentifier() else f"{lanes} {sign} {block.memo[key]}", (
+            4 if self.writer.index == "int" else 8)
 
     def strip(self, text: str) -> str:
         """Without the outer parentheses, if they belong together."""
@@ -381,7 +398,8 @@ class Evaluator:
             return f"({register_type(dtype, target)}){x.text}", 0
         size = x.dtype.itemsize if x.dtype != np.float16 or target.fp16 else 4
         if dtype.kind == "b":
-            return f"({x.text} != 0)", size
+            zero = "0" if x.dtype.name in _MIXES else f"({register_type(x.dtype, target, lanes)})(0)"
+            return f"({x.text} != {zero})", size
         type_ = register_type(dtype, target, lanes)
         if x.dtype.kind == "b":
             wide = dtype.itemsize if dtype != np.float16 or target.fp16 else 4
@@ -402,7 +420,9 @@ class Evaluator:
         wide = register_type(node.dtype, self.writer.target, self.width)
         text = self.lanes_text(index)
         if wide != f"{self.writer.index}{self.width}":
-            text = self.convert(text, wide)
+            narrow, text = text, self.convert(text, wide)
+            self.narrow[text] = (narrow, index.hi + 1)
+            return Value(text, node.dtype, self.width, depth)
         return Value(self.writer.declare(wide, "iota", text, node, depth), node.dtype, self.width, depth)
 
     def move(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:

@@ -81,7 +81,7 @@ def arrange(schedule: Schedule, donations: Donations) -> tuple[dict[Node, Node],
             copies[result] = group.sinks[0]
             result = group.sinks[0]
         alias[result] = into
-    schedule.groups = list(nx.lexicographical_topological_sort(order, key=lambda g: (g.level, g.number)))
+    schedule.groups = list(nx.lexicographical_topological_sort(order, key=lambda g: g.number))
     return alias, copies
 
 
@@ -100,8 +100,7 @@ def _reaches(order: nx.DiGraph, group: Group, others: Iterable[Group]) -> bool:
 def _copy_group(schedule: Schedule, result: Node) -> Group:
     """A group that copies a stored result; it runs last."""
     copy = _copy(result)
-    level = 1 + max(g.level for g in schedule.groups)
-    group = Group("loops", result.aval.size, level, len(schedule.group_of), sinks=[copy], place={copy: "full"}, stored=[copy],
+    group = Group("loops", result.aval.size, 1 + max(g.number for g in schedule.groups), sinks=[copy], place={copy: "full"}, stored=[copy],
                   reads={result: frozenset((SAME,))}, note="a copy: the old value of the buffer was still being read")
     schedule.groups.append(group)
     schedule.group_of[copy] = group

@@ -59,8 +59,9 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
                 if not fresh:
                     value = ev.fold(r, [accumulator(r, where), value], ev.width, w.depth)
                 ev.store(context.output(group, r), r, where, value)
-            for sink in sinks:
-                ev.store(context.output(group, sink), sink, at, ev.value(sink, at))
+            values = [ev.value(sink, at) for sink in sinks]
+            for sink, value in zip(sinks, values, strict=True):
+                ev.store(context.output(group, sink), sink, at, value)
             w.close()
         ev.lane, ev.width = "", 1
 

@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering, traffic
 from tracegrad.codegen.opencl import Block, Writer, line_comment, register_type, with_comment
 from tracegrad.codegen.schedule import Group
-from tracegrad.codegen.vectors import Emit
+from tracegrad.codegen.vectors import Emit, is_reserved
 from tracegrad.ir import Node
 
 

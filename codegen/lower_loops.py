@@ -14,10 +14,12 @@ from tracegrad.codegen.index import ZERO, Index, breakpoints, variable
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, lowering
 from tracegrad.codegen.opencl import Writer, literal, register_type
-from tracegrad.codegen.schedule import Group, small_reduction
+from tracegrad.codegen.schedule import Group, cost, small_reduction
 from tracegrad.ir import Node
 
 ITEM = 4096                # elements a work-item should at least have to do
+COSTLY = 12                # flops from which on a value that several passes over a row need is kept, not computed again
+PRIVATE = 64 << 10         # bytes of a work-item's private arrays
 SINGLE = "__attribute__((reqd_work_group_size(1, 1, 1)))"
 
 
@@ -128,7 +130,10 @@ class Rows:
         self.writer: Writer = context.writer(group)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.level, self.reductions = passes(group, context)
+        self.kept = self.costly()
+        self.arrays: dict[Node, str] = {}
         self.row = ZERO
+        self.ev.given = self.kept_value
 
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
@@ -157,17 +162,73 @@ class Rows:
             w.line(f"const {w.index} last = {end};" if s.cols[0] % s.length == 0 else
                    f"const {w.index} last = {end} < {s.cols[0]} ? {end} : {s.cols[0]};")
         self.depth = w.depth
+        for node in self.kept:
+            self.arrays[node] = w.unique(w.base(node) + "_row")
+            w.line(f"{register_type(node.dtype, w.target)} {self.arrays[node]}[{s.row_size}];")
         wanted = {self.level[x] for x in self.reductions} | {self.level[x] for x in self.group.stored if self.group.place[x] == "full"}
         for number in sorted(wanted):
             self.one_pass(number)
-        for sink in self.group.stored:
-            if self.group.place[sink] == "row":
-                self.ev.store(self.context.output(self.group, sink), sink, self.row, self.ev.value(sink, self.row))
+        self.store([x for x in self.group.stored if self.group.place[x] == "row"], self.row)
         return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)
+
+    # -- what one pass leaves for the next
+
+    def costly(self) -> dict[Node, int]:
+        """Elementwise nodes worth keeping in a private array, since several passes need them, and the first pass that does."""
+        first: dict[Node, int] = {}
+        kept: dict[Node, int] = {}
+        roots: dict[int, list[Node]] = {}
+        for sink in (*self.reductions, *self.group.stored):
+            if is_reduction(sink):
+                roots.setdefault(self.level[sink], []).append(sink.operands[0])
+            elif self.group.place[sink] == "full":
+                roots.setdefault(self.level[sink], []).append(sink)
+        if len(roots) < 2 or self.shape.length is not None:
+            return kept
+        for number in sorted(roots):
+            seen: set[Node] = set()
+            todo = list(roots[number])
+            while todo:
+                node = todo.pop()
+                if node in seen or self.ev.storage(node) is not None or node.aval.size != self.group.size or is_reduction(node) or node in kept:
+                    continue
+                seen.add(node)
+                if cost(node) >= COSTLY and node.dtype.kind == "f":
+                    if first.setdefault(node, number) < number:
+                        kept[node] = first[node]
+                        continue
+                todo += node.operands
+        bytes_ = sum(node.dtype.itemsize for node in kept) * self.shape.row_size
+        return kept if bytes_ <= PRIVATE else {}
+
+    def kept_value(self, node: Node, flat: Index) -> Value | None:
+        if node not in self.kept or self.kept[node] == self.number:
+            return None
+        at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
+        depth = ev.depth_of(at.names)
+        type_ = register_type(node.dtype, w.target, ev.width)
+        if ev.width == 1:
+            return Value(w.declare(type_, w.base(node), f"{self.arrays[node]}[{at.c()}]", depth=depth), node.dtype, 1, depth)
+        w.macros.add("KEPT")
+        return Value(w.declare(type_, w.base(node), f"KEPT({type_}, {self.arrays[node]} + {at.c()})", depth=depth), node.dtype, ev.width, depth)
+
+    def keep(self, at: Index) -> None:
+        """Store what later passes need of the element(s) at hand."""
+        for node, number in self.kept.items():
+            value = self.ev.find(node, at) if number == self.number else None
+            if value is not None:
+                col = (at - self.row * self.shape.row_size).c()
+                if self.ev.width == 1:
+                    self.writer.line(f"{self.arrays[node]}[{col}] = {value.text};")
+                else:
+                    self.writer.macros.add("KEPT")
+                    type_ = register_type(node.dtype, self.writer.target, self.ev.width)
+                    self.writer.line(f"KEPT({type_}, {self.arrays[node]} + {col}) = {self.ev.vector(value)};")
 
     # -- one pass over a row
 
     def one_pass(self, number: int) -> None:
+        self.number = number
         reductions = [r for r in self.reductions if self.level[r] == number]
         sinks = [x for x in self.group.stored if self.group.place[x] == "full" and self.level[x] == number]
         s, w = self.shape, self.writer
@@ -208,7 +269,7 @@ class Rows:
             w.open(head, (col,))
             self.ev.lane, self.ev.width = col, width
             for u in range(unroll):
-                at = base_index + (variable(col, n) + u * width)
+                at = base_index + (variable(col, n - (unroll - 1) * width) + u * width)
                 self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
             self.ev.lane, self.ev.width = "", 1
             w.close()
@@ -244,8 +305,14 @@ class Rows:
             lanes = ev.width
             text = ev.translate(ev.combiner(r)(accumulators[r], ev.vector(value) if lanes > 1 else value.text), r.dtype, lanes)
             w.line(f"{accumulators[r]} = {ev.strip(text)};", r)
-        for sink in sinks:
-            ev.store(self.context.output(self.group, sink), sink, at, ev.value(sink, at))
+        self.store(sinks, at)
+        self.keep(at)
+
+    def store(self, sinks: list[Node], at: Index) -> None:
+        """Compute all, then write all: a result may lie where another's operand was."""
+        values = [self.ev.value(sink, at) for sink in sinks]
+        for sink, value in zip(sinks, values, strict=True):
+            self.ev.store(self.context.output(self.group, sink), sink, at, value)
 
     def result(self, r: Node, vectors: list[str], scalar: str | None) -> None:
         """Combine the accumulators of one reduction: the row's value."""

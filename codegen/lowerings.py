@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracegrad.codegen import lower_columns, lower_contraction, lower_loops
+from tracegrad.codegen import lower_columns, lower_contraction, lower_conv, lower_loops
 from tracegrad.codegen.lower import LOWERINGS
 
-__all__ = ["LOWERINGS", "lower_columns", "lower_contraction", "lower_loops"]
+__all__ = ["LOWERINGS", "lower_columns", "lower_contraction", "lower_conv", "lower_loops"]

@@ -67,6 +67,7 @@ class Writer:
         self.blocks: list[Block] = [Block("")]
         self.used: set[str] = set()
         self._counts: dict[str, int] = {}
+        self.reserved: Callable[[str], bool] = lambda name: False      # names that another generator uses in the same kernel
         self.statements = 0
 
     # -- names and parameters
@@ -78,12 +79,19 @@ class Writer:
             base = "t" + base
         name = base
         n = self._counts.get(base, 0)
-        while name in self.used or name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name):
+        while name in self.used or name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) or self.reserved(name):
             n += 1
             name = f"{base}{n}"
+            if self.reserved(name):
+                name = f"{base}_{n}" if base.isalpha() else f"{base}_v{n}"
         self._counts[base] = n
         self.used.add(name)
         return name
+
+    def rewind(self, names: set[str]) -> None:
+        """Free the names that were given since `names` was taken of `used`: their scope is closed. (Parameters stay.)"""
+        self.used &= names | {name for _, name in self.params.values()}
+        self._counts.clear()
 
     def base(self, node: Node) -> str:
         """What to call `node`'s value: as the user did, else after its operation."""

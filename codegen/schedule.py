@@ -3,9 +3,9 @@
 Nodes are either *inlined* into the kernels that use them (movement, elementwise) or *sinks* that a kernel computes: results,
 expensive nodes, and elementwise nodes with several users. Sinks are put into groups, one group a kernel, in topological order: a
 sink joins a group if it has the same iteration domain and everything it reads of that group it reads at its own position (its
-own element, or its own row's reduction). Everything else it reads must come from groups of lower levels, so levels order the
-groups, and merging never makes a cycle. Then each sink that other groups read is stored, or, where that moves fewer bytes,
-recomputed by its readers.
+own element, or its own row's reduction). Nothing else that it reads may depend on the group: each group keeps the set of its
+ancestors (a bit mask), so merging never makes a cycle. Then each sink that other groups read is stored, or, where that moves
+fewer bytes, recomputed by its readers.
 
 How a node reads another is a *relation* of flat indices: 1 is the same index, k > 1 is index // k (a row's value, k columns),
 0 is anything else.
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+import networkx as nx
 
 from tracegrad.codegen.reductions import UNROLLED
 from tracegrad.ir import Graph, Node
@@ -46,7 +48,6 @@ class Group:
 
     kind: str
     size: int
-    level: int
     number: int
     cols: int | None = None
     length: int | None = None
@@ -57,6 +58,8 @@ class Group:
     stored: list[Node] = field(default_factory=list)
     reads: Deps = field(default_factory=dict)                # stored nodes and inputs it reads, and how
     statements: int = 0
+    ancestors: int = 0                                       # bit n: depends on group number n
+    users: dict[int, Group] = field(default_factory=dict)    # groups that read from it
     note: str = ""
 
 
@@ -250,7 +253,7 @@ class Scheduler:
     def choices(self, node: Node) -> list[Group]:
         """Groups to try: those it reads from, then recent ones of the same size."""
         near = {self.group_of[d] for d in self.deps[node] if d in self.group_of}
-        out = sorted(near, key=lambda g: (-g.level, g.number))
+        out = sorted(near, key=lambda g: -g.number)
         size = self.domain(node)
         return out + [g for g in reversed(self.by_size.get(size, ())) if g not in near][:8]
 
@@ -259,7 +262,7 @@ class Scheduler:
 
     def fits(self, group: Group, node: Node) -> str:
         """Where in `group` the node would stand: "full", "row", "partial"; "" if nowhere."""
-        if group.statements + self.costs.get(node, 0) > MAX_STATEMENTS or group.kind not in ("loops", "columns", "contraction"):
+        if group.statements + self.costs.get(node, 0) > MAX_STATEMENTS or group.kind not in ("loops", "columns", "contraction", "conv"):
             return ""
         deps, size = self.deps[node], node.aval.size
         family = node.fn.family
@@ -298,7 +301,7 @@ class Scheduler:
             if other is None:
                 continue
             if other is not group:
-                if other.level >= group.level:
+                if other.ancestors >> group.number & 1:
                     return ""
                 continue
             there = group.place[dep]
@@ -309,15 +312,26 @@ class Scheduler:
                 return ""
             if there == "row" and relations != (frozenset((cols,)) if reads_full else _SAME):
                 return ""
+        own = [dep for dep in deps if self.group_of.get(dep) is group]
+        if all(self.is_inline(dep) for dep in own) and not self.timely(group, node, bool(own)):
+            return ""
         if len(group.reads.keys() | {d for d in deps if self.group_of.get(d) is not group}) > MAX_READS:
             return ""
         return place
 
+    def timely(self, group: Group, node: Node, related: bool) -> bool:
+        """Whether `node` may share a kernel with what it does not have to: neither then waits for what only the other needs."""
+        mask = 0
+        for dep in self.deps[node]:
+            other = self.group_of.get(dep)
+            if other is not None and other is not group:
+                mask |= other.ancestors | 1 << other.number
+        return not mask & ~group.ancestors and (related or not group.ancestors & ~mask or not self.graph.out_degree(node))
+
     def new_group(self, node: Node) -> Group:
-        level = 1 + max((self.group_of[d].level for d in self.deps[node] if d in self.group_of), default=0)
         family = node.fn.family
         kind = "loops" if self.is_inline(node) or self.is_leaf(node) or family == "reduction" else family
-        group = Group(kind, self.domain(node), level, len(self.groups))
+        group = Group(kind, self.domain(node), len(self.groups))
         if family == "partial":
             if node.operands[0].shape[2] > 1:
                 group.kind, group.view = "columns", node.operands[0].shape
@@ -344,7 +358,20 @@ class Scheduler:
         group.statements += max(1, self.costs.get(node, 0) // 4)
         for dep, relations in self.deps[node].items():
             group.reads[dep] = group.reads.get(dep, frozenset()) | relations
+            other = self.group_of.get(dep)
+            if other is not None and other is not group:
+                other.users[group.number] = group
+                self.add_ancestors(group, other.ancestors | 1 << other.number)
         self.group_of[node] = group
+
+    def add_ancestors(self, group: Group, mask: int) -> None:
+        """Tell a group and all that depend on it of more groups they depend on."""
+        todo = [group]
+        while todo:
+            g = todo.pop()
+            if mask & ~g.ancestors:
+                g.ancestors |= mask
+                todo += g.users.values()
 
     # -- what is stored
 
@@ -420,8 +447,18 @@ class Scheduler:
                     if self.group_of.get(dep) is not group:
                         group.reads[dep] = group.reads.get(dep, frozenset()) | relations
             groups.append(group)
-        groups.sort(key=lambda g: (g.level, g.number))
-        return Schedule(groups, self.group_of, self.stored, self.deps, self.costs)
+        return Schedule(in_order(groups, self.group_of, self.stored), self.group_of, self.stored, self.deps, self.costs)
+
+
+def in_order(groups: list[Group], group_of: dict[Node, Group], stored: set[Node]) -> list[Group]:
+    """The groups, each after those it reads from, else by number."""
+    order = nx.DiGraph()
+    order.add_nodes_from(groups)
+    for group in groups:
+        for node in group.reads:
+            if node in stored and group_of[node] is not group:
+                order.add_edge(group_of[node], group)
+    return list(nx.lexicographical_topological_sort(order, key=lambda g: g.number))
 
 
 def schedule(graph: Graph, outputs: Iterable[Node], scalars: Mapping[Node, object], target: Target, fuse: bool = True) -> Schedule:
