@@ -32,7 +32,7 @@ class Reach:
         self._items: list[tuple[Any, Any, Any]] = []         # (dict or list, key, what was there)
         self._cells: list[tuple[Any, Any]] = []
         self._lengths: list[tuple[Any, int]] = []
-        self._names: set[str] = {"__call__", "forward"}
+        self._names: set[str] = {"__call__", "forward", "backward"}
         self._functions: list[types.FunctionType] = []
         self._instances: list[Any] = []
         self._seen: set[int] = set()
@@ -41,14 +41,18 @@ class Reach:
         self._visit(fn)
         for o in objects:
             self._visit(o)
-        while True:                                          # attribute names may come from functions found later
-            before = (len(self._names), len(self._instances), len(self._functions))
-            for f in list(self._functions):
-                self._globals(f)
-            for o in list(self._instances):
-                self._attributes(o)
-            if before == (len(self._names), len(self._instances), len(self._functions)) or len(self._seen) > _LIMIT:
+        functions, instances = 0, 0                          # how many were looked into
+        known: set[str] = set()                              # the names that those instances were asked for
+        while len(self._seen) <= _LIMIT:                     # attribute names may come from functions found later
+            names = set(self._names)
+            before = (len(self._functions), len(self._instances))
+            if before == (functions, instances) and names == known:
                 break
+            for f in self._functions[functions:before[0]]:
+                self._globals(f)
+            for k, o in enumerate(self._instances[:before[1]]):
+                self._attributes(o, names - known if k < instances else names)
+            known, (functions, instances) = names, before
 
     def holds(self) -> bool:
         """Whether everything noted is still what it was."""
@@ -103,7 +107,7 @@ class Reach:
             self._instances.append(value)
 
     def _function(self, f: types.FunctionType) -> None:
-        if f.__code__.co_filename.startswith(_FOREIGN) and "site-packages" not in f.__code__.co_filename.removeprefix(dirname(__file__)):
+        if _foreign(f):
             self._visit(getattr(f, "__wrapped__", None))
             return
         self._functions.append(f)
@@ -124,23 +128,23 @@ class Reach:
             if name in f.__globals__:
                 self._note(f.__globals__, name, f.__globals__[name])
 
-    def _attributes(self, o: Any) -> None:
+    def _attributes(self, o: Any, names: set[str]) -> None:
         attributes = getattr(o, "__dict__", None)
         everything = getattr(type(o), "_trace_all_attributes", False)     # nn.Module, optimisers
         if isinstance(attributes, dict):
-            for name in sorted(attributes) if everything else sorted(self._names & attributes.keys()):
+            for name in sorted(attributes) if everything else sorted(names & attributes.keys()):
                 if name not in getattr(type(o), "_trace_by_reference", ()):
                     self._note(attributes, name, attributes[name])
         elif isinstance(o, type) or isinstance(attributes, types.MappingProxyType):
-            for name in sorted(self._names & set(attributes or ())):
-                self._visit((attributes or {})[name])
+            for name in sorted(names & set(attributes or ())):
+                self._note(attributes, name, (attributes or {})[name])
         if not isinstance(o, (type, types.ModuleType)):
             for base in type(o).__mro__:
-                for name in sorted(self._names & vars(base).keys()):
+                for name in sorted(names & vars(base).keys()):
                     member = vars(base)[name]
                     self._visit(member.fget if isinstance(member, property) else getattr(member, "__func__", member))
             for name in getattr(type(o), "__slots__", ()):
-                if isinstance(name, str) and name in self._names and hasattr(o, name):
+                if isinstance(name, str) and name in names and hasattr(o, name):
                     self._visit(getattr(o, name))
 
 
@@ -192,6 +196,15 @@ def _named_by(f: types.FunctionType) -> list[tuple[str, Any]]:
         except ValueError:                                   # not assigned yet
             continue
     return found
+
+
+def _foreign(f: types.FunctionType) -> bool:
+    """Whether a function cannot matter: numpy's, the standard library's, our own, or of an installed package that knows no tracegrad."""
+    filename = f.__code__.co_filename
+    if "site-packages" in filename.removeprefix(dirname(__file__)):
+        return not any((getattr(v, "__module__", None) or getattr(v, "__name__", None) or "").startswith("tracegrad")
+                       for v in list(f.__globals__.values()) if isinstance(v, (types.ModuleType, types.FunctionType, type)))
+    return filename.startswith(_FOREIGN)
 
 
 def _names(code: types.CodeType) -> set[str]:
