@@ -75,7 +75,8 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         value = _scalar_output("grad", value)
         node = value._node()
         variables = [t._node() for group in flat for t in group]
-        found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
+        with enable_grad():                                   # custom backwards build graph, too
+            found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
         nodes = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
         value, *results = _release([node, *nodes], flat, value, outer)
         tensors = iter(results)
@@ -147,7 +148,8 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]
             if c.shape != n.shape:
                 raise ShapeError(f"vjp: cotangent {i} has shape {c.shape}, the output {n.shape}")
         variables = [t._node() for group in flat for t in group]
-        found = autodiff.vjp(nodes, variables, [c._node() for c in given])
+        with enable_grad():
+            found = autodiff.vjp(nodes, variables, [c._node() for c in given])
         results = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
         tensors = iter(_release(results, flat, leaves[0], state.grad))
         return tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(flat, trees, strict=True))
@@ -171,7 +173,8 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
         if t.shape != v.shape:
             raise ShapeError(f"jvp: tangent {i} has shape {t.shape}, its primal {v.shape}")
     nodes = [t._node() for t in leaves]
-    found = autodiff.jvp(nodes, variables, [autodiff.conform(t._node(), v) for t, v in zip(given, variables, strict=True)])
+    with enable_grad():
+        found = autodiff.jvp(nodes, variables, [autodiff.conform(t._node(), v) for t, v in zip(given, variables, strict=True)])
     moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
     results = _release([*nodes, *moved], flat, leaves[0], outer)
     return optree.tree_unflatten(tree, results[:len(nodes)]), optree.tree_unflatten(tree, results[len(nodes):])
@@ -256,7 +259,8 @@ def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Tensor:
         out, node, variable, flat, outer = _one_to_one("jacobian", fn, argnums, args, kwargs)
         probe = placeholder(node.aval, "cotangent")
-        g, = autodiff.vjp([node], [variable], [probe]) if node.needs_grad else [None]
+        with enable_grad():
+            g, = autodiff.vjp([node], [variable], [probe]) if node.needs_grad else [None]
         rows, = batch([g if g is not None else autodiff.zeros_like(variable)], {probe: _bases(node)}, node.aval.size)
         return _release([reshape(rows, (*node.shape, *variable.shape))], flat, out, outer)[0]
 
@@ -271,7 +275,8 @@ def jacfwd(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Tensor:
         out, node, variable, flat, outer = _one_to_one("jacfwd", fn, argnums, args, kwargs)
         probe = placeholder(variable.aval, "tangent")
-        t, = autodiff.jvp([node], [variable], [probe])
+        with enable_grad():
+            t, = autodiff.jvp([node], [variable], [probe])
         columns, = batch([t if t is not None else autodiff.zeros_like(node)], {probe: _bases(variable)}, variable.aval.size)
         moved = permute(columns, (*range(1, len(node.shape) + 1), 0))
         return _release([reshape(moved, (*node.shape, *variable.shape))], flat, out, outer)[0]
