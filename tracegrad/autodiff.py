@@ -13,7 +13,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import AutogradError
-from tracegrad.function import REGISTRY, Elementwise, Movement, bind, cast, const, placeholder, unique
+from tracegrad.function import REGISTRY, CustomCall, Elementwise, Movement, bind, cast, const, placeholder, unique
 from tracegrad.ir import Node, on_behalf_of, topological
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
@@ -105,8 +105,13 @@ def jvp(outputs: Sequence[Node], inputs: Sequence[Node], tangents: Sequence[Node
     diagonal); movement and sums apply to tangents as they are; everything else is its vjp rule transposed once more.
     """
     tangent: dict[Node, Any] = dict(zip(inputs, tangents, strict=True))
-    for node in dependents(outputs, inputs):
-        if node not in tangent:
+    order = dependents(outputs, inputs)
+    needed = set(outputs)
+    for node in reversed(order):
+        if node in needed:
+            needed.update(node.fn.tracked(node.operands) if isinstance(node.fn, CustomCall) else node.operands)
+    for node in order:
+        if node in needed and node not in tangent:
             with on_behalf_of(node.loc):
                 out = push_forward(node, [tangent.get(o) for o in node.operands])
             if out is not None:

@@ -120,7 +120,7 @@ def _accumulate(tensor: Tensor, ct: Node, create_graph: bool) -> None:
     present = tensor.grad
     if present is None:
         tensor.grad = Tensor(ct, tensor._device, state.trace)
-    elif create_graph:
+    elif create_graph or present._node().needs_grad:
         tensor.grad = present + Tensor(ct, tensor._device, state.trace)
     else:
         with no_grad():
@@ -149,6 +149,8 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     if not node.needs_grad:
         raise AutogradError("register_hook: the tensor does not require grad, so no gradient of it is ever computed")
     hooks = autodiff.HOOKS.setdefault(node, {})
+    if tensor._is_leaf():
+        tensor._hooks = hooks  # type: ignore[assignment]
     key = unique()
 
     def on_node(ct: Node) -> Node:
@@ -180,7 +182,12 @@ class GradFn:
 
     def name(self) -> str:
         """The operation's name; "AccumulateGrad" for a leaf."""
-        return "AccumulateGrad" if self.variable is not None else self.node.fn.name
+        return "AccumulateGrad" if self.variable is not None else self._call.fn.name
+
+    @property
+    def _call(self) -> Node:
+        """The node whose rule is the step: the call itself for one of several results."""
+        return self.node.operands[0] if self.node.fn is _OUTPUT and self.node.operands else self.node
 
     @property
     def variable(self) -> Tensor | None:
@@ -192,10 +199,8 @@ class GradFn:
         """(GradFn, output number) per operand; (None, 0) for operands without a history."""
         if self.variable is not None:
             return ()
-        node = self.node.operands[0] if self.node.fn is _OUTPUT else self.node
-        operands = node.operands
-        if isinstance(node.fn, CustomCall):
-            operands = operands[len(node.fn.avals()):]
+        node = self._call
+        operands = node.fn.tracked(node.operands) if isinstance(node.fn, CustomCall) and node.operands else node.operands
         return tuple((GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0) for o in operands)
 
     def __repr__(self) -> str:
@@ -210,7 +215,7 @@ class GradFn:
 
 def _grad_fn(tensor: Tensor) -> GradFn | None:
     node = tensor._node()
-    return None if tensor.is_leaf else GradFn(node)
+    return None if state.hidden or tensor._is_leaf() else GradFn(node)
 
 
 def _backward_method(self: Tensor, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import optree
+
 from tracegrad import dtypes
 from tracegrad.autodiff import zeros_like
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError
@@ -59,7 +61,7 @@ class ByName(Sequence[Any]):
 
 
 class Context:
-    """What `forward` leaves for `backward`. Any attribute may be set; tensors belong into `save_for_backward`."""
+    """What `forward` leaves for `backward`. Any attribute may be set; tensors among them are restored like saved ones, but unchecked."""
 
     def __init__(self, function: type[Function], names: list[str], values: list[Any], needs: list[bool]) -> None:
         self._function, self._names, self._arguments = function, names, values
@@ -70,27 +72,29 @@ class Context:
         self._called: set[str] = set()
         self._materialize = True
         self._restored: list[Any] | None = None
+        self._watched: list[tuple[int, weakref.ref[Tensor], int]] = []       # saved object, the tensor to watch, its version when saved
         self._needs = ByName(needs, {n: i for i, n in enumerate(names)}, "needs_input_grad")
 
     def _only_in_forward(self, call: str, once: bool = True) -> None:
-        if self._phase != "forward":
+        phase: str = self._phase
+        if phase != "forward":
             raise AutogradError(f"{self._function.__name__}: ctx.{call} was called outside forward; it records what forward did, so call it there")
         if once and call in self._called:
             raise AutogradError(f"{self._function.__name__}: ctx.{call} was called twice; call it once with everything")
         self._called.add(call)
 
     def save_for_backward(self, *objects: Any, **named: Any) -> None:
-        """Keep any Python objects (tensors, numbers, None, ...) for backward; at most once, inside forward."""
+        """Keep any Python objects (tensors, containers of them, numbers, None, ...) for backward; at most once, inside forward."""
         self._only_in_forward("save_for_backward")
         self._saved = [(None, o) for o in objects] + list(named.items())
-        self._versions = [(weakref.ref(o), o._version) if isinstance(o, Tensor) else None for _, o in self._saved]
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Tell which arguments forward modified in place; they must be among its outputs."""
         self._only_in_forward("mark_dirty")
         for t in tensors:
             if not any(t is a for a in self._arguments):
-                raise AutogradError(f"{self._function.__name__}: ctx.mark_dirty takes tensors that are arguments of forward")
+                seen = f"{t.dtype}{list(t.shape)} that is none of them" if isinstance(t, Tensor) else type(t).__name__
+                raise AutogradError(f"{self._function.__name__}: ctx.mark_dirty takes tensors that are arguments of forward, got a {seen}")
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
@@ -117,16 +121,15 @@ class Context:
 
         Raises AutogradError if a saved tensor was modified in place since.
         """
-        if self._saved is None:
-            return ByName((), {}, "saved_variables")
-        for (name, _), version, position in zip(self._saved, self._versions, range(len(self._saved)), strict=True):
-            tensor = version[0]() if version is not None else None
-            if version is not None and tensor is not None and tensor._version != version[1]:
+        saved = self._saved or []
+        for k, reference, version in self._watched if self._phase == "checked" else ():
+            tensor = reference()
+            if tensor is not None and tensor._version != version:
                 raise AutogradError(
-                    f"{self._function.__name__}: the saved tensor {name or position!r} ({tensor.dtype}{list(tensor.shape)}) was modified in place "
-                    f"after it was saved (version {version[1]}, now {tensor._version}); save a clone(), or do not modify it before backward")
-        values = self._restored if self._restored is not None else [o for _, o in self._saved]
-        return ByName(values, {n: i for i, (n, _) in enumerate(self._saved) if n is not None}, "saved_variables")
+                    f"{self._function.__name__}: the saved tensor {saved[k][0] or k!r} ({tensor.dtype}{list(tensor.shape)}) was modified in place "
+                    f"after it was saved (version {version}, now {tensor._version}); save a clone(), or do not modify it before backward")
+        values = self._restored if self._restored is not None else [o for _, o in saved]
+        return ByName(values, {n: i for i, (n, _) in enumerate(saved) if n is not None}, "saved_variables")
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -154,11 +157,11 @@ class Function:
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("a Function needs a static forward(ctx, ...)")
+        raise AutogradError(f"{ctx._function.__name__} has no forward(ctx, ...): a Function needs a static forward")
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("this Function has no backward(ctx, *grads): it cannot be differentiated")
+        raise AutogradError(f"{ctx._function.__name__} has no backward(ctx, *grads): it cannot be differentiated")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return type(self).apply(*args, **kwargs)
@@ -166,18 +169,20 @@ class Function:
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run forward, and record the call if an argument requires grad."""
-        names, values, positional, keyword = _bind_arguments(cls, args, kwargs)
-        needs = [isinstance(v, Tensor) and state.grad and v.requires_grad for v in values]
+        names, values, positional, keyword, given = _bind_arguments(cls, args, kwargs)
+        needs = [isinstance(v, Tensor) and state.grad and v._node().needs_grad for v in values]
         handles = [_untracked(v) if isinstance(v, Tensor) else v for v in values]
         ctx = Context(cls, names, handles, needs)
         replaced = dict(zip(names, handles, strict=True))
-        previous, state.hidden = state.hidden, True
+        hidden, looked = state.hidden, state.looked
+        state.hidden, state.looked = True, False
         try:
             raw = cls.forward(ctx, *(replaced[n] for n in positional), **{k: replaced[n] for k, n in keyword.items()})
+            opaque = state.looked
         finally:
-            state.hidden = previous
+            state.hidden, state.looked = hidden, looked or state.looked
             ctx._phase = "between"
-        return _record(cls, ctx, values, handles, raw, any(needs))
+        return _record(cls, ctx, values, handles, raw, any(needs), given, opaque)
 
 
 def autograd_function(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,12 +198,13 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(forward)
 
 
-def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[str], list[Any], list[str], dict[str, str]]:
-    """Names and values of forward's arguments (defaults included), and which name goes where in the call."""
+def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[str], list[Any], list[str], dict[str, str], int]:
+    """Names and values of forward's arguments (defaults included), which name goes where in the call, and how many were given."""
     try:
         bound = _signature(cls.forward).bind(None, *args, **kwargs)
     except TypeError as error:
         raise ArgumentError(f"{cls.__name__}.apply: {error}; its signature is forward{_signature(cls.forward)}") from None
+    given = set(bound.arguments)
     bound.apply_defaults()
     names: list[str] = []
     values: list[Any] = []
@@ -225,7 +231,8 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
                 keyword[name] = name
             else:
                 positional.append(name)
-    return names, values, positional, keyword
+    last = max((i for i, n in enumerate(names) if n in given or n not in bound.signature.parameters), default=-1)
+    return names, values, positional, keyword, last + 1
 
 
 def _untracked(tensor: Tensor) -> Tensor:
@@ -234,7 +241,7 @@ def _untracked(tensor: Tensor) -> Tensor:
     return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, tensor._device, state.trace)
 
 
-def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[Any], raw: Any, needed: bool) -> Any:
+def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[Any], raw: Any, needed: bool, given: int, opaque: bool) -> Any:
     """Check what forward did, and turn its raw outputs into outputs of a graph node."""
     several = isinstance(raw, (tuple, list))
     outputs = list(raw) if several else [raw]
@@ -250,94 +257,129 @@ def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[
     for name, value, handle in zip(ctx._names, values, handles, strict=True):
         if isinstance(handle, Tensor) and handle._versions and not any(handle is d for d in ctx._dirty):
             raise AutogradError(f"{cls.__name__}.forward: modified its argument {name!r} in place without ctx.mark_dirty({name})")
-        if isinstance(handle, Tensor) and any(handle is d for d in ctx._dirty) and needed and value.is_leaf and value.requires_grad:
+        if isinstance(handle, Tensor) and any(handle is d for d in ctx._dirty) and needed and value._node().needs_grad and value._is_leaf():
             raise AutogradError(f"{cls.__name__}: a leaf tensor that requires grad ({name!r}) was modified in place")
     originals = {id(h): v for v, h in zip(values, handles, strict=True) if isinstance(h, Tensor)}
     dirty = {id(d): originals[id(d)] for d in ctx._dirty}
-    if not needed:
-        ctx._phase = "backward"
-        results = [_finish_plain(o, dirty) if isinstance(o, Tensor) else o for o in outputs]
-        return type(raw)(results) if several else results[0]
-    call = UserCall(cls, ctx, tensors, [(n, v) for n, v in zip(ctx._names, values, strict=True)], originals)
-    inputs = tuple(v._node() for v in values if isinstance(v, Tensor))
-    node = bind(call, (*(t._node() for t in tensors), *inputs, *call.saved_nodes), {})
-    node.needs_grad = True
-    results, k = [], 0
+    results: list[Any] = []
+    if needed:
+        call = UserCall(cls, ctx, outputs, values, originals, given, opaque)
+        inputs = [v._node() for v in values if isinstance(v, Tensor)]
+        node = bind(call, (*(t._node() for t in tensors), *inputs, *call.saved_nodes), {})
+        node.needs_grad = True
+        call.node = weakref.ref(node)
+    k = 0
     for o in outputs:
         if not isinstance(o, Tensor):
             results.append(o)
             continue
-        out = bind(_OUTPUT, (node,), {"index": k, "aval": o._node().aval})
-        if any(o is c for c in ctx._constant):
-            out = bind(_DETACH, (out,), {}) if out.needs_grad else out
+        out = o._node()
+        if needed:
+            out = bind(_OUTPUT, (node,), {"index": k, "aval": out.aval})
+        if out.needs_grad and (not needed or any(o is c for c in ctx._constant)):
+            out = bind(_DETACH, (out,), {})
         k += 1
-        if id(o) in dirty:
-            results.append(dirty[id(o)]._rebind(out, cls.__name__))
-        else:
-            results.append(Tensor(out, o._device, state.trace))
+        results.append(dirty[id(o)]._rebind(out, cls.__name__) if id(o) in dirty else Tensor(out, o._device, state.trace))
     ctx._phase = "backward"
-    call.watch(ctx, results)
-    return type(raw)(results) if several else results[0]
+    ctx._arguments, ctx._dirty, ctx._constant = [], (), ()
+    if needed:
+        call.watch([r for r in results if isinstance(r, Tensor)])
+    return type(raw)(results) if several and type(raw) in (tuple, list) else tuple(results) if several else results[0]
 
 
-def _finish_plain(output: Tensor, dirty: dict[int, Tensor]) -> Tensor:
-    if id(output) in dirty:
-        return dirty[id(output)]._rebind(output._node(), "mark_dirty")
-    return output
+def _holds_tensors(value: Any) -> bool:
+    return any(isinstance(x, Tensor) for x in optree.tree_leaves(value, none_is_leaf=True))
 
 
 class UserCall(CustomCall):
-    """One call of a custom Function, as a node: operands are raw outputs, tensor arguments, saved tensors."""
+    """One call of a custom Function, as a node: operands are raw outputs, tensor arguments, saved tensors.
 
-    def __init__(self, cls: type[Function], ctx: Context, outputs: list[Tensor], arguments: list[tuple[str, Any]], originals: dict[int, Tensor]) -> None:
+    What forward saved is kept as a tree whose tensors are operands of the node, so that a derivative of the derivative finds them
+    in the graph, whichever copy of the graph that is.
+    """
+
+    def __init__(self, cls: type[Function], ctx: Context, outputs: list[Any], values: list[Any], originals: dict[int, Tensor], given: int,
+                 opaque: bool) -> None:
+        tensors = [o for o in outputs if isinstance(o, Tensor)]
         self.name = cls.__name__  # type: ignore[misc]
-        self.cls, self.ctx, self.device = cls, ctx, outputs[0]._device
-        self.count = len(outputs)
-        self.arguments = [(n, isinstance(v, Tensor)) for n, v in arguments]
-        self.output_avals = tuple(o._node().aval for o in outputs)
+        self.cls, self.ctx, self.device, self.given = cls, ctx, tensors[0]._device, given
+        self.outputs = [isinstance(o, Tensor) for o in outputs]
+        self.silent = [any(o is c for c in ctx._constant) or not dtypes.is_float(o.dtype) for o in tensors]
+        self.count = len(tensors)
+        self.arguments = [(n, isinstance(v, Tensor)) for n, v in zip(ctx._names, values, strict=True)]
+        self.output_avals = tuple(o._node().aval for o in tensors)
+        self.node: weakref.ref[Node] | None = None
         self.saved_nodes: list[Node] = []
-        self.plan: list[tuple[str, Any]] = []           # how to restore each saved object
-        for i, (_, o) in enumerate(ctx._saved or ()):
-            if not isinstance(o, Tensor):
-                self.plan.append(("object", o))
-                continue
-            place = next((k for k, out in enumerate(outputs) if out is o), None)
-            if place is not None:
-                self.plan.append(("output", place))
-                continue
-            original = originals.get(id(o))
-            if original is not None and not o._versions:
-                ctx._versions[i] = (weakref.ref(original), original._version)
-            self.plan.append(("operand", len(self.saved_nodes)))
-            self.saved_nodes.append(original._node() if original is not None and not o._versions else o._node())
-        if ctx._saved is not None:                      # what is a graph value must not be kept alive by the context
-            ctx._saved = [(n, None if isinstance(o, Tensor) else o) for n, o in ctx._saved]
-        ctx._arguments = []
+        self.leaves: list[tuple[str, Any]] = []            # how to restore each leaf of the saved tree
+        attributes = {k: v for k, v in vars(ctx).items() if not k.startswith("_") and _holds_tensors(v)}
+        saved = [o for _, o in ctx._saved or ()]
+        tree: Any = (saved, attributes)
+        leaves, self.tree = optree.tree_flatten(tree, is_leaf=lambda o: not _holds_tensors(o), none_is_leaf=True)
+        for leaf in leaves:
+            self.leaves.append(self._kept(leaf, tensors, originals, opaque))
+        for k, o in enumerate(saved):
+            if isinstance(o, Tensor) and not any(o is t for t in tensors):
+                watched = originals.get(id(o), o)
+                ctx._watched.append((k, weakref.ref(watched), watched._version))
+        self.saved_outputs = [(k, i) for k, o in enumerate(saved) for i, t in enumerate(tensors) if o is t]
+        for name in attributes:                             # what is a graph value must not be kept alive by the context
+            delattr(ctx, name)
+        ctx._saved = None if ctx._saved is None else [(n, None) for n, _ in ctx._saved]
 
-    def watch(self, ctx: Context, results: list[Any]) -> None:
+    def _kept(self, leaf: Any, outputs: list[Tensor], originals: dict[int, Tensor], opaque: bool) -> tuple[str, Any]:
+        """("object", it), ("output", its number) or ("operand", its number among the saved nodes)."""
+        if not isinstance(leaf, Tensor):
+            return "object", leaf
+        place = next((k for k, out in enumerate(outputs) if out is leaf), None)
+        if place is not None:
+            return "output", place
+        original = originals.get(id(leaf))
+        node = (leaf if original is None or leaf._versions else original)._node()
+        if opaque and original is None and not node.needs_grad and node.fn is not _DETACH and dtypes.is_float(node.dtype):
+            inputs = [t._node() for t in originals.values()]
+            hidden = bind(OpaqueValue(self.name, node.aval), (node, *inputs), {})
+            hidden.needs_grad = True
+            node = bind(_OUTPUT, (hidden,), {"index": 0, "aval": node.aval})
+        self.saved_nodes.append(node)
+        return "operand", len(self.saved_nodes) - 1
+
+    def watch(self, results: list[Tensor]) -> None:
         """From now on, saved outputs are checked for modification through the tensors that the caller got."""
-        tensors = [r for r in results if isinstance(r, Tensor)]
-        for i, (kind, what) in enumerate(self.plan):
-            if kind == "output":
-                ctx._versions[i] = (weakref.ref(tensors[what]), tensors[what]._version)
+        for k, i in self.saved_outputs:
+            self.ctx._watched.append((k, weakref.ref(results[i]), results[i]._version))
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return self.output_avals
 
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        return operands[self.count:len(operands) - len(self.saved_nodes)]
+
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        inputs = operands[self.count:len(operands) - len(self.saved_nodes)]
+        inputs = self.tracked(operands)
         saved = operands[len(operands) - len(self.saved_nodes):]
-        ctx = self.ctx
-        restore = {"object": lambda o: o, "operand": lambda k: self._tensor(saved[k]),
-                   "output": lambda k: self._tensor(bind(_OUTPUT, (y,), {"index": k, "aval": self.output_avals[k]}))}
-        ctx._restored = [restore[kind](what) for kind, what in self.plan]
-        grads = [self._grad(c, operands[i]) for i, c in enumerate(ct)]
-        hidden, state.hidden = state.hidden, False
+
+        def restored_leaf(kind: str, what: Any) -> Any:
+            if kind == "object":
+                return what
+            return self._tensor(saved[what] if kind == "operand" else bind(_OUTPUT, (y,), {"index": what, "aval": self.output_avals[what]}))
+
+        tree: Any = optree.tree_unflatten(self.tree, [restored_leaf(*leaf) for leaf in self.leaves])
+        restored, attributes = tree
+        grads = iter([self._grad(c, operands[i], self.silent[i]) for i, c in enumerate(ct)])
+        ctx, hidden = self.ctx, state.hidden
+        before = ctx._restored, ctx._phase
+        # A copy of the call (a replayed trace's history) has values of its own, which nobody can have modified.
+        ctx._restored, ctx._phase = restored, "checked" if self.node is not None and self.node() is y else "backward"
+        vars(ctx).update(attributes)
+        state.hidden = False
         try:
-            returned = self.cls.backward(ctx, *grads)
+            returned = self.cls.backward(ctx, *(next(grads) if is_tensor else None for is_tensor in self.outputs))
         finally:
-            ctx._restored = None
             state.hidden = hidden
+            ctx._restored, ctx._phase = before
+            for name, value in attributes.items():
+                if vars(ctx).get(name) is value:
+                    delattr(ctx, name)
         found = self._by_name(returned)
         tensors = iter(inputs)
         result: list[Any] = []
@@ -351,10 +393,11 @@ class UserCall(CustomCall):
         return (*(None for _ in range(self.count)), *result, *(None for _ in saved))
 
     def _tensor(self, node: Node) -> Tensor:
-        return Tensor(node, self.device, state.trace)
+        """What backward gets for a node; without history where the gradients shall have none."""
+        return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, self.device, state.trace)
 
-    def _grad(self, ct: Node | None, output: Node) -> Tensor | None:
-        if ct is None:
+    def _grad(self, ct: Node | None, output: Node, constant: bool) -> Tensor | None:
+        if ct is None or constant:
             return self._tensor(zeros_like(output)) if self.ctx._materialize else None
         return self._tensor(ct)
 
@@ -365,12 +408,12 @@ class UserCall(CustomCall):
                 if name not in names:
                     raise AutogradError(f"{self.name}.backward: returned a gradient for {name!r}; forward's arguments are {', '.join(names)}")
             return returned
-        given = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        extra = given[len(names):]
-        if len(given) < len(names) or any(g is not None for g in extra):
-            raise AutogradError(f"{self.name}.backward: returned {len(given)} gradients, expected {len(names)}, one for each of {', '.join(names)} "
+        grads = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        extra = grads[len(names):]
+        if len(grads) < self.given or any(g is not None for g in extra):
+            raise AutogradError(f"{self.name}.backward: returned {len(grads)} gradients, expected {len(names)}, one for each of {', '.join(names)} "
                                 "(None where there is none), or a dict by name")
-        return dict(zip(names, given, strict=False))
+        return dict(zip(names, grads, strict=False))
 
     def _checked(self, name: str, g: Any, primal: Node) -> Node | None:
         if g is None:
@@ -387,3 +430,16 @@ class UserCall(CustomCall):
         return cast(node, primal.dtype)
 
 
+class OpaqueValue(CustomCall):
+    """A value that forward saved and made in a way that cannot be differentiated (NumPy on values): says so when a derivative asks."""
+
+    def __init__(self, function: str, aval: Aval) -> None:
+        self.name, self.function, self.output_avals = f"{function}.saved", function, (aval,)  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return self.output_avals
+
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        raise AutogradError(
+            f"{self.function}: its second derivative needs the derivative of a tensor that forward saved and computed outside tracegrad "
+            "(from numpy() or item()); save only arguments and outputs, and return such a value as an output that backward handles")

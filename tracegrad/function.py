@@ -195,6 +195,10 @@ class CustomCall(Bundle):
 
     family, differentiable = "custom", True
 
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The operands that results depend on, as far as differentiation is concerned."""
+        return operands
+
 
 class Output(Primitive):
     """Result number `index` of a Bundle node."""

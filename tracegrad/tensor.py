@@ -14,12 +14,13 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.autodiff import variable
+from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, TraceError
@@ -41,6 +42,7 @@ class _State(threading.local):
     grad: bool = True
     examples: int = 0                    # inside vmap: tensors stand for one example and have no values
     hidden: bool = False                 # inside a custom forward: tensors report no requires_grad
+    looked: bool = False                 # a custom forward looked at the value of a tensor that has a derivative
     trace: Recording | None = None
 
 
@@ -112,10 +114,11 @@ class Tensor(Operators):
                 raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation without the underscore")
             node = cast(node, old.dtype)
         if self._base is not None:
-            self._base._rebind(self._put(self._base._node(), node), call)
+            with set_grad_enabled(state.grad and not self._detached):           # detach() shares its memory but no history
+                self._base._rebind(self._put(self._base._node(), node), call)
             return self
         if old.needs_grad:
-            leaf = self.is_leaf
+            leaf = self._is_leaf()
             if state.grad and leaf:
                 raise AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
             if not state.grad and not leaf:
@@ -123,13 +126,13 @@ class Tensor(Operators):
         if not state.grad:
             node = variable(bind(_DETACH, (node,), {}) if node.needs_grad else node) if old.needs_grad else (
                 bind(_DETACH, (node,), {}) if node.needs_grad else node)
-        self._versions += 1
         self._set_node(node)
+        self._versions += 1
         return self
 
     def _set_node(self, node: Node) -> None:
         if node.fn is _VARIABLE:
-            leaves[node.attrs["uid"]] = self
+            become_leaf(self, node)
         if state.trace is not None and self._trace is not state.trace:
             state.trace.rebind(self, node)
         else:
@@ -197,6 +200,9 @@ class Tensor(Operators):
 
     @property
     def is_leaf(self) -> bool:
+        return state.hidden or self._is_leaf()
+
+    def _is_leaf(self) -> bool:
         node = self._node()
         return not node.needs_grad or (node.fn is _VARIABLE and leaves.get(node.attrs["uid"]) is self)
 
@@ -291,6 +297,7 @@ class Tensor(Operators):
                 "Use tg.where for a choice between values, pass what decides as a Python (static) argument, "
                 "return the tensor and look at it outside, or call host code through tg.host_call")
         node = self._node()
+        state.looked |= node.needs_grad or node.fn is _DETACH
         found = resolve(node)
         if found.value is None:
             flush()
@@ -355,7 +362,7 @@ class Tensor(Operators):
         extra = "" if self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_) else f", dtype={self.dtype}"
         extra += f", device={getattr(self._device, 'kind', self._device)!r}"
         if self.requires_grad:
-            extra += ", requires_grad=True" if self.is_leaf else f", grad_fn=<{self._node().fn.name}>"
+            extra += ", requires_grad=True" if self.is_leaf else f", grad_fn={self.grad_fn}"
         return f"Tensor({text}{extra})"
 
     def __format__(self, spec: str) -> str:
@@ -539,14 +546,31 @@ def flush(keep_history: bool = True) -> None:
         for device, nodes in fresh.items():     # new values of leaves by themselves, so that the rest looks alike at every step
             realize(nodes, device)
         for device, nodes in alive.items():
-            realize(nodes, device, _worth_keeping if keep_history else None)
+            _realize_possible(nodes, device, _worth_keeping if keep_history else None)
     except BaseException:
         _pending = handles + _pending
         raise
 
 
+def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None) -> None:
+    """Compute `nodes`, but those that cannot be (their history was freed, or they stand inside a transform): reading such a one says why."""
+    try:
+        realize(nodes, device, keep)
+    except (AutogradError, TraceError):
+        for node in nodes:
+            with suppress(AutogradError, TraceError):
+                realize([node], device, keep)
+
+
 def _worth_keeping(node: Node) -> bool:
     return node.needs_grad and node.fn.expensive
+
+
+def become_leaf(tensor: Tensor, node: Node) -> None:
+    """From now on, gradients of the variable `node` belong to `tensor`, and its hooks see them."""
+    leaves[node.attrs["uid"]] = tensor
+    if tensor._hooks is not None:
+        HOOKS[node] = tensor._hooks
 
 
 def synchronize() -> None:

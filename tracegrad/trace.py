@@ -24,7 +24,7 @@ from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
 from tracegrad.guards import Reach, tensor_names
 from tracegrad.ir import Aval, Graph, Node, located, user_location
 from tracegrad.report import Kernels, explain, python_source
-from tracegrad.tensor import Tensor, flush, from_array, leaves, state
+from tracegrad.tensor import Tensor, become_leaf, flush, from_array, state
 
 F = TypeVar("F", bound=Callable[..., Any])
 _VARIABLE = REGISTRY["variable"]
@@ -44,6 +44,7 @@ class Recording:
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}        # tensors from outside -> their gradient in here
         self.no_grads: list[Tensor] = []                                # tensors whose grad was seen to be None
         self.adopted: dict[int, Tensor] = {}                            # constants made by the body
+        self.versions: dict[int, int] = {}                              # of changed tensors, before: a recording changes nothing yet
         self.freed: set[Node] = set()
         self.draws = 0                                                  # random numbers drawn so far
         self._random: tuple[Node, Node] | None = None
@@ -68,7 +69,7 @@ class Recording:
     def _adopt_as(self, tensor: Tensor, node: Node) -> None:
         if tensor._node_outside().needs_grad:
             node = autodiff.variable(node)
-            leaves[node.attrs["uid"]] = tensor
+            become_leaf(tensor, node)
         self.captured[id(tensor)] = (tensor, node)
 
     def node_of(self, tensor: Tensor) -> Node:
@@ -89,6 +90,7 @@ class Recording:
     def rebind(self, tensor: Tensor, node: Node) -> None:
         """A tensor from outside was changed in place."""
         self.node_of(tensor)
+        self.versions.setdefault(id(tensor), tensor._versions)
         self.nodes[id(tensor)] = (tensor, node)
 
     def grad_of(self, tensor: Tensor) -> Tensor | None:
@@ -381,7 +383,7 @@ def _install(tensor: Tensor, value: Any, needs_grad: bool) -> None:
         raise TraceError("a view cannot take a value of its own")
     tensor._n = autodiff.variable(node) if needs_grad else node
     if needs_grad:
-        leaves[tensor._n.attrs["uid"]] = tensor
+        become_leaf(tensor, tensor._n)
 
 
 class Traced:
@@ -448,6 +450,8 @@ class Traced:
             replay = Replay(recording, result, reach, None)
         finally:
             state.trace = None
+            for tensor, _ in recording.nodes.values():
+                tensor._versions = recording.versions[id(tensor)]
         self.compilations.append("first call with this signature" if not candidates else "something that the function reaches changed")
         return replay
 
