@@ -21,7 +21,7 @@ def taps(t: Taps) -> list[Kernel]:
     kernels = []
     u = units(t.out, t.dtype, t.target, overlapping=True)
     scratch = False
-    planes = in_place(t.x, t.image, u, t.size, t.stride, t.padding)
+    planes = in_place(t.x, t.image, u, t.size, t.stride, t.dilation, t.padding)
     if planes is None:
         planes = padded(t.groups * t.c, u, t.size, t.stride, t.dilation)
         scratch = t.c * planes.channel * t.dtype.itemsize <= t.target.l2_bytes // 2 and t.n * t.groups >= 2 * t.target.cores

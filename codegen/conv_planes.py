@@ -88,9 +88,10 @@ class Planes:
     phases: int = 1
 
 
-def in_place(x: Array, image: Pair, u: Units, size: Pair, stride: Pair, padding: Pair) -> Planes | None:
+def in_place(x: Array, image: Pair, u: Units, size: Pair, stride: Pair, dilation: Pair, padding: Pair) -> Planes | None:
     """`x` itself as planes, if every unit under every tap can be read from it."""
     fits = u.out[0] % u.rows == 0 and (u.overlapping or u.out[1] % u.piece == 0)
+    fits = fits and all((out - 1) * s + (k - 1) * d < n for out, s, k, d, n in zip(u.out, stride, size, dilation, image, strict=True))
     if x.strided is None or padding != (0, 0) or stride[1] != 1 or x.strided[1][3] != 1 or not fits:
         return None
     pointer, (n, c, y, _) = x.strided

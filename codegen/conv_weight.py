@@ -32,12 +32,12 @@ def conv2d_weight_grad(
     if target.kind == "gpu" or v.n * v.oh * v.ow == 0:
         return [conv_gpu.weight_grad(name, v, dtype, x, gy, store)]
     u = units((v.oh, v.ow), dtype, target, overlapping=True)
-    planes = in_place(x, (v.h, v.w), u, (v.kh, v.kw), v.stride, v.padding)
+    planes = in_place(x, (v.h, v.w), u, (v.kh, v.kw), v.stride, v.dilation, v.padding)
     if planes is None:
         planes = padded(v.c, u, (v.kh, v.kw), v.stride, v.dilation)
         planes, kernel = pad(name, owner, x, v.n, v.c, (v.h, v.w), planes, v.stride, v.padding, dtype)
         kernels.append(kernel)
-    if gy.strided is None or not (u.exact or u.overlapping) or gy.strided[1][2:] != (v.ow, 1):
+    if gy.strided is None or not (u.exact or (u.overlapping and v.oh % u.rows == 0)) or gy.strided[1][2:] != (v.ow, 1):
         gy, kernel = _in_rows(name, v, u, dtype, gy, owner)
         kernels.append(kernel)
     block = _block(v)

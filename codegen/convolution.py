@@ -47,7 +47,10 @@ class Store:
 
 @dataclass(frozen=True)
 class Window:
-    """The sizes of a forward convolution: x is (n, c, h, w), w is (o, c / groups, kh, kw)."""
+    """The sizes of a forward convolution: x is (n, c, h, w), w is (o, c / groups, kh, kw).
+
+    `padding` stands in front of the first row and column; `behind`, if it differs, after the last.
+    """
 
     n: int
     c: int
@@ -60,14 +63,15 @@ class Window:
     padding: Pair = (0, 0)
     dilation: Pair = (1, 1)
     groups: int = 1
+    behind: Pair | None = None
 
     @property
     def oh(self) -> int:
-        return (self.h + 2 * self.padding[0] - self.dilation[0] * (self.kh - 1) - 1) // self.stride[0] + 1
+        return (self.h + self.padding[0] + (self.behind or self.padding)[0] - self.dilation[0] * (self.kh - 1) - 1) // self.stride[0] + 1
 
     @property
     def ow(self) -> int:
-        return (self.w + 2 * self.padding[1] - self.dilation[1] * (self.kw - 1) - 1) // self.stride[1] + 1
+        return (self.w + self.padding[1] + (self.behind or self.padding)[1] - self.dilation[1] * (self.kw - 1) - 1) // self.stride[1] + 1
 
 
 class LoadWeight(Protocol):
