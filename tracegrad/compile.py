@@ -23,7 +23,7 @@ from tracegrad.errors import AutogradError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
-from tracegrad.printing import suggest_name
+from tracegrad.printing import namer
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.launch import Executable
@@ -125,7 +125,8 @@ class Program:
         if device is NUMPY:
             self._graph = executable_graph(self.graph)
         else:
-            self.plan = compile_graph(executable_graph(self.graph), device.target, donate=donate or {}, name=suggest_name)
+            executable = executable_graph(self.graph)
+            self.plan = compile_graph(executable, device.target, donate=donate or {}, name=namer(executable))
             self.executable = Executable(self.plan, device)
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:

@@ -28,11 +28,33 @@ def assigned_name(filename: str, line: int) -> str:
         statement = ast.parse(linecache.getline(filename, line).strip()).body[0]
     except (SyntaxError, IndexError, ValueError):
         return ""
+    if any(isinstance(part, ast.Lambda) for part in ast.walk(statement)):
+        return ""                                # the name is the function's, not the value's
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
         return statement.targets[0].id
     if isinstance(statement, (ast.AugAssign, ast.AnnAssign)) and isinstance(statement.target, ast.Name):
         return statement.target.id
     return ""
+
+
+def namer(graph: Graph) -> Callable[[Node], str]:
+    """What to call the values of `graph`: labels and assigned variables; of the several nodes of a line, the last is the variable.
+
+    Works for nodes that passes made of the graph's, too: they keep the location.
+    """
+    last: dict[Location, tuple[str, tuple[int, ...]]] = {}
+    for node in graph:
+        if node.operands:
+            last[node.loc] = (node.fn.name, node.shape)
+
+    def name(node: Node) -> str:
+        if node.attrs.get("label"):
+            return str(node.attrs["label"])
+        if not node.loc.derived and last.get(node.loc, (node.fn.name, node.shape)) != (node.fn.name, node.shape):
+            return node.fn.name
+        return suggest_name(node)
+
+    return name
 
 
 def suggest_name(node: Node) -> str:
