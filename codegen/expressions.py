@@ -347,14 +347,15 @@ class Evaluator:
 
     def render(self, node: Node, values: list[Value], lanes: int) -> tuple[str, int]:
         """The expression of an elementwise node, and the bytes of a lane of its mask if it is a bool vector."""
-        name, dtype = node.fn.name, node.operands[-1].dtype
+        fn: Any = node.fn
+        name, dtype = fn.name, node.operands[-1].dtype
         if name == "cast":
             return self.cast(values[0], node.dtype, lanes)
         if lanes == 1:
             texts = [v.text for v in values]
             if name == "bitwise_not" and dtype.kind == "b":
                 return f"!{texts[0]}", 0
-            return self.strip(self.translate(node.fn.opencl(*texts, **node.attrs), dtype, 1)), 0
+            return self.strip(self.translate(fn.opencl(*texts, **node.attrs), dtype, 1)), 0
         if name in ("eq", "ne") and dtype == np.int64:
             for x, other in (values, values[::-1]):
                 if x.text in self.narrow and other.lanes == 1:
@@ -366,7 +367,7 @@ class Evaluator:
         texts = [v.text if mixes and v.dtype.kind != "b" else self.vector(v, size) for v in values]
         if mixes and all(v.lanes == 1 for v in values):
             texts[0] = self.vector(values[0], size)
-        return self.strip(self.translate(node.fn.opencl(*texts, **node.attrs), dtype, lanes)), size
+        return self.strip(self.translate(fn.opencl(*texts, **node.attrs), dtype, lanes)), size
 
     def equals_position(self, x: Value, other: Value, sign: str) -> tuple[str, int]:
         """A position compared with a 64-bit number (labels, mostly): in the width of indices, with -1 for what is out of range."""
@@ -434,11 +435,13 @@ class Evaluator:
             self.put(node, flat, known, guards)
             return []
         index = unravel(flat, node.shape)
-        branches = []
+        fn: Any = node.fn
+        branches: list[tuple[tuple[Node, Index, Guards], Guards]] = []
         exhaustive = False
-        for operand, at, conditions in node.fn.locate(index, *[o.aval for o in node.operands], **node.attrs):
+        for operand, at, conditions in fn.locate(index, *[o.aval for o in node.operands], **node.attrs):
             x = node.operands[operand]
-            own, impossible, at = [], False, list(at)
+            own: list[Guard] = []
+            impossible = False
             for kind, expression, *rest in conditions:
                 expression = expression if isinstance(expression, Index) else constant(expression)
                 if kind == "range":

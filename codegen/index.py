@@ -244,7 +244,7 @@ def _atom_text(atom: Atom, names: Mapping[str, str] | None) -> str:
     text = base.c(names)
     text = text if len(base.terms) == 1 and base.terms[0][1] == 1 and not base.constant and base.terms[0][0].base is None else f"({text})"
     if atom.kind == "mod":
-        return f"{text} % {k}" if False else f"({text} % {k})"
+        return f"({text} % {k})"
     return f"({text} / {k} - {shift})" if shift else f"({text} / {k})"
 
 

@@ -6,18 +6,17 @@ along the contiguous inner dimension. A later kernel adds the few partial result
 
 from __future__ import annotations
 
+from tracegrad.codegen.expressions import Value
 from tracegrad.codegen.index import ZERO, Index, constant, variable
 from tracegrad.codegen.kernel import Kernel
-from tracegrad.codegen.lower import Context, lowering
+from tracegrad.codegen.lower import Context
 from tracegrad.codegen.lower_loops import SINGLE, vector_width
 from tracegrad.codegen.schedule import Group
 from tracegrad.ir import Node
 
 
-@lowering("columns")
 def lower_columns(group: Group, context: Context) -> list[Kernel]:
-    if context.target.kind == "gpu":
-        return context.gpu_columns(group)
+    """The kernel of one or more reductions over the middle of the same view."""
     assert group.view is not None
     assert group.length is not None
     outer, middle, inner = group.view
@@ -65,7 +64,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
             w.close()
         ev.lane, ev.width = "", 1
 
-    def accumulator(r: Node, where: Index) -> object:
+    def accumulator(r: Node, where: Index) -> Value:
         return ev.load(r, context.output(group, r), where, ())
 
     body(first, True)

@@ -7,6 +7,7 @@ directly); the group's other sinks (bias, activation, masks of the backward pass
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from tracegrad.codegen.expressions import Evaluator, Value
 from tracegrad.codegen.gemm import Matrix, Store, gemm
@@ -40,7 +41,7 @@ class Callback:
             comment, previous = line_comment(node, previous)
             emit(with_comment(text, comment))
 
-    def params(self) -> tuple[tuple[str, ...], tuple[object, ...]]:
+    def params(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         return tuple(d for d, _ in self.writer.params.values()), tuple(self.writer.params)
 
 

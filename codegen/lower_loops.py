@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracegrad.codegen.expressions import Evaluator, Value
 from tracegrad.codegen.index import ZERO, Index, breakpoints, variable
 from tracegrad.codegen.kernel import Kernel
-from tracegrad.codegen.lower import Context, lowering
+from tracegrad.codegen.lower import Context
 from tracegrad.codegen.opencl import Writer, literal, register_type
 from tracegrad.codegen.schedule import Group, cost, small_reduction
 from tracegrad.ir import Node
@@ -114,19 +114,16 @@ def shape_of(group: Group, context: Context) -> Shape:
     return Shape(rows, (cols,), width, max(1, min(rows, share // cols)), None)
 
 
-@lowering("loops")
 def lower_loops(group: Group, context: Context) -> list[Kernel]:
-    if context.target.kind == "gpu":
-        return context.gpu_loops(group)
-    return [Rows(group, context).kernel()]
+    """The kernel of an elementwise group or of row reductions."""
+    return [Rows(group, context, shape_of(group, context)).kernel()]
 
 
 class Rows:
     """One kernel while it is written."""
 
-    def __init__(self, group: Group, context: Context) -> None:
-        self.group, self.context = group, context
-        self.shape = shape_of(group, context)
+    def __init__(self, group: Group, context: Context, shape: Shape) -> None:
+        self.group, self.context, self.shape = group, context, shape
         self.writer: Writer = context.writer(group)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.level, self.reductions = passes(group, context)
@@ -235,7 +232,7 @@ class Rows:
         n, width = s.cols[-1], s.width
         unroll = self.unroll(reductions, sinks)
         step = width * unroll
-        vectors = n >= width if s.length is None else s.length >= width and n >= width
+        vectors = width > 1 and n >= width if s.length is None else width > 1 and s.length >= width and n >= width
         tail = n % step if vectors else n
         vector_acc: dict[Node, list[str]] = {}
         scalar_acc: dict[Node, str] = {}

@@ -1,8 +1,22 @@
-"""Imports every lowering, so that the table `LOWERINGS` is full. One module a kind of kernel."""
+"""Which function writes the kernels of which kind of group, per kind of device. Importing this fills the table `LOWERINGS`."""
 
 from __future__ import annotations
 
-from tracegrad.codegen import lower_columns, lower_contraction, lower_conv, lower_loops
-from tracegrad.codegen.lower import LOWERINGS
+from tracegrad.codegen import lower_columns, lower_contraction, lower_conv, lower_gpu, lower_loops
+from tracegrad.codegen.kernel import Kernel
+from tracegrad.codegen.lower import LOWERINGS, Context, lowering
+from tracegrad.codegen.schedule import Group
 
-__all__ = ["LOWERINGS", "lower_columns", "lower_contraction", "lower_conv", "lower_loops"]
+__all__ = ["LOWERINGS", "lower_contraction", "lower_conv"]
+
+
+@lowering("loops")
+def _loops(group: Group, context: Context) -> list[Kernel]:
+    on_gpu = context.target.kind == "gpu"
+    return lower_gpu.loops(group, context) if on_gpu else lower_loops.lower_loops(group, context)
+
+
+@lowering("columns")
+def _columns(group: Group, context: Context) -> list[Kernel]:
+    on_gpu = context.target.kind == "gpu"
+    return lower_gpu.columns(group, context) if on_gpu else lower_columns.lower_columns(group, context)

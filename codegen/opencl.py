@@ -235,13 +235,13 @@ def literal(value: Any, dtype: DType) -> str:
         if v == -(1 << 31) and not suffix:
             return "(-2147483647 - 1)"
         return f"({v}{suffix})" if v < 0 else f"{v}{suffix}"
-    v = float(value)
+    x = float(value)
     suffix = "" if dtype == np.float64 else "f"
-    if v != v:
+    if x != x:
         return "NAN"
-    if v in (float("inf"), float("-inf")):
-        return "INFINITY" if v > 0 else "(-INFINITY)"
-    text = repr(v) if dtype == np.float64 else str(np.float32(v))
+    if x in (float("inf"), float("-inf")):
+        return "INFINITY" if x > 0 else "(-INFINITY)"
+    text = repr(x) if dtype == np.float64 else str(np.float32(x))
     if "." not in text and "e" not in text:
         text += ".0"
     return f"({text}{suffix})" if text.startswith("-") else text + suffix

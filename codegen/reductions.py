@@ -39,11 +39,13 @@ class Partial(Primitive):
     def __init__(self, name: str) -> None:
         self.__dict__["name"] = name
 
-    def aval(self, x: Aval, *, op: Any, length: int) -> Aval:
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        x, length = operands[0], attrs["length"]
         outer, middle, inner = x.shape
         return Aval((outer, -(-middle // length), inner), x.dtype)
 
-    def numpy(self, x: Any, *, op: Any, length: int) -> Any:
+    def numpy(self, *operands: Any, **attrs: Any) -> Any:
+        x, op, length = operands[0], attrs["op"], attrs["length"]
         return np.stack([op.numpy(x[:, i:i + length], dim=(1,)) for i in range(0, x.shape[1], length)], axis=1)
 
 

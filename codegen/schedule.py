@@ -334,7 +334,8 @@ class Scheduler:
         group = Group(kind, self.domain(node), len(self.groups))
         if family == "partial":
             if node.operands[0].shape[2] > 1:
-                group.kind, group.view = "columns", node.operands[0].shape
+                outer, middle, inner = node.operands[0].shape
+                group.kind, group.view = "columns", (outer, middle, inner)
             else:
                 group.kind = "loops"
         elif kind not in ("loops", "columns"):
