@@ -147,7 +147,8 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     """The tangent by transposing the (linear) vjp rule: <vjp(u), t> = <u, jvp(t)> for every u."""
     avals = node.fn.avals(*[o.aval for o in node.operands], **node.attrs) if hasattr(node.fn, "avals") else (node.aval,)
     probes = [variable(placeholder(aval, "probe")) for aval in avals]
-    pulled = node.fn.vjp(probes if hasattr(node.fn, "avals") else probes[0], node, *node.operands, **node.attrs)
+    ct: Any = probes if hasattr(node.fn, "avals") else probes[0]
+    pulled = node.fn.vjp(ct, node, *node.operands, **node.attrs)
     pairs = [(conform(p, o), t) for p, o, t in zip(pulled, node.operands, tangents, strict=True) if p is not None and t is not None]
     if not pairs:
         return None

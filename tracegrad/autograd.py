@@ -150,7 +150,7 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
         raise AutogradError("register_hook: the tensor does not require grad, so no gradient of it is ever computed")
     hooks = autodiff.HOOKS.setdefault(node, {})
     if tensor._is_leaf():
-        tensor._hooks = hooks  # type: ignore[assignment]
+        tensor._hooks = hooks
     key = unique()
 
     def on_node(ct: Node) -> Node:

@@ -127,8 +127,6 @@ zeros_like = _like("zeros", lambda s, d, v, g: full(s, 0, dtype=d, device=v, req
 ones_like = _like("ones", lambda s, d, v, g: full(s, 1, dtype=d, device=v, requires_grad=g))
 empty_like = _like("empty", lambda s, d, v, g: full(s, 0, dtype=d, device=v, requires_grad=g))
 full_like = _like("full", lambda s, value, d, v, g: full(s, value, dtype=d, device=v, requires_grad=g))
-rand_like = _like("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g))
-randn_like = _like("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g))
 
 
 @_create()
@@ -195,6 +193,10 @@ def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     """Standard normal."""
     shape = _shape("randn", size)
     return new_tensor(random_bits.normal(*_draw(shape, 1), shape, _float(dtype)), device, requires_grad)
+
+
+rand_like = _like("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g))
+randn_like = _like("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g))
 
 
 @_create()

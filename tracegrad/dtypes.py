@@ -25,7 +25,7 @@ OPENCL = {
     float16: "half", float32: "float", float64: "double", int8: "char", int16: "short", int32: "int", int64: "long",
     uint8: "uchar", uint32: "uint", uint64: "ulong", bool_: "uchar",
 }
-_ALIASES = {"float": float32, "double": float64, "half": float16, "long": int64, "int": int32, "bool": bool_}
+_ALIASES: dict[str, DType] = {"float": float32, "double": float64, "half": float16, "long": int64, "int": int32, "bool": bool_}
 _default_float = [float32]
 
 
@@ -38,8 +38,7 @@ def as_dtype(dtype: Any) -> DType:
     if dtype is bool:
         return bool_
     try:
-        found = _ALIASES.get(dtype) if isinstance(dtype, str) else None
-        found = np.dtype(dtype) if found is None else found
+        found: DType = _ALIASES[dtype] if isinstance(dtype, str) and dtype in _ALIASES else np.dtype(dtype)
     except TypeError:
         raise DTypeError(f"dtype: {dtype!r} is not a dtype; use tg.float32, tg.int64, ... or their names") from None
     if found not in OPENCL:

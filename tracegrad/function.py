@@ -114,7 +114,7 @@ def as_node(value: Any) -> Node:
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
         return const(value, dtypes.as_dtype(type(value)) if not isinstance(value, float) else dtypes.float64, weak=True)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        return const(value[()], dtypes.as_dtype(value.dtype))
+        return const(value.item(), dtypes.as_dtype(value.dtype))
     raise DTypeError(f"expected a Tensor or a Python scalar, got {type(value).__name__}; use tg.tensor(...) for arrays and lists")
 
 

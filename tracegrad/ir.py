@@ -158,7 +158,7 @@ class Node(Operators):
         return self.aval.shape
 
     @property
-    def dtype(self) -> DType:  # type: ignore[override]
+    def dtype(self) -> DType:
         return self.aval.dtype
 
     @property
@@ -217,7 +217,7 @@ def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = N
     return order
 
 
-class Graph(nx.MultiDiGraph):  # type: ignore[type-arg]
+class Graph(nx.MultiDiGraph):
     """A captured program. Nodes are `Node`s in topological order; an edge (u, v, i) says that u is operand i of v.
 
     inputs: the leaves whose values a call supplies, in call order. outputs: the results, in order (a node may appear

@@ -58,18 +58,21 @@ class Tensor(Operators):
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
     """
 
-    __slots__ = ("__weakref__", "_base", "_chain", "_detached", "_device", "_grad", "_hooks", "_n", "_retains", "_trace", "_versions")
+    __slots__ = ("__weakref__", "_base", "_chain", "_detached", "_device", "_grad", "_hooks", "_n", "_trace", "_versions")
 
     _n: Node
     _base: Tensor | None
     _chain: tuple[tuple[Any, dict[str, Any]], ...]
+    _detached: bool
+    _grad: Tensor | None
+    _hooks: dict[int, Any] | None
+    _trace: Recording | None
 
     def __init__(self, node: Node, device: Device, trace: Recording | None = None) -> None:
         if node.constant and trace is None and not state.examples:
             node = node.twin()                 # it will hold a value, and that lives on this device
         self._n, self._device, self._trace = node, device, trace
         self._base = self._grad = self._hooks = None
-        self._retains = False
         self._versions = 0
         if trace is None and node.value is None and not state.examples:
             _pending.append(weakref.ref(self))
@@ -183,7 +186,7 @@ class Tensor(Operators):
         return self._node().shape if self._base is not None else self._n.aval.shape
 
     @property
-    def dtype(self) -> Any:  # type: ignore[override]
+    def dtype(self) -> Any:
         return self._n.aval.dtype
 
     @property
@@ -211,7 +214,7 @@ class Tensor(Operators):
         trace = state.trace
         if trace is not None and self._trace is not trace:
             return trace.grad_of(self)
-        return self._grad  # type: ignore[return-value]
+        return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -224,7 +227,7 @@ class Tensor(Operators):
         if trace is not None and self._trace is not trace:
             trace.set_grad(self, value)
         else:
-            self._grad = value  # type: ignore[assignment]
+            self._grad = value
 
     @property
     def _version(self) -> int:

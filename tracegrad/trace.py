@@ -194,6 +194,7 @@ class Replay:
         recording = self.recording
         owners: list[Tensor | None] = []
         values: list[Any] = []
+        tensor: Any
         for kind, what in recording.sources:
             if kind == "arg":
                 leaf = args[what]
@@ -390,6 +391,7 @@ class Traced:
     """A function under @trace. Call it; then look at `graph`, `kernels()`, `source()` and `explain()` of its latest call."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
+        self.__name__: str = getattr(fn, "__name__", type(fn).__name__)
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._replays: dict[Any, list[Replay]] = {}
@@ -405,8 +407,9 @@ class Traced:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.trace is not None:
             return self._fn(*args, **kwargs)                  # inside another trace: part of it
+        treedef: Any
         if kwargs or any(type(a) not in _FLAT for a in args):
-            flat, treedef = optree.tree_flatten((args, kwargs), none_is_leaf=True)
+            flat, treedef = optree.tree_flatten(_tree(args, kwargs), none_is_leaf=True)
         else:
             flat, treedef = list(args), len(args)
         for i, leaf in enumerate(flat):
@@ -441,7 +444,7 @@ class Traced:
             tracers = [recording.argument(i, x, labels[i] if i < len(labels) else "") if isinstance(x, (Tensor, float)) else x
                        for i, x in enumerate(flat)]
             if kwargs or any(type(a) not in _FLAT for a in args):
-                new_args, new_kwargs = optree.tree_unflatten(optree.tree_structure((args, kwargs), none_is_leaf=True), tracers)
+                new_args, new_kwargs = optree.tree_unflatten(optree.tree_structure(_tree(args, kwargs), none_is_leaf=True), tracers)
             else:
                 new_args, new_kwargs = tuple(tracers), {}
             result = self._fn(*new_args, **new_kwargs)
@@ -497,6 +500,10 @@ class Traced:
 
 
 _FLAT = frozenset({Tensor, float, int, bool, str, type(None)})
+
+
+def _tree(args: Any, kwargs: Any) -> Any:
+    return args, kwargs
 
 
 def _signature(leaf: Any) -> Any:

@@ -104,7 +104,8 @@ class Pad(Movement):
         return (slice_(ct, low, stop, tuple(g + 1 for g in interior)),)
 
     def locate(self, index, x, *, low, high, interior, value):
-        out, guards = [], []
+        out: list[Any] = []
+        guards: list[tuple[Any, ...]] = []
         for i, n, a, b, g in zip(index, x.shape, low, high, interior, strict=True):
             j = i - a
             if a or b:

@@ -227,7 +227,7 @@ def isfinite(input: Array) -> Array:
 
 
 def _as_bool(x: Array) -> Array:
-    return x if not isinstance(x, Operators) or x.dtype == dtypes.bool_ else x != 0
+    return x if not isinstance(x, Operators) or x.dtype == dtypes.bool_ else ne(x, 0)
 
 
 @public("logical_and")
@@ -294,4 +294,4 @@ for _name, _fn in {"lt": lt, "le": le, "gt": gt, "ge": ge}.items():   # == and !
     setattr(Operators, f"__{_name}__", _straight(_fn))
 for _name, _fn in {"neg": neg, "abs": abs_, "invert": bitwise_not}.items():
     setattr(Operators, f"__{_name}__", _fn)
-Operators.__pos__ = lambda self: self  # type: ignore[attr-defined]
+setattr(Operators, "__pos__", lambda self: self)  # noqa: B010  (as the operators above)
