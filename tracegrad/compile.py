@@ -128,14 +128,15 @@ class Program:
             executable = executable_graph(self.graph)
             self.plan = compile_graph(executable, device.target, donate=donate or {}, name=namer(executable))
             self.executable = Executable(self.plan, device)
+        self.buffers_only = self.executable is not None and not any(self.weak)
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Values of the outputs, from those of the inputs (Buffers, and Python numbers for the weak ones). Waits for nothing."""
+        if self.buffers_only:
+            return self.executable.run(values)  # type: ignore[union-attr]
         if self.executable is None:
             arrays = [np.asarray(v) if weak else v.array for v, weak in zip(values, self.weak, strict=True)]
             return [HostValue(self.device, np.asarray(a)) for a in interpret(self._graph, arrays)]
-        if not any(self.weak):
-            return self.executable.run(values)
         scalars = [v for v, weak in zip(values, self.weak, strict=True) if weak]
         return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars)
 

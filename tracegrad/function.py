@@ -17,7 +17,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DTypeError, ShapeError
-from tracegrad.ir import Aval, Node, intern
+from tracegrad.ir import Aval, Location, Node, intern
 from tracegrad.operators import Operators
 
 REGISTRY: dict[str, Primitive] = {}
@@ -150,7 +150,7 @@ class Data(Primitive):
 
     name, family, differentiable, constant = "data", "leaf", False, False
 
-    def aval(self, *, uid: int, aval: Aval) -> Aval:
+    def aval(self, *, aval: Aval) -> Aval:
         return aval
 
     def numpy(self, **attrs: Any) -> Any:
@@ -215,6 +215,8 @@ class Output(Primitive):
         raise AutogradError("the cotangent of an output belongs to its bundle: autodiff collects it")
 
 
+_DATA = REGISTRY["data"]
+_NOWHERE = Location("", 0, "")
 _uid = [0]
 
 
@@ -237,9 +239,10 @@ def placeholder(aval: Aval, label: str = "") -> Node:
 
 
 def data(aval: Aval, value: Any) -> Node:
-    """A fresh leaf that holds `value`."""
-    node = bind(REGISTRY["data"], (), {"uid": unique(), "aval": aval})
-    node.value = value
+    """A fresh leaf that holds `value`. (A replay makes one per result, so this takes no detours: nobody else can have the node.)"""
+    node = Node.__new__(Node)
+    node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval}, aval
+    node.loc, node.needs_grad, node.constant, node.value = _NOWHERE, False, False, value
     return node
 
 

@@ -133,8 +133,9 @@ class Recording:
 class Replay:
     """A finished recording, compiled. `run` replays it on the present values."""
 
-    def __init__(self, recording: Recording, result: Any, reach: Reach, statics: Any) -> None:
-        self.recording, self.reach, self.statics = recording, reach, statics
+    def __init__(self, recording: Recording, result: Any, reach: Reach, arguments: int) -> None:
+        """arguments: the number of argument leaves."""
+        self.recording, self.reach = recording, reach
         self.guarded = [(t, t._node_outside().aval, t._node_outside().needs_grad, t._grad is None)
                         for t, _ in recording.captured.values() if id(t) not in recording.adopted]
         leaves_out, self.treedef = optree.tree_flatten(result, none_is_leaf=True)
@@ -163,6 +164,15 @@ class Replay:
         grads = [recording.names.get(id(t), "") for t, g in self.grad_effects if g is not None]
         self.program.graph.graph["output_names"] = [*[""] * len(results), *changed, *(n and f"{n}.grad" for n in grads)]    # for source()
         self.result_nodes = results
+        # A function of its tensor arguments and nothing else, each used once and in order: the short way through `run`.
+        self.pure = not (self.effects or self.grad_effects or recording.draws) and all(
+            kind == "arg" and not node.aval.weak for (kind, _), node in zip(recording.sources, recording.inputs, strict=True)) and [
+            what for _, what in recording.sources] == list(range(arguments))
+        self.recorded = bool(differentiable)
+        fresh = all(isinstance(x, Tensor) for x in leaves_out) and all(r is None for r in self.returned)
+        # The two shapes of result that need no tree: one new tensor, or a tuple of them.
+        self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and type(result) is tuple and all(
+            isinstance(x, Tensor) for x in result) else ""
 
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
@@ -191,6 +201,12 @@ class Replay:
 
     def run(self, args: Sequence[Any]) -> Any:
         """Replay on argument leaves `args`: write back the effects and return the result."""
+        if self.pure:
+            values = [leaf._n.value if leaf._base is None else None for leaf in args]
+            if None in values:
+                values = [_value(leaf) for leaf in args]
+            out = self.program(values)
+            return self._result(out[:self.count[0]], out[self.count[0]:], args, values)
         recording = self.recording
         owners: list[Tensor | None] = []
         values: list[Any] = []
@@ -245,7 +261,11 @@ class Replay:
         return {key: places[resolve(node)] for key, (_, node) in self.recording.captured.items() if resolve(node) in places}
 
     def _result(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Any:
+        """The function's result, of this call's values."""
         device = self.recording.device
+        if self.plain and not (self.recorded and state.grad):
+            tensors = [_leaf(value, node.aval, device) for value, node in zip(values, self.result_nodes, strict=True)]
+            return tensors[0] if self.plain == "tensor" else tuple(tensors)
         call = None
         filled: list[Any] = []
         k = 0
@@ -408,13 +428,13 @@ class Traced:
         if state.trace is not None:
             return self._fn(*args, **kwargs)                  # inside another trace: part of it
         treedef: Any
-        if kwargs or any(type(a) not in _FLAT for a in args):
+        if kwargs or not _FLAT.issuperset(map(type, args)):
             flat, treedef = optree.tree_flatten(_tree(args, kwargs), none_is_leaf=True)
+            for i, leaf in enumerate(flat):
+                if isinstance(leaf, np.ndarray):
+                    flat[i] = from_array(leaf)
         else:
-            flat, treedef = list(args), len(args)
-        for i, leaf in enumerate(flat):
-            if isinstance(leaf, np.ndarray):
-                flat[i] = from_array(leaf)
+            flat, treedef = args, len(args)                   # nothing nested: no tree needed
         signature = (treedef, state.grad, *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
@@ -430,10 +450,10 @@ class Traced:
         self._latest = replay
         return replay.run(flat)
 
-    def _record(self, args: Any, kwargs: Any, flat: list[Any], candidates: list[Replay]) -> Replay:
+    def _record(self, args: Any, kwargs: Any, flat: Sequence[Any], candidates: list[Replay]) -> Replay:
         """Run the body on tracers and compile what it did."""
         tensors = [x for x in flat if isinstance(x, Tensor)]
-        device = tensors[0]._device if tensors else self._device_of_reach(flat)
+        device = tensors[0]._device if tensors else find_device()
         flush()
         labels = _labels(self._fn, args, kwargs)
         statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, float))]
@@ -443,23 +463,20 @@ class Traced:
         try:
             tracers = [recording.argument(i, x, labels[i] if i < len(labels) else "") if isinstance(x, (Tensor, float)) else x
                        for i, x in enumerate(flat)]
-            if kwargs or any(type(a) not in _FLAT for a in args):
+            if kwargs or not _FLAT.issuperset(map(type, args)):
                 new_args, new_kwargs = optree.tree_unflatten(optree.tree_structure(_tree(args, kwargs), none_is_leaf=True), tracers)
             else:
                 new_args, new_kwargs = tuple(tracers), {}
             result = self._fn(*new_args, **new_kwargs)
             reach = Reach(self._fn, [x for x in flat if not isinstance(x, (Tensor, float))])
             self._check_reach(recording, reach, tensors)
-            replay = Replay(recording, result, reach, None)
+            replay = Replay(recording, result, reach, len(flat))
         finally:
             state.trace = None
             for tensor, _ in recording.nodes.values():
                 tensor._versions = recording.versions[id(tensor)]
         self.compilations.append("first call with this signature" if not candidates else "something that the function reaches changed")
         return replay
-
-    def _device_of_reach(self, flat: list[Any]) -> Any:
-        return find_device()
 
     def _check_reach(self, recording: Recording, reach: Reach, arguments: list[Tensor]) -> None:
         known = {id(t) for t in arguments} | reach.tensors | recording.adopted.keys()
@@ -507,7 +524,7 @@ def _tree(args: Any, kwargs: Any) -> Any:
 
 
 def _signature(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
+    if type(leaf) is Tensor or isinstance(leaf, Tensor):
         node = leaf._n if leaf._base is None else leaf._node_outside()
         return (node.aval, node.needs_grad, leaf._device)
     return float if type(leaf) is float else (type(leaf), leaf)
