@@ -120,9 +120,7 @@ def vector_access(text: str, context: Context) -> list[str]:
         dtypes = {d for d in context.dtypes if ctype(d) in scalars}
         keep = {f"{macro}_{type_}(" for macro, type_ in uses} | {f" {type_}_u;" for type_ in used}
         heads = tuple(f"#define {macro}(" for macro, _ in uses)
-        for line in prelude(dtypes, context.target).splitlines():
-            if line.startswith(heads) or any(k in line for k in keep):
-                lines.append(line)
+        lines += [line for line in prelude(dtypes, context.target).splitlines() if line.startswith(heads) or any(k in line for k in keep)]
     if "KEPT" in context.macros:
         for type_ in sorted(set(re.findall(r"\bKEPT\((\w+),", text))):
             scalar, width = re.findall(r"([a-z]+)(\d+)", type_)[0]

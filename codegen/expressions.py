@@ -17,15 +17,17 @@ import numpy as np
 from tracegrad.codegen import mathlib
 from tracegrad.codegen.index import ZERO, Index, bounded, constant, ravel, unravel, variable
 from tracegrad.codegen.kernel import RuntimeScalar
-from tracegrad.codegen.reductions import UNROLLED
 from tracegrad.codegen.opencl import Writer, literal, mask_type, register_type
+from tracegrad.codegen.reductions import UNROLLED
 from tracegrad.codegen.vectors import LANES, ctype
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
 Guard = tuple[Any, ...]                    # ("range", Index, low, high) or ("multiple", Index, k)
 Guards = tuple[Guard, ...]
-_PLAIN = frozenset(("add", "sub", "mul", "div", "neg", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "bitwise_and", "bitwise_or", "bitwise_xor"))
+_PLAIN = frozenset(
+    ("add", "sub", "mul", "div", "neg", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "bitwise_and", "bitwise_or", "bitwise_xor")
+)
 _MIXES = frozenset(("float32", "float64", "int32", "int64"))      # scalars of these mix with vectors of the same
 
 
@@ -285,7 +287,7 @@ class Evaluator:
         memory = ctype(dtype, width)
         text = self.vector(value)
         if dtype.kind == "b":
-            text = self.convert(f"{text} & 1" if value.lanes > 1 else f"-{text}", memory) if value.lanes > 1 else f"({memory})({value.text})"
+            text = self.convert(f"{text} & 1", memory) if value.lanes > 1 else f"({memory})({value.text})"
         address = f"{pointer} + {flat.c()}" if flat.key != "0" else pointer
         w.line(f"vstore_half{width}({text}, 0, {address});" if half else f"STORE({memory}, {address}, {text});", node)
 
@@ -375,10 +377,10 @@ class Evaluator:
         key = ("narrow", other.text, size)
         block = self.writer.blocks[other.depth]
         if key not in block.memo:
-            block.memo[key] = self.writer.declare(
-                self.writer.index, "at", f"{other.text} >= 0 && {other.text} < {size} ? ({self.writer.index}){other.text} : -1", depth=other.depth)
-        return f"({lanes}) {sign} {block.memo[key]}" if not lanes.isidentifier() else f"{lanes} {sign} {block.memo[key]}", (
-            4 if self.writer.index == "int" else 8)
+            kind, y = self.writer.index, other.text
+            block.memo[key] = self.writer.declare(kind, "at", f"{y} >= 0 && {y} < {size} ? ({kind}){y} : -1", depth=other.depth)
+        left = lanes if lanes.isidentifier() else f"({lanes})"
+        return f"{left} {sign} {block.memo[key]}", 4 if self.writer.index == "int" else 8
 
     def strip(self, text: str) -> str:
         """Without the outer parentheses, if they belong together."""
@@ -468,8 +470,8 @@ class Evaluator:
             last = self.find(*branches.pop()[0])
             assert last is not None
             result = last
-        for request, own in reversed(branches):
-            x_value, condition = self.find(*request), self.condition(own)
+        for request, tests in reversed(branches):
+            x_value, condition = self.find(*request), self.condition(tests)
             assert x_value is not None
             if condition is None:
                 result = x_value
@@ -489,7 +491,8 @@ class Evaluator:
         size = 4 if dtype.kind == "b" or (dtype == np.float16 and not self.writer.target.fp16) else dtype.itemsize
         type_ = mask_type(size, lanes) if dtype.kind == "b" else register_type(dtype, self.writer.target, lanes)
         text = f"{self.vector(condition, size)} ? {self.vector(a, size)} : {self.vector(b, size)}"
-        return Value(self.writer.declare(type_, self.writer.base(node), text, node, depth), dtype, lanes, depth, size if dtype.kind == "b" else 0)
+        name = self.writer.declare(type_, self.writer.base(node), text, node, depth)
+        return Value(name, dtype, lanes, depth, size if dtype.kind == "b" else 0)
 
     def unrolled(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
         """A reduction over few elements, written out."""
@@ -509,8 +512,9 @@ class Evaluator:
         type_ = register_type(node.dtype, self.writer.target, lanes)
         level = [self.vector(v) if lanes > 1 else v.text for v in values]
         while len(level) > 1:
-            level = [self.translate(self.combiner(node)(a, b), node.dtype, lanes) for a, b in zip(level[::2], level[1::2], strict=False)] + (
-                level[-1:] if len(level) % 2 else [])
+            odd = level[-1:] if len(level) % 2 else []
+            pairs = zip(level[::2], level[1::2], strict=False)
+            level = [self.translate(self.combiner(node)(a, b), node.dtype, lanes) for a, b in pairs] + odd
             if len(level) > 1 and len(level[0]) > 60:
                 level = [self.writer.declare(type_, self.writer.base(node), self.strip(t), node, depth) for t in level]
         return Value(self.writer.declare(type_, self.writer.base(node), self.strip(level[0]), node, depth), node.dtype, lanes, depth)

@@ -113,7 +113,7 @@ class Index:
         outside = Index(tuple(out.items()), whole)
         if not rest or r.lo // k == r.hi // k:
             return outside + r.lo // k
-        high, low, g = _split(r, k)
+        high, _, g = _split(r, k)
         if g > 1:                                        # r = g * high + low with 0 <= low < g, and g divides k
             return outside + high // (k // g)
         if len(r.terms) == 1 and r.constant == 0:
@@ -298,7 +298,10 @@ def ravel(index: Sequence[IndexLike], shape: Sequence[int]) -> Index:
 
 
 def breakpoints(flats: Iterable[Index], name: str, size: int) -> list[int]:
-    """The inner sizes at which loops over `name` (of `size`) must be split so that `flats` need no division; ascending, each divides the next."""
+    """The inner sizes at which loops over `name` (of `size`) must be split so that `flats` need no division.
+
+    Ascending; each divides the next.
+    """
     found: set[int] = set()
     for flat in flats:
         for atom in flat.atoms():

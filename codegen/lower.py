@@ -25,7 +25,9 @@ class Context:
     alias: nodes that are written into an input's buffer, with that input; macros: the vector-access helpers used so far.
     """
 
-    def __init__(self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]) -> None:
+    def __init__(
+        self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]
+    ) -> None:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
         self.macros: set[str] = set()
         self.dtypes: set[Any] = set()
@@ -74,7 +76,9 @@ class Context:
         evaluator.stored = frozenset(group.stored)
         return evaluator
 
-    def finish(self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, attribute: str = "") -> Kernel:
+    def finish(
+        self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, attribute: str = ""
+    ) -> Kernel:
         """The kernel of what `writer` holds."""
         entry = self.entry(group)
         self.macros |= writer.macros

@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering, traffic
 from tracegrad.codegen.opencl import Block, Writer, line_comment, register_type, with_comment
 from tracegrad.codegen.schedule import Group
-from tracegrad.codegen.vectors import Emit, is_reserved
+from tracegrad.codegen.vectors import Emit
 from tracegrad.ir import Node
 
 
@@ -121,7 +121,8 @@ def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     b, call_b = operand(y, group, context, used)
     store, call_c = epilogue(product, group, context, used)
     entry = context.entry(group)
-    kernels = gemm(entry, prod(product.shape[:-2]), x.shape[-2], y.shape[-1], x.shape[-1], product.dtype, a, b, store, context.target, product)
+    batch, (m, k), n = prod(product.shape[:-2]), x.shape[-2:], y.shape[-1]
+    kernels = gemm(entry, batch, m, n, k, product.dtype, a, b, store, context.target, product)
     helpers = frozenset(call_a.writer.helpers | call_b.writer.helpers | call_c.writer.helpers)
     for call in (call_a, call_b, call_c):
         context.macros |= call.writer.macros

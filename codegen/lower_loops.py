@@ -187,7 +187,7 @@ class Rows:
             todo = list(roots[number])
             while todo:
                 node = todo.pop()
-                if node in seen or self.ev.storage(node) is not None or node.aval.size != self.group.size or is_reduction(node) or node in kept:
+                if node in seen or node in kept or is_reduction(node) or node.aval.size != self.group.size or self.ev.storage(node):
                     continue
                 seen.add(node)
                 if cost(node) >= COSTLY and node.dtype.kind == "f":
@@ -207,7 +207,8 @@ class Rows:
         if ev.width == 1:
             return Value(w.declare(type_, w.base(node), f"{self.arrays[node]}[{at.c()}]", depth=depth), node.dtype, 1, depth)
         w.macros.add("KEPT")
-        return Value(w.declare(type_, w.base(node), f"KEPT({type_}, {self.arrays[node]} + {at.c()})", depth=depth), node.dtype, ev.width, depth)
+        name = w.declare(type_, w.base(node), f"KEPT({type_}, {self.arrays[node]} + {at.c()})", depth=depth)
+        return Value(name, node.dtype, ev.width, depth)
 
     def keep(self, at: Index) -> None:
         """Store what later passes need of the element(s) at hand."""

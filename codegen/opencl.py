@@ -23,22 +23,22 @@ from tracegrad.plan import Target
 Namer = Callable[[Node], str]
 
 # Words a variable may not be called: keywords, types, and what kernels call or define.
-_RESERVED = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto half if inline int long register restrict "
-    "return short signed sizeof static struct switch typedef union unsigned void volatile while bool size_t ptrdiff_t global local "
-    "constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE TG M_PI M_E complex imaginary uniform pipe "
-    "main row col part first last uchar ushort uint ulong".split()
-)
+_RESERVED = frozenset("""
+    auto break case char const continue default do double else enum extern float for goto half if inline int long register restrict
+    return short signed sizeof static struct switch typedef union unsigned void volatile while bool size_t ptrdiff_t global local
+    constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE TG M_PI M_E complex imaginary uniform pipe main row
+    col part first last uchar ushort uint ulong
+""".split())  # noqa: SIM905 - a list of words reads as words
 _BUILTIN = re.compile(
     r"^(tg_|get_|vload|vstore|convert_|as_|native_|half_|atomic|__|LOAD_|STORE_|(uchar|char|ushort|short|uint|int|ulong|long|float|double|half)\d+$)"
 )
-_FUNCTIONS = frozenset(
-    "abs acos acosh add all any asin asinh atan atan2 atanh barrier bitselect cbrt ceil clamp copysign cos cosh cross degrees distance dot "
-    "erf erfc exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod fract frexp gamma hypot ilogb isequal isfinite isinf isnan isnormal "
-    "ldexp length lgamma log log10 log1p log2 logb mad mad24 max min mix modf mul24 mul_hi nan nextafter normalize pow pown powr prefetch "
-    "radians remainder remquo rhadd rint rootn rotate round rsqrt select shuffle sign signbit sin sincos sinh sinpi smoothstep sqrt step "
-    "sub_sat sub add_sat tan tanh tgamma trunc upsample vec_step printf popcount clz ctz y0 y1 yn j0 j1 jn index".split()
-)
+_FUNCTIONS = frozenset("""
+    abs acos acosh add all any asin asinh atan atan2 atanh barrier bitselect cbrt ceil clamp copysign cos cosh cross degrees distance
+    dot erf erfc exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod fract frexp gamma hypot ilogb isequal isfinite isinf isnan
+    isnormal ldexp length lgamma log log10 log1p log2 logb mad mad24 max min mix modf mul24 mul_hi nan nextafter normalize pow pown
+    powr prefetch radians remainder remquo rhadd rint rootn rotate round rsqrt select shuffle sign signbit sin sincos sinh sinpi
+    smoothstep sqrt step sub_sat sub add_sat tan tanh tgamma trunc upsample vec_step printf popcount clz ctz y0 y1 yn j0 j1 jn index
+""".split())  # noqa: SIM905 - as above
 
 
 class Block:
@@ -104,7 +104,7 @@ class Writer:
         name = self.unique(base)
         qualifiers = {"const": f"__global const {OPENCL[dtype]} *restrict", "out": f"__global {OPENCL[dtype]} *restrict",
                       "inout": f"__global {OPENCL[dtype]} *"}[access]
-        self.params[storage] = (f"{qualifiers} {name}".replace("* ", "*").replace("*restrict", "*restrict "). replace("  ", " "), name)
+        self.params[storage] = (f"{qualifiers} {name}" if qualifiers.endswith("restrict") else qualifiers + name, name)
         return name
 
     def scalar(self, ref: Any, base: str, text: str) -> str:

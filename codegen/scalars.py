@@ -1,4 +1,4 @@
-"""Arithmetic on run-time Python numbers (a learning rate, a step count) is done on the host, before the launches. Start at `host_scalars`."""
+"""Arithmetic on run-time Python numbers (a learning rate, a step count) happens on the host, before launching. Start at `host_scalars`."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ _OTHER = frozenset((OTHER,))
 
 # What one element costs, in flops, where it is not 1.
 COSTS = {
-    "copy": 0, "detach": 0, "variable": 0, "cast": 1, "div": 4, "sqrt": 4, "rsqrt": 5, "exp": 12, "exp2": 12, "expm1": 20, "log": 14, "log2": 14,
-    "log10": 14, "log1p": 20, "sin": 25, "cos": 25, "tan": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40, "sinh": 30, "cosh": 30,
+    "copy": 0, "detach": 0, "variable": 0, "cast": 1, "div": 4, "sqrt": 4, "rsqrt": 5, "exp": 12, "exp2": 12, "expm1": 20, "log": 14,
+    "log2": 14, "log10": 14, "log1p": 20, "sin": 25, "cos": 25, "tan": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40, "sinh": 30, "cosh": 30,
     "tanh": 20, "erf": 25, "pow": 60, "remainder": 8, "fmod": 8, "floor_divide": 8,
 }
 
@@ -105,7 +105,7 @@ def relation(operand: Node, shape: tuple[int, ...], size: int) -> int:
     while i >= lead and operand.shape[i - lead] == 1:
         tail *= shape[i]
         i -= 1
-    while i >= 0 and (i >= lead and operand.shape[i - lead] == shape[i] or shape[i] == 1):
+    while i >= 0 and ((i >= lead and operand.shape[i - lead] == shape[i]) or shape[i] == 1):
         i -= 1
     return tail if i < 0 else OTHER
 
@@ -187,9 +187,7 @@ class Scheduler:
                     self.force_base(o)
             elif not self.is_inline(node) and node.fn.family not in ("reduction", "partial", "arg_reduction"):
                 for o in node.operands:
-                    if not self.is_leaf(strip(o)) and o.aval.size:
-                        self.forced.add(strip(o))
-                    elif strip(o) in self.scalars or strip(o).fn.name == "const":
+                    if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
 
     def force_base(self, node: Node) -> None:
@@ -271,7 +269,7 @@ class Scheduler:
         place = "full"
         cols, length = group.cols, group.length
         if family == "partial":
-            outer, middle, inner = node.operands[0].shape
+            _, middle, inner = node.operands[0].shape
             place = "partial"
             if node.operands[0].aval.size != group.size:
                 return ""

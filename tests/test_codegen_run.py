@@ -1,6 +1,7 @@
 """Compiled plans against the interpreter: fused kernels = unfused kernels = the ops' numpy rules, on chosen and on random graphs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,9 @@ def test_elementwise_of_any_size(n: int) -> None:
     check(lambda x, y: ((x * 2.0 + y).tanh(), x - y, x > y), f4(n), f4(n))
 
 
-@pytest.mark.parametrize("shapes", [((30, 40), (40,), (30, 1)), ((5, 6, 7), (6, 1), (5, 1, 7)), ((2, 64, 9, 16), (64, 1, 1), ()), ((3, 2), (2,), (1, 1))])
+@pytest.mark.parametrize("shapes", [
+    ((30, 40), (40,), (30, 1)), ((5, 6, 7), (6, 1), (5, 1, 7)), ((2, 64, 9, 16), (64, 1, 1), ()), ((3, 2), (2,), (1, 1)),
+])
 def test_broadcasting(shapes: Any) -> None:
     check(lambda x, y, z: (x * y + z).tanh(), *(f4(*s) for s in shapes))
 
@@ -123,7 +126,8 @@ def test_bools_are_logic() -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint32"])
 def test_integers_wrap(dtype: str) -> None:
     a, b = (rng.integers(0, 127, (9, 33)).astype(dtype) for _ in range(2))
-    check(lambda x, y: (x + y, x * y, op("eq", x, y), x > y, op("maximum", x, y), op("sum", x, dim=(1,)), op("amax", x, dim=(0,)), ~x), a, b)
+    check(lambda x, y: (x + y, x * y, op("eq", x, y), x > y, op("maximum", x, y), op("sum", x, dim=(1,)), op("amax", x, dim=(0,)), ~x),
+          a, b)
 
 
 @pytest.mark.parametrize("source", ["bool", "int8", "uint8", "int32", "int64", "float32", "float64"])
@@ -214,8 +218,8 @@ def programs(draw: Any) -> tuple[list[tuple[int, ...]], list[tuple[Any, ...]], i
     """Shapes of two inputs, a list of steps (what to apply, to which earlier values), and how many results to keep."""
     shape = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 17, 33]), min_size=1, max_size=3)))
     steps = draw(st.lists(st.tuples(st.sampled_from(
-        ["add", "mul", "sub", "maximum", "tanh", "neg", "exp", "sum", "amax", "mean_back", "permute", "reshape", "expand", "slice", "pad", "flip",
-         "concat", "where", "sum0", "matmul", "cast"]), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=14))
+        ["add", "mul", "sub", "maximum", "tanh", "neg", "exp", "sum", "amax", "mean_back", "permute", "reshape", "expand", "slice", "pad",
+         "flip", "concat", "where", "sum0", "matmul", "cast"]), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=14))
     return [shape, shape], steps, draw(st.integers(1, 4))
 
 
@@ -249,9 +253,11 @@ def build(leaves: list[Node], steps: list[tuple[Any, ...]], keep: int) -> list[N
         elif name == "expand":
             if x.aval.size > 4000:
                 continue
-            new = op("expand", op("reshape", x, shape=(*x.shape, 1)), shape=(*x.shape, 1 + j % 9)) if j % 2 else op("expand", x, shape=(1 + j % 9, *x.shape))
+            column = op("reshape", x, shape=(*x.shape, 1))
+            new = op("expand", column, shape=(*x.shape, 1 + j % 9)) if j % 2 else op("expand", x, shape=(1 + j % 9, *x.shape))
         elif name == "slice":
-            new = op("slice", x, start=tuple(j % 2 if d > 1 else 0 for d in x.shape), stop=x.shape, step=tuple(1 + j % 3 for _ in x.shape)) if n else x
+            start, step = tuple(j % 2 if d > 1 else 0 for d in x.shape), (1 + j % 3,) * n
+            new = op("slice", x, start=start, stop=x.shape, step=step) if n else x
         elif name == "pad":
             if x.aval.size > 4000:
                 continue
@@ -282,3 +288,24 @@ def test_random_graphs(program: Any) -> None:
     generator = np.random.default_rng(1)
     arrays = [generator.standard_normal(s).astype(np.float32) for s in shapes]
     check(lambda *leaves: build(list(leaves), steps, keep), *arrays, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("shape", [(7,), (30, 40), (3, 4, 5), (1, 1), (2000, 3)])
+def test_argmax(name: str, shape: Any) -> None:
+    x = rng.integers(0, 9, shape).astype(np.float32)
+    x.reshape(-1)[x.size // 2] = np.nan
+    check(lambda x: [op(name, x, dim=d) for d in range(len(shape))], x)
+    check(lambda x: [op(name, x * 2 + 1, dim=d) for d in range(len(shape))], rng.integers(0, 9, shape))
+
+
+@pytest.mark.parametrize("local_memory", [0, 32 << 10])
+def test_gpu_kernels_are_right_on_a_cpu(local_memory: int) -> None:
+    target = replace(device.find("").target, kind="gpu", local_memory=local_memory)
+    for fn, *arrays in (
+        (softmax, f4(7, 100)), (softmax, f4(3, 5, 9)), (lambda x: [op("sum", x, dim=d) for d in [(0,), (1,), (0, 1)]], f4(300, 40)),
+        (lambda x: ((x * x).sum(), x * 2.0), f4(100_003)), (lambda x, y: (x + y).tanh(), f4(30, 40), f4(40)),
+        (lambda x: op("argmax", x, dim=1), f4(30, 40)), (lambda x, w, b: (x @ w + b).relu(), f4(33, 20), f4(20, 17), f4(17)),
+    ):
+        graph = capture(fn, arrays)
+        agree(execute(graph, compile_graph(graph, target), arrays), interpret(graph, arrays), 2e-5)

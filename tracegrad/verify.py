@@ -14,10 +14,11 @@ def verify(graph: Graph, after: str) -> Graph:
         if node not in inputs:
             for i, operand in enumerate(node.operands):
                 if operand not in seen:
-                    where = "is not in the graph" if operand not in graph else "comes after it: the graph has a cycle, or its order is wrong"
+                    where = "comes after it: there is a cycle, or the order is wrong" if operand in graph else "is not in the graph"
                     raise GraphError(_message(graph, node, after, f"operand {i} {where}"))
             if graph.in_degree(node) != len(node.operands):
-                raise GraphError(_message(graph, node, after, f"{graph.in_degree(node)} edges come in, it has {len(node.operands)} operands"))
+                edges = graph.in_degree(node)
+                raise GraphError(_message(graph, node, after, f"{edges} edges come in, it has {len(node.operands)} operands"))
             if node.operands or node.fn.family == "elementwise":
                 try:
                     expected = node.fn.aval(*[o.aval for o in node.operands], **node.attrs)

@@ -1,0 +1,250 @@
+"""What the code generator makes of programs, without a device: how many kernels, which text, how long it takes."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tracegrad import autodiff, ops  # noqa: F401
+from tracegrad.codegen.index import ravel, unravel, variable
+from tracegrad.codegen.memory import assign
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.reductions import canonical
+from tracegrad.codegen.simplify import simplify
+from tracegrad.config import config
+from tracegrad.errors import GraphError
+from tracegrad.function import REGISTRY, bind, const, placeholder
+from tracegrad.ir import Aval, Graph, Node
+from tracegrad.plan import Plan, Target
+from tracegrad.verify import verify
+
+TARGET = Target()
+F4 = np.dtype("float32")
+
+
+def leaf(*shape: int, label: str = "", dtype: Any = F4, weak: bool = False) -> Node:
+    return placeholder(Aval(shape, np.dtype(dtype), weak), label)
+
+
+def op(name: str, *operands: Any, **attrs: Any) -> Node:
+    return bind(REGISTRY[name], operands, attrs)
+
+
+def plan_of(inputs: list[Node], outputs: list[Any], **options: Any) -> Plan:
+    return compile_graph(Graph.capture(inputs, outputs), TARGET, **options)
+
+
+def kernels(inputs: list[Node], outputs: list[Any]) -> int:
+    return len(plan_of(inputs, outputs).steps)
+
+
+def with_gradient(fn: Any, *leaves: Node) -> tuple[list[Node], list[Any]]:
+    variables = [autodiff.variable(x) for x in leaves]
+    y = fn(*variables)
+    return list(leaves), [y, *autodiff.vjp([y], variables, [autodiff.ones_like(y)])]
+
+
+def softmax(x: Any) -> Any:
+    e = (x - x.amax(-1, keepdim=True)).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def layer_norm(x: Any) -> Any:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * ((centred * centred).mean(-1, keepdim=True) + 1e-5).rsqrt()
+
+
+# --------------------------------------------------------------------------------------------------------------- how many kernels
+
+
+def test_an_elementwise_chain_is_one_kernel() -> None:
+    x = leaf(1 << 20)
+    y = x
+    for _ in range(4):
+        y = (y * 1.5 + x).tanh()
+    assert kernels([x], [y]) == 1
+
+
+def test_a_chain_and_its_gradient_share_a_kernel() -> None:
+    inputs, outputs = with_gradient(lambda x: ((x * 2.0).tanh() * x).exp().sum(), leaf(1 << 20))
+    assert kernels(inputs, outputs) == 2          # the second adds up the chunks' sums
+
+
+def test_softmax_is_one_kernel() -> None:
+    x = leaf(512, 1000)
+    assert kernels([x], [softmax(x)]) == 1
+
+
+def test_softmax_and_its_gradient_are_one_kernel() -> None:
+    x, g = leaf(512, 1000), leaf(512, 1000)
+    v = autodiff.variable(x)
+    y = softmax(v)
+    assert kernels([x, g], [y, *autodiff.vjp([y], [v], [g])]) == 1
+
+
+def test_layer_norm_and_its_gradient_are_one_kernel() -> None:
+    x, g = leaf(512, 1000), leaf(512, 1000)
+    v = autodiff.variable(x)
+    y = layer_norm(v)
+    assert kernels([x, g], [y, *autodiff.vjp([y], [v], [g])]) == 1
+
+
+def test_a_full_sum_is_two_kernels() -> None:
+    x = leaf(1 << 20)
+    assert kernels([x], [(x * x).sum()]) == 2
+    small = leaf(1000)
+    assert kernels([small], [(small * small).sum()]) == 1
+
+
+def test_bias_and_activation_belong_to_the_product() -> None:
+    x, w, b = leaf(64, 32), leaf(32, 16), leaf(16)
+    assert len(plan_of([x, w, b], [(x @ w + b).relu()]).steps) == 1
+
+
+def test_movement_is_never_a_kernel_of_its_own() -> None:
+    x = leaf(20, 30, 40)
+    assert kernels([x], [x.permute((2, 0, 1)).reshape(40, 600) * 2.0]) == 1
+    plan = plan_of([x], [x.reshape(600, 40)])
+    assert plan.steps == ()
+    assert plan.outputs == plan.inputs
+
+
+def test_a_step_writes_its_parameters_in_place() -> None:
+    w, g, lr = leaf(100, label="w"), leaf(100, label="g"), leaf(label="lr", dtype="float64", weak=True)
+    plan = plan_of([w, g, lr], [w - g * lr], donate={0: 0})
+    assert len(plan.launches) == 1
+    assert plan.slots[plan.outputs[0]].alias == plan.inputs[0]
+    assert plan.scalars == 1
+    assert "__global float *w" in plan.source
+
+
+def test_an_old_value_that_is_still_read_is_copied_over_last() -> None:
+    w = leaf(40, 40)
+    plan = plan_of([w], [w.t() + 1.0, w * 2.0], donate={0: 0})
+    assert "copy" in plan.launches[-1].note
+
+
+def test_unfused_is_one_kernel_per_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "fuse", False)
+    x = leaf(512, 1000)
+    assert kernels([x], [softmax(x)]) == 5
+
+
+# ------------------------------------------------------------------------------------------------------------------ simplification
+
+
+@pytest.mark.parametrize(("make", "left"), [
+    (lambda x: x * 1.0, []),
+    (lambda x: op("neg", op("neg", x)), []),
+    (lambda x: x + const(-0.0, F4), []),
+    (lambda x: x + 0.0, ["add"]),                    # -0.0 + 0.0 is 0.0
+    (lambda x: x * 0.0, ["mul"]),                    # NaN * 0 is NaN
+    (lambda x: op("pow", x, const(2.0, F4)), ["mul"]),
+    (lambda x: op("pow", x, const(0.5, F4)), ["sqrt"]),
+    (lambda x: x.permute((1, 0)).permute((1, 0)), []),
+    (lambda x: x.reshape(12).reshape(2, 6).reshape(3, 4), []),
+    (lambda x: op("sum", op("expand", op("reshape", x, shape=(3, 4, 1)), shape=(3, 4, 5)), dim=(2,)), ["mul", "reshape"]),
+    (lambda x: op("slice", op("pad", x, low=(1, 0), high=(2, 0), interior=(0, 0), value=0.0), start=(1, 0), stop=(4, 4), step=(1, 1)), []),
+    (lambda x: op("where", const(True, np.dtype(bool)), x, x * 2.0), []),
+    (lambda x: op("detach", op("copy", x)), []),
+])
+def test_simplification(make: Any, left: list[str]) -> None:
+    x = leaf(3, 4)
+    graph = simplify(Graph.capture([x], [make(x)]))
+    found = {n.fn.name for n in graph if n.fn.family != "leaf"}
+    assert found <= set(left) | {"reshape"}
+    assert set(left) - {"reshape"} <= found
+
+
+def test_long_reductions_are_cut_in_chunks() -> None:
+    x = leaf(1 << 20)
+    names = [n.fn.name for n in canonical(Graph.capture([x], [x.sum()]), TARGET)]
+    assert "partial" in names
+
+
+# ---------------------------------------------------------------------------------------------------------------------- the index
+
+
+def test_index_arithmetic_collapses() -> None:
+    i = variable("i", 24)
+    assert ravel(unravel(i, (2, 3, 4)), (2, 3, 4)) == i
+    assert ravel(unravel(ravel(unravel(i, (4, 6)), (4, 6)), (2, 12)), (2, 12)) == i
+    row, col = variable("row", 5), variable("col", 8)
+    assert [x.c() for x in unravel(row * 8 + col, (5, 8))] == ["row", "col"]
+    assert [x.c() for x in unravel(row * 8 + col, (5, 2, 4))] == ["row", "(col / 4)", "(col % 4)"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_index_arithmetic_is_right(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(100):
+        names = {n: int(rng.choice([2, 3, 4, 6, 8, 16])) for n in "abc"}
+        values = {n: int(rng.integers(size)) for n, size in names.items()}
+        n = rng.choice(list("abc"))
+        symbolic, number = variable(n, names[n]), values[n]
+        for _ in range(int(rng.integers(1, 7))):
+            k, other = int(rng.choice([1, 2, 3, 4, 6, 8, 12])), rng.choice(list("abc"))
+            match rng.integers(5):
+                case 0:
+                    symbolic, number = symbolic // k, number // k
+                case 1:
+                    symbolic, number = symbolic % k, number % k
+                case 2:
+                    symbolic, number = symbolic * k, number * k
+                case 3:
+                    symbolic, number = symbolic + variable(other, names[other]) * k, number + values[other] * k
+                case _:
+                    symbolic, number = symbolic - k, number - k
+        assert symbolic.lo <= number <= symbolic.hi
+        assert eval(symbolic.c().replace("/", "//"), {}, values) == number
+
+
+# ------------------------------------------------------------------------------------------------------------------- the whole plan
+
+
+def test_the_same_program_gives_the_same_text() -> None:
+    def text() -> str:
+        def loss(x: Any, w: Any) -> Any:
+            return softmax(layer_norm(x) @ w).sum(0).exp().sum()
+        inputs, outputs = with_gradient(loss, leaf(64, 40, label="x"), leaf(40, 30, label="w"))
+        return plan_of(inputs, outputs).source
+    assert text() == text()
+
+
+def test_kernels_bear_the_names_and_lines_of_the_program() -> None:
+    x = leaf(1000, label="x")
+    h = x.exp() * 2.0
+    source = plan_of([x], [h], name=lambda n: "h" if n is h else "").source
+    assert "__global const float *restrict x" in source
+    assert "__global float *restrict h" in source
+    assert "test_codegen_structure.py:" in source
+    assert "h = x.exp() * 2.0" in source
+
+
+def test_temporaries_share_storage() -> None:
+    blocks, sizes = assign({"a": 100, "b": 100, "c": 100}, [["a"], ["a", "b"], ["b", "c"], ["c"]])
+    assert blocks["a"] == blocks["c"] != blocks["b"]
+    assert len(sizes) == 2
+
+
+def test_the_checker_names_node_and_pass() -> None:
+    x = leaf(3)
+    y = x.exp()
+    graph = Graph.capture([x], [y])
+    y.aval = Aval((4,), F4)
+    with pytest.raises(GraphError, match=r"after some pass: its rule gives float32\[3\]"):
+        verify(graph, "some pass")
+    y.aval = Aval((3,), F4)
+
+
+@pytest.mark.parametrize("n", [2500, 10_000])
+def test_long_programs_compile_in_linear_time(n: int) -> None:
+    x, w = leaf(64), leaf(64)
+    y: Any = x
+    for i in range(n):
+        y = (y * w).tanh() if i % 2 else y + x
+    start = time.perf_counter()
+    plan = plan_of([x, w], [y])
+    assert time.perf_counter() - start < n * 4e-3
+    assert all(text.count("\n") < 1500 for text in plan.source.split("__kernel"))
