@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from tracegrad.codegen import lower_columns, lower_contraction, lower_conv, lower_gpu, lower_loops
+from tracegrad.codegen import (
+    lower_arg,
+    lower_columns,
+    lower_contraction,
+    lower_conv,
+    lower_gpu,
+    lower_loops,
+    lower_scan,
+    lower_scatter,
+    lower_sort,
+)
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import LOWERINGS, Context, lowering
 from tracegrad.codegen.schedule import Group
 
-__all__ = ["LOWERINGS", "lower_contraction", "lower_conv"]
+__all__ = ["LOWERINGS", "lower_arg", "lower_contraction", "lower_conv", "lower_scan", "lower_scatter", "lower_sort"]
 
 
 @lowering("loops")
