@@ -34,7 +34,7 @@ def backward(tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retai
     for node, ct in zip([*variables, *retained], grads, strict=True):
         leaf = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
         if ct is not None:
-            for tensor in ([leaf] if leaf is not None else list(_retained.get(node, ()))):
+            for tensor in [leaf] if leaf is not None else _retaining(node):
                 _accumulate(tensor, ct, create_graph)
     keep = create_graph if retain_graph is None else retain_graph
     if state.trace is None:
@@ -43,7 +43,7 @@ def backward(tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retai
         if state.trace is None:
             drop_history(order)
         else:
-            state.trace.freed.update(n for n in order if n.fn is not _VARIABLE)
+            state.trace.freed.update(n for n in order if n.needs_grad and n.fn is not _VARIABLE)
 
 
 def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], grad_outputs: Any = None, retain_graph: bool | None = None,
@@ -167,11 +167,20 @@ def retain_grad(tensor: Tensor) -> None:
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("retain_grad: the tensor does not require grad")
-    if not tensor.is_leaf:
-        _retained.setdefault(node, weakref.WeakSet()).add(tensor)
+    if not tensor._is_leaf() and not _retains_grad(tensor):
+        _retained.setdefault(node, []).append(weakref.ref(tensor))
 
 
-_retained: weakref.WeakKeyDictionary[Node, weakref.WeakSet[Tensor]] = weakref.WeakKeyDictionary()
+_retained: weakref.WeakKeyDictionary[Node, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
+
+
+def _retaining(node: Node) -> list[Tensor]:
+    """The non-leaf tensors that want the gradient of `node` stored."""
+    return [t for t in (ref() for ref in _retained.get(node, ())) if t is not None]
+
+
+def _retains_grad(tensor: Tensor) -> bool:
+    return any(t is tensor for t in _retaining(tensor._node()))
 
 
 class GradFn:
@@ -224,5 +233,5 @@ def _backward_method(self: Tensor, gradient: Any = None, retain_graph: bool | No
 
 
 for _name, _value in {"backward": _backward_method, "register_hook": register_hook, "retain_grad": retain_grad, "grad_fn": property(_grad_fn),
-                      "retains_grad": property(lambda self: self in _retained.get(self._node(), ()))}.items():
+                      "retains_grad": property(_retains_grad)}.items():
     setattr(Tensor, _name, _value)

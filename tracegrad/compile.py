@@ -104,7 +104,7 @@ def resolve(node: Node) -> Node:
         fn = node.fn
         if fn is _VARIABLE or fn is _DETACH:
             node = node.operands[0]
-        elif fn is _OUTPUT and isinstance(node.operands[0].fn, CustomCall):
+        elif fn is _OUTPUT and node.operands and isinstance(node.operands[0].fn, CustomCall):
             node = node.operands[0].operands[node.attrs["index"]]
         else:
             return node

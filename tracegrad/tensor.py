@@ -110,6 +110,8 @@ class Tensor(Operators):
     def _rebind(self, node: Node, call: str) -> Tensor:
         """Give the tensor a new value, in place. `call` is the method's name, for errors."""
         old = self._node()
+        if node.fn is _VARIABLE:
+            node = bind(REGISTRY["copy"], (node,), {})          # another tensor's leaf stays that tensor's
         if node.shape != old.shape:
             raise ShapeError(f"{call}: the result has shape {node.shape}, the tensor {old.shape}; an in-place operation cannot change the shape")
         if node.dtype != old.dtype:
@@ -585,8 +587,10 @@ def synchronize() -> None:
 
 def drop_history(order: Sequence[Node]) -> None:
     """Free the nodes that a backward walked over: they forget their operands (leaves that require grad stay)."""
-    for node in order:
+    for node in reversed(order):
         if node.needs_grad and node.fn is not _VARIABLE:
+            if node.fn.family == "output" and node.operands:
+                node.value = resolve(node).value                # of a custom Function: it is on the node behind
             forget_operands(node)
 
 

@@ -136,7 +136,7 @@ class Replay:
     def __init__(self, recording: Recording, result: Any, reach: Reach, arguments: int) -> None:
         """arguments: the number of argument leaves."""
         self.recording, self.reach = recording, reach
-        self.guarded = [(t, t._node_outside().aval, t._node_outside().needs_grad, t._grad is None)
+        self.guarded = [(t, t._node_outside().aval, t._node_outside().needs_grad, t._grad is None, tuple(t._hooks or ()))
                         for t, _ in recording.captured.values() if id(t) not in recording.adopted]
         leaves_out, self.treedef = optree.tree_flatten(result, none_is_leaf=True)
         self.static_out = [None if isinstance(x, Tensor) else (x,) for x in leaves_out]
@@ -187,9 +187,9 @@ class Replay:
 
     def fits(self, grad_free: Sequence[Tensor] = ()) -> bool:
         """Whether the world still looks as it did when this was recorded."""
-        for tensor, aval, needs_grad, _ in self.guarded:
+        for tensor, aval, needs_grad, _, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
-            if node.aval is not aval or node.needs_grad is not needs_grad:
+            if node.aval is not aval or node.needs_grad is not needs_grad or (tensor._hooks or hooks) and tuple(tensor._hooks or ()) != hooks:
                 return False
         for tensor in self.recording.no_grads:
             if tensor._grad is not None:
