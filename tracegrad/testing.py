@@ -29,7 +29,7 @@ def gradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], *, eps: fl
     """
     arguments = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     try:
-        _check(fn, arguments, eps, atol, rtol)
+        _check(fn, arguments, eps, atol, rtol, "gradcheck", "output")
     except GradcheckError:
         if raise_exception:
             raise
@@ -56,7 +56,13 @@ def gradgradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], grad_o
         found = autograd.grad(results, wanted, list(given), create_graph=True, allow_unused=True)
         return tuple(g for g in found if g is not None and g.requires_grad)
 
-    return gradcheck(first_order, [*arguments, *cotangents], eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception)
+    try:
+        _check(first_order, [*arguments, *cotangents], eps, atol, rtol, "gradgradcheck", "gradient")
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
 
 
 def _outputs(fn: Callable[..., Any], arguments: list[Any]) -> list[Tensor]:
@@ -67,7 +73,7 @@ def _outputs(fn: Callable[..., Any], arguments: list[Any]) -> list[Tensor]:
     return found
 
 
-def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float, rtol: float) -> None:
+def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float, rtol: float, call: str, what: str) -> None:
     wanted = [i for i, a in enumerate(arguments) if isinstance(a, Tensor) and a.requires_grad]
     if not wanted:
         raise AutogradError("gradcheck: no input requires grad; call requires_grad_() on those to check")
@@ -108,10 +114,10 @@ def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float
                 flat = base[i].reshape(-1)
                 high, low = values(i, flat + step)[k], values(i, flat - step)[k]
                 numeric[:, c] = (high - low).reshape(-1) / (2 * eps)
-            _compare(analytic, numeric, base[i], i, k, output.shape, atol, rtol)
+            _compare(analytic, numeric, base[i], f"{call}: d {what} {k}", f"input {i}", output.shape, atol, rtol)
 
 
-def _compare(analytic: Any, numeric: Any, value: Any, i: int, k: int, shape: tuple[int, ...], atol: float, rtol: float) -> None:
+def _compare(analytic: Any, numeric: Any, value: Any, head: str, argument: str, shape: tuple[int, ...], atol: float, rtol: float) -> None:
     with np.errstate(invalid="ignore"):
         excess = np.abs(analytic - numeric) - (atol + rtol * np.abs(numeric))
     excess = np.where(np.isnan(excess), np.inf, excess)
@@ -120,7 +126,7 @@ def _compare(analytic: Any, numeric: Any, value: Any, i: int, k: int, shape: tup
         at = tuple(int(v) for v in np.unravel_index(int(c), value.shape)) if value.shape else ()
         of = tuple(int(v) for v in np.unravel_index(int(j), shape)) if shape else ()
         raise GradcheckError(
-            f"gradcheck: d output {k}{list(of)} / d input {i}{list(at)} is {analytic[j, c]:.10g}, finite differences give {numeric[j, c]:.10g} "
+            f"{head}{list(of)} / d {argument}{list(at)} is {analytic[j, c]:.10g}, finite differences give {numeric[j, c]:.10g} "
             f"(the worst of {int((excess > 0).sum())} wrong elements of {excess.size}); the input there is {value[at]:.10g}, in\n{value}")
 
 

@@ -1,0 +1,267 @@
+"""Mutation: in-place methods, index assignment, views, updates under no_grad, version counters; with torch's meanings.
+
+One difference: values are immutable nodes of the graph, so an in-place operation on what a built-in operation saved leaves its
+gradient right, where torch raises. Custom Functions' saved tensors are checked as in torch (tests/test_custom_functions.py).
+"""
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+from tracegrad.testing import gradcheck, gradgradcheck
+
+pytestmark = pytest.mark.usefixtures("device")
+
+
+@pytest.fixture(params=["untraced", "traced"])
+def run(request):
+    """A decorator that leaves a function as it is, or traces it."""
+    return tg.trace if request.param == "traced" else lambda fn: fn
+
+
+def f64(*values, grad=True):
+    return tg.tensor(np.array(values, dtype=np.float64), requires_grad=grad)
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def in_place(x):
+    a = x * 2.0
+    b = a * a                                    # saved a: torch would raise at backward
+    a.add_(1.0)
+    a.mul_(x)
+    a += x
+    a[0] = x[1] * 3.0
+    a[1:] *= 2.0
+    return a * b
+
+
+def through_views(x):
+    a = x * 1.0
+    v = a.reshape(3, 1).t()
+    v.mul_(2.0)
+    a[1:].add_(x[:2])
+    v[0, 0] = 7.0 * x[2]
+    return a * v.reshape(3)
+
+
+def masked(x):
+    g = x * x
+    g[x < 0] = 0.0
+    return g * x
+
+
+@pytest.mark.parametrize("fn", [in_place, through_views])
+def test_gradients_through_in_place_operations(run, fn):
+    x = f64(0.5, -1.5, 2.0)
+    assert gradcheck(run(fn), x)
+    assert gradgradcheck(run(fn), x)
+
+
+def test_assignment_under_a_mask_of_values(run):
+    x = f64(0.5, -1.5, 2.0)
+    assert gradcheck(run(masked), x)
+    close(run(masked)(x), [0.125, 0.0, 8.0])
+
+
+def test_in_place_results_are_the_tensor_itself(run):
+    def fn(x):
+        a = x * 1.0
+        assert a.add_(1.0) is a
+        assert a.zero_() is a
+        assert a.copy_(x) is a
+        assert a.fill_(3.0) is a
+        a += 1.0
+        return a
+
+    close(run(fn)(f64(1.0)), [4.0])
+
+
+def test_views_share_their_base(run):
+    def fn(x):
+        base = x.clone()
+        row, column, flat = base[0], base[:, 1], base.reshape(-1)
+        row.zero_()
+        flat[3] = 9.0
+        base += 1.0
+        return base, row, column, flat
+
+    x = tg.tensor(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    base, row, column, flat = run(fn)(x)
+    close(base, [[1.0, 1.0], [4.0, 10.0]])
+    close(row, [1.0, 1.0])
+    close(column, [1.0, 10.0])
+    close(flat, [1.0, 1.0, 4.0, 10.0])
+
+
+def test_a_view_of_an_outside_tensor_written_in_a_trace():
+    base = tg.tensor(np.zeros((2, 2)))
+    view = base[1]
+
+    @tg.trace
+    def write(k):
+        view.add_(k)
+        base[0, 0] = 5.0
+
+    for _ in range(3):
+        write(1.0)
+    close(base, [[5.0, 0.0], [3.0, 3.0]])
+    close(view, [3.0, 3.0])
+
+
+def test_clone_and_computed_results_do_not_share(run):
+    def fn(x):
+        a = x * 1.0
+        b, c = a.clone(), a + 0.0
+        a.zero_()
+        return b, c
+
+    b, c = run(fn)(f64(1.0, 2.0))
+    close(b, [1.0, 2.0])
+    close(c, [1.0, 2.0])
+
+
+def test_expanded_tensors_cannot_be_written():
+    a = f64(1.0, grad=False).expand(3)
+    with pytest.raises(ArgumentError, match=r"several elements of an expanded tensor .* clone\(\) it first"):
+        a.add_(1.0)
+
+
+def test_in_place_cannot_change_shape_or_category():
+    a = f64(1.0, 2.0, grad=False)
+    with pytest.raises(ShapeError, match=r"add_: the result has shape \(3, 2\), the tensor \(2,\)"):
+        a.add_(tg.zeros(3, 2, dtype=tg.float64))
+    with pytest.raises(DTypeError, match="the result is float64, the tensor int64"):
+        tg.tensor([1, 2]).add_(f64(1.0, 2.0, grad=False))
+
+
+@pytest.mark.parametrize("change", [
+    lambda w: w.add_(1.0), lambda w: w.zero_(), lambda w: w.__setitem__(0, 1.0), lambda w: w[0].mul_(2.0), lambda w: w.reshape(-1).add_(1.0),
+], ids=["add_", "zero_", "setitem", "view", "reshape"])
+def test_a_leaf_modified_in_place_outside_no_grad_is_an_error(run, change):
+    w = f64(1.0, 2.0)
+    with pytest.raises(AutogradError, match="a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad"):
+        run(lambda w: change(w))(w)
+    close(w, [1.0, 2.0])
+    assert w._version == 0
+
+
+def test_no_grad_updates_of_leaves(run):
+    w = f64(1.0, 2.0)
+    kept = w
+
+    @run
+    def step():
+        loss = (w * w).sum()
+        loss.backward()
+        with tg.no_grad():
+            w.sub_(0.25 * w.grad)
+            w[0] *= 2.0
+        w.grad.zero_()
+        return loss
+
+    value = np.array([1.0, 2.0])
+    for k in range(4):
+        assert step().item() == pytest.approx(float((value ** 2).sum()))
+        value = value * 0.5 * np.array([2.0, 1.0])
+        close(w, value)
+        close(w.grad, [0.0, 0.0])
+        assert w._version > k
+    assert w.is_leaf
+    assert w.requires_grad
+    assert kept is w
+
+
+def test_grad_set_to_none(run):
+    w = f64(3.0)
+
+    @run
+    def step():
+        w.grad = None
+        (w * w).sum().backward()
+
+    for _ in range(3):
+        step()
+        close(w.grad, [6.0])
+    w.grad = None
+    assert w.grad is None
+
+
+def test_a_grad_that_does_not_fit_is_an_error():
+    w = f64(1.0, 2.0)
+    with pytest.raises(ShapeError, match="does not fit"):
+        w.grad = f64(1.0, grad=False)
+    with pytest.raises(DTypeError, match="expected a Tensor or None"):
+        w.grad = 1.0
+
+
+def test_data_and_detach_share_the_memory(run):
+    w = f64(1.0, 2.0)
+
+    @run
+    def step():
+        w.data -= 0.5
+        w.detach()[0] = 7.0
+        w.data.mul_(2.0)
+
+    step()
+    close(w, [14.0, 3.0])
+    assert w.is_leaf
+    assert w.requires_grad
+
+
+def test_gradients_of_a_step_that_began_before_an_update():
+    w = f64(2.0)
+    y = w * w
+    with tg.no_grad():
+        w.fill_(100.0)
+    y.sum().backward()
+    close(w.grad, [4.0])                         # of the values that were used
+
+
+def test_a_history_is_not_overwritten_under_no_grad():
+    y = f64(2.0) * 3.0
+    with tg.no_grad(), pytest.raises(AutogradError, match=r"inside no_grad, a tensor with a derivative history .* detach\(\) it first"):
+        y.zero_()
+
+
+def test_a_tensor_without_grad_gains_a_history_by_a_write(run):
+    def fn(x):
+        buffer = tg.zeros(3, dtype=tg.float64)
+        buffer[1:] = x * x
+        return buffer.sum()
+
+    assert gradcheck(run(fn), f64(1.0, 2.0))
+    assert gradgradcheck(run(fn), f64(1.0, 2.0))
+
+
+def test_version_counters():
+    a = f64(1.0, 2.0, grad=False)
+    v, d = a[0], a.detach()
+    assert (a._version, v._version, d._version) == (0, 0, 0)
+    a.add_(1.0)
+    v.mul_(2.0)
+    d.zero_()
+    assert a._version == v._version == d._version == 3
+    assert (a + 1)._version == 0
+    step = tg.trace(lambda t: t.add_(1.0))
+    step(a)
+    step(a)
+    assert a._version == 5
+
+
+def test_a_failed_trace_changes_nothing():
+    a = f64(1.0, grad=False)
+
+    @tg.trace
+    def fails(a):
+        a.add_(1.0)
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        fails(a)
+    close(a, [1.0])
+    assert a._version == 0
