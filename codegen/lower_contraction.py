@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from tracegrad.codegen.expressions import Evaluator, Value
 from tracegrad.codegen.gemm import Matrix, Store, gemm
 from tracegrad.codegen.index import Index, variable
@@ -16,7 +18,8 @@ from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering, traffic
 from tracegrad.codegen.opencl import Block, Writer, line_comment, register_type, with_comment
 from tracegrad.codegen.schedule import Group
-from tracegrad.codegen.vectors import Emit
+from tracegrad.codegen.vectors import Emit, ctype
+from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
 
@@ -43,6 +46,11 @@ class Callback:
 
     def params(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         return tuple(d for d, _ in self.writer.params.values()), tuple(self.writer.params)
+
+
+def computed_in(dtype: DType) -> DType:
+    """The dtype of sums of products: float16 is storage only."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 def position(text: str, size: int) -> Index:
@@ -77,7 +85,7 @@ def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple
     index = call.ev.indices[-1] if call.ev.indices else None
     plain = len(names) == 1 and len(call.ev.indices) == 1 and all(
         isinstance(t, tuple) and "inside" not in t[0] for t in call.writer.blocks[0].items) and len(call.writer.blocks[0].items) == 1
-    if plain and index is not None and index.constant == 0 and refs[0].dtype == node.dtype:
+    if plain and index is not None and index.constant == 0 and refs[0].dtype == node.dtype == computed_in(node.dtype):
         found = [index.stride(v) if n > 1 else 0 for v, n in (("b", batch), ("i", rows), ("j", cols))]
         if None not in found and index == b * (found[0] or 0) + i * (found[1] or 0) + j * (found[2] or 0):
             strided = (names[0][1], *[f or 0 for f in found])
@@ -96,9 +104,11 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
         at = position(j, n)
         call.begin(next(iter(at.names), "") if width > 1 else "", width)
         flat = (position(b, batch) * m + position(i, m)) * n + at
+        type_ = register_type(product.dtype, context.target, width)
+        if type_ != ctype(computed_in(product.dtype), width):
+            value = f"convert_{type_}({value})"
         kind = Value(value, product.dtype, width)
         if not value.isidentifier() and (len(stored) > 1 or stored[0] is not product):
-            type_ = register_type(product.dtype, context.target, width)
             kind = Value(call.writer.declare(type_, call.writer.base(product), value, product), product.dtype, width)
         call.ev.given = lambda node, _: kind if node is product else None
         values = [call.ev.value(sink, flat) for sink in stored]
@@ -120,13 +130,13 @@ def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     a, call_a = operand(x, group, context, used)
     b, call_b = operand(y, group, context, used)
     store, call_c = epilogue(product, group, context, used)
-    entry = context.entry(group)
+    entry, dtype = context.entry(group), computed_in(product.dtype)
     batch, (m, k), n = prod(product.shape[:-2]), x.shape[-2:], y.shape[-1]
-    kernels = gemm(entry, batch, m, n, k, product.dtype, a, b, store, context.target, product)
+    kernels = gemm(entry, batch, m, n, k, dtype, a, b, store, context.target, product)
     helpers = frozenset(call_a.writer.helpers | call_b.writer.helpers | call_c.writer.helpers)
     for call in (call_a, call_b, call_c):
         context.macros |= call.writer.macros
-    context.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
+    context.dtypes |= {dtype, *(n.dtype for n in (*group.reads, *group.sinks))}
     work, moved = 2 * product.aval.size * x.shape[-1] + flops(group), traffic(group)
     return [Kernel(k.entry, k.text, k.refs, k.global_size, k.local_size, k.flops or work, k.bytes or moved, group.note, k.helpers | helpers)
             for k in kernels]

@@ -10,15 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tracegrad.codegen.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from tracegrad.codegen.convolution import Array, Store, Window
 from tracegrad.codegen.expressions import Value
 from tracegrad.codegen.index import ravel, variable
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering
-from tracegrad.codegen.lower_contraction import Callback, position
+from tracegrad.codegen.lower_contraction import Callback, computed_in, position
 from tracegrad.codegen.opencl import register_type
 from tracegrad.codegen.schedule import Group
 from tracegrad.codegen.vectors import Emit, ctype, is_reserved
@@ -33,7 +31,7 @@ def lower_conv(group: Group, context: Context) -> list[Kernel]:
     result = group.anchor
     assert result is not None
     used: set[str] = set()
-    dtype = np.dtype(np.float32) if result.dtype == np.float16 else result.dtype
+    dtype = computed_in(result.dtype)
     calls = [_callback(group, context, used) for _ in range(3)]
     first, second = (_operand(node, call, dtype) for node, call in zip(result.operands, calls, strict=False))
     store = _epilogue(result, group, context, calls[2], dtype)

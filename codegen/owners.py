@@ -21,12 +21,12 @@ from tracegrad.codegen.schedule import Group
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
-
 # What the loops of these kernels call their own variables: no value may be called so.
-NAMES = frozenset(
-    "row column result chunk run part k i j before keys order place length first last start middle stop done low high probe mine other left right to "
-    "from_right at key row_part row_first row_last column_part column_first column_last result_part result_first result_last".split()
-)
+NAMES = frozenset((
+    "row", "column", "result", "chunk", "run", "part", "k", "i", "j", "before", "keys", "order", "place", "length", "first", "last",
+    "start", "middle", "stop", "done", "low", "high", "probe", "mine", "other", "left", "right", "to", "from_right", "at", "key",
+    *(f"{name}_{end}" for name in ("row", "column", "result") for end in ("part", "first", "last")),
+))
 
 
 def parts(context: Context) -> int:

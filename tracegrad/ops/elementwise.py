@@ -235,14 +235,14 @@ class BitwiseNot(Elementwise):
 
 
 class ShiftLeft(Elementwise):
-    """a << b."""
+    """a << b, for b below the number of bits; what more gives is the device's choice."""
     name, nin, kinds, differentiable, domain = "shift_left", 2, "iu", False, (0, 5)
     def numpy(self, a, b): return np.left_shift(a, b)
     def opencl(self, a, b): return f"({a} << {b})"
 
 
 class ShiftRight(Elementwise):
-    """a >> b (arithmetic on signed integers)."""
+    """a >> b (arithmetic on signed integers), for b below the number of bits; what more gives is the device's choice."""
     name, nin, kinds, differentiable, domain = "shift_right", 2, "iu", False, (0, 5)
     def numpy(self, a, b): return np.right_shift(a, b)
     def opencl(self, a, b): return f"({a} >> {b})"
