@@ -12,7 +12,7 @@ from typing import Any
 from tracegrad.codegen.expressions import Evaluator, Storage
 from tracegrad.codegen.kernel import Kernel, RuntimeScalar
 from tracegrad.codegen.opencl import Namer, Writer
-from tracegrad.codegen.schedule import Group, Schedule, cost
+from tracegrad.codegen.schedule import Group, Schedule
 from tracegrad.codegen.vectors import index_type
 from tracegrad.errors import UnsupportedError
 from tracegrad.ir import Node
@@ -93,9 +93,8 @@ def traffic(group: Group) -> int:
 
 
 def flops(group: Group) -> int:
-    """Arithmetic of a group, roughly."""
-    per_element = sum(max(1, cost(s)) for s in group.sinks)
-    return group.size * max(per_element, group.statements)
+    """Arithmetic of a group, roughly: what each sink costs an element, over the elements it is computed for."""
+    return group.work
 
 
 Lowering = Callable[[Group, Context], list[Kernel | HostStep]]

@@ -96,15 +96,19 @@ def vector_width(group: Group, context: Context) -> int:
 def shape_of(group: Group, context: Context) -> Shape:
     """How the domain of a group is cut into loops and work-items."""
     cores, width = context.target.cores, vector_width(group, context)
+    plain = {1, group.cols or 1, group.size}
+    simple = not group.positional and all(relations <= plain for relations in group.reads.values())
     if group.cols is not None:
         cols, rows = group.cols, group.size // group.cols
-        points = [k for k in breakpoints(probe(group, context, rows, cols), "col", cols) if k >= 2 * width]
+        found = [] if simple else breakpoints(probe(group, context, rows, cols), "col", cols)
+        points = [k for k in found if k >= 2 * width]
         if group.length is not None:
             return Shape(rows, (cols,), width, 1, group.length)
         inner = points[0] if points else cols
         block = max(1, min(ITEM // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    points = [k for k in breakpoints(probe(group, context, 1, group.size), "col", group.size) if k >= 2 * width]
+    found = [] if simple else breakpoints(probe(group, context, 1, group.size), "col", group.size)
+    points = [k for k in found if k >= 2 * width]
     cols = points[0] if points else group.size
     rows = group.size // cols
     share = min(max(ITEM, -(-group.size // (16 * cores))), 1 << 16)

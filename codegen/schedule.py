@@ -33,8 +33,8 @@ _OTHER = frozenset((OTHER,))
 # What one element costs, in flops, where it is not 1.
 COSTS = {
     "copy": 0, "detach": 0, "variable": 0, "cast": 1, "div": 4, "sqrt": 4, "rsqrt": 5, "exp": 12, "exp2": 12, "expm1": 20, "log": 14,
-    "log2": 14, "log10": 14, "log1p": 20, "sin": 25, "cos": 25, "tan": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40, "sinh": 30, "cosh": 30,
-    "tanh": 20, "erf": 25, "pow": 60, "remainder": 8, "fmod": 8, "floor_divide": 8,
+    "log2": 14, "log10": 14, "log1p": 20, "sin": 25, "cos": 25, "tan": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40, "sinh": 30,
+    "cosh": 30, "tanh": 20, "erf": 25, "pow": 60, "remainder": 8, "fmod": 8, "floor_divide": 8,
 }
 
 
@@ -60,6 +60,8 @@ class Group:
     statements: int = 0
     ancestors: int = 0                                       # bit n: depends on group number n
     users: dict[int, Group] = field(default_factory=dict)    # groups that read from it
+    work: int = 0                                            # its arithmetic, roughly, in operations
+    positional: bool = False                                 # something in it depends on the index by more than the flat position
     note: str = ""
 
 
@@ -130,6 +132,7 @@ class Scheduler:
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
         self.candidates: set[Node] = set()
+        self.positional: set[Node] = set()        # nodes computed with index arithmetic, unless something stored is in between
 
     # -- kinds of nodes
 
@@ -210,6 +213,8 @@ class Scheduler:
     def inline_deps(self, node: Node) -> tuple[Deps, int]:
         size, flops = node.aval.size, cost(node)
         out: Deps = {}
+        if node.fn.family == "index" or any(o in self.positional for o in node.operands):
+            self.positional.add(node)
         for o in dict.fromkeys(node.operands):
             if o.aval.size == 0:
                 continue
@@ -219,6 +224,8 @@ class Scheduler:
                 how = relation(o, node.shape, size)
             else:
                 how = SAME if node.fn.name == "reshape" else OTHER
+            if how == OTHER:
+                self.positional.add(node)
             for dep, relations in deps.items():
                 found = compose(how, relations)
                 out[dep] = out[dep] | found if dep in out else found
@@ -353,7 +360,9 @@ class Scheduler:
             place = place or "row"
             group.cols = node.operands[0].shape[-1]
         group.place[node] = place or "full"
+        group.positional |= node in self.positional or (place in ("row", "partial") and any(o in self.positional for o in node.operands))
         group.sinks.append(node)
+        group.work += self.costs.get(node, 1) * (node.aval.size if self.is_inline(node) else group.size)
         group.statements += max(1, self.costs.get(node, 0) // 4)
         for dep, relations in self.deps[node].items():
             group.reads[dep] = group.reads.get(dep, frozenset()) | relations
@@ -446,7 +455,33 @@ class Scheduler:
                     if self.group_of.get(dep) is not group:
                         group.reads[dep] = group.reads.get(dep, frozenset()) | relations
             groups.append(group)
+        for group in groups:
+            group.note = self.reason(group, groups)
         return Schedule(in_order(groups, self.group_of, self.stored), self.group_of, self.stored, self.deps, self.costs)
+
+
+    def reason(self, group: Group, groups: list[Group]) -> str:
+        """Why this kernel does not go on, for `explain()`."""
+        found: list[str] = []
+        for sink in group.stored:
+            if sink.fn.family == "partial":
+                found.append(f"the {sink.attrs['op'].name} over its chunks is finished by the next kernel, when all are done")
+                continue
+            for user in (g for g in group.users.values() if sink in g.reads):
+                name = sink.fn.name
+                if user.anchor is not None:
+                    found.append(f"{name} is an operand of {user.anchor.fn.name}")
+                elif group.place[sink] == "row" and (group.cols or 0) * user.size != group.size:
+                    found.append(f"{name} is needed by a kernel over another shape")
+                elif OTHER in user.reads[sink]:
+                    found.append(f"{name} is read at other positions (transposed, sliced, broadcast or by another row)")
+                elif user.size != group.size:
+                    found.append(f"{name} is needed by a kernel over another shape")
+                elif group.statements + user.statements > MAX_STATEMENTS:
+                    found.append("the kernel is as long as a driver compiles well")
+                else:
+                    found.append(f"the user of {name} also waits for other kernels")
+        return "; ".join(dict.fromkeys(found)) or "its results are results of the program"
 
 
 def in_order(groups: list[Group], group_of: dict[Node, Group], stored: set[Node]) -> list[Group]:
