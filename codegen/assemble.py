@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,11 @@ def assemble(
     table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
     return Plan(source(kernels, context), tuple(final), table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
-                scalar_program=program)
+                scalar_program=program + tuple((partial(_given, value), ()) for value in context.constants))
+
+
+def _given(value: Any) -> Any:
+    return value
 
 
 def source(kernels: Sequence[Kernel], context: Context) -> str:

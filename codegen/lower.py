@@ -32,6 +32,14 @@ class Context:
         self.macros: set[str] = set()
         self.dtypes: set[Any] = set()
         self.entries: dict[str, int] = {}
+        self.called: set[Any] = set()                # calls with several results that were lowered already
+        self.user_kernels: dict[str, Any] = {}       # entry -> the user's kernel that bears it
+        self.constants: list[Any] = []               # values of by-value arguments that are known now
+
+    def constant(self, value: Any, dtype: Any) -> RuntimeScalar:
+        """A by-value argument with a value that is known now: a run-time scalar that always gets it."""
+        self.constants.append(value)
+        return RuntimeScalar(len(self.scalars) + len(self.constants) - 1, dtype)
 
     def entry(self, group: Group) -> str:
         """A fresh kernel name, after the value it computes."""

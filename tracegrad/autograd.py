@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import autodiff
+from tracegrad.custom import Context as FunctionCtx
+from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, ShapeError
 from tracegrad.function import REGISTRY, CustomCall, bind, unique
 from tracegrad.ir import Node, topological
 from tracegrad.tensor import Tensor, drop_history, flush, leaves, no_grad, state
 
+__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "grad", "register_hook", "retain_grad"]
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 
 
@@ -65,7 +68,8 @@ def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], 
     found = _differentiate(nodes, sources, cotangents, create_graph)
     for i, g in enumerate(found):
         if g is None and not allow_unused:
-            raise AutogradError(f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get None for it")
+            raise AutogradError(f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get "
+                                "None for it")
     result = tuple(None if g is None else Tensor(g, roots[0]._device, state.trace) for g in found)
     keep = create_graph if retain_graph is None else retain_graph
     if not keep and state.trace is None:
@@ -232,6 +236,6 @@ def _backward_method(self: Tensor, gradient: Any = None, retain_graph: bool | No
     backward(self, gradient, retain_graph, create_graph)
 
 
-for _name, _value in {"backward": _backward_method, "register_hook": register_hook, "retain_grad": retain_grad, "grad_fn": property(_grad_fn),
-                      "retains_grad": property(_retains_grad)}.items():
+for _name, _value in {"backward": _backward_method, "register_hook": register_hook, "retain_grad": retain_grad,
+                      "grad_fn": property(_grad_fn), "retains_grad": property(_retains_grad)}.items():
     setattr(Tensor, _name, _value)

@@ -65,7 +65,7 @@ class Context:
 
     def __init__(self, function: type[Function], names: list[str], values: list[Any], needs: list[bool]) -> None:
         self._function, self._names, self._arguments = function, names, values
-        self._phase = "forward"
+        self._phase: str = "forward"
         self._saved: list[tuple[str | None, Any]] | None = None
         self._dirty: tuple[Tensor, ...] = ()
         self._constant: tuple[Tensor, ...] = ()
@@ -76,9 +76,9 @@ class Context:
         self._needs = ByName(needs, {n: i for i, n in enumerate(names)}, "needs_input_grad")
 
     def _only_in_forward(self, call: str, once: bool = True) -> None:
-        phase: str = self._phase
-        if phase != "forward":
-            raise AutogradError(f"{self._function.__name__}: ctx.{call} was called outside forward; it records what forward did, so call it there")
+        if self._phase != "forward":
+            raise AutogradError(
+                f"{self._function.__name__}: ctx.{call} was called outside forward; it records what forward did, so call it there")
         if once and call in self._called:
             raise AutogradError(f"{self._function.__name__}: ctx.{call} was called twice; call it once with everything")
         self._called.add(call)
@@ -88,7 +88,7 @@ class Context:
         self._only_in_forward("save_for_backward")
         self._saved = [(None, o) for o in objects] + list(named.items())
 
-    def mark_dirty(self, *tensors: Tensor) -> None:
+    def mark_dirty(self, *tensors: Any) -> None:
         """Tell which arguments forward modified in place; they must be among its outputs."""
         self._only_in_forward("mark_dirty")
         for t in tensors:
@@ -102,7 +102,8 @@ class Context:
         self._only_in_forward("mark_non_differentiable")
         for t in tensors:
             if not isinstance(t, Tensor):
-                raise AutogradError(f"{self._function.__name__}: ctx.mark_non_differentiable takes output tensors, got {type(t).__name__}")
+                raise AutogradError(
+                    f"{self._function.__name__}: ctx.mark_non_differentiable takes output tensors, got {type(t).__name__}")
         self._constant = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -126,8 +127,9 @@ class Context:
             tensor = reference()
             if tensor is not None and tensor._version != version:
                 raise AutogradError(
-                    f"{self._function.__name__}: the saved tensor {saved[k][0] or k!r} ({tensor.dtype}{list(tensor.shape)}) was modified in place "
-                    f"after it was saved (version {version}, now {tensor._version}); save a clone(), or do not modify it before backward")
+                    f"{self._function.__name__}: the saved tensor {saved[k][0] or k!r} ({tensor.dtype}{list(tensor.shape)}) was modified "
+                    f"in place after it was saved (version {version}, now {tensor._version}); save a clone(), or do not modify it before "
+                    "backward")
         values = self._restored if self._restored is not None else [o for _, o in saved]
         return ByName(values, {n: i for i, (n, _) in enumerate(saved) if n is not None}, "saved_variables")
 
@@ -241,13 +243,15 @@ def _untracked(tensor: Tensor) -> Tensor:
     return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, tensor._device, state.trace)
 
 
-def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[Any], raw: Any, needed: bool, given: int, opaque: bool) -> Any:
+def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[Any], raw: Any, needed: bool, given: int,
+            opaque: bool) -> Any:
     """Check what forward did, and turn its raw outputs into outputs of a graph node."""
     several = isinstance(raw, (tuple, list))
     outputs = list(raw) if several else [raw]
     tensors = [o for o in outputs if isinstance(o, Tensor)]
     if not tensors:
-        raise AutogradError(f"{cls.__name__}.forward: returned no tensor (got {type(raw).__name__}); outputs are one tensor or a tuple with tensors")
+        raise AutogradError(
+            f"{cls.__name__}.forward: returned no tensor (got {type(raw).__name__}); outputs are one tensor or a tuple with tensors")
     for t in ctx._dirty:
         if not any(t is o for o in tensors):
             raise AutogradError(f"{cls.__name__}.forward: a tensor marked dirty must be returned as an output")
@@ -337,9 +341,9 @@ class UserCall(CustomCall):
         node = (leaf if original is None or leaf._versions else original)._node()
         if opaque and original is None and not node.needs_grad and node.fn is not _DETACH and dtypes.is_float(node.dtype):
             inputs = [t._node() for t in originals.values()]
-            hidden = bind(OpaqueValue(self.name, node.aval), (node, *inputs), {})
-            hidden.needs_grad = True
-            node = bind(_OUTPUT, (hidden,), {"index": 0, "aval": node.aval})
+            node = opaque_value(node, inputs, f"{self.name}: its second derivative needs the derivative of a tensor that forward saved "
+                                "and computed outside tracegrad (numpy(), item(), host_call); save only arguments and outputs, and return "
+                                "such a value as an output that backward handles")
         self.saved_nodes.append(node)
         return "operand", len(self.saved_nodes) - 1
 
@@ -371,11 +375,11 @@ class UserCall(CustomCall):
         # A copy of the call (a replayed trace's history) has values of its own, which nobody can have modified.
         ctx._restored, ctx._phase = restored, "checked" if self.node is not None and self.node() is y else "backward"
         vars(ctx).update(attributes)
-        state.hidden = False
+        pulling, state.hidden, state.pulling = state.pulling, False, True
         try:
             returned = self.cls.backward(ctx, *(next(grads) if is_tensor else None for is_tensor in self.outputs))
         finally:
-            state.hidden = hidden
+            state.hidden, state.pulling = hidden, pulling
             ctx._restored, ctx._phase = before
             for name, value in attributes.items():
                 if vars(ctx).get(name) is value:
@@ -387,7 +391,8 @@ class UserCall(CustomCall):
             g = found.get(name)
             if not is_tensor:
                 if g is not None:
-                    raise AutogradError(f"{self.name}.backward: returned a gradient for {name!r}, which is not a tensor; return None for it")
+                    raise AutogradError(
+                        f"{self.name}.backward: returned a gradient for {name!r}, which is not a tensor; return None for it")
                 continue
             result.append(self._checked(name, g, next(tensors)))
         return (*(None for _ in range(self.count)), *result, *(None for _ in saved))
@@ -406,13 +411,14 @@ class UserCall(CustomCall):
         if isinstance(returned, dict):
             for name in returned:
                 if name not in names:
-                    raise AutogradError(f"{self.name}.backward: returned a gradient for {name!r}; forward's arguments are {', '.join(names)}")
+                    raise AutogradError(
+                        f"{self.name}.backward: returned a gradient for {name!r}; forward's arguments are {', '.join(names)}")
             return returned
         grads = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         extra = grads[len(names):]
         if len(grads) < self.given or any(g is not None for g in extra):
-            raise AutogradError(f"{self.name}.backward: returned {len(grads)} gradients, expected {len(names)}, one for each of {', '.join(names)} "
-                                "(None where there is none), or a dict by name")
+            raise AutogradError(f"{self.name}.backward: returned {len(grads)} gradients, expected {len(names)}, "
+                                f"one for each of {', '.join(names)} (None where there is none), or a dict by name")
         return dict(zip(names, grads, strict=False))
 
     def _checked(self, name: str, g: Any, primal: Node) -> Node | None:
@@ -422,7 +428,8 @@ class UserCall(CustomCall):
             raise AutogradError(f"{self.name}.backward: the gradient for {name!r} is a {type(g).__name__}, expected a tensor or None")
         node = g._node()
         if not dtypes.is_float(primal.dtype):
-            raise AutogradError(f"{self.name}.backward: returned a gradient for {name!r}, which is {primal.dtype} and has none; return None for it")
+            raise AutogradError(
+                f"{self.name}.backward: returned a gradient for {name!r}, which is {primal.dtype} and has none; return None for it")
         lead = len(node.shape) - len(primal.shape)
         fits = lead >= 0 and all(p in (1, n) for p, n in zip(primal.shape, node.shape[lead:], strict=True))
         if node.shape != primal.shape and not fits and node.aval.size != 1:
@@ -431,15 +438,20 @@ class UserCall(CustomCall):
 
 
 class OpaqueValue(CustomCall):
-    """A value that forward saved and made in a way that cannot be differentiated (NumPy on values): says so when a derivative asks."""
+    """A value made in a way that cannot be differentiated (NumPy on values): says so when a derivative asks."""
 
-    def __init__(self, function: str, aval: Aval) -> None:
-        self.name, self.function, self.output_avals = f"{function}.saved", function, (aval,)  # type: ignore[misc]
+    def __init__(self, aval: Aval, message: str) -> None:
+        self.name, self.message, self.output_avals = "opaque", message, (aval,)  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return self.output_avals
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        raise AutogradError(
-            f"{self.function}: its second derivative needs the derivative of a tensor that forward saved and computed outside tracegrad "
-            "(from numpy() or item()); save only arguments and outputs, and return such a value as an output that backward handles")
+        raise AutogradError(self.message)
+
+
+def opaque_value(node: Node, sources: Sequence[Node], message: str) -> Node:
+    """`node`, which depends on `sources` though the graph does not say how: a derivative through it raises AutogradError(message)."""
+    call = bind(OpaqueValue(node.aval, message), (node, *sources), {})
+    call.needs_grad = True
+    return bind(_OUTPUT, (call,), {"index": 0, "aval": node.aval})

@@ -42,6 +42,7 @@ class _State(threading.local):
     grad: bool = True
     examples: int = 0                    # inside vmap: tensors stand for one example and have no values
     hidden: bool = False                 # inside a custom forward: tensors report no requires_grad
+    pulling: bool = False                # inside a custom backward
     looked: bool = False                 # a custom forward looked at the value of a tensor that has a derivative
     trace: Recording | None = None
 
@@ -549,7 +550,7 @@ def flush(keep_history: bool = True) -> None:
                 fresh.setdefault(tensor._device, []).append(node)
     try:
         for device, nodes in fresh.items():     # new values of leaves by themselves, so that the rest looks alike at every step
-            realize(nodes, device)
+            _realize_possible(nodes, device, None)
         for device, nodes in alive.items():
             _realize_possible(nodes, device, _worth_keeping if keep_history else None)
     except BaseException:

@@ -37,8 +37,8 @@ def gradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], *, eps: fl
     return True
 
 
-def gradgradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], grad_outputs: Sequence[Tensor] | None = None, *, eps: float = 1e-6,
-                  atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True) -> bool:
+def gradgradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], grad_outputs: Sequence[Tensor] | None = None, *,
+                  eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True) -> bool:
     """Whether the second derivatives of `fn` are right: gradcheck of its vjp with random (or the given) cotangents.
 
     Raises GradcheckError as gradcheck does.
@@ -86,8 +86,8 @@ def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float
     base = [a.detach().numpy() if isinstance(a, Tensor) else a for a in arguments]
 
     def values(i: int, flat: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        moved = [tensor(flat.reshape(base[i].shape), device=a.device, requires_grad=True) if k == i else a.detach().requires_grad_(a.requires_grad)
-                 if isinstance(a, Tensor) else a for k, a in enumerate(arguments)]
+        moved = [tensor(flat.reshape(base[i].shape), device=a.device, requires_grad=True) if k == i
+                 else a.detach().requires_grad_(a.requires_grad) if isinstance(a, Tensor) else a for k, a in enumerate(arguments)]
         return [o.detach().numpy() for o in _outputs(fn, moved)]
 
     for k, output in enumerate(outputs):
@@ -99,7 +99,8 @@ def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float
             basis = np.zeros(size)
             basis[j] = 1.0
             again = _outputs(fn, arguments)[k]
-            rows.append(autograd.grad(again, [arguments[i] for i in wanted], tensor(basis.reshape(output.shape), device=output.device), allow_unused=True))
+            cotangent = tensor(basis.reshape(output.shape), device=output.device)
+            rows.append(autograd.grad(again, [arguments[i] for i in wanted], cotangent, allow_unused=True))
         for position, i in enumerate(wanted):
             n = base[i].size
             analytic = np.zeros((size, n))

@@ -1,0 +1,40 @@
+"""Kernels that users wrote: the groups of `tg.opencl_function`. The source goes into the program as it is, once."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tracegrad.codegen.kernel import Kernel, RuntimeScalar
+from tracegrad.codegen.lower import Context, lowering, traffic
+from tracegrad.codegen.lower_host import siblings
+from tracegrad.codegen.schedule import Group, strip
+
+
+@lowering("opencl_call")
+def lower_opencl(group: Group, context: Context) -> list[Kernel]:
+    """One launch: inputs, outputs, then scalars, in the order of the user's parameters."""
+    anchor = group.anchor
+    assert anchor is not None
+    outputs = siblings(group, context)
+    if outputs is None:
+        return []
+    fn: Any = anchor.fn
+    attrs = anchor.attrs
+    inputs = [strip(o) for o in anchor.operands[:attrs["inputs"]]]
+    runtime = iter(anchor.operands[attrs["inputs"]:])
+    scalars = []
+    for value, dtype in attrs["scalars"]:
+        if value is None:
+            scalars.append(RuntimeScalar(context.scalars[next(runtime)].index, dtype))
+        else:
+            scalars.append(context.constant(value, dtype))
+    known = next((entry for entry, user in context.user_kernels.items() if user is fn), None)
+    entry, text = known or fn.entry, ""
+    if known is None:
+        while entry in context.user_kernels:
+            entry += "_"
+        context.user_kernels[entry] = fn
+        text = re.sub(rf"\b{fn.entry}\b", entry, fn.source).rstrip() + "\n"
+    return [Kernel(entry, text, (*inputs, *map(context.ref, outputs), *scalars), attrs["global_size"], attrs["local_size"],
+                   anchor.aval.size, traffic(group), "a kernel of the user's")]
