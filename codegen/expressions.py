@@ -540,12 +540,12 @@ class Evaluator:
         key = ("gathered", known.text)
         block = self.writer.blocks[known.depth]
         if key not in block.memo:
-            type_ = self.writer.index if known.lanes == 1 else f"{self.writer.index}{known.lanes}"
-            count = x.shape[0]
-            zero, top = (f"({type_})(0)", f"({type_})({count - 1})") if known.lanes > 1 else ("0", str(count - 1))
-            source = known.text if known.lanes == 1 else self.convert(known.text, type_)
-            raw = self.writer.declare(type_, "at", f"({type_})({source})" if known.lanes == 1 else source, node, known.depth)
-            expression = f"{raw} < 0 ? {zero} : {raw} > {count - 1} ? {top} : {raw}"
+            lanes, top = known.lanes, x.shape[0] - 1                     # clamped first, made an index then: it may not fit one
+            type_ = self.writer.index + (str(lanes) if lanes > 1 else "")
+            wide = register_type(index.dtype, self.writer.target, lanes) if lanes > 1 else ""
+            low, high = (f"({wide})(0)", f"({wide})({top})") if lanes > 1 else ("0", str(top))
+            clamped = f"{known.text} < {low} ? {low} : {known.text} > {high} ? {high} : {known.text}"
+            expression = clamped if wide == type_ else self.convert(f"({clamped})", type_) if lanes > 1 else f"({type_})({clamped})"
             block.memo[key] = self.writer.declare(type_, "at", expression, node, known.depth)
             block.names |= {block.memo[key]}
             if known.lanes > 1:

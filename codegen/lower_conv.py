@@ -62,6 +62,8 @@ def _callback(group: Group, context: Context, used: set[str]) -> Callback:
 
 def _operand(node: Node, call: Callback, dtype: DType) -> Array:
     """`node`, of four dimensions, as the generators read it."""
+    if not node.aval.size:                                  # nothing is added up
+        return Array(lambda emit, *at: "0", (), ())
 
     def load(emit: Emit, *at: str) -> str:
         call.begin()

@@ -76,7 +76,7 @@ class ScatterAdd(Primitive):
 
     def numpy(self, base, index, src):
         out = np.array(base)
-        np.add.at(out, np.clip(index, 0, max(0, len(out) - 1)).reshape(-1), src.reshape(-1, *out.shape[1:]))
+        np.add.at(out, np.clip(index, 0, max(0, len(out) - 1)).reshape(-1), src.reshape(index.size, *out.shape[1:]))
         return out
 
     def vjp(self, ct, y, base, index, src): return ct, None, take_rows(ct, index)
@@ -96,7 +96,7 @@ class ScatterSet(Primitive):
         flat = np.clip(index, 0, max(0, len(out) - 1)).reshape(-1)
         last = {int(row): k for k, row in enumerate(flat)}
         rows = np.fromiter(last.keys(), np.int64, len(last))
-        out[rows] = src.reshape(-1, *out.shape[1:])[np.fromiter(last.values(), np.int64, len(last))]
+        out[rows] = src.reshape(index.size, *out.shape[1:])[np.fromiter(last.values(), np.int64, len(last))]
         return out
 
     def vjp(self, ct, y, base, index, src):
