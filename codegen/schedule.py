@@ -25,6 +25,7 @@ from tracegrad.plan import Target
 SAME, OTHER = 1, 0
 MAX_STATEMENTS = 240       # of one kernel: longer ones take drivers too long to compile
 MAX_READS = 32             # buffers one kernel reads
+MAX_AGAIN = 12             # flops an element that a reader may repeat because it reads a value at several places (a stencil)
 FLOPS_PER_BYTE = 6         # what arithmetic costs beside memory traffic
 Deps = dict[Node, frozenset[int]]
 _SAME = frozenset((SAME,))
@@ -129,6 +130,7 @@ class Scheduler:
         self.group_of: dict[Node, Group] = {}
         self.deps: dict[Node, Deps] = {}          # of inlined nodes and of sinks: what they read, and how
         self.costs: dict[Node, int] = {}
+        self.times: dict[Node, dict[Node, int]] = {}      # at how many places one element of a node reads each of its deps
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
         self.candidates: set[Node] = set()
@@ -213,6 +215,7 @@ class Scheduler:
     def inline_deps(self, node: Node) -> tuple[Deps, int]:
         size, flops = node.aval.size, cost(node)
         out: Deps = {}
+        times: dict[Node, int] = {}
         if node.fn.family == "index" or any(o in self.positional for o in node.operands):
             self.positional.add(node)
         for o in dict.fromkeys(node.operands):
@@ -228,7 +231,12 @@ class Scheduler:
                 self.positional.add(node)
             for dep, relations in deps.items():
                 found = compose(how, relations)
+                again = 1 if o in self.group_of else self.times.get(o, {}).get(dep, 1)
+                if dep in out:
+                    again = again + times[dep] if found != out[dep] or OTHER in found else max(again, times[dep])
+                times[dep] = again
                 out[dep] = out[dep] | found if dep in out else found
+        self.times[node] = times
         return out, flops
 
     def sink_deps(self, node: Node) -> tuple[Deps, int]:
@@ -390,17 +398,26 @@ class Scheduler:
             for dep in group.reads:
                 readers.setdefault(dep, set()).add(group)
         order = [n for n in self.graph if n in self.group_of]
+        places: dict[Node, int] = {}              # at how many places a reader's element would compute the node, were it not stored
         for node in reversed(order):
             own = self.group_of[node]
             outside = {g for g in readers.get(node, ()) if g is not own}
             if node in self.forced:
                 self.stored.add(node)
             elif outside:
-                if not self.is_inline(node) or not self.cheaper_again(node, own, outside):
+                longer = max(1, self.costs.get(node, 0) // 4)
+                if not self.is_inline(node) or self.costs.get(node, 0) * (places.get(node, 1) - 1) > MAX_AGAIN or (
+                    not self.cheaper_again(node, own, outside) or any(g.statements + longer > MAX_STATEMENTS * 5 // 4 for g in outside)
+                ):
                     self.stored.add(node)
                 else:
+                    for g in outside:
+                        g.statements += longer
                     for dep in self.deps[node]:
                         readers.setdefault(dep, set()).update(outside)
+            for dep in self.deps[node]:
+                found = self.times.get(node, {}).get(dep, 1) * (1 if node in self.stored else places.get(node, 1))
+                places[dep] = max(places.get(dep, 1), found)
 
     def cheaper_again(self, node: Node, own: Group, readers: set[Group]) -> bool:
         """Whether the readers of an inlined sink had better compute it again than load it."""

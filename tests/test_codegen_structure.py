@@ -248,3 +248,17 @@ def test_long_programs_compile_in_linear_time(n: int) -> None:
     plan = plan_of([x, w], [y])
     assert time.perf_counter() - start < n * 4e-3
     assert all(text.count("\n") < 1500 for text in plan.source.split("__kernel"))
+
+
+def test_repeated_stencils_do_not_compound() -> None:
+    """Each step of a stencil reads the one before at several places: fusing them all would multiply the work with every step."""
+    x = leaf(64, 64)
+    u: Any = x
+    for _ in range(20):
+        p = op("pad", u, low=(1, 1), high=(1, 1), interior=(0, 0), value=0.0)
+        up = op("slice", p, start=(2, 1), stop=(66, 65), step=(1, 1))
+        down = op("slice", p, start=(0, 1), stop=(64, 65), step=(1, 1))
+        u = u + (up + down - u * 2.0) * 0.2
+    plan = plan_of([x], [u])
+    assert 10 <= len(plan.launches) <= 20
+    assert len(plan.source) < 60_000
