@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, TraceError
 from tracegrad.testing import gradcheck, gradgradcheck
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -237,6 +237,31 @@ def test_a_tensor_without_grad_gains_a_history_by_a_write(run):
 
     assert gradcheck(run(fn), f64(1.0, 2.0))
     assert gradgradcheck(run(fn), f64(1.0, 2.0))
+
+
+def test_a_history_that_a_trace_would_lose_is_an_error():
+    w, total = f64(2.0), f64(0.0, grad=False)
+
+    @tg.trace
+    def grows():
+        total.add_(w * w)
+
+    with pytest.raises(TraceError, match=r"test_mutation.py:\d+: a float64\[1\] tensor from outside was modified in place by a value that"):
+        grows()
+
+    @tg.trace
+    def step():
+        w.grad = None
+        loss = w * w
+        loss.backward()
+        with tg.no_grad():
+            total.add_(w)
+        total.add_((w * w).detach())
+        total.add_(loss)
+
+    step()
+    step()
+    close(total, [20.0])
 
 
 def test_version_counters():

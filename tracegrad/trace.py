@@ -22,7 +22,7 @@ from tracegrad.dtypes import float64, int64
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
 from tracegrad.guards import Reach, tensor_names
-from tracegrad.ir import Aval, Graph, Node, located, user_location
+from tracegrad.ir import Aval, Graph, Node, located, topological, user_location
 from tracegrad.report import Kernels, explain, python_source
 from tracegrad.tensor import Tensor, become_leaf, flush, from_array, state
 
@@ -145,6 +145,8 @@ class Replay:
                 raise TraceError(f"{recording.name}: returns a tensor of another trace")
         self.returned = [self._outside(x) if isinstance(x, Tensor) else None for x in leaves_out]
         results = [_node_in(recording, x) for x in leaves_out if isinstance(x, Tensor)]
+        for t, node in recording.nodes.values():
+            _check_effect(recording, t, node)
         self.effects = [t for t, node in recording.nodes.values()]
         self.grad_effects = [(t, g) for t, g in recording.grads.values() if g is None or _changed(recording, t, g)]
         effect_nodes = [node for _, node in recording.nodes.values()]
@@ -297,6 +299,17 @@ class Replay:
         raw = [data(n.aval, v) for n, v in zip(self.result_nodes, values, strict=True)]
         call = TracedCall(self, known)
         return bind(call, (*raw, *sources), {})
+
+
+def _check_effect(recording: Recording, tensor: Tensor, node: Node) -> None:
+    """A tensor from outside gets its new value at a replay, but no history: one that it would have had elsewhere is an error."""
+    if node.needs_grad and node.fn is not _VARIABLE:
+        history = topological([node], lambda n: not n.needs_grad)
+        if not any(n in recording.freed for n in history):
+            raise TraceError(
+                f"{recording.name} at {node.loc}: a {tensor.dtype}{list(tensor.shape)} tensor from outside was modified in place by a value "
+                "that requires grad, and its derivative would be lost at the end of the call; return the new value, detach() it, or do it "
+                "inside `with tg.no_grad():`")
 
 
 class TracedCall(CustomCall):
