@@ -230,7 +230,7 @@ def test_elementwise_derivatives_as_expressions(device):
     assert gradcheck(by_result, (x, k))
     assert gradcheck(tg.trace(lambda x, k: by_result(smooth(x), k).sum(0)), (x, k))
     (g,) = tg.autograd.grad(smooth(x).sum(), x, create_graph=True)
-    with pytest.raises(AutogradError, match="d_elementwise: no derivative with respect to 'x' was given"):
+    with pytest.raises(AutogradError, match="d_expression: no derivative with respect to 'x' was given"):
         g.sum().backward()
 
 
@@ -269,7 +269,7 @@ def test_elementwise_mistakes():
         tg.elementwise("x * a", derivatives={"x": "b"})
     plain = tg.elementwise("x * a", derivatives={"x": "a"}, numpy=lambda x, a: x * a)
     a = f64(1.0)
-    with pytest.raises(AutogradError, match=r"elementwise: no derivative with respect to 'a' was given; pass derivatives={'a': ...}"):
+    with pytest.raises(AutogradError, match=r"expression: no derivative with respect to 'a' was given; pass derivatives={'a': ...}"):
         plain(f64(2.0, grad=False), a).backward()
 
 
@@ -337,6 +337,8 @@ def test_a_traced_number_is_a_run_time_value():
     for k in (0.5, 2.0, -1.0):
         close(fn(tg.tensor(x), tg.tensor(w), k), k * (x @ w))
     assert len(fn.compilations) == 1
+    if fn.plan is not None:
+        assert [s.entry for s in fn.plan.launches] == ["weigh"]
 
 
 def test_a_whole_step_with_users_kernels():
@@ -402,3 +404,10 @@ def test_kernel_mistakes(device):
     error, message = (UnsupportedError, "numpy= function") if device.kind == "numpy" else (BuildError, "cube")
     with pytest.raises(error, match=message):
         broken(x).detach().numpy()
+    failing = broken(x.detach())
+    close(x * 2.0, [2.0])                                      # what failed does not stand in the way of others
+    bad = tg.opencl_function(source=CUBE, entry="cube", numpy=lambda x: x ** 3, backward=lambda g, x: broken(g))
+    with pytest.raises(error, match=message):
+        bad(x).backward()
+    with pytest.raises(error, match=message):
+        failing.numpy()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import autodiff
+from tracegrad.compile import realize
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, ShapeError
@@ -42,6 +43,7 @@ def backward(tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retai
     keep = create_graph if retain_graph is None else retain_graph
     if state.trace is None:
         flush(keep_history=keep)
+        _computed([t for n in [*variables, *retained] for t in [leaves.get(n.attrs["uid"]) if n.fn is _VARIABLE else None, *_retaining(n)]])
     if not keep:
         if state.trace is None:
             drop_history(order)
@@ -74,8 +76,19 @@ def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], 
     keep = create_graph if retain_graph is None else retain_graph
     if not keep and state.trace is None:
         flush(keep_history=False)
+        _computed_values([t for t in result if t is not None])
         drop_history(order)
     return result
+
+
+def _computed(tensors: Sequence[Tensor | None]) -> None:
+    """Raise now what kept a gradient from being computed, before its history is freed."""
+    _computed_values([t._grad for t in tensors if t is not None and t._grad is not None])
+
+
+def _computed_values(tensors: Sequence[Tensor]) -> None:
+    for t in tensors:
+        realize([t._node()], t._device)
 
 
 def _boundary(node: Node) -> bool:

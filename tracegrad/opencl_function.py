@@ -67,7 +67,7 @@ def _atom(text: str) -> str:
 
 @public(method=False)
 def elementwise(expression: str, *, args: Sequence[str] | None = None, derivative: Any = None, derivatives: Mapping[str, Any] | None = None,
-                name: str = "elementwise", numpy: Callable[..., Any] | None = None, result: str = "same") -> UserElementwise:
+                name: str = "expression", numpy: Callable[..., Any] | None = None, result: str = "same") -> UserElementwise:
     """A differentiable operation from an OpenCL C expression of scalars, applied to broadcast tensors; it fuses like any other.
 
     args: the expression's variables, in the order of the call (default: in the order they appear). derivatives: by variable, what to

@@ -23,7 +23,7 @@ from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, TraceError
+from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, TracegradError, TraceError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data
 from tracegrad.ir import Aval, Node, forget_operands, user_location
 from tracegrad.operators import PUBLIC, Operators
@@ -559,12 +559,12 @@ def flush(keep_history: bool = True) -> None:
 
 
 def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None) -> None:
-    """Compute `nodes`, but those that cannot be (their history was freed, or they stand inside a transform): reading such a one says why."""
+    """Compute `nodes`, but those that cannot be (a rejected kernel, a freed history, a transform's inside): reading one says why."""
     try:
         realize(nodes, device, keep)
-    except (AutogradError, TraceError):
+    except TracegradError:
         for node in nodes:
-            with suppress(AutogradError, TraceError):
+            with suppress(TracegradError):
                 realize([node], device, keep)
 
 
