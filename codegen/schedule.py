@@ -192,6 +192,8 @@ class Scheduler:
                     self.force_base(o)
             elif not self.is_inline(node) and node.fn.family not in ("reduction", "partial", "arg_reduction"):
                 for o in node.operands:
+                    if node.fn.family == "opencl_call" and o in self.scalars:
+                        continue                             # passed by value
                     if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
 
