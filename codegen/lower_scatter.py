@@ -14,6 +14,7 @@ from tracegrad.codegen.lower import Context, lowering
 from tracegrad.codegen.owners import Owner, parts
 from tracegrad.codegen.schedule import Group
 
+SKIP = 16           # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
 SHORT = 64          # a part of a row is at least so long (on a CPU: cache lines are not shared)
 
 
@@ -32,8 +33,8 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         first, last = "0", str(rows)
     else:
         low, high = "0", str(rest)
-        small = count * rest < 1 << 12 and base.aval.size < 1 << 15
-        first, last = o.part("row", rows, rows if small and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
+        alone = rest < SKIP or (count * rest < 1 << 12 and base.aval.size < 1 << 15)
+        first, last = o.part("row", rows, rows if alone and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
 
     def copy(row: Index, column: Index) -> None:
         at = row * rest + column

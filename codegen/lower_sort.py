@@ -1,11 +1,13 @@
 """argsort of the last dimension: insertion sort of short runs, then merges that double them. Start at `lower_sort`.
 
-A merge cuts the result of each pair of runs into parts of equal length; a work-item finds by binary search where its part starts
-in either run (the "merge path"), then merges serially. Left runs come first among equals, so the sort is stable.
+On a CPU a work-item first sorts a block that fits its cache, runs and merges. A merge of blocks cuts the result of each pair of them
+into parts of equal length; a work-item finds by binary search where its part starts in either (the "merge path"), then merges
+serially. Left runs come first among equals, so the sort is stable.
 """
 
 from __future__ import annotations
 
+from tracegrad.codegen.index import variable
 from tracegrad.codegen.kernel import Kernel, Temp
 from tracegrad.codegen.lower import Context, lowering
 from tracegrad.codegen.opencl import register_type
@@ -15,7 +17,9 @@ from tracegrad.codegen.vectors import ctype
 from tracegrad.dtypes import int32, int64
 
 RUN = 32            # elements that one work-item sorts by insertion
-PART = {"cpu": 4096, "gpu": 16}         # elements that one work-item merges
+BLOCK = {"cpu": 4096, "gpu": RUN}       # elements that one work-item sorts, runs and their merges
+PART = {"cpu": 4096, "gpu": 16}         # elements of a merge that one work-item does
+Pair = tuple[Temp, Temp]                # keys, and where they came from
 
 
 @lowering("sort")
@@ -26,12 +30,18 @@ def lower_sort(group: Group, context: Context) -> list[Kernel]:
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64
     pairs = [(Temp(f"keys_{side}", node, node.aval.size, dtype), Temp(f"order_{side}", node, node.aval.size, index)) for side in "ab"]
-    kernels = [_runs(group, context, None if n <= RUN else pairs[0])]
-    run, side = RUN, 0
+    run = BLOCK[context.target.kind]
+    side = _passes(min(n, run)) % 2
+    kernels = [_blocks(group, context, run, pairs)]
     while run < n:
         kernels.append(_merge(group, context, run, pairs[side], None if 2 * run >= n else pairs[1 - side]))
         run, side = 2 * run, 1 - side
     return kernels
+
+
+def _passes(n: int) -> int:
+    """How often runs must be merged to sort n elements."""
+    return max(0, (-(-n // RUN) - 1).bit_length())
 
 
 def _precedes(o: Owner, a: str, b: str) -> str:
@@ -42,38 +52,65 @@ def _precedes(o: Owner, a: str, b: str) -> str:
     return f"({plain} || ({nan} != {nan} && {other} == {other}))" if is_float else f"({plain})"
 
 
-def _runs(group: Group, context: Context, into: tuple[Temp, Temp] | None) -> Kernel:
-    """Sorts runs of RUN elements; `into` takes keys and order (None: this is the result)."""
+def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Kernel:
+    """Sorts blocks, one a work-item: into one of `pairs` (see _passes), or, if there is only one block, to the result."""
     o = Owner(group, context)
     node, w, ev = o.node, o.writer, o.ev
     n, x = node.shape[-1], node.operands[0]
-    rows = node.aval.size // n
-    key, length = register_type(x.dtype, w.target), min(RUN, n)
-    run = o.item("run", -(-n // RUN))
-    row = o.item("row", rows)
-    if n % RUN and n > RUN:
-        length_text = w.declare(w.index, "length", f"{n} - {(run * RUN).c()} < {RUN} ? {n} - {(run * RUN).c()} : {RUN}", node)
+    key, short, passes = register_type(x.dtype, w.target), n <= RUN, _passes(min(n, block))
+    first, last = o.part("part", n, block)
+    row = o.item("row", node.aval.size // n)
+    base = (row * n).c()
+    for (keys, order), side in zip(pairs[:0 if short else min(passes, 1) + 1], "ab", strict=False):
+        w.line(f"__global {ctype(keys.dtype)} *key_{side} = {w.buffer(keys, f'keys_{side}', keys.dtype, 'inout')} + {base};", node)
+        w.line(f"__global {ctype(order.dtype)} *from_{side} = {w.buffer(order, f'order_{side}', order.dtype, 'inout')} + {base};", node)
+    w.open(f"for ({w.index} start = {first}; start < {last}; start += {RUN}) {{", ("start",))
+    w.line(f"const {w.index} length = {last} - start < {RUN} ? {last} - start : {RUN};", node)
+    w.line(f"{key} keys[{RUN}];", node)
+    w.line(f"{w.index} order[{RUN}];", node)
+    w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
+    value = ev.value(x, row * n + variable("start", n) + variable("i", min(RUN, n)))
+    w.line(f"{w.index} place = i;", node)
+    w.line(f"for (; place > 0 && {_precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
+           "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", node)
+    w.line(f"keys[place] = {value.text};", node)
+    w.line("order[place] = start + i;", node)
+    w.close()
+    out = context.output(group, node)
+    result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else ""
+    w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
+    if short:
+        w.line(f"{result}[{base} + start + i] = order[i];", node)
     else:
-        length_text = str(length)
-    w.line(f"{key} keys[{length}];", node)
-    w.line(f"{w.index} order[{length}];", node)
-    with o.loop("i", length, "0", length_text) as i:
-        value = ev.value(x, row * n + run * RUN + i)
-        w.line(f"{w.index} place = {i.c()};", node)
-        w.line(f"for (; place > 0 && {_precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
-               "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", node)
-        w.line(f"keys[place] = {value.text};", node)
-        w.line(f"order[place] = {(run * RUN + i).c()};", node)
-    names = _pointers(o, into)
-    with o.loop("j", length, "0", length_text) as j:
-        at = (row * n + run * RUN + j).c()
-        if into:
-            w.line(f"{names[0]}[{at}] = keys[{j.c()}];", node)
-        w.line(f"{names[1]}[{at}] = order[{j.c()}];", node)
+        w.line("key_a[start + i] = keys[i];", node)
+        w.line("from_a[start + i] = order[i];", node)
+    w.close()
+    w.close()
+    if passes:
+        lines = [
+            f"for ({w.index} run = {RUN}; run < {RUN << passes}; run *= 2) {{",
+            f"  for ({w.index} start = {first}; start < {last}; start += 2 * run) {{",
+            f"    const {w.index} middle = min(start + run, {last}), stop = min(start + 2 * run, {last});",
+            f"    {w.index} left = start, right = middle;",
+            f"    for ({w.index} to = start; to < stop; to++) {{",
+            f"      const int from_right = left >= middle || (right < stop && {_precedes(o, 'key_a[right]', 'key_a[left]')});",
+            f"      const {w.index} at = from_right ? right++ : left++;",
+            "      key_b[to] = key_a[at];",
+            "      from_b[to] = from_a[at];",
+            "    }",
+            "  }",
+            f"  __global {ctype(pairs[0][0].dtype)} *key = key_a; key_a = key_b; key_b = key;",
+            f"  __global {ctype(pairs[0][1].dtype)} *order = from_a; from_a = from_b; from_b = order;",
+            "}",
+        ]
+        for line in lines:
+            w.line(line, node)
+    if result and not short:
+        w.line(f"for ({w.index} i = 0; i < {n}; i++) {result}[{base} + i] = from_a[i];", node)
     return o.finish()
 
 
-def _pointers(o: Owner, into: tuple[Temp, Temp] | None) -> tuple[str, str]:
+def _pointers(o: Owner, into: Pair | None) -> tuple[str, str]:
     """Where keys and order are written."""
     if into is None:
         out = o.context.output(o.group, o.node)
@@ -82,7 +119,7 @@ def _pointers(o: Owner, into: tuple[Temp, Temp] | None) -> tuple[str, str]:
     return o.writer.buffer(keys, "keys_out", keys.dtype, "out"), o.writer.buffer(order, "order_out", order.dtype, "out")
 
 
-def _merge(group: Group, context: Context, run: int, source: tuple[Temp, Temp], into: tuple[Temp, Temp] | None) -> Kernel:
+def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | None) -> Kernel:
     """Merges each pair of runs of `run` elements."""
     o = Owner(group, context)
     node, w = o.node, o.writer
