@@ -365,7 +365,6 @@ class Evaluator:
         half = dtype == np.float16
         size = (4 if half and not self.writer.target.fp16 else dtype.itemsize) if dtype.kind != "b" else max(
             (v.mask for v in values if v.dtype.kind == "b"), default=4)
-        fn: Any = node.fn
         if getattr(fn, "lanewise", False):                   # a user's expression: any C will do, so scalars only
             parts = [fn.opencl(*(v.text if v.lanes == 1 else f"{v.text}.s{LANES[k]}" for v in values)) for k in range(lanes)]
             type_ = mask_type(size, lanes) if node.dtype.kind == "b" else register_type(node.dtype, self.writer.target, lanes)
