@@ -45,8 +45,9 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
             o.columns("column", rest, low, high, partial(copy, row))
     with o.loop("k", count) as k:
         to = o.clamped(ev.value(index, k), rows)
-        if last != str(rows) and to.terms:
-            w.line(f"if ({to.c()} < {first} || {to.c()} >= {last}) continue;", node)
+        others = last != str(rows) and bool(to.terms)
+        if others:
+            w.open(f"if ({to.c()} >= {first} && {to.c()} < {last}) {{")
 
         def write(k: Index, to: Index, column: Index) -> None:
             value, at = ev.value(source, k * rest + column), to * rest + column
@@ -55,4 +56,6 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
             ev.store(out, node, at, value)
 
         o.columns("column", rest, low, high, partial(write, k, to))
+        if others:
+            w.close()
     return [o.finish()]
