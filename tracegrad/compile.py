@@ -19,7 +19,7 @@ import numpy as np
 
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.config import config
-from tracegrad.errors import AutogradError, TraceError
+from tracegrad.errors import AutogradError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
@@ -126,6 +126,7 @@ class Program:
             self._graph = executable_graph(self.graph)
         else:
             executable = executable_graph(self.graph)
+            _check_dtypes(executable, device)
             self.plan = compile_graph(executable, device.target, donate=donate or {}, name=namer(executable))
             self.executable = Executable(self.plan, device)
         self.buffers_only = self.executable is not None and not any(self.weak)
@@ -139,6 +140,15 @@ class Program:
             return [HostValue(self.device, np.asarray(a)) for a in interpret(self._graph, arrays)]
         scalars = [v for v, weak in zip(values, self.weak, strict=True) if weak]
         return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars)
+
+
+def _check_dtypes(graph: Graph, device: Device) -> None:
+    """UnsupportedError if the device lacks a dtype that the program computes in; it names the line that asked for it."""
+    if not device.target.fp64:
+        for node in graph:
+            if node.dtype == np.float64 and not node.aval.weak:
+                raise UnsupportedError(f"{node.fn.name} at {node.loc}: {device.name} has no float64; use float32 (x.float(), dtype=tg.float32), "
+                                       "or another device (tg.set_device; `python -m tracegrad devices` lists them)")
 
 
 def executable_graph(graph: Graph) -> Graph:

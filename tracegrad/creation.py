@@ -154,6 +154,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
 def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`steps` values from start to end, both included, evenly spaced."""
     found = _float(dtype)
+    steps, = _shape("linspace", (steps,))
     i = cast(iota((steps,), 0, dtypes.int64), found)
     step = (end - start) / max(1, steps - 1)
     node = (i < steps // 2).where(i * step + start, end - (steps - 1 - i) * step) if steps > 1 else i + start
@@ -163,7 +164,7 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device:
 @_create()
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal of an n x m (default n x n) matrix of zeros."""
-    shape = (n, n if m is None else m)
+    shape = _shape("eye", (n, n if m is None else m))
     return new_tensor(cast(iota(shape, 0).eq(iota(shape, 1)), _float(dtype)), device, requires_grad)
 
 

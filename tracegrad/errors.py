@@ -14,15 +14,36 @@
         ├── OutOfMemoryError             an allocation failed
         └── BuildError                   the driver rejected a kernel; carries the source and the build log
 
-A message begins with the function the user called, gives the shapes or dtypes seen, and ends with the way out.
+A message begins with the function the user called, gives the shapes or dtypes seen and the way out, and ends with the line of
+the user's program that was running.
 """
+
+import sys
+from os.path import dirname
 
 __all__ = ["ArgumentError", "AutogradError", "BuildError", "DTypeError", "DeviceError", "GraphError", "IndexOutOfRange", "NoDriverError",
            "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
 
 
+INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime")     # where our code is
+
+
+def user_line() -> str:
+    """The nearest line outside tracegrad on the Python stack, as "file:line"; "" if there is none."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(INTERNAL):
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 class TracegradError(Exception):
-    """Base of all tracegrad errors."""
+    """Base of all tracegrad errors. `line` is where the user's program was ("file:line"); the message ends with it."""
+
+    def __init__(self, message: str = "") -> None:
+        self.line = user_line()
+        super().__init__(message if not self.line or self.line in message else f"{message} (at {self.line})")
 
 
 class ShapeError(TracegradError, ValueError):

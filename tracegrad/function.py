@@ -16,7 +16,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
-from tracegrad.errors import AutogradError, DTypeError, ShapeError
+from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.ir import Aval, Location, Node, intern
 from tracegrad.operators import Operators
 
@@ -95,6 +95,8 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     plain = list(args)
     for i, a in enumerate(plain):
         if not isinstance(a, Node) and isinstance(a, Operators):
+            if wrapper is not None and a._device is not wrapper._device:
+                raise DeviceError(f"{fn.name}: the operands are on different devices, {wrapper._device} and {a._device}; move one with x.to(device)")
             wrapper = a
             plain[i] = a._node()
     operands = fn.prepare(plain)

@@ -18,12 +18,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from os.path import dirname
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import networkx as nx
 
 from tracegrad.dtypes import DType
+from tracegrad.errors import INTERNAL
 from tracegrad.operators import Operators
 
 if TYPE_CHECKING:
@@ -78,8 +78,6 @@ class Location:
         return f"{self.filename}:{self.line}"
 
 
-_PACKAGE = dirname(__file__)
-_INTERNAL = (_PACKAGE, dirname(_PACKAGE) + "/codegen", dirname(_PACKAGE) + "/runtime")
 _internal_code: dict[Any, bool] = {}
 _location_override: list[Location | None] = [None]
 
@@ -94,7 +92,7 @@ def user_location() -> Location:
         code = frame.f_code
         internal = _internal_code.get(code)
         if internal is None:
-            internal = _internal_code[code] = code.co_filename.startswith(_INTERNAL)
+            internal = _internal_code[code] = code.co_filename.startswith(INTERNAL)
         if not internal or frame.f_back is None:
             return Location(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back

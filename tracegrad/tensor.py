@@ -23,7 +23,7 @@ from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, TracegradError, TraceError
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DTypeError, ShapeError, TracegradError, TraceError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data
 from tracegrad.ir import Aval, Node, forget_operands, user_location
 from tracegrad.operators import PUBLIC, Operators
@@ -77,8 +77,8 @@ class Tensor(Operators):
         self._versions = 0
         if trace is None and node.value is None and not state.examples:
             _pending.append(weakref.ref(self))
-            if len(_pending) > config.pending:
-                flush()
+            if len(_pending) > max(config.pending, _postponed[0]):
+                _flush_some()
 
     # ---------------------------------------------------------------------------------------------- reading and writing
 
@@ -224,6 +224,8 @@ class Tensor(Operators):
         if value is not None:
             if not isinstance(value, Tensor):
                 raise DTypeError(f"grad: expected a Tensor or None, got {type(value).__name__}")
+            if value._device is not self._device:
+                raise DeviceError(f"grad: the tensor is on {self._device}, its gradient on {value._device}; move it with x.to(device)")
             if value.shape != self.shape or value.dtype != self.dtype:
                 raise ShapeError(f"grad: {value.dtype}{list(value.shape)} does not fit a tensor of {self.dtype}{list(self.shape)}")
         trace = state.trace
@@ -306,7 +308,7 @@ class Tensor(Operators):
         state.looked |= node.needs_grad or node.fn is _DETACH
         found = resolve(node)
         if found.value is None:
-            flush()
+            flush_for(found, self._device)
         return read(node, self._device)
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -471,6 +473,8 @@ class Tensor(Operators):
 
     def copy_(self, source: Any) -> Tensor:
         """Take over the values of `source` (broadcast to this shape, converted to this dtype)."""
+        if isinstance(source, Tensor) and source._device is not self._device:
+            source = source.to(device=self._device)
         node = source._node() if isinstance(source, Tensor) else const(source, self.dtype)
         return self._rebind(expand(cast(node, self.dtype), self.shape), "copy_")
 
@@ -556,6 +560,26 @@ def flush(keep_history: bool = True) -> None:
     except BaseException:
         _pending = handles + _pending
         raise
+
+
+def flush_for(node: Node, device: Device) -> None:
+    """Compute `node` and all that is pending; if something else among it fails (no memory), `node` by itself."""
+    try:
+        flush()
+    except DeviceError:
+        realize([node], device)
+
+
+_postponed = [0]                         # after an automatic flush failed: how many may gather before the next try
+
+
+def _flush_some() -> None:
+    """The flush that happens because much is pending. A failure is not this operation's: whoever looks at the value will see it."""
+    try:
+        flush()
+        _postponed[0] = 0
+    except DeviceError:
+        _postponed[0] = 2 * len(_pending)
 
 
 def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None) -> None:
