@@ -465,3 +465,26 @@ def test_twenty_thousand_nodes_pass_without_recursion(device):
     g = tg.trace(tg.grad(lambda x: f(x).sum()))
     close(f(tg.zeros(3)), [2, 2, 2])
     close(g(tg.zeros(3)), [0, 0, 0])
+
+
+def test_explain_says_why_it_recorded_again(device):
+    global SCALE
+
+    @tg.trace
+    def f(x, n):
+        return x * SCALE * n
+
+    f(tg.ones(3), 1)
+    f(tg.ones(4), 1)
+    f(tg.ones(4), 2)
+    SCALE = 7.0
+    try:
+        f(tg.ones(4), 2)
+    finally:
+        SCALE = 2.0
+    first, shape, static, changed = f.compilations
+    assert first == "first call"
+    assert shape.startswith("argument 0 was float32[3] on ") and "float32[4]" in shape
+    assert static == "argument 1 was 1 and is 2"
+    assert changed == "something that the function reaches changed: SCALE was 2.0 and is 7.0"
+    assert changed in f.explain()

@@ -31,6 +31,7 @@ class Reach:
         self.tensors: set[int] = set()
         self._items: list[tuple[Any, Any, Any]] = []         # (dict or list, key, what was there)
         self._cells: list[tuple[Any, Any]] = []
+        self._cell_names: dict[int, str] = {}
         self._lengths: list[tuple[Any, int]] = []
         self._names: set[str] = {"__call__", "forward", "backward"}
         self._functions: list[types.FunctionType] = []
@@ -67,6 +68,20 @@ class Reach:
             if cell.cell_contents is not value and not _same(cell.cell_contents, value):
                 return False
         return all(len(container) == n for container, n in self._lengths)
+
+    def change(self) -> str:
+        """What is no longer what it was, in words; empty if everything is."""
+        for container, key, value in self._items:
+            try:
+                now = container[key]
+            except (KeyError, IndexError):
+                return f"{key!r} is gone"
+            if now is not value and not _same(now, value):
+                return f"{key if isinstance(key, str) else f'item {key}'} was {_shown(value)} and is {_shown(now)}"
+        for cell, value in self._cells:
+            if cell.cell_contents is not value and not _same(cell.cell_contents, value):
+                return f"the closure variable {self._cell_names.get(id(cell), '?')} was {_shown(value)} and is {_shown(cell.cell_contents)}"
+        return next((f"a {type(c).__name__} of {n} items has {len(c)} now" for c, n in self._lengths if len(c) != n), "")
 
     def _note(self, container: Any, key: Any, value: Any) -> None:
         if (id(container), key) not in self._noted:
@@ -112,12 +127,13 @@ class Reach:
             return
         self._functions.append(f)
         self._names.update(_names(f.__code__))
-        for cell in f.__closure__ or ():
+        for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=False):
             try:
                 value = cell.cell_contents
             except ValueError:
                 continue
             self._cells.append((cell, value))
+            self._cell_names[id(cell)] = variable
             self._visit(value)
         for value in (*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()):
             self._visit(value)
@@ -216,6 +232,14 @@ def _names(code: types.CodeType) -> set[str]:
         names.update(c.co_names)
         stack.extend(k for k in c.co_consts if isinstance(k, types.CodeType))
     return names
+
+
+def _shown(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, Tensor):
+        return f"a {value.dtype}{list(value.shape)} tensor" + (" (another object)" if value._trace is None else "")
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__}"
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -202,14 +202,24 @@ class Replay:
                 return False
         return self.reach.holds()
 
+    def change(self) -> str:
+        """What no longer fits, in words."""
+        for tensor, aval, needs_grad, *_ in self.guarded:
+            node = tensor._node_outside()
+            if node.aval is not aval or node.needs_grad is not needs_grad:
+                return f"a tensor was {aval}{' requiring grad' if needs_grad else ''} and is {node.aval}{' requiring grad' if node.needs_grad else ''}"
+        if any(t._grad is not None for t in self.recording.no_grads):
+            return "a tensor has a gradient now, and had none"
+        return self.reach.change()
+
     def run(self, args: Sequence[Any]) -> Any:
         """Replay on argument leaves `args`: write back the effects and return the result."""
         if self.pure:
-            values = [leaf._n.value if leaf._base is None else None for leaf in args]
-            if None in values:
-                values = [_value(leaf) for leaf in args]
-            out = self.program(values)
-            return self._result(out[:self.count[0]], out[self.count[0]:], args, values)
+            given = [leaf._n.value if leaf._base is None else None for leaf in args]
+            if None in given:
+                given = [_value(leaf) for leaf in args]
+            out = self.program(given)
+            return self._result(out[:self.count[0]], out[self.count[0]:], args, given)
         recording = self.recording
         owners: list[Tensor | None] = []
         values: list[Any] = []
@@ -430,6 +440,7 @@ class Traced:
         self._fn = fn
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
+        self._signature: Any = None                           # of the latest recording
         self.compilations: list[str] = []                     # why each compilation happened
 
     def __repr__(self) -> str:
@@ -441,6 +452,7 @@ class Traced:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.trace is not None:
             return self._fn(*args, **kwargs)                  # inside another trace: part of it
+        flat: Any
         treedef: Any
         if kwargs or not _FLAT.issuperset(map(type, args)):
             flat, treedef = optree.tree_flatten(_tree(args, kwargs), none_is_leaf=True)
@@ -459,12 +471,14 @@ class Traced:
             if replay.fits():
                 break
         else:
-            replay = self._record(args, kwargs, flat, candidates)
+            reason = self._reason(signature, flat, candidates)
+            replay = self._record(args, kwargs, flat)
             candidates.append(replay)
+            self.compilations.append(reason)
         self._latest = replay
         return replay.run(flat)
 
-    def _record(self, args: Any, kwargs: Any, flat: Sequence[Any], candidates: list[Replay]) -> Replay:
+    def _record(self, args: Any, kwargs: Any, flat: Sequence[Any]) -> Replay:
         """Run the body on tracers and compile what it did."""
         tensors = [x for x in flat if isinstance(x, Tensor)]
         device = tensors[0]._device if tensors else find_device()
@@ -490,8 +504,21 @@ class Traced:
             state.trace = None
             for tensor, _ in recording.nodes.values():
                 tensor._versions = recording.versions[id(tensor)]
-        self.compilations.append("first call with this signature" if not candidates else "something that the function reaches changed")
         return replay
+
+    def _reason(self, signature: Any, flat: Sequence[Any], candidates: list[Replay]) -> str:
+        """Why a call needs a recording of its own, for explain()."""
+        previous, self._signature = self._signature, signature
+        if candidates:
+            return f"something that the function reaches changed: {candidates[-1].change() or 'a tensor or its gradient'}"
+        if previous is None:
+            return "first call"
+        if previous[0] != signature[0] or len(previous) != len(signature):
+            return "the arguments have another structure"
+        if previous[1] != signature[1]:
+            return f"grad mode is {'on' if signature[1] else 'off'} now"
+        new = [f"argument {i} was {_described(a)} and is {_described(b)}" for i, (a, b) in enumerate(zip(previous[2:], signature[2:], strict=True)) if a != b]
+        return "; ".join(new[:3])
 
     def _check_reach(self, recording: Recording, reach: Reach, arguments: list[Tensor]) -> None:
         known = {id(t) for t in arguments} | reach.tensors | recording.adopted.keys()
@@ -532,6 +559,15 @@ class Traced:
 
 
 _FLAT = frozenset({Tensor, float, int, bool, str, type(None)})
+
+
+def _described(entry: Any) -> str:
+    """One entry of a signature in words."""
+    if entry is float:
+        return "a float"
+    if len(entry) == 3:
+        return f"{entry[0]}{' that requires grad' if entry[1] else ''} on {entry[2].name}"
+    return repr(entry[1])
 
 
 def _tree(args: Any, kwargs: Any) -> Any:
