@@ -1,0 +1,150 @@
+"""grad, value_and_grad, vjp, jvp, jacobian, hessian, vmap: against closed forms and loops, nested, and inside @trace."""
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad.nn import functional as F
+
+RNG = np.random.default_rng(3)
+
+
+def close(a, b, tol=1e-9):
+    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tol, atol=tol)
+
+
+def draw(*shape):
+    return tg.tensor(RNG.standard_normal(shape))
+
+
+@pytest.fixture(autouse=True)
+def _needs_float64(device):
+    if device.kind != "numpy" and not device.target.fp64:
+        pytest.skip("the device has no float64")
+
+
+def test_value_and_grad_of_several_arguments_and_containers():
+    a, b = draw(3), draw(3)
+    value, (ga, gb) = tg.value_and_grad(lambda a, b: (a * b["w"]).sum() + b["b"], argnums=(0, 1))(a, {"w": b, "b": tg.tensor(1.0, dtype=tg.float64)})
+    close(value, (a.numpy() * b.numpy()).sum() + 1)
+    close(ga, b)
+    close(gb["w"], a)
+    assert gb["b"].item() == 1
+
+
+def test_auxiliary_results_pass_through():
+    (value, aux), g = tg.value_and_grad(lambda x: ((x**2).sum(), {"double": x * 2}), has_aux=True)(tg.tensor([1.0, 2.0]))
+    assert value.item() == 5
+    close(aux["double"].detach(), [2, 4])
+    close(g, [2, 4])
+    assert tg.grad(lambda x: (x.sum(), 7), has_aux=True)(tg.ones(2))[1] == 7
+
+
+def test_results_of_plain_arguments_have_no_history():
+    x = draw(3)
+    assert not tg.grad(lambda x: (x**3).sum())(x).requires_grad
+    assert not tg.hessian(lambda x: (x**3).sum())(x).requires_grad
+    assert not any(t.requires_grad for t in tg.jvp(lambda x: x**3, (x,), (x,)))
+
+
+def test_results_belong_to_the_callers_history():
+    x = draw(3).requires_grad_()
+    (tg.grad(lambda y: (y**3).sum())(x) * 2).sum().backward()
+    close(x.grad, 12 * x.detach().numpy())
+
+
+def test_an_inner_variable_is_not_the_outer_one():
+    """d/dx of x * d/dy (x + y) at y = 1 is 1, not 2 (Siskind & Pearlmutter 2005: perturbation confusion)."""
+    def outer(x):
+        return x * tg.grad(lambda y: x + y)(tg.ones((), dtype=tg.float64))
+
+    assert tg.grad(outer)(tg.tensor(3.0, dtype=tg.float64)).item() == 1
+    assert tg.jvp(lambda x: x * tg.jvp(lambda y: x + y, (tg.ones((), dtype=tg.float64),), (tg.ones((), dtype=tg.float64),))[1],
+                  (tg.tensor(3.0, dtype=tg.float64),), (tg.ones((), dtype=tg.float64),))[1].item() == 1
+
+
+def test_vjp_and_jvp_are_transposes():
+    w = draw(4, 3)
+    x, t, c = draw(3), draw(3), draw(4)
+
+    def f(x):
+        return (w @ x).tanh().softmax(0) + x.amax()
+
+    out, tangent = tg.jvp(f, (x,), (t,))
+    again, pull = tg.vjp(f, x)
+    close(out, again)
+    close((tangent * c).sum(), (pull(c)[0] * t).sum())
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tg.trace], ids=["plain", "traced"])
+def test_jacobian_and_hessian(wrap):
+    x = draw(3)
+    v = x.numpy()
+    close(wrap(tg.jacobian(lambda x: tg.stack([x[0] * x[1], x[2].sin()])))(x), [[v[1], v[0], 0], [0, 0, np.cos(v[2])]])
+    close(wrap(tg.jacfwd(lambda x: x**2))(x), np.diag(2 * v))
+    close(wrap(tg.hessian(lambda x: (x[0] * x[1] ** 2 * x[2])))(x),
+          [[0, 2 * v[1] * v[2], v[1] ** 2], [2 * v[1] * v[2], 2 * v[0] * v[2], 2 * v[0] * v[1]], [v[1] ** 2, 2 * v[0] * v[1], 0]])
+    gradient, product = tg.hvp(lambda x: (x**4).sum(), (x,), (tg.ones(3, dtype=tg.float64),))
+    close(gradient, 4 * v**3)
+    close(product, 12 * v**2)
+
+
+MAPPED = {
+    "elementwise": lambda x: (x.sin() * 2 + x).relu(),
+    "broadcasting": lambda x: x + x[:, 0],
+    "comparison and where": lambda x: tg.where(x > 0, x, -x * 0.5),
+    "movement": lambda x: x.t().reshape(-1)[1:].flip(0),
+    "padding": lambda x: F.pad(x, (1, 2)),
+    "concatenation with a constant": lambda x: tg.cat([x, tg.ones(1, 3, dtype=tg.float64)]),
+    "expand": lambda x: x[:, :1].expand(3, 4),
+    "reduction": lambda x: x.sum(0) + x.amax(1).mean(),
+    "softmax": lambda x: x.softmax(1),
+    "argmax": lambda x: x.argmax(0),
+    "cumsum": lambda x: x.cumsum(1),
+    "sort": lambda x: x.sort(dim=1)[0],
+    "product": lambda x: x @ x.t(),
+    "product with a shared matrix": lambda x: x @ tg.ones(3, 2, dtype=tg.float64),
+    "gather": lambda x: x[tg.tensor([2, 0])],
+    "scatter": lambda x: tg.zeros(4, 3, dtype=tg.float64).index_add(0, tg.tensor([1, 3, 1]), x),
+    "convolution": lambda x: F.conv1d(x[None], tg.ones(1, 3, 2, dtype=tg.float64))[0],
+    "convolution with mapped weights": lambda x: F.conv1d(tg.ones(1, 3, 4, dtype=tg.float64), x[None])[0],
+    "gradient inside": lambda x: tg.grad(lambda y: (y**3).sum())(x),
+    "independent of x": lambda x: tg.arange(3),
+}
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_vmap_is_a_loop(name):
+    x = draw(5, 3, 3)
+    fn = MAPPED[name]
+    close(tg.vmap(fn)(x), np.stack([fn(x[i]).numpy() for i in range(5)]))
+
+
+def test_vmap_dimensions_in_and_out():
+    a, b = draw(3, 4), draw(2, 3)
+    close(tg.vmap(lambda a, b: a + b, in_dims=(1, None), out_dims=2)(a, b), (a.numpy().T[:, None, :] + b.numpy()).transpose(1, 2, 0))
+    close(tg.vmap(lambda p, x: x @ p["w"] + p["b"], in_dims=(None, 0))({"w": b.t(), "b": tg.ones(2, dtype=tg.float64)}, draw(6, 3) * 0), np.ones((6, 2)))
+    close(tg.vmap(tg.vmap(lambda x, y: x * y))(a, a), a.numpy() ** 2)
+
+
+def test_per_example_gradients():
+    w, x = draw(3), draw(6, 3)
+    per_example = tg.trace(tg.vmap(tg.grad(lambda w, x: (w @ x).tanh()), in_dims=(None, 0)))
+    expected = (1 - np.tanh(x.numpy() @ w.numpy()) ** 2)[:, None] * x.numpy()
+    close(per_example(w, x), expected)
+    close(tg.grad(lambda w: tg.vmap(lambda x: (w @ x).tanh())(x).sum())(w), expected.sum(0))
+
+
+@pytest.mark.parametrize(("call", "error", "words"), [
+    (lambda: tg.grad(lambda x: x * 2)(tg.ones(3)), tg.ShapeError, "one float tensor of one element.*float32\\[3\\]"),
+    (lambda: tg.grad(lambda x: x.sum())(tg.arange(3)), tg.DTypeError, "only differentiate with respect to floats, got int64"),
+    (lambda: tg.grad(lambda x: x.sum(), argnums=2)(tg.ones(3)), tg.ArgumentError, "argnums 2 is out of range"),
+    (lambda: tg.jvp(lambda x: x, (tg.ones(3),), (tg.ones(2),)), tg.ShapeError, "tangent 0 has shape"),
+    (lambda: tg.vjp(lambda x: x, tg.ones(3))[1](tg.ones(2)), tg.ShapeError, "cotangent 0 has shape"),
+    (lambda: tg.vmap(lambda x, y: x)(tg.ones(3), tg.ones(2)), tg.ShapeError, "different sizes"),
+    (lambda: tg.vmap(lambda x: x, in_dims=None)(tg.ones(3)), tg.ArgumentError, "no argument is mapped"),
+    (lambda: tg.vmap(lambda x: x.item())(tg.ones(3)), tg.TraceError, "no value"),
+])
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
