@@ -488,3 +488,10 @@ def test_explain_says_why_it_recorded_again(device):
     assert static == "argument 1 was 1 and is 2"
     assert changed == "something that the function reaches changed: SCALE was 2.0 and is 7.0"
     assert changed in f.explain()
+
+
+def test_debug_tells_of_every_program(capfd, monkeypatch):
+    monkeypatch.setattr(tg.config, "debug", 2)
+    tg.trace(lambda x: x.exp() + 0.125)(tg.ones(7)).numpy()
+    told = capfd.readouterr().err
+    assert "nodes -> 1 kernels for" in told and "__kernel void" in told

@@ -10,7 +10,9 @@ through them, and values live on the nodes behind them.
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +25,7 @@ from tracegrad.errors import AutogradError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
+from tracegrad.plan import Plan
 from tracegrad.printing import namer
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
@@ -126,9 +129,12 @@ class Program:
             self._graph = executable_graph(self.graph)
         else:
             executable = executable_graph(self.graph)
+            start = time.perf_counter()
             _check_dtypes(executable, device)
             self.plan = compile_graph(executable, device.target, donate=donate or {}, name=namer(executable))
             self.executable = Executable(self.plan, device)
+            if config.debug:
+                _tell(self.plan, len(executable), device, time.perf_counter() - start)
         self.buffers_only = self.executable is not None and not any(self.weak)
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
@@ -149,6 +155,13 @@ def _check_dtypes(graph: Graph, device: Device) -> None:
             if node.dtype == np.float64 and not node.aval.weak:
                 raise UnsupportedError(f"{node.fn.name} at {node.loc}: {device.name} has no float64; use float32 (x.float(), dtype=tg.float32), "
                                        "or another device (tg.set_device; `python -m tracegrad devices` lists them)")
+
+
+def _tell(plan: Plan, nodes: int, device: Device, seconds: float) -> None:
+    """TRACEGRAD_DEBUG: a line per compiled program; from 2 on, its kernels."""
+    sys.stderr.write(f"tracegrad: {nodes} nodes -> {len(plan.launches)} kernels for {device.name} in {1e3 * seconds:.0f} ms\n")
+    if config.debug >= 2:
+        sys.stderr.write(plan.source + "\n")
 
 
 def executable_graph(graph: Graph) -> Graph:
