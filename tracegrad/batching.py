@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracegrad.function import REGISTRY, Bundle, bind, const, iota
+from tracegrad.function import REGISTRY, Bundle, CustomCall, bind, const, iota
 from tracegrad.ir import Node, located, topological
 from tracegrad.ops.movement import concat, expand, narrow, permute, reshape
 
@@ -33,7 +33,11 @@ def batch(outputs: Sequence[Node], mapped: Mapping[Node, Node], size: int) -> li
         depends.add(node)
         operands = [new.get(o, o) for o in node.operands]
         with located(node.loc):
-            if node.fn is REGISTRY["output"] and isinstance(operands[0], list):
+            if node.fn is REGISTRY["output"] and isinstance(operands[0], tuple):
+                new[node] = operands[0][node.attrs["index"]]
+            elif isinstance(node.fn, CustomCall) and node.fn.batched is not None:
+                new[node] = tuple(node.fn.batched(_all_mapped(operands, flags, size), size))
+            elif node.fn is REGISTRY["output"] and isinstance(operands[0], list):
                 new[node] = _stack([bind(node.fn, (call,), node.attrs) for call in operands[0]])
             elif isinstance(node.fn, Bundle):
                 new[node] = [bind(node.fn, slices, node.attrs) for slices in _slices(operands, flags, size)]

@@ -96,7 +96,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     for i, a in enumerate(plain):
         if not isinstance(a, Node) and isinstance(a, Operators):
             if wrapper is not None and a._device is not wrapper._device:
-                raise DeviceError(f"{fn.name}: the operands are on different devices, {wrapper._device} and {a._device}; move one with x.to(device)")
+                raise different_devices(fn.name, wrapper, a)
             wrapper = a
             plain[i] = a._node()
     operands = fn.prepare(plain)
@@ -107,6 +107,11 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             # A user's tensor gets a node of its own, so that a hook on it sees its gradient and no other's; passes share it later.
             return wrapper._wrap(Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True))
     return wrapper._wrap(bind(fn, operands, attrs))
+
+
+def different_devices(name: str, a: Any, b: Any) -> DeviceError:
+    """The error for tensors of two devices in one operation."""
+    return DeviceError(f"{name}: the operands are on different devices, {a._device} and {b._device}; move one with x.to(device)")
 
 
 def as_node(value: Any) -> Node:
@@ -196,6 +201,7 @@ class CustomCall(Bundle):
     """
 
     family, differentiable = "custom", True
+    batched: Any = None      # batched(operands, size): the results for operands with a batch in front; without it, calls are unrolled
 
     def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
         """The operands that results depend on, as far as differentiation is concerned."""

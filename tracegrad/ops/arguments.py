@@ -13,7 +13,7 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
-from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from tracegrad.errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
 from tracegrad.ir import Node
 from tracegrad.operators import Operators
 
@@ -36,6 +36,8 @@ def on_nodes(fn: F) -> F:
                 seen = True
                 return a
             if isinstance(a, Operators):
+                if like is not None and a._device is not like._device:
+                    raise different_devices(name, like, a)
                 like, seen = a, True
                 return a._node()
             if type(a) in (list, tuple):
@@ -47,6 +49,8 @@ def on_nodes(fn: F) -> F:
             kwargs = {_NUMPY_NAMES.get(k, k): plain(v) for k, v in kwargs.items()}
         if not seen:
             first = args[0] if args else None
+            if isinstance(first, (list, tuple)) and not first:
+                raise ArgumentError(f"{name}: needs at least one tensor, got an empty {type(first).__name__}")
             raise DTypeError(f"{name}: expected a Tensor, got {type(first).__name__}; use tg.tensor(...) for arrays, lists and numbers")
         result = fn(*plain_args, **kwargs)
         return result if like is None else _wrapped(like, result)

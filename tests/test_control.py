@@ -1,0 +1,221 @@
+"""cond, while_loop, scan: traced and untraced, differentiated, batched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+
+
+def both(fn):
+    """A function and its traced twin."""
+    return [fn, tg.trace(fn)]
+
+
+def root(x):
+    return tg.cond((x > 0).all(), lambda x: x.sqrt(), lambda x: x * 3.0 + 1.0, x)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("which", [0, 1], ids=["untraced", "traced"])
+class TestCond:
+    def test_takes_the_branch(self, which):
+        f = both(root)[which]
+        assert f(tg.tensor(4.0)).item() == 2.0
+        assert f(tg.tensor(-4.0)).item() == -11.0
+
+    def test_derivatives_are_those_of_the_branch_taken(self, which):
+        first = both(tg.grad(root))[which]
+        second = both(tg.grad(tg.grad(root)))[which]
+        third = both(tg.grad(tg.grad(tg.grad(root))))[which]
+        np.testing.assert_allclose([first(tg.tensor(4.0)).item(), second(tg.tensor(4.0)).item(), third(tg.tensor(4.0)).item()],
+                                   [0.25, -1 / 32, 3 / 256], rtol=1e-5)
+        # sqrt has NaN here, at every order
+        assert [first(tg.tensor(-4.0)).item(), second(tg.tensor(-4.0)).item(), third(tg.tensor(-4.0)).item()] == [3.0, 0.0, 0.0]
+
+    def test_forward_mode_and_hessian(self, which):
+        f = both(lambda x, t: tg.jvp(root, (x,), (t,))[1])[which]
+        h = both(tg.hessian(root))[which]
+        for x, slope, curve in ((4.0, 0.25, -1 / 32), (-4.0, 3.0, 0.0)):
+            np.testing.assert_allclose(f(tg.tensor(x), tg.tensor(1.0)).item(), slope, rtol=1e-5)
+            np.testing.assert_allclose(h(tg.tensor(x)).item(), curve, rtol=1e-5)
+
+    def test_gradients_reach_closures(self, which):
+        def f(w, x):
+            return tg.cond(x.sum() > 0, lambda y: (y * w.log()).sum(), lambda y: (y * w).sum(), x)
+
+        g = both(tg.grad(f))[which]
+        w = tg.tensor([2.0, -4.0])
+        np.testing.assert_allclose(g(w, tg.tensor([-1.0, -2.0])).numpy(), [-1.0, -2.0])
+        np.testing.assert_allclose(g(w, tg.tensor([1.0, 2.0])).numpy(), [0.5, -0.5])
+
+    def test_several_results_in_containers(self, which):
+        f = both(lambda p, x: tg.cond(p, lambda x: {"a": x + 1, "b": (x > 0, 2.0)}, lambda x: {"a": x, "b": (x < 0, 1.0)}, x))[which]
+        out = f(tg.tensor(False), tg.tensor([1.0, -1.0]))
+        assert out["a"].tolist() == [1.0, -1.0]
+        assert out["b"][0].tolist() == [False, True]
+        assert float(out["b"][1]) == 1.0
+
+    def test_the_predicate_must_be_one_element(self, which):
+        with pytest.raises(tg.ShapeError, match="cond: pred has shape"):
+            both(lambda x: tg.cond(x > 0, lambda x: x, lambda x: -x, x))[which](tg.ones(3))
+
+
+@pytest.mark.usefixtures("device")
+def test_backward_in_a_traced_step_with_cond():
+    w = tg.tensor([4.0, 9.0], requires_grad=True)
+
+    @tg.trace
+    def step(x):
+        loss = tg.cond(x > 0, lambda w: w.sqrt().sum(), lambda w: (w * w).sum(), w)
+        loss.backward()
+        with tg.no_grad():
+            w.sub_(w.grad, alpha=1.0)
+            w.grad = None
+        return loss
+
+    assert step(tg.tensor(1.0)).item() == 5.0
+    np.testing.assert_allclose(w.detach().numpy(), [3.75, 9 - 1 / 6], rtol=1e-6)
+    step(tg.tensor(-1.0))
+    np.testing.assert_allclose(w.detach().numpy(), [-3.75, -(9 - 1 / 6)], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("device")
+def test_vmap_of_cond_and_its_gradient():
+    x = tg.tensor([4.0, -4.0, 9.0])
+    np.testing.assert_allclose(tg.vmap(root)(x).numpy(), [2.0, -11.0, 3.0])
+    np.testing.assert_allclose(tg.vmap(tg.grad(root))(x).numpy(), [0.25, 3.0, 1 / 6], rtol=1e-6)
+    np.testing.assert_allclose(tg.grad(lambda x: tg.vmap(root)(x).sum())(x).numpy(), [0.25, 3.0, 1 / 6], rtol=1e-6)
+    np.testing.assert_allclose(tg.vmap(tg.grad(tg.grad(root)))(x).numpy(), [-1 / 32, 0.0, -1 / 108], rtol=1e-5)
+
+
+def test_branches_must_agree():
+    f = tg.trace(lambda x: tg.cond(x > 0, lambda x: x.reshape(1), lambda x: x, x))
+    with pytest.raises(tg.ShapeError, match=r"cond: the branches return different shapes.*test_control"):
+        f(tg.tensor(1.0))
+    f = tg.trace(lambda x: tg.cond(x > 0, lambda x: (x, x), lambda x: x, x))
+    with pytest.raises(tg.ArgumentError, match="structures"):
+        f(tg.tensor(1.0))
+
+
+def test_an_effect_in_a_branch_is_refused_and_undone():
+    total = tg.zeros(())
+
+    @tg.trace
+    def f(x):
+        return tg.cond(x > 0, lambda x: total.add_(x) * 1, lambda x: x, x)
+
+    with pytest.raises(tg.TraceError, match="must not change tensors from outside"):
+        f(tg.tensor(1.0))
+    assert total.item() == 0.0
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("which", [0, 1], ids=["untraced", "traced"])
+class TestWhile:
+    def test_newton(self, which):
+        def f(a, tolerance):
+            return tg.while_loop(lambda s: (s[0] * s[0] - a).abs() > tolerance, lambda s: (0.5 * (s[0] + a / s[0]), s[1] + 1), (a, tg.tensor(0)))
+
+        g = both(f)[which]
+        x, n = g(tg.tensor(2.0), 1e-4)
+        np.testing.assert_allclose(x.item(), 2**0.5, rtol=1e-4)
+        assert n.item() == 3
+        x, n = g(tg.tensor(100.0), 1e-2)
+        np.testing.assert_allclose(x.item(), 10, rtol=1e-4)
+        assert n.item() > 4
+
+    def test_no_turn_at_all(self, which):
+        f = both(lambda x: tg.while_loop(lambda x: x.sum() < 0, lambda x: x * 2, x))[which]
+        assert f(tg.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
+
+    def test_between_other_work(self, which):
+        f = both(lambda x: tg.while_loop(lambda y: y.max() < 100, lambda y: y * y + 1, x.exp()) - x)[which]
+        x = np.array([0.0, 1.0], np.float32)
+        y = np.exp(x)
+        while y.max() < 100:
+            y = y * y + 1
+        np.testing.assert_allclose(f(tg.tensor(x)).numpy(), y - x, rtol=1e-5)
+
+    def test_the_body_keeps_shapes(self, which):
+        f = both(lambda x: tg.while_loop(lambda x: x.sum() < 9, lambda x: tg.cat([x, x]), x))[which]
+        with pytest.raises(tg.ShapeError, match="while_loop"):
+            f(tg.ones(2))
+
+
+def test_a_traced_loop_has_no_reverse_derivative():
+    f = tg.trace(tg.grad(lambda x: tg.while_loop(lambda y: y < 100, lambda y: y * x, x)))
+    with pytest.raises(tg.AutogradError, match="while_loop inside @trace has no reverse derivative"):
+        f(tg.tensor(2.0))
+
+
+def test_random_numbers_in_a_traced_loop_are_refused():
+    with pytest.raises(tg.TraceError, match="random"):
+        tg.trace(lambda x: tg.while_loop(lambda y: y < 100, lambda y: y + tg.rand(()), x))(tg.tensor(2.0))
+
+
+def recurrence(w, xs):
+    """c' = tanh(w c + x): a small RNN; the last state and all of them."""
+    return tg.scan(lambda c, x: ((w * c + x).tanh(), c * x), tg.zeros(xs.shape[1]), xs)
+
+
+def looped(w, xs):
+    c, ys = tg.zeros(xs.shape[1]), []
+    for i in range(xs.shape[0]):
+        ys.append(c * xs[i])
+        c = (w * c + xs[i]).tanh()
+    return c, tg.stack(ys)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("which", [0, 1], ids=["untraced", "traced"])
+class TestScan:
+    xs = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+
+    def test_values_and_derivatives(self, which):
+        w, xs = tg.tensor(0.7), tg.tensor(self.xs)
+        for a, b in zip(both(recurrence)[which](w, xs), looped(w, xs), strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6)
+
+        def loss(f):
+            def g(w, xs):
+                c, ys = f(w, xs)
+                return (c * c).sum() + ys.sin().sum()
+            return g
+
+        for a, b in zip(both(tg.grad(loss(recurrence), (0, 1)))[which](w, xs), tg.grad(loss(looped), (0, 1))(w, xs), strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
+        second = both(tg.grad(lambda w, xs: (tg.grad(loss(recurrence), 1)(w, xs) ** 2).sum()))[which](w, xs)
+        wanted = tg.grad(lambda w, xs: (tg.grad(loss(looped), 1)(w, xs) ** 2).sum())(w, xs)
+        np.testing.assert_allclose(second.item(), wanted.item(), rtol=1e-4)
+
+    def test_length_reverse_and_none(self, which):
+        f = both(lambda x: tg.scan(lambda c, _: (c * 2, None), x, length=5))[which]
+        assert f(tg.tensor(1.0))[0].item() == 32
+        assert f(tg.tensor(1.0))[1] is None
+        f = both(lambda x: tg.scan(lambda c, x: (c * 2 + x, c), tg.tensor(0.0) if which == 0 else x[0] * 0, x, reverse=True))[which]
+        last, ys = f(tg.tensor([1.0, 2.0, 4.0]))
+        assert last.item() == 21
+        assert ys.tolist() == [10.0, 4.0, 0.0]
+
+    def test_errors(self, which):
+        with pytest.raises(tg.ArgumentError, match="scan: without xs, give length"):
+            both(lambda x: tg.scan(lambda c, _: (c, None), x))[which](tg.ones(2))
+        with pytest.raises(tg.ShapeError, match="must keep shape"):
+            both(lambda x: tg.scan(lambda c, _: (tg.cat([c, c]), None), x, length=2))[which](tg.ones(2))
+
+
+def test_the_graph_of_a_scan_grows_linearly():
+    def size(n):
+        f = tg.trace(tg.grad(lambda w, xs: (recurrence(w, xs)[0] ** 2).sum(), (0, 1)))
+        tg.set_device("numpy")
+        f(tg.tensor(0.5), tg.ones(n, 3))
+        return len(f.graph)
+
+    previous = tg.device()
+    try:
+        a, b, c = size(20), size(40), size(60)
+    finally:
+        tg.set_device(previous)
+    assert c - b == b - a

@@ -1,0 +1,405 @@
+"""Control flow that can be captured: cond, while_loop, scan, with the meaning of jax.lax. Start at `cond`.
+
+Where values can be looked at (outside @trace and vmap), `cond` and `while_loop` are plain Python on them. Inside a trace
+- `cond` records both branches and selects between their results. Its derivative is a cond again (`Choice`), so that what the
+  branch not taken would give (often NaN) reaches neither value nor derivative, at any order;
+- `while_loop` is a step of the plan that runs compiled programs for the condition and the body, and reads the condition
+  between them;
+- `scan` is unrolled, everywhere: its length is known. The graph grows linearly with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from tracegrad import dtypes
+from tracegrad.autodiff import variable, vjp, zeros_like
+from tracegrad.batching import batch
+from tracegrad.compile import Program, upload
+from tracegrad.custom import opaque_value
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
+from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, placeholder
+from tracegrad.host import Shared
+from tracegrad.ir import Aval, Node, located, topological
+from tracegrad.operators import public
+from tracegrad.ops.movement import concat, narrow, reshape
+from tracegrad.ops.shaping import stack
+from tracegrad.tensor import Tensor, new_tensor, state
+
+_VARIABLE, _DETACH, _OUTPUT, _WHERE = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["where"]
+NodeFn = Callable[[Sequence[Node]], list[Node]]
+
+
+# ------------------------------------------------------------------------------------------------------------------ cond
+
+
+@public("cond", method=False)
+def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
+    """true_fn(*operands) if pred else false_fn(*operands).
+
+    pred: a bool, or a tensor of one element. operands: (nested containers of) tensors. The branches return the same structure,
+    shapes and dtypes. Where pred has a value it is read and one branch runs. Inside @trace and vmap both are computed and the results
+    selected; derivatives, to any order, are those of the branch taken. A branch must not change outside tensors in place there.
+    Raises ShapeError or DTypeError if the branches disagree or pred is not one element, TraceError for an effect in a branch.
+
+    >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, x)
+    """
+    if not isinstance(pred, Tensor):
+        return (true_fn if pred else false_fn)(*operands)
+    if pred.numel() != 1:
+        raise ShapeError(f"cond: pred has shape {pred.shape}; it must be one element, use any(), all(), or tg.where to choose by element")
+    if state.trace is None and not state.examples:
+        return (true_fn if bool(pred) else false_fn)(*operands)
+    packed: Any = operands
+    flat, tree = optree.tree_flatten(packed, none_is_leaf=True)
+    places = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]
+    nodes = [flat[i]._node() for i in places]
+
+    def recorded(fn: Callable[..., Any]) -> tuple[list[Node], list[Node], Any]:
+        inputs = [_input(n) for n in nodes]
+        filled = list(flat)
+        for i, n in zip(places, inputs, strict=True):
+            filled[i] = Tensor(n, pred.device, state.trace)
+        outs, out_tree = _flat("cond", _without_effects("cond", fn, *optree.tree_unflatten(tree, filled)))
+        return inputs, outs, out_tree
+
+    yes, no = recorded(true_fn), recorded(false_fn)
+    if yes[2] != no[2]:
+        raise ArgumentError(f"cond: the branches return different structures, {yes[2]} and {no[2]}")
+    pairs = [_agreed("cond: the branches return", a, b) for a, b in zip(yes[1], no[1], strict=True)]
+    outer = _outer([*(a for a, _ in pairs), *(b for _, b in pairs)], {*yes[0], *no[0]}, lambda n: n.needs_grad)
+    operands_ = [*nodes, *outer]
+    results = choose(reshape(cast(pred._node(), dtypes.bool_), ()), _function([*yes[0], *outer], [a for a, _ in pairs]),
+                     _function([*no[0], *outer], [b for _, b in pairs]), operands_)
+    return optree.tree_unflatten(yes[2], [pred._wrap(r) for r in results])
+
+
+def choose(pred: Node, yes: NodeFn, no: NodeFn, operands: Sequence[Node]) -> list[Node]:
+    """The results of `yes` where pred, else of `no`. pred: 0-d, or 1-d if the results have a batch in front."""
+    detached = [bind(_DETACH, (o,), {}) if o.needs_grad else o for o in operands]
+    raw = [_select(pred, a, b) for a, b in zip(yes(detached), no(detached), strict=True)]
+    raw = [bind(_DETACH, (r,), {}) if r.needs_grad else r for r in raw]
+    alike: dict[tuple[int, ...], list[int]] = {}           # results that depend on the same operands are one call
+    for k, r in enumerate(raw):
+        used = set(topological([r]))
+        alike.setdefault(tuple(i for i, d in enumerate(detached) if d in used), []).append(k)
+    out = list(raw)
+    for places, group in alike.items():
+        if any(operands[i].needs_grad for i in places):
+            fns = [_only(fn, group) for fn in (yes, no)]
+            call = bind(Choice(fns[0], fns[1], places, detached, len(group)), (*(raw[k] for k in group), pred, *(operands[i] for i in places)), {})
+            for i, k in enumerate(group):
+                if raw[k].dtype.kind == "f":
+                    out[k] = bind(_OUTPUT, (call,), {"index": i, "aval": raw[k].aval})
+    return out
+
+
+def _only(fn: NodeFn, wanted: list[int]) -> NodeFn:
+    """fn with some of its results."""
+
+    def run(values: Sequence[Node]) -> list[Node]:
+        results = fn(values)
+        return [results[k] for k in wanted]
+
+    return run
+
+
+def _select(pred: Node, a: Node, b: Node) -> Node:
+    return bind(_WHERE, (reshape(pred, (*pred.shape, *[1] * (len(a.shape) - len(pred.shape)))), a, b), {})
+
+
+class Choice(CustomCall):
+    """A cond as differentiation sees it: operands are the selected results, the predicate, and the operands of the branches."""
+
+    def __init__(self, yes: NodeFn, no: NodeFn, places: Sequence[int], rest: list[Node], count: int) -> None:
+        self.yes, self.no, self.places, self.rest, self.count = yes, no, places, rest, count
+        self.name = "cond"  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return operands[:self.count]
+
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The branches' operands."""
+        return operands[self.count + 1:]
+
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        """A cond of the branches' derivatives."""
+        xs, pred = list(operands[self.count + 1:]), operands[self.count]
+        wanted = [i for i, x in enumerate(xs) if x.needs_grad]
+        given = [i for i, c in enumerate(ct) if c is not None]
+
+        def pulled(branch: NodeFn) -> NodeFn:
+            def run(values: Sequence[Node]) -> list[Node]:
+                here = list(values[:len(xs)])
+                for i in wanted:
+                    here[i] = variable(here[i])
+                outs = branch(self._all(here))
+                found = vjp([outs[i] for i in given], [here[i] for i in wanted], values[len(xs):])
+                return [zeros_like(xs[i]) if g is None else g for i, g in zip(wanted, found, strict=True)]
+
+            return run
+
+        found = dict(zip(wanted, choose(pred, pulled(self.yes), pulled(self.no), [*xs, *(ct[i] for i in given)]), strict=True))
+        return (*[None] * (self.count + 1), *(found.get(i) for i in range(len(xs))))
+
+    def _all(self, xs: Sequence[Node]) -> list[Node]:
+        """The branches' operands, of which this call has only those that matter."""
+        out = list(self.rest)
+        for place, x in zip(self.places, xs, strict=True):
+            out[place] = x
+        return out
+
+    def batched(self, operands: Sequence[Node], size: int) -> list[Node]:
+        """The results for operands that have a batch in front."""
+        xs = operands[self.count + 1:]
+
+        def lifted(branch: NodeFn) -> NodeFn:
+            def run(values: Sequence[Node]) -> list[Node]:
+                examples = [placeholder(Aval(v.shape[1:], v.dtype), "example") for v in values]
+                examples = [variable(e) if v.needs_grad else e for e, v in zip(examples, values, strict=True)]
+                return batch(branch(self._all(examples)), dict(zip(examples, values, strict=True)), size)
+
+            return run
+
+        return choose(operands[self.count], lifted(self.yes), lifted(self.no), xs)
+
+
+# ------------------------------------------------------------------------------------------------------------ while_loop
+
+
+@public("while_loop", method=False)
+def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], init: Any) -> Any:
+    """value = init; while cond_fn(value): value = body_fn(value).
+
+    init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps; cond_fn returns one element. Inside @trace the
+    loop is a step of the plan that runs compiled programs and waits for the condition at every turn; there it has no derivative
+    (AutogradError at backward), must not draw random numbers or change outside tensors (TraceError). Outside it is Python's own loop.
+    Raises ShapeError or DTypeError if body_fn changes a shape or dtype.
+
+    >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
+    """
+    flat, tree = optree.tree_flatten(init, none_is_leaf=True)
+    if not flat or not all(isinstance(x, (Tensor, int, float)) for x in flat):
+        raise DTypeError(f"while_loop: init must hold tensors, got {[type(x).__name__ for x in flat]}")
+    trace = state.trace
+    if trace is None:
+        value = init
+        while bool(cond_fn(value)):
+            value = _kept("while_loop: body_fn", value, body_fn(value))
+        return value
+    nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
+    nodes = [cast(n, dtypes.get_default_dtype() if n.dtype.kind == "f" else n.dtype) if n.aval.weak else n for n in nodes]
+    inputs = [placeholder(n.aval, "carry") for n in nodes]
+    drawn = trace.draws
+
+    def record(fn: Callable[[Any], Any]) -> tuple[list[Node], Any]:
+        return _flat("while_loop", _without_effects("while_loop", fn, optree.tree_unflatten(tree, [Tensor(n, trace.device, trace) for n in inputs])))
+
+    (test, *more), _ = record(cond_fn)
+    outs, out_tree = record(body_fn)
+    if trace.draws != drawn:
+        raise TraceError("while_loop: a random number inside @trace would be the same at every turn; draw outside the loop, or use scan")
+    if more or test.aval.size != 1:
+        raise ShapeError(f"while_loop: cond_fn must return one element, got {[test.aval, *(n.aval for n in more)]}")
+    if out_tree != tree:
+        raise ArgumentError(f"while_loop: body_fn returns {out_tree}, init is {tree}")
+    outs = [cast(o, n.dtype) if o.aval.weak else o for o, n in zip(outs, nodes, strict=True)]
+    for o, n in zip(outs, nodes, strict=True):
+        _agreed("while_loop: init and body_fn's result are", n, o)
+    outer = _outer([test, *outs], set(inputs), lambda n: n.fn.name != "const")
+    given = [cast(n, dtypes.get_default_dtype() if n.dtype.kind == "f" else n.dtype) if n.aval.weak else n for n in outer]
+    free = [placeholder(n.aval, "") for n in given]
+    new = dict(zip([*inputs, *outer], [*inputs, *free], strict=True))
+    loop = WhileLoop([*inputs, *free], _substituted([reshape(test, ())], new)[0], _substituted(outs, new), trace.device)
+    tracked = [n for n in (*nodes, *given) if n.needs_grad]
+    sources = tuple(bind(_DETACH, (n,), {}) if n.needs_grad else n for n in (*nodes, *given))
+    results = [bind(loop, sources, {"index": k}) for k in range(len(nodes))]
+    if tracked and state.grad:
+        message = "while_loop inside @trace has no reverse derivative (how often it turns is not known); use scan, or differentiate outside"
+        results = [opaque_value(r, tracked, message) if r.dtype.kind == "f" else r for r in results]
+    return optree.tree_unflatten(tree, [Tensor(r, trace.device, trace) for r in results])
+
+
+class WhileLoop(Shared):
+    """A loop inside a plan, one instance per loop: operands are the first values and what the loop reads from outside."""
+
+    family = "host_call"
+
+    def __init__(self, inputs: list[Node], test: Node, outs: list[Node], device: Any) -> None:
+        super().__init__()
+        self.name = "while_loop"  # type: ignore[misc]
+        self.device, self.carried = device, tuple(n.aval for n in outs)
+        self.dtypes = [n.dtype for n in inputs]
+        self.test, self.body = Program(inputs, [test], device), Program(inputs, outs, device)
+
+    def avals(self, **attrs: Any) -> tuple[Aval, ...]:
+        return self.carried
+
+    def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
+        values = [upload(self.device, np.ascontiguousarray(a, dtype=d)) for a, d in zip(arrays, self.dtypes, strict=True)]
+        n = len(self.carried)
+        while bool(self.test(values)[0].download((), self.test.graph.outputs[0].dtype)):
+            values[:n] = self.body(values)
+        return [v.download(aval.shape, aval.dtype) for v, aval in zip(values, self.carried, strict=False)]
+
+
+# ------------------------------------------------------------------------------------------------------------------ scan
+
+
+@public("scan", method=False)
+def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False) -> tuple[Any, Any]:
+    """carry, y = f(carry, x) along the first dimension of xs; (the last carry, the ys stacked).
+
+    init: a (nested container of) tensors, whose structure f keeps. xs: the same, with one first dimension, or None with `length`. y may be
+    None. The loop is unrolled into the graph (keep it to some thousand turns of a few operations); it differentiates to any order.
+    Raises ShapeError if the first dimensions differ or f changes the carry's shape, ArgumentError if the length is not known.
+
+    >>> tg.scan(lambda c, x: (c + x, c * x), tg.tensor(0.0), tg.arange(4.0))
+    """
+    flat, tree = optree.tree_flatten(xs, none_is_leaf=False)
+    for x in flat:
+        if not isinstance(x, Tensor) or not x.shape:
+            raise ShapeError(f"scan: xs must hold tensors of at least one dimension, got {x.shape if isinstance(x, Tensor) else type(x).__name__}")
+    sizes = {x.shape[0] for x in flat} | ({length} if length is not None else set())
+    if len(sizes) != 1:
+        raise (ShapeError if sizes else ArgumentError)(
+            f"scan: the first dimensions of xs and length must be one number, got {sorted(sizes)}" if sizes else "scan: without xs, give length")
+    n = sizes.pop()
+    rows = [unstack(x) for x in flat]
+    carry, parts = init, []
+    y_tree: Any = None
+    for i in reversed(range(n)) if reverse else range(n):
+        step = f(carry, optree.tree_unflatten(tree, [r[i] for r in rows]))
+        if not isinstance(step, tuple) or len(step) != 2:
+            raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
+        carry = _kept("scan: f", carry, step[0])
+        ys, y_tree = optree.tree_flatten(step[1], none_is_leaf=False)
+        parts.append(ys)
+    if y_tree is None:
+        return carry, None
+    if reverse:
+        parts.reverse()
+    stacked = [stack([p[k] if isinstance(p[k], Tensor) else new_tensor(as_node(p[k])) for p in parts]) for k in range(len(parts[0]))]
+    return carry, optree.tree_unflatten(y_tree, stacked)
+
+
+def unstack(x: Tensor) -> list[Tensor]:
+    """The slices along the first dimension, with a derivative that stacks (that of n single slices would add n arrays of x's size)."""
+    node = x._node()
+    source = bind(_DETACH, (node,), {}) if node.needs_grad else node
+    raw = [reshape(narrow(source, 0, i, 1), x.shape[1:]) for i in range(x.shape[0])]
+    if node.needs_grad and raw:
+        call = bind(Unstack(), (*raw, node), {})
+        raw = [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) for i, r in enumerate(raw)]
+    return [x._wrap(r) for r in raw]
+
+
+class Unstack(CustomCall):
+    """Slices as differentiation sees them: operands are the slices and the whole."""
+
+    def __init__(self) -> None:
+        self.name = "unstack"  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return operands[:-1]
+
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The whole."""
+        return operands[-1:]
+
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        parts = [zeros_like(o) if c is None else c for c, o in zip(ct, operands[:-1], strict=True)]
+        return (*[None] * len(parts), concat([reshape(p, (1, *p.shape)) for p in parts], 0))
+
+
+# --------------------------------------------------------------------------------------------------------------- recording
+
+
+def _input(node: Node) -> Node:
+    """A stand-in for `node` in a recorded branch."""
+    fresh = placeholder(node.aval, "operand")
+    return variable(fresh) if node.needs_grad else fresh
+
+
+def _flat(call: str, value: Any) -> tuple[list[Node], Any]:
+    leaves, tree = optree.tree_flatten(value, none_is_leaf=True)
+    for x in leaves:
+        if not isinstance(x, (Tensor, bool, int, float, np.generic)):
+            raise DTypeError(f"{call}: a function returned {type(x).__name__}; it must return tensors, or nested containers of them")
+    return [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves], tree
+
+
+def _without_effects(call: str, fn: Callable[..., Any], *args: Any) -> Any:
+    """fn(*args); an in-place change of a tensor from outside, or of its grad, is undone and refused."""
+    trace = state.trace
+    if trace is None:
+        return fn(*args)
+    nodes, grads = dict(trace.nodes), dict(trace.grads)
+    out = fn(*args)
+    changed = [t for key, (t, n) in trace.nodes.items() if key not in nodes or nodes[key][1] is not n]
+    changed += [t for key, (t, g) in trace.grads.items() if key in grads and grads[key][1] is not g]
+    if changed:
+        trace.nodes, trace.grads = nodes, grads
+        raise TraceError(f"{call}: inside @trace a function must not change tensors from outside in place (a {changed[0].dtype}{list(changed[0].shape)} "
+                         "tensor was); return the new value and assign it afterwards")
+    return out
+
+
+def _agreed(what: str, a: Node, b: Node) -> tuple[Node, Node]:
+    """The two, which must be alike; a Python scalar takes the other's dtype."""
+    if a.aval.weak != b.aval.weak:
+        a, b = (cast(a, b.dtype), b) if a.aval.weak else (a, cast(b, a.dtype))
+    if a.shape != b.shape:
+        raise ShapeError(f"{what} different shapes, {a.shape} and {b.shape}")
+    if a.dtype != b.dtype:
+        raise DTypeError(f"{what} different dtypes, {a.dtype} and {b.dtype}; cast one of them")
+    return a, b
+
+
+def _kept(what: str, before: Any, after: Any) -> Any:
+    """`after`, which must have the structure, shapes and dtypes of `before`."""
+    old, tree = optree.tree_flatten(before, none_is_leaf=True)
+    new, new_tree = optree.tree_flatten(after, none_is_leaf=True)
+    if tree != new_tree:
+        raise ArgumentError(f"{what} returns {new_tree} for a carry of {tree}")
+    for a, b in zip(old, new, strict=True):
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and (a.shape != b.shape or a.dtype != b.dtype):
+            kind = ShapeError if a.shape != b.shape else DTypeError
+            raise kind(f"{what} makes {b.dtype}{list(b.shape)} of a carry of {a.dtype}{list(a.shape)}; it must keep shape and dtype")
+    return after
+
+
+def _outer(outs: Sequence[Node], inputs: set[Node], wanted: Callable[[Node], bool]) -> list[Node]:
+    """What a recorded function reads from outside: the last nodes before its own that depend on none of `inputs`."""
+    order = topological(outs, inputs.__contains__)
+    inside = set(inputs)
+    for node in order:
+        if any(o in inside for o in node.operands):
+            inside.add(node)
+    edges = [*(o for n in order if n in inside and n not in inputs for o in n.operands), *outs]
+    return [n for n in dict.fromkeys(edges) if n not in inside and wanted(n)]
+
+
+def _function(inputs: Sequence[Node], outs: Sequence[Node]) -> NodeFn:
+    """The recorded graph as a function of nodes in the place of `inputs`."""
+    return lambda values: _substituted(outs, dict(zip(inputs, values, strict=True)))
+
+
+def _substituted(outs: Sequence[Node], given: Mapping[Node, Node]) -> list[Node]:
+    """outs with nodes replaced; what does not depend on those stays as it is."""
+    new = dict(given)
+    for node in topological(outs, given.__contains__):
+        if node in new:
+            continue
+        if not any(new[o] is not o for o in node.operands):
+            new[node] = node
+        elif node.fn is _VARIABLE:
+            new[node] = new[node.operands[0]]
+        else:
+            with located(node.loc):
+                new[node] = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
+    return [new[o] for o in outs]
