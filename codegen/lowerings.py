@@ -19,7 +19,9 @@ from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import LOWERINGS, Context, lowering
 from tracegrad.codegen.schedule import Group
 
-__all__ = ["LOWERINGS", "lower_arg", "lower_contraction", "lower_conv", "lower_host", "lower_opencl", "lower_scan", "lower_scatter", "lower_sort"]
+__all__ = [
+    "LOWERINGS", "lower_arg", "lower_contraction", "lower_conv", "lower_host", "lower_opencl", "lower_scan", "lower_scatter", "lower_sort",
+]
 
 
 @lowering("loops")

@@ -30,7 +30,7 @@ from tracegrad.dtypes import (
     uint32,
     uint64,
 )
-from tracegrad.errors import *  # noqa: F403  (the exception tree; its __all__ is checked by a test)
+from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
 from tracegrad.operators import PUBLIC
 from tracegrad.random_state import get_rng_state, manual_seed, set_rng_state
 from tracegrad.tensor import Tensor, enable_grad, flush, is_grad_enabled, no_grad, set_grad_enabled, synchronize

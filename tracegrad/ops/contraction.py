@@ -23,13 +23,15 @@ class Matmul(Primitive):
 
     def aval(self, a: Aval, b: Aval) -> Aval:
         if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
-            raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: the last of the first must equal the last but one of the second")
+            raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: "
+                             "the last of the first must equal the last but one of the second")
         if a.dtype != b.dtype or a.dtype.kind not in "iuf":
             raise DTypeError(f"matmul: takes two tensors of one number dtype, got {a.dtype} and {b.dtype}; cast one of them")
         return Aval((*a.shape[:-1], b.shape[-1]), a.dtype)
 
     def numpy(self, a, b): return np.matmul(a, b)
-    def vjp(self, ct, y, a, b): return (matmul(ct, swap_last(b)) if a.needs_grad else None, matmul(swap_last(a), ct) if b.needs_grad else None)
+    def vjp(self, ct, y, a, b):
+        return matmul(ct, swap_last(b)) if a.needs_grad else None, matmul(swap_last(a), ct) if b.needs_grad else None
 
 
 def matmul(a: Node, b: Node) -> Node:

@@ -104,7 +104,8 @@ class Pow(Elementwise):
     def numpy(self, a, b): return np.power(a, b)
 
     def vjp(self, ct, y, a, b):
-        return ct * b * power(a, b - 1), ct * where((a == 0) if a.dtype.kind != "f" else eq(a, 0.0), 0.0, y * log(where(gt(a, 0.0), a, 1.0)))
+        zero = (a == 0) if a.dtype.kind != "f" else eq(a, 0.0)
+        return ct * b * power(a, b - 1), ct * where(zero, 0.0, y * log(where(gt(a, 0.0), a, 1.0)))
 
     def opencl(self, a, b): return f"pow({a}, {b})"
 
@@ -452,7 +453,7 @@ class Erf(Float):
 
 
 class Rounding(Elementwise):
-    """Base of rounding ops (integers never get here: they are what they round to); the derivative is zero almost everywhere, as in torch."""
+    """Base of rounding ops (integers never get here: they are what they round to); the derivative is zero, as in torch."""
     kinds = "f"
     def vjp(self, ct: Node, y: Node, x: Node) -> tuple[Any, ...]: return (None,)
 

@@ -89,7 +89,8 @@ class Pad(Movement):
     """x with `low` and `high` fill values before and after, and `interior` of them between neighbours, per dimension."""
     name = "pad"
     cases = [(((2, 3),), dict(low=(1, 0), high=(0, 2), interior=(0, 0), value=0.0)),
-             (((3, 2),), dict(low=(0, 1), high=(1, 0), interior=(2, 1), value=1.5)), (((0,),), dict(low=(1,), high=(2,), interior=(0,), value=0.0))]
+             (((3, 2),), dict(low=(0, 1), high=(1, 0), interior=(2, 1), value=1.5)),
+             (((0,),), dict(low=(1,), high=(2,), interior=(0,), value=0.0))]
 
     def aval(self, x, *, low, high, interior, value):
         return Aval(tuple(a + n + max(0, n - 1) * g + b for n, a, b, g in zip(x.shape, low, high, interior, strict=True)), x.dtype)
@@ -125,7 +126,7 @@ class Concat(Movement):
     def aval(self, *xs: Aval, dim: int) -> Aval:
         first = xs[0]
         for x in xs:
-            if x.dtype != first.dtype or [n for i, n in enumerate(x.shape) if i != dim] != [n for i, n in enumerate(first.shape) if i != dim]:
+            if x.dtype != first.dtype or x.shape[:dim] != first.shape[:dim] or x.shape[dim + 1:] != first.shape[dim + 1:]:
                 raise ShapeError(f"cat: {' and '.join(map(str, xs))} differ beyond dimension {dim}")
         return Aval(tuple(sum(x.shape[dim] for x in xs) if i == dim else n for i, n in enumerate(first.shape)), first.dtype)
 
@@ -203,7 +204,8 @@ def pad(x: Node, low: Shape, high: Shape, interior: Shape | None = None, value: 
     interior = interior or (0,) * len(x.shape)
     if not any(low) and not any(high) and not any(interior):
         return x
-    return bind(REGISTRY["pad"], (x,), {"low": tuple(low), "high": tuple(high), "interior": tuple(interior), "value": x.dtype.type(value).item()})
+    attrs = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior), "value": x.dtype.type(value).item()}
+    return bind(REGISTRY["pad"], (x,), attrs)
 
 
 def concat(xs: list[Node], dim: int) -> Node:
