@@ -51,10 +51,10 @@ def shifted(images, rng):
 
 
 def train(name, model, data, epochs, rng, augment):
-    """Trains on batches drawn anew every epoch, shifted by up to a pixel if `augment`. Returns the losses, the test accuracy and the traced step."""
+    """Trains on batches drawn anew every epoch (shifted by up to a pixel if `augment`). Returns losses, test accuracy, traced step."""
     train_x, test_x, train_y, test_y = data
     optimizer = optim.Adam(model.parameters(), lr=3e-3)
-    schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)       # a new rate every epoch; the step is compiled once
+    schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)  # a new rate every epoch; the step is compiled once
 
     @tg.trace
     def step(images, labels):

@@ -25,7 +25,9 @@ def _needs_float64(device):
 
 def test_value_and_grad_of_several_arguments_and_containers():
     a, b = draw(3), draw(3)
-    value, (ga, gb) = tg.value_and_grad(lambda a, b: (a * b["w"]).sum() + b["b"], argnums=(0, 1))(a, {"w": b, "b": tg.tensor(1.0, dtype=tg.float64)})
+    value, (ga, gb) = tg.value_and_grad(lambda a, b: (a * b["w"]).sum() + b["b"], argnums=(0, 1))(
+        a, {"w": b, "b": tg.tensor(1.0, dtype=tg.float64)}
+    )
     close(value, (a.numpy() * b.numpy()).sum() + 1)
     close(ga, b)
     close(gb["w"], a)
@@ -55,12 +57,19 @@ def test_results_belong_to_the_callers_history():
 
 def test_an_inner_variable_is_not_the_outer_one():
     """d/dx of x * d/dy (x + y) at y = 1 is 1, not 2 (Siskind & Pearlmutter 2005: perturbation confusion)."""
+
     def outer(x):
         return x * tg.grad(lambda y: x + y)(tg.ones((), dtype=tg.float64))
 
     assert tg.grad(outer)(tg.tensor(3.0, dtype=tg.float64)).item() == 1
-    assert tg.jvp(lambda x: x * tg.jvp(lambda y: x + y, (tg.ones((), dtype=tg.float64),), (tg.ones((), dtype=tg.float64),))[1],
-                  (tg.tensor(3.0, dtype=tg.float64),), (tg.ones((), dtype=tg.float64),))[1].item() == 1
+    assert (
+        tg.jvp(
+            lambda x: x * tg.jvp(lambda y: x + y, (tg.ones((), dtype=tg.float64),), (tg.ones((), dtype=tg.float64),))[1],
+            (tg.tensor(3.0, dtype=tg.float64),),
+            (tg.ones((), dtype=tg.float64),),
+        )[1].item()
+        == 1
+    )
 
 
 def test_vjp_and_jvp_are_transposes():
@@ -82,8 +91,10 @@ def test_jacobian_and_hessian(wrap):
     v = x.numpy()
     close(wrap(tg.jacobian(lambda x: tg.stack([x[0] * x[1], x[2].sin()])))(x), [[v[1], v[0], 0], [0, 0, np.cos(v[2])]])
     close(wrap(tg.jacfwd(lambda x: x**2))(x), np.diag(2 * v))
-    close(wrap(tg.hessian(lambda x: (x[0] * x[1] ** 2 * x[2])))(x),
-          [[0, 2 * v[1] * v[2], v[1] ** 2], [2 * v[1] * v[2], 2 * v[0] * v[2], 2 * v[0] * v[1]], [v[1] ** 2, 2 * v[0] * v[1], 0]])
+    close(
+        wrap(tg.hessian(lambda x: x[0] * x[1] ** 2 * x[2]))(x),
+        [[0, 2 * v[1] * v[2], v[1] ** 2], [2 * v[1] * v[2], 2 * v[0] * v[2], 2 * v[0] * v[1]], [v[1] ** 2, 2 * v[0] * v[1], 0]],
+    )
     gradient, product = tg.hvp(lambda x: (x**4).sum(), (x,), (tg.ones(3, dtype=tg.float64),))
     close(gradient, 4 * v**3)
     close(product, 12 * v**2)
@@ -108,7 +119,7 @@ MAPPED = {
     "scatter": lambda x: tg.zeros(4, 3, dtype=tg.float64).index_add(0, tg.tensor([1, 3, 1]), x),
     "convolution": lambda x: F.conv1d(x[None], tg.ones(1, 3, 2, dtype=tg.float64))[0],
     "convolution with mapped weights": lambda x: F.conv1d(tg.ones(1, 3, 4, dtype=tg.float64), x[None])[0],
-    "gradient inside": lambda x: tg.grad(lambda y: (y**3).sum())(x),
+    "gradient inside": tg.grad(lambda y: (y**3).sum()),
     "independent of x": lambda x: tg.arange(3),
 }
 
@@ -123,7 +134,10 @@ def test_vmap_is_a_loop(name):
 def test_vmap_dimensions_in_and_out():
     a, b = draw(3, 4), draw(2, 3)
     close(tg.vmap(lambda a, b: a + b, in_dims=(1, None), out_dims=2)(a, b), (a.numpy().T[:, None, :] + b.numpy()).transpose(1, 2, 0))
-    close(tg.vmap(lambda p, x: x @ p["w"] + p["b"], in_dims=(None, 0))({"w": b.t(), "b": tg.ones(2, dtype=tg.float64)}, draw(6, 3) * 0), np.ones((6, 2)))
+    close(
+        tg.vmap(lambda p, x: x @ p["w"] + p["b"], in_dims=(None, 0))({"w": b.t(), "b": tg.ones(2, dtype=tg.float64)}, draw(6, 3) * 0),
+        np.ones((6, 2)),
+    )
     close(tg.vmap(tg.vmap(lambda x, y: x * y))(a, a), a.numpy() ** 2)
 
 
@@ -135,16 +149,19 @@ def test_per_example_gradients():
     close(tg.grad(lambda w: tg.vmap(lambda x: (w @ x).tanh())(x).sum())(w), expected.sum(0))
 
 
-@pytest.mark.parametrize(("call", "error", "words"), [
-    (lambda: tg.grad(lambda x: x * 2)(tg.ones(3)), tg.ShapeError, "one float tensor of one element.*float32\\[3\\]"),
-    (lambda: tg.grad(lambda x: x.sum())(tg.arange(3)), tg.DTypeError, "only differentiate with respect to floats, got int64"),
-    (lambda: tg.grad(lambda x: x.sum(), argnums=2)(tg.ones(3)), tg.ArgumentError, "argnums 2 is out of range"),
-    (lambda: tg.jvp(lambda x: x, (tg.ones(3),), (tg.ones(2),)), tg.ShapeError, "tangent 0 has shape"),
-    (lambda: tg.vjp(lambda x: x, tg.ones(3))[1](tg.ones(2)), tg.ShapeError, "cotangent 0 has shape"),
-    (lambda: tg.vmap(lambda x, y: x)(tg.ones(3), tg.ones(2)), tg.ShapeError, "different sizes"),
-    (lambda: tg.vmap(lambda x: x, in_dims=None)(tg.ones(3)), tg.ArgumentError, "no argument is mapped"),
-    (lambda: tg.vmap(lambda x: x.item())(tg.ones(3)), tg.TraceError, "no value"),
-])
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: tg.grad(lambda x: x * 2)(tg.ones(3)), tg.ShapeError, "one float tensor of one element.*float32\\[3\\]"),
+        (lambda: tg.grad(lambda x: x.sum())(tg.arange(3)), tg.DTypeError, "only differentiate with respect to floats, got int64"),
+        (lambda: tg.grad(lambda x: x.sum(), argnums=2)(tg.ones(3)), tg.ArgumentError, "argnums 2 is out of range"),
+        (lambda: tg.jvp(lambda x: x, (tg.ones(3),), (tg.ones(2),)), tg.ShapeError, "tangent 0 has shape"),
+        (lambda: tg.vjp(lambda x: x, tg.ones(3))[1](tg.ones(2)), tg.ShapeError, "cotangent 0 has shape"),
+        (lambda: tg.vmap(lambda x, y: x)(tg.ones(3), tg.ones(2)), tg.ShapeError, "different sizes"),
+        (lambda: tg.vmap(lambda x: x, in_dims=None)(tg.ones(3)), tg.ArgumentError, "no argument is mapped"),
+        (lambda: tg.vmap(lambda x: x.item())(tg.ones(3)), tg.TraceError, "no value"),
+    ],
+)
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()

@@ -156,7 +156,9 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     # A linear map's transpose does not depend on where it is taken: a probe that survives means the rule was not linear in ct.
     left_over = {probe.operands[0] for probe in probes} & set(topological([o for o in out if o is not None]))
     if left_over:
-        raise AutogradError(f"jvp: the backward rule of {node.fn.name} is not linear in its cotangent; forward mode cannot be derived from it")
+        raise AutogradError(
+            f"jvp: the backward rule of {node.fn.name} is not linear in its cotangent; forward mode cannot be derived from it"
+        )
     return dict(enumerate(out)) if hasattr(node.fn, "avals") else out[0]
 
 

@@ -19,8 +19,9 @@ __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 
 
-def backward(tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retain_graph: bool | None = None,
-             create_graph: bool = False) -> None:
+def backward(
+    tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retain_graph: bool | None = None, create_graph: bool = False
+) -> None:
     """Add the gradients of `tensors` with respect to every leaf that requires grad to the leaves' `grad`.
 
     grad_tensors: the cotangent of each root (same shape; None for a root of one element, which means 1). retain_graph: keep
@@ -51,8 +52,14 @@ def backward(tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retai
             state.trace.freed.update(n for n in order if n.needs_grad and n.fn is not _VARIABLE)
 
 
-def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], grad_outputs: Any = None, retain_graph: bool | None = None,
-         create_graph: bool = False, allow_unused: bool = False) -> tuple[Tensor | None, ...]:
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]:
     """The gradients of `outputs` with respect to `inputs`, one tensor of its input's shape each; nothing is accumulated.
 
     Raises AutogradError if an input does not require grad, or does not reach an output (unless allow_unused: then None).
@@ -70,8 +77,9 @@ def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], 
     found = _differentiate(nodes, sources, cotangents, create_graph)
     for i, g in enumerate(found):
         if g is None and not allow_unused:
-            raise AutogradError(f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get "
-                                "None for it")
+            raise AutogradError(
+                f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get None for it"
+            )
     result = tuple(None if g is None else Tensor(g, roots[0]._device, state.trace) for g in found)
     keep = create_graph if retain_graph is None else retain_graph
     if not keep and state.trace is None:
@@ -102,12 +110,16 @@ def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any)
     result = []
     for i, (node, g) in enumerate(zip(outputs, given, strict=True)):
         if not node.needs_grad:
-            raise AutogradError(f"{call}: root {i} ({node.aval}) does not require grad and has no history; "
-                                "was it computed under no_grad, or from tensors without requires_grad?")
+            raise AutogradError(
+                f"{call}: root {i} ({node.aval}) does not require grad and has no history; "
+                "was it computed under no_grad, or from tensors without requires_grad?"
+            )
         if g is None:
             if node.aval.size != 1:
-                raise AutogradError(f"{call}: root {i} has shape {node.shape}; only a root of one element has an implicit gradient, "
-                                    "pass grad_tensors or reduce it with sum() or mean()")
+                raise AutogradError(
+                    f"{call}: root {i} has shape {node.shape}; only a root of one element has an implicit gradient, "
+                    "pass grad_tensors or reduce it with sum() or mean()"
+                )
             result.append(autodiff.ones_like(node))
         else:
             if g.shape != node.shape:
@@ -120,8 +132,9 @@ def _check_history(call: str, order: list[Node]) -> None:
     freed = state.trace.freed if state.trace is not None else ()
     for node in order:
         if node in freed or (node.needs_grad and not node.operands):
-            raise AutogradError(f"{call}: the history of {node.fn.name} ({node.loc}) was freed by an earlier backward; "
-                                "pass retain_graph=True to that one")
+            raise AutogradError(
+                f"{call}: the history of {node.fn.name} ({node.loc}) was freed by an earlier backward; pass retain_graph=True to that one"
+            )
 
 
 def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Node], create_graph: bool) -> list[Node | None]:
@@ -249,6 +262,11 @@ def _backward_method(self: Tensor, gradient: Any = None, retain_graph: bool | No
     backward(self, gradient, retain_graph, create_graph)
 
 
-for _name, _value in {"backward": _backward_method, "register_hook": register_hook, "retain_grad": retain_grad,
-                      "grad_fn": property(_grad_fn), "retains_grad": property(_retains_grad)}.items():
+for _name, _value in {
+    "backward": _backward_method,
+    "register_hook": register_hook,
+    "retain_grad": retain_grad,
+    "grad_fn": property(_grad_fn),
+    "retains_grad": property(_retains_grad),
+}.items():
     setattr(Tensor, _name, _value)

@@ -71,7 +71,7 @@ def _elementwise(node: Node, operands: list[Node], flags: list[bool], size: int)
     rank = len(node.shape)
     aligned = [reshape(o, (size, *[1] * (rank + 1 - len(o.shape)), *o.shape[1:])) if f else o for o, f in zip(operands, flags, strict=True)]
     if "uid" in node.attrs:
-        return aligned[0]                                    # a variable inside: what it stands for is mapped
+        return aligned[0]  # a variable inside: what it stands for is mapped
     return bind(node.fn, tuple(aligned), node.attrs)
 
 
@@ -95,7 +95,7 @@ def _movement(node: Node, operands: list[Node], flags: list[bool], size: int) ->
         attrs = {"dim": attrs["dim"] + 1}
     elif name == "flip":
         attrs = {"dims": tuple(d + 1 for d in attrs["dims"])}
-    elif "dim" in attrs:                                     # unfold and whatever else moves along one dimension
+    elif "dim" in attrs:  # unfold and whatever else moves along one dimension
         attrs["dim"] += 1
     else:
         return _unrolled(node, operands, [True] * len(operands), size)
@@ -116,7 +116,7 @@ def _last(node: Node, operands: list[Node], flags: list[bool], size: int) -> Nod
 
 def _contraction(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
     a, b = operands
-    if flags[0] and not flags[1] and len(node.shape) == 2:   # (B, M, K) @ (K, N) is one product of B * M rows
+    if flags[0] and not flags[1] and len(node.shape) == 2:  # (B, M, K) @ (K, N) is one product of B * M rows
         return reshape(bind(node.fn, (reshape(a, (size * a.shape[1], a.shape[2])), b), {}), (size, a.shape[1], b.shape[1]))
     return bind(node.fn, tuple(_all_mapped(operands, flags, size)), {})
 
@@ -152,6 +152,14 @@ def _conv(node: Node, operands: list[Node], flags: list[bool], size: int) -> Nod
 
 
 FAMILIES: dict[str, Rule] = {
-    "elementwise": _elementwise, "movement": _movement, "reduction": _reduction, "arg_reduction": _along_one, "scan": _along_one,
-    "sort": _last, "contraction": _contraction, "gather": _gather, "scatter": _scatter, "conv": _conv,
+    "elementwise": _elementwise,
+    "movement": _movement,
+    "reduction": _reduction,
+    "arg_reduction": _along_one,
+    "scan": _along_one,
+    "sort": _last,
+    "contraction": _contraction,
+    "gather": _gather,
+    "scatter": _scatter,
+    "conv": _conv,
 }

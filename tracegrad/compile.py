@@ -33,7 +33,7 @@ from tracegrad.runtime.launch import Executable
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _CONST = REGISTRY["const"]
-PLANS = 512                     # cached plans; the least recently used is dropped
+PLANS = 512  # cached plans; the least recently used is dropped
 
 
 # ---------------------------------------------------------------------------------------------------------------- devices
@@ -66,7 +66,7 @@ class HostDevice:
 
 
 NUMPY = HostDevice()
-Device = Any                    # runtime.device.Device or HostDevice
+Device = Any  # runtime.device.Device or HostDevice
 _chosen: list[Device] = []
 
 
@@ -151,10 +151,12 @@ class Program:
 def _check_dtypes(graph: Graph, device: Device) -> None:
     """UnsupportedError if the device lacks a dtype that the program computes in; it names the line that asked for it."""
     if not device.target.fp64:
-        for node in graph:
-            if node.dtype == np.float64 and not node.aval.weak:
-                raise UnsupportedError(f"{node.fn.name} at {node.loc}: {device.name} has no float64; use float32 (x.float(), dtype=tg.float32), "
-                                       "or another device (tg.set_device; `python -m tracegrad devices` lists them)")
+        wide = [node for node in graph if node.dtype == np.float64 and not node.aval.weak]
+        for node in [*(n for n in wide if n.operands), *wide][:1]:               # an input, if need be
+                raise UnsupportedError(
+                    f"{node.fn.name} at {node.loc}: {device.name} has no float64; use float32 (x.float(), dtype=tg.float32), "
+                    "or another device (tg.set_device; `python -m tracegrad devices` lists them)"
+                )
 
 
 def _tell(plan: Plan, nodes: int, device: Device, seconds: float) -> None:
@@ -178,7 +180,7 @@ def executable_graph(graph: Graph) -> Graph:
                 new[node] = new[node.operands[0].operands[node.attrs["index"]]]
             elif not node.operands:
                 new[node] = _own_leaf(node)
-            else:                                             # also merges equal nodes, which users' tensors have each their own of
+            else:  # also merges equal nodes, which users' tensors have each their own of
                 with located(node.loc):
                     new[node] = bind(fn, tuple(new[o] for o in node.operands), node.attrs)
     return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
@@ -194,8 +196,8 @@ def _own_leaf(node: Node) -> Node:
 
 _lock = threading.RLock()
 _plans: OrderedDict[Any, Program] = OrderedDict()
-_varying: dict[Any, tuple[tuple[Any, ...], frozenset[int]]] = {}   # structure -> constants seen last, positions that vary
-compiled = [0]                                                     # how many programs `realize` compiled, for tests and explain()
+_varying: dict[Any, tuple[tuple[Any, ...], frozenset[int]]] = {}  # structure -> constants seen last, positions that vary
+compiled = [0]  # how many programs `realize` compiled, for tests and explain()
 
 
 def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] | None = None) -> None:
@@ -259,10 +261,14 @@ def _pending(targets: Sequence[Node]) -> tuple[list[Node], list[Node]]:
             else:
                 stack.pop()
                 if not node.operands and node.fn.family not in ("leaf", "index"):
-                    raise AutogradError(f"{node.fn.name} at {node.loc}: its history was freed by backward(); pass retain_graph=True to keep it")
+                    raise AutogradError(
+                        f"{node.fn.name} at {node.loc}: its history was freed by backward(); pass retain_graph=True to keep it"
+                    )
                 if node.fn is REGISTRY["placeholder"]:
-                    raise TraceError(f"a tensor that stands for an input of @trace or vmap ({node.loc}) has no value: Python cannot look at it; "
-                                     "use tg.where for a choice between values, or look at the result outside")
+                    raise TraceError(
+                        f"a tensor that stands for an input of @trace or vmap ({node.loc}) has no value: Python cannot look at it; "
+                        "use tg.where for a choice between values, or look at the result outside"
+                    )
                 order.append(node)
     return order, leaves
 

@@ -50,8 +50,10 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         out = out.to(dtype=dtype) if dtype is not None else out
         return out.requires_grad_() if requires_grad else out
     if isinstance(data, np.ndarray) and state.trace is not None:
-        raise TraceError(f"tensor at {user_location()}: inside @trace ({state.trace.name}) a numpy array would be frozen into the program; "
-                         "make the tensor outside, or pass the array as an argument")
+        raise TraceError(
+            f"tensor at {user_location()}: inside @trace ({state.trace.name}) a numpy array would be frozen into the program; "
+            "make the tensor outside, or pass the array as an argument"
+        )
     if isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) for x in data):
         data = [x.detach().numpy() if isinstance(x, Tensor) else x for x in data]
     try:
@@ -92,7 +94,9 @@ def from_dlpack(external: Any) -> Tensor:
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` filled with a scalar."""
     found = dtypes.as_dtype(dtype if dtype is not None else type(fill_value))
-    return new_tensor(expand(const(fill_value, found), _shape("full", (size,) if isinstance(size, int) else (tuple(size),))), device, requires_grad)
+    return new_tensor(
+        expand(const(fill_value, found), _shape("full", (size,) if isinstance(size, int) else (tuple(size),))), device, requires_grad
+    )
 
 
 @_create()
@@ -130,7 +134,9 @@ full_like = _like("full", lambda s, value, d, v, g: full(s, value, dtype=d, devi
 
 
 @_create()
-def arange(start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def arange(
+    start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """start, start + step, ... below end (or 0, 1, ... below start). int64 if all are ints, else the default float."""
     if end is None:
         start, end = 0, start
@@ -154,7 +160,7 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
 def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`steps` values from start to end, both included, evenly spaced."""
     found = _float(dtype)
-    steps, = _shape("linspace", (steps,))
+    (steps,) = _shape("linspace", (steps,))
     i = cast(iota((steps,), 0, dtypes.int64), found)
     step = (end - start) / max(1, steps - 1)
     node = (i < steps // 2).where(i * step + start, end - (steps - 1 - i) * step) if steps > 1 else i + start

@@ -339,7 +339,8 @@ def common_dtype(args: Sequence[Any], to_float: bool = False) -> list[Node]:
         if not isinstance(a, Node):
             if isinstance(a, int) and dtype.kind in "iu" and not np.iinfo(dtype).min <= a <= np.iinfo(dtype).max:
                 raise DTypeError(f"the Python integer {a} does not fit {dtype}; cast the tensor to a wider dtype first")
-            out.append(const(a, dtype, weak) if isinstance(a, _PYTHON_SCALARS) and not isinstance(a, np.generic) else cast(as_node(a), dtype))
+            python = isinstance(a, _PYTHON_SCALARS) and not isinstance(a, np.generic)
+            out.append(const(a, dtype, weak) if python else cast(as_node(a), dtype))
         else:
             out.append(a if a.aval.dtype == dtype and (a.aval.weak == weak or weak) else cast(a, dtype))
     return out

@@ -23,7 +23,7 @@ from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DTypeError, ShapeError, TracegradError, TraceError
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data
 from tracegrad.ir import Aval, Node, forget_operands, user_location
 from tracegrad.operators import PUBLIC, Operators
@@ -40,16 +40,16 @@ class _State(threading.local):
     """Per thread: whether derivatives are recorded, and the trace being recorded, if any."""
 
     grad: bool = True
-    examples: int = 0                    # inside vmap: tensors stand for one example and have no values
-    hidden: bool = False                 # inside a custom forward: tensors report no requires_grad
-    pulling: bool = False                # inside a custom backward
-    looked: bool = False                 # a custom forward looked at the value of a tensor that has a derivative
+    examples: int = 0  # inside vmap: tensors stand for one example and have no values
+    hidden: bool = False  # inside a custom forward: tensors report no requires_grad
+    pulling: bool = False  # inside a custom backward
+    looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
     trace: Recording | None = None
 
 
 state = _State()
 _pending: list[weakref.ref[Tensor]] = []
-leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()   # uid of a variable node -> its tensor
+leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # uid of a variable node -> its tensor
 
 
 class Tensor(Operators):
@@ -71,14 +71,14 @@ class Tensor(Operators):
 
     def __init__(self, node: Node, device: Device, trace: Recording | None = None) -> None:
         if node.constant and trace is None and not state.examples:
-            node = node.twin()                 # it will hold a value, and that lives on this device
+            node = node.twin()  # it will hold a value, and that lives on this device
         self._n, self._device, self._trace = node, device, trace
         self._base = self._grad = self._hooks = None
         self._versions = 0
         if trace is None and node.value is None and not state.examples:
             _pending.append(weakref.ref(self))
-            if len(_pending) > max(config.pending, _postponed[0]):
-                _flush_some()
+            if len(_pending) > config.pending:
+                flush()
 
     # ---------------------------------------------------------------------------------------------- reading and writing
 
@@ -89,8 +89,10 @@ class Tensor(Operators):
             if self._trace is not trace:
                 return trace.node_of(self)
         elif self._trace is not None:
-            raise TraceError(f"a tensor made inside @trace ({self._trace.name}) was used after the call ended; return it from the traced "
-                             f"function, or assign to a tensor that lives outside with copy_()")
+            raise TraceError(
+                f"a tensor made inside @trace ({self._trace.name}) was used after the call ended; return it from the traced "
+                f"function, or assign to a tensor that lives outside with copy_()"
+            )
         return self._n if self._base is None else self._replay(self._base._node())
 
     def _node_outside(self) -> Node:
@@ -112,15 +114,17 @@ class Tensor(Operators):
         """Give the tensor a new value, in place. `call` is the method's name, for errors."""
         old = self._node()
         if node.fn is _VARIABLE:
-            node = bind(REGISTRY["copy"], (node,), {})          # another tensor's leaf stays that tensor's
+            node = bind(REGISTRY["copy"], (node,), {})  # another tensor's leaf stays that tensor's
         if node.shape != old.shape:
-            raise ShapeError(f"{call}: the result has shape {node.shape}, the tensor {old.shape}; an in-place operation cannot change the shape")
+            raise ShapeError(
+                f"{call}: the result has shape {node.shape}, the tensor {old.shape}; an in-place operation cannot change the shape"
+            )
         if node.dtype != old.dtype:
             if dtypes.category(node.dtype) > dtypes.category(old.dtype):
                 raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation without the underscore")
             node = cast(node, old.dtype)
         if self._base is not None:
-            with set_grad_enabled(state.grad and not self._detached):           # detach() shares its memory but no history
+            with set_grad_enabled(state.grad and not self._detached):  # detach() shares its memory but no history
                 self._base._rebind(self._put(self._base._node(), node), call)
             return self
         if old.needs_grad:
@@ -130,8 +134,11 @@ class Tensor(Operators):
             if not state.grad and not leaf:
                 raise AutogradError(f"{call}: inside no_grad, a tensor with a derivative history was modified in place; detach() it first")
         if not state.grad:
-            node = variable(bind(_DETACH, (node,), {}) if node.needs_grad else node) if old.needs_grad else (
-                bind(_DETACH, (node,), {}) if node.needs_grad else node)
+            node = (
+                variable(bind(_DETACH, (node,), {}) if node.needs_grad else node)
+                if old.needs_grad
+                else (bind(_DETACH, (node,), {}) if node.needs_grad else node)
+            )
         self._set_node(node)
         self._versions += 1
         return self
@@ -176,7 +183,7 @@ class Tensor(Operators):
             result._detached, node = True, node.operands[0]
         while node is not source:
             if not isinstance(node.fn, Movement) or len(node.operands) != 1:
-                return result                       # not pure movement after all: a tensor of its own
+                return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
             node = node.operands[0]
         result._base, result._chain = self, tuple(reversed(chain))
@@ -290,10 +297,14 @@ class Tensor(Operators):
         return id(self)
 
     def __eq__(self, other: object) -> Any:
-        return PUBLIC["eq"](self, other) if isinstance(other, Operators) or np.isscalar(other) or hasattr(other, "dtype") else NotImplemented
+        return (
+            PUBLIC["eq"](self, other) if isinstance(other, Operators) or np.isscalar(other) or hasattr(other, "dtype") else NotImplemented
+        )
 
     def __ne__(self, other: object) -> Any:
-        return PUBLIC["ne"](self, other) if isinstance(other, Operators) or np.isscalar(other) or hasattr(other, "dtype") else NotImplemented
+        return (
+            PUBLIC["ne"](self, other) if isinstance(other, Operators) or np.isscalar(other) or hasattr(other, "dtype") else NotImplemented
+        )
 
     # ---------------------------------------------------------------------------------------------------------- values
 
@@ -301,14 +312,15 @@ class Tensor(Operators):
         """The values, waiting for them. Inside a trace there are none: a TraceError names the user's line."""
         if state.trace is not None:
             raise TraceError(
-                f"{call} at {user_location()}: inside @trace ({state.trace.name}) tensors have no values yet, so Python cannot look at one. "
+                f"{call} at {user_location()}: inside @trace ({state.trace.name}) tensors have no values yet; Python cannot look at one. "
                 "Use tg.where for a choice between values, pass what decides as a Python (static) argument, "
-                "return the tensor and look at it outside, or call host code through tg.host_call")
+                "return the tensor and look at it outside, or call host code through tg.host_call"
+            )
         node = self._node()
         state.looked |= node.needs_grad or node.fn is _DETACH
         found = resolve(node)
         if found.value is None:
-            flush_for(found, self._device)
+            flush()
         return read(node, self._device)
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -465,8 +477,12 @@ class Tensor(Operators):
         keys = key if isinstance(key, tuple) else (key,)
         if not any(isinstance(k, Tensor) and k.dtype == dtypes.bool_ for k in keys):
             return key
-        masks = [k.detach()._value("indexing with a boolean mask (its result's shape depends on values)")
-                 if isinstance(k, Tensor) and k.dtype == dtypes.bool_ else k for k in keys]
+        masks = [
+            k.detach()._value("indexing with a boolean mask (its result's shape depends on values)")
+            if isinstance(k, Tensor) and k.dtype == dtypes.bool_
+            else k
+            for k in keys
+        ]
         return tuple(masks)
 
     # ----------------------------------------------------------------------------------------------------------- in place
@@ -488,8 +504,29 @@ class Tensor(Operators):
 
 
 _DTYPE_NAMES = {str(d) for d in dtypes.OPENCL} | {"float", "double", "half", "long", "int", "bool"}
-_VIEWS = ("view", "reshape", "permute", "transpose", "swapaxes", "t", "squeeze", "unsqueeze", "expand", "expand_as", "narrow", "flatten",
-          "unflatten", "movedim", "split", "chunk", "unbind", "broadcast_to", "view_as", "select", "diagonal")
+_VIEWS = (
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "swapaxes",
+    "t",
+    "squeeze",
+    "unsqueeze",
+    "expand",
+    "expand_as",
+    "narrow",
+    "flatten",
+    "unflatten",
+    "movedim",
+    "split",
+    "chunk",
+    "unbind",
+    "broadcast_to",
+    "view_as",
+    "select",
+    "diagonal",
+)
 
 
 def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -527,7 +564,14 @@ def install_methods() -> None:
             setattr(Tensor, f"{name}_", _in_place(fn, f"{name}_"))
     for sign in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
         setattr(Tensor, f"__i{sign}__", _in_place(getattr(Operators, f"__{sign}__"), f"{sign}_"))
-    for name, dtype in {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64", "bool": "bool"}.items():
+    for name, dtype in {
+        "float": "float32",
+        "double": "float64",
+        "half": "float16",
+        "int": "int32",
+        "long": "int64",
+        "bool": "bool",
+    }.items():
         setattr(Tensor, name, lambda self, dtype=dtype: self.to(dtype=dtype))
 
 
@@ -553,33 +597,13 @@ def flush(keep_history: bool = True) -> None:
             if node.fn is _VARIABLE and not node.operands[0].needs_grad:
                 fresh.setdefault(tensor._device, []).append(node)
     try:
-        for device, nodes in fresh.items():     # new values of leaves by themselves, so that the rest looks alike at every step
+        for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
             _realize_possible(nodes, device, None)
         for device, nodes in alive.items():
             _realize_possible(nodes, device, _worth_keeping if keep_history else None)
     except BaseException:
         _pending = handles + _pending
         raise
-
-
-def flush_for(node: Node, device: Device) -> None:
-    """Compute `node` and all that is pending; if something else among it fails (no memory), `node` by itself."""
-    try:
-        flush()
-    except DeviceError:
-        realize([node], device)
-
-
-_postponed = [0]                         # after an automatic flush failed: how many may gather before the next try
-
-
-def _flush_some() -> None:
-    """The flush that happens because much is pending. A failure is not this operation's: whoever looks at the value will see it."""
-    try:
-        flush()
-        _postponed[0] = 0
-    except DeviceError:
-        _postponed[0] = 2 * len(_pending)
 
 
 def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None) -> None:
@@ -615,7 +639,7 @@ def drop_history(order: Sequence[Node]) -> None:
     for node in reversed(order):
         if node.needs_grad and node.fn is not _VARIABLE:
             if node.fn.family == "output" and node.operands:
-                node.value = resolve(node).value                # of a custom Function: it is on the node behind
+                node.value = resolve(node).value  # of a custom Function: it is on the node behind
             forget_operands(node)
 
 

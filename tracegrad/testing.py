@@ -18,8 +18,15 @@ class GradcheckError(AutogradError):
     """A derivative differs from its finite difference."""
 
 
-def gradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], *, eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3,
-              raise_exception: bool = True) -> bool:
+def gradcheck(
+    fn: Callable[..., Any],
+    inputs: Tensor | Sequence[Any],
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+) -> bool:
     """Whether the gradients of `fn` at `inputs` equal central finite differences (f(x + eps) - f(x - eps)) / (2 eps).
 
     inputs: tensors that require grad must be float64; others are constants. fn returns one or several float tensors.
@@ -37,8 +44,16 @@ def gradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], *, eps: fl
     return True
 
 
-def gradgradcheck(fn: Callable[..., Any], inputs: Tensor | Sequence[Any], grad_outputs: Sequence[Tensor] | None = None, *,
-                  eps: float = 1e-6, atol: float = 1e-5, rtol: float = 1e-3, raise_exception: bool = True) -> bool:
+def gradgradcheck(
+    fn: Callable[..., Any],
+    inputs: Tensor | Sequence[Any],
+    grad_outputs: Sequence[Tensor] | None = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+) -> bool:
     """Whether the second derivatives of `fn` are right: gradcheck of its vjp with random (or the given) cotangents.
 
     Raises GradcheckError as gradcheck does.
@@ -86,8 +101,14 @@ def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float
     base = [a.detach().numpy() if isinstance(a, Tensor) else a for a in arguments]
 
     def values(i: int, flat: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        moved = [tensor(flat.reshape(base[i].shape), device=a.device, requires_grad=True) if k == i
-                 else a.detach().requires_grad_(a.requires_grad) if isinstance(a, Tensor) else a for k, a in enumerate(arguments)]
+        moved = [
+            tensor(flat.reshape(base[i].shape), device=a.device, requires_grad=True)
+            if k == i
+            else a.detach().requires_grad_(a.requires_grad)
+            if isinstance(a, Tensor)
+            else a
+            for k, a in enumerate(arguments)
+        ]
         return [o.detach().numpy() for o in _outputs(fn, moved)]
 
     for k, output in enumerate(outputs):
@@ -128,7 +149,8 @@ def _compare(analytic: Any, numeric: Any, value: Any, head: str, argument: str, 
         of = tuple(int(v) for v in np.unravel_index(int(j), shape)) if shape else ()
         raise GradcheckError(
             f"{head}{list(of)} / d {argument}{list(at)} is {analytic[j, c]:.10g}, finite differences give {numeric[j, c]:.10g} "
-            f"(the worst of {int((excess > 0).sum())} wrong elements of {excess.size}); the input there is {value[at]:.10g}, in\n{value}")
+            f"(the worst of {int((excess > 0).sum())} wrong elements of {excess.size}); the input there is {value[at]:.10g}, in\n{value}"
+        )
 
 
 def assert_close(actual: Any, expected: Any, *, rtol: float | None = None, atol: float | None = None) -> None:

@@ -25,7 +25,7 @@ from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
 from tracegrad.guards import Reach, tensor_names
 from tracegrad.ir import Aval, Graph, Node, located, topological, user_location
 from tracegrad.report import Kernels, explain, python_source
-from tracegrad.tensor import Tensor, become_leaf, flush, flush_for, from_array, state
+from tracegrad.tensor import Tensor, become_leaf, flush, from_array, state
 
 F = TypeVar("F", bound=Callable[..., Any])
 _VARIABLE = REGISTRY["variable"]
@@ -36,18 +36,18 @@ class Recording:
 
     def __init__(self, name: str, device: Any, names: dict[int, str] | None = None) -> None:
         self.name, self.device = name, device
-        self.names = names or {}                                        # what the user calls the tensors from outside, by id
-        self.scalars: dict[tuple[int, str], Tensor] = {}                # attributes read as run-time scalars
-        self.inputs: list[Node] = []                                    # placeholders, in call order
-        self.sources: list[tuple[str, Any]] = []                        # where a replay gets each input's value
-        self.captured: dict[int, tuple[Tensor, Node]] = {}              # tensors from outside -> their node in here
-        self.nodes: dict[int, tuple[Tensor, Node]] = {}                 # tensors from outside that were changed -> new node
-        self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}        # tensors from outside -> their gradient in here
-        self.no_grads: list[Tensor] = []                                # tensors whose grad was seen to be None
-        self.adopted: dict[int, Tensor] = {}                            # constants made by the body
-        self.versions: dict[int, int] = {}                              # of changed tensors, before: a recording changes nothing yet
+        self.names = names or {}  # what the user calls the tensors from outside, by id
+        self.scalars: dict[tuple[int, str], Tensor] = {}  # attributes read as run-time scalars
+        self.inputs: list[Node] = []  # placeholders, in call order
+        self.sources: list[tuple[str, Any]] = []  # where a replay gets each input's value
+        self.captured: dict[int, tuple[Tensor, Node]] = {}  # tensors from outside -> their node in here
+        self.nodes: dict[int, tuple[Tensor, Node]] = {}  # tensors from outside that were changed -> new node
+        self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # tensors from outside -> their gradient in here
+        self.no_grads: list[Tensor] = []  # tensors whose grad was seen to be None
+        self.adopted: dict[int, Tensor] = {}  # constants made by the body
+        self.versions: dict[int, int] = {}  # of changed tensors, before: a recording changes nothing yet
         self.freed: set[Node] = set()
-        self.draws = 0                                                  # random numbers drawn so far
+        self.draws = 0  # random numbers drawn so far
         self._random: tuple[Node, Node] | None = None
 
     def _input(self, aval: Aval, label: str, source: tuple[str, Any]) -> Node:
@@ -62,7 +62,7 @@ class Recording:
             return Tensor(self._input(Aval((), float64, True), label, ("arg", index)), self.device, self)
         known = self.captured.get(id(leaf))
         if known is not None:
-            return leaf                                                 # the same tensor passed twice
+            return leaf  # the same tensor passed twice
         node = self._input(leaf._node_outside().aval, label, ("arg", index))
         self._adopt_as(leaf, node)
         return leaf
@@ -82,9 +82,13 @@ class Recording:
             return changed[1]
         if id(tensor) not in self.captured:
             if tensor._trace is not None:
-                raise TraceError(f"{self.name}: uses a tensor that another @trace function ({tensor._trace.name}) leaked; return it from there")
+                raise TraceError(
+                    f"{self.name}: uses a tensor that another @trace function ({tensor._trace.name}) leaked; return it from there"
+                )
             if tensor._device is not self.device:
-                raise TraceError(f"{self.name} at {user_location()}: runs on {self.device}, but a tensor it uses is on {tensor._device}; move it first")
+                raise TraceError(
+                    f"{self.name} at {user_location()}: runs on {self.device}, but a tensor it uses is on {tensor._device}; move it first"
+                )
             self._adopt_as(tensor, self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor)))
         return self.captured[id(tensor)][1]
 
@@ -124,7 +128,10 @@ class Recording:
     def random(self, count: int) -> tuple[Node, Node]:
         """Seed and offset of the next `count` random numbers: fresh at every replay."""
         if self._random is None:
-            self._random = (self._input(Aval((), int64, True), "seed", ("seed", None)), self._input(Aval((), int64, True), "offset", ("offset", None)))
+            self._random = (
+                self._input(Aval((), int64, True), "seed", ("seed", None)),
+                self._input(Aval((), int64, True), "offset", ("offset", None)),
+            )
         seed, offset = self._random
         start = offset + self.draws if self.draws else offset
         self.draws += count
@@ -137,8 +144,11 @@ class Replay:
     def __init__(self, recording: Recording, result: Any, reach: Reach, arguments: int) -> None:
         """arguments: the number of argument leaves."""
         self.recording, self.reach = recording, reach
-        self.guarded = [(t, t._node_outside().aval, t._node_outside().needs_grad, t._grad is None, tuple(t._hooks or ()))
-                        for t, _ in recording.captured.values() if id(t) not in recording.adopted]
+        self.guarded = [
+            (t, t._node_outside().aval, t._node_outside().needs_grad, t._grad is None, tuple(t._hooks or ()))
+            for t, _ in recording.captured.values()
+            if id(t) not in recording.adopted
+        ]
         leaves_out, self.treedef = optree.tree_flatten(result, none_is_leaf=True)
         self.static_out = [None if isinstance(x, Tensor) else (x,) for x in leaves_out]
         for x in leaves_out:
@@ -165,17 +175,24 @@ class Replay:
         self.program = Program(recording.inputs, self.outputs, recording.device, self.donors)
         changed = [recording.names.get(id(t), "") for t in self.effects]
         grads = [recording.names.get(id(t), "") for t, g in self.grad_effects if g is not None]
-        self.program.graph.graph["output_names"] = [*[""] * len(results), *changed, *(n and f"{n}.grad" for n in grads)]    # for source()
+        self.program.graph.graph["output_names"] = [*[""] * len(results), *changed, *(n and f"{n}.grad" for n in grads)]  # for source()
         self.result_nodes = results
         # A function of its tensor arguments and nothing else, each used once and in order: the short way through `run`.
-        self.pure = not (self.effects or self.grad_effects or recording.draws) and all(
-            kind == "arg" and not node.aval.weak for (kind, _), node in zip(recording.sources, recording.inputs, strict=True)) and [
-            what for _, what in recording.sources] == list(range(arguments))
+        self.pure = (
+            not (self.effects or self.grad_effects or recording.draws)
+            and all(kind == "arg" and not node.aval.weak for (kind, _), node in zip(recording.sources, recording.inputs, strict=True))
+            and [what for _, what in recording.sources] == list(range(arguments))
+        )
         self.recorded = bool(differentiable)
         fresh = all(isinstance(x, Tensor) for x in leaves_out) and all(r is None for r in self.returned)
         # The two shapes of result that need no tree: one new tensor, or a tuple of them.
-        self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and type(result) is tuple and all(
-            isinstance(x, Tensor) for x in result) else ""
+        self.plain = (
+            "tensor"
+            if fresh and isinstance(result, Tensor)
+            else "tuple"
+            if fresh and type(result) is tuple and all(isinstance(x, Tensor) for x in result)
+            else ""
+        )
 
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
@@ -192,7 +209,12 @@ class Replay:
         """Whether the world still looks as it did when this was recorded."""
         for tensor, aval, needs_grad, _, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
-            if node.aval is not aval or node.needs_grad is not needs_grad or (tensor._hooks or hooks) and tuple(tensor._hooks or ()) != hooks:
+            if (
+                node.aval is not aval
+                or node.needs_grad is not needs_grad
+                or ((tensor._hooks or hooks)
+                and tuple(tensor._hooks or ()) != hooks)
+            ):
                 return False
         for tensor in self.recording.no_grads:
             if tensor._grad is not None:
@@ -207,7 +229,8 @@ class Replay:
         for tensor, aval, needs_grad, *_ in self.guarded:
             node = tensor._node_outside()
             if node.aval is not aval or node.needs_grad is not needs_grad:
-                return f"a tensor was {aval}{' requiring grad' if needs_grad else ''} and is {node.aval}{' requiring grad' if node.needs_grad else ''}"
+                before, now = (f"{a}{' requiring grad' if g else ''}" for a, g in ((aval, needs_grad), (node.aval, node.needs_grad)))
+                return f"a tensor was {before} and is {now}"
         if any(t._grad is not None for t in self.recording.no_grads):
             return "a tensor has a gradient now, and had none"
         return self.reach.change()
@@ -219,7 +242,7 @@ class Replay:
             if None in given:
                 given = [_value(leaf) for leaf in args]
             out = self.program(given)
-            return self._result(out[:self.count[0]], out[self.count[0]:], args, given)
+            return self._result(out[: self.count[0]], out[self.count[0] :], args, given)
         recording = self.recording
         owners: list[Tensor | None] = []
         values: list[Any] = []
@@ -238,29 +261,31 @@ class Replay:
                 tensor = what._grad
             else:
                 owners.append(None)
-                values.append(float(getattr(*what)) if kind == "attribute" else random_state.seed() if kind == "seed" else random_state.offset())
+                values.append(
+                    float(getattr(*what)) if kind == "attribute" else random_state.seed() if kind == "seed" else random_state.offset()
+                )
                 continue
             owners.append(tensor)
             values.append(_value(tensor))
         for donor in self.donors.values():
-            if _shared(owners[donor]):                                    # somebody else holds the old value: leave it to them
+            if _shared(owners[donor]):  # somebody else holds the old value: leave it to them
                 values[donor] = _duplicate(values[donor], owners[donor])
         out = self.program(values)
         if recording.draws:
             random_state.advance(recording.draws)
         n_results, n_effects, n_grads = self.count
-        for tensor, value in zip(self.effects, out[n_results:n_results + n_effects], strict=True):
+        for tensor, value in zip(self.effects, out[n_results : n_results + n_effects], strict=True):
             tensor = self._present(tensor, args)
             tensor._versions += 1
             node = tensor._n
             found = resolve(node)
             if found.value is not value:
                 _install(tensor, value, node.needs_grad)
-        grads = iter(out[n_results + n_effects:n_results + n_effects + n_grads])
+        grads = iter(out[n_results + n_effects : n_results + n_effects + n_grads])
         for tensor, g in self.grad_effects:
             tensor = self._present(tensor, args)
             tensor._grad = None if g is None else _leaf(next(grads), g._n.aval, recording.device)
-        return self._result(out[:n_results], out[n_results + n_effects + n_grads:], args, values)
+        return self._result(out[:n_results], out[n_results + n_effects + n_grads :], args, values)
 
     def _present(self, tensor: Tensor, args: Sequence[Any]) -> Tensor:
         """The tensor that plays the part of `tensor` in this call."""
@@ -299,7 +324,6 @@ class Replay:
 
     def _history(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Node:
         """A node through which backward outside the trace reaches the inputs of this call."""
-        device = self.recording.device
         sources: list[Node] = []
         for (kind, what), value, node in zip(self.recording.sources, inputs, self.recording.inputs, strict=True):
             if kind in ("arg", "tensor") and not node.aval.weak:
@@ -318,9 +342,10 @@ def _check_effect(recording: Recording, tensor: Tensor, node: Node) -> None:
         history = topological([node], lambda n: not n.needs_grad)
         if not any(n in recording.freed for n in history):
             raise TraceError(
-                f"{recording.name} at {node.loc}: a {tensor.dtype}{list(tensor.shape)} tensor from outside was modified in place by a value "
-                "that requires grad, and its derivative would be lost at the end of the call; return the new value, detach() it, or do it "
-                "inside `with tg.no_grad():`")
+                f"{recording.name} at {node.loc}: a {tensor.dtype}{list(tensor.shape)} tensor from outside was modified in place by a "
+                "value that requires grad, and its derivative would be lost at the end of the call; return the new value, detach() it, or "
+                "do it inside `with tg.no_grad():`"
+            )
 
 
 class TracedCall(CustomCall):
@@ -335,7 +360,7 @@ class TracedCall(CustomCall):
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         results = self.replay.result_nodes
-        sources = operands[len(results):]
+        sources = operands[len(results) :]
         new: dict[Node, Node] = dict(self.residuals)
         variables = []
         for node, source in zip(self.replay.recording.inputs, sources, strict=True):
@@ -373,8 +398,10 @@ def _node_in(recording: Recording, tensor: Tensor) -> Node:
 
 def _changed(recording: Recording, tensor: Tensor, grad: Tensor) -> bool:
     """Whether the gradient in the trace is another value than the one the tensor came with."""
-    return not any(kind == "grad" and what is tensor and node is grad._n
-                   for node, (kind, what) in zip(recording.inputs, recording.sources, strict=True))
+    return not any(
+        kind == "grad" and what is tensor and node is grad._n
+        for node, (kind, what) in zip(recording.inputs, recording.sources, strict=True)
+    )
 
 
 def _value(tensor: Tensor) -> Any:
@@ -382,7 +409,7 @@ def _value(tensor: Tensor) -> Any:
     if found.value is None:
         if tensor._base is not None:
             return _realized(found, tensor)
-        flush_for(found, tensor._device)
+        flush()
         if found.value is None:
             return _realized(found, tensor)
     return found.value
@@ -400,13 +427,13 @@ def _shared(tensor: Tensor | None) -> bool:
     node = tensor._n
     found = resolve(node)
     value = found.value
-    if sys.getrefcount(value) > 3 + 1:                       # the node, `values` of the replay, `value`, the argument here
+    if sys.getrefcount(value) > 3 + 1:  # the node, `values` of the replay, `value`, the argument here
         return True
     if node is found:
-        return sys.getrefcount(node) > 4                     # tensor, `node`, `found`, the argument
+        return sys.getrefcount(node) > 4  # tensor, `node`, `found`, the argument
     between = node.operands[0]
     if between is not found and (between.operands[0] is not found or sys.getrefcount(between) > 3):
-        return True                                          # variable -> detach -> value is the longest chain of one owner
+        return True  # variable -> detach -> value is the longest chain of one owner
     return sys.getrefcount(node) > 3 or sys.getrefcount(found) > (4 if between is found else 3)
 
 
@@ -440,8 +467,8 @@ class Traced:
         self._fn = fn
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
-        self._signature: Any = None                           # of the latest recording
-        self.compilations: list[str] = []                     # why each compilation happened
+        self._signature: Any = None  # of the latest recording
+        self.compilations: list[str] = []  # why each compilation happened
 
     def __repr__(self) -> str:
         return f"<traced {getattr(self._fn, '__qualname__', self._fn)}>"
@@ -451,7 +478,7 @@ class Traced:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.trace is not None:
-            return self._fn(*args, **kwargs)                  # inside another trace: part of it
+            return self._fn(*args, **kwargs)  # inside another trace: part of it
         flat: Any
         treedef: Any
         if kwargs or not _FLAT.issuperset(map(type, args)):
@@ -460,13 +487,15 @@ class Traced:
                 if isinstance(leaf, np.ndarray):
                     flat[i] = from_array(leaf)
         else:
-            flat, treedef = args, len(args)                   # nothing nested: no tree needed
+            flat, treedef = args, len(args)  # nothing nested: no tree needed
         signature = (treedef, state.grad, *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
         except TypeError:
-            raise ArgumentError(f"{self.__name__}: an argument is neither a tensor nor hashable: "
-                                f"{[type(a).__name__ for a in flat if not isinstance(a, Tensor)]}") from None
+            raise ArgumentError(
+                f"{self.__name__}: an argument is neither a tensor nor hashable: "
+                f"{[type(a).__name__ for a in flat if not isinstance(a, Tensor)]}"
+            ) from None
         for replay in candidates:
             if replay.fits():
                 break
@@ -482,7 +511,7 @@ class Traced:
         """Run the body on tracers and compile what it did."""
         tensors = [x for x in flat if isinstance(x, Tensor)]
         device = tensors[0]._device if tensors else find_device()
-        with suppress(DeviceError):                           # what cannot be computed is no concern of this call's, unless it uses it
+        with suppress(DeviceError):  # what cannot be computed is no concern of this call's, unless it uses it
             flush()
         labels = _labels(self._fn, args, kwargs)
         statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, float))]
@@ -490,8 +519,10 @@ class Traced:
         recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device, names)
         state.trace = recording
         try:
-            tracers = [recording.argument(i, x, labels[i] if i < len(labels) else "") if isinstance(x, (Tensor, float)) else x
-                       for i, x in enumerate(flat)]
+            tracers = [
+                recording.argument(i, x, labels[i] if i < len(labels) else "") if isinstance(x, (Tensor, float)) else x
+                for i, x in enumerate(flat)
+            ]
             if kwargs or not _FLAT.issuperset(map(type, args)):
                 new_args, new_kwargs = optree.tree_unflatten(optree.tree_structure(_tree(args, kwargs), none_is_leaf=True), tracers)
             else:
@@ -517,7 +548,11 @@ class Traced:
             return "the arguments have another structure"
         if previous[1] != signature[1]:
             return f"grad mode is {'on' if signature[1] else 'off'} now"
-        new = [f"argument {i} was {_described(a)} and is {_described(b)}" for i, (a, b) in enumerate(zip(previous[2:], signature[2:], strict=True)) if a != b]
+        new = [
+            f"argument {i} was {_described(a)} and is {_described(b)}"
+            for i, (a, b) in enumerate(zip(previous[2:], signature[2:], strict=True))
+            if a != b
+        ]
         return "; ".join(new[:3])
 
     def _check_reach(self, recording: Recording, reach: Reach, arguments: list[Tensor]) -> None:
@@ -525,8 +560,10 @@ class Traced:
         for key, (tensor, node) in recording.captured.items():
             if key not in known and (tensor._base is None or id(tensor._base) not in known):
                 raise TraceError(
-                    f"{recording.name} at {node.loc}: uses a {tensor.dtype}{list(tensor.shape)} tensor that it reached in a way tracegrad cannot "
-                    "watch (not an argument, closure variable, global or attribute), so a replay could be stale; pass it as an argument")
+                    f"{recording.name} at {node.loc}: uses a {tensor.dtype}{list(tensor.shape)} tensor that it reached in a way tracegrad "
+                    "cannot watch (not an argument, closure variable, global or attribute), so a replay might be stale: "
+                    "pass it as an argument"
+                )
 
     # ------------------------------------------------------------------------------------------------- looking at it
 
@@ -586,7 +623,7 @@ def _labels(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
     code = getattr(fn, "__code__", None)
     if code is None:
         return []
-    parameters = code.co_varnames[:code.co_argcount]
+    parameters = code.co_varnames[: code.co_argcount]
     names: list[str] = []
     for i, a in enumerate(args):
         base = parameters[i] if i < len(parameters) else "arg"
@@ -613,5 +650,3 @@ def trace(fn: Any = None) -> Any:
     >>> f(tg.ones(3))
     """
     return Traced(fn) if fn is not None else Traced
-
-

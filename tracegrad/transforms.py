@@ -49,7 +49,9 @@ def _fresh(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _scalar_output(call: str, out: Any) -> Tensor:
     if not isinstance(out, Tensor) or out.numel() != 1 or not dtypes.is_float(out.dtype):
         seen = f"{out.dtype}{list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        raise ShapeError(f"{call}: the function must return one float tensor of one element, got {seen}; reduce it with sum(), or use vjp or jacobian")
+        raise ShapeError(
+            f"{call}: the function must return one float tensor of one element, got {seen}; reduce it with sum(), or use vjp or jacobian"
+        )
     return out
 
 
@@ -75,7 +77,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         value = _scalar_output("grad", value)
         node = value._node()
         variables = [t._node() for group in flat for t in group]
-        with enable_grad():                                   # custom backwards build graph, too
+        with enable_grad():  # custom backwards build graph, too
             found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
         nodes = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
         value, *results = _release([node, *nodes], flat, value, outer)
@@ -87,7 +89,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
     return wrapped
 
 
-_active: set[Node] = set()           # the variables of transforms that are running
+_active: set[Node] = set()  # the variables of transforms that are running
 
 
 def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Tensor, outer: bool) -> list[Tensor]:
@@ -177,7 +179,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
         found = autodiff.jvp(nodes, variables, [autodiff.conform(t._node(), v) for t, v in zip(given, variables, strict=True)])
     moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
     results = _release([*nodes, *moved], flat, leaves[0], outer)
-    return optree.tree_unflatten(tree, results[:len(nodes)]), optree.tree_unflatten(tree, results[len(nodes):])
+    return optree.tree_unflatten(tree, results[: len(nodes)]), optree.tree_unflatten(tree, results[len(nodes) :])
 
 
 @contextmanager
@@ -260,8 +262,8 @@ def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
         out, node, variable, flat, outer = _one_to_one("jacobian", fn, argnums, args, kwargs)
         probe = placeholder(node.aval, "cotangent")
         with enable_grad():
-            g, = autodiff.vjp([node], [variable], [probe]) if node.needs_grad else [None]
-        rows, = batch([g if g is not None else autodiff.zeros_like(variable)], {probe: _bases(node)}, node.aval.size)
+            (g,) = autodiff.vjp([node], [variable], [probe]) if node.needs_grad else [None]
+        (rows,) = batch([g if g is not None else autodiff.zeros_like(variable)], {probe: _bases(node)}, node.aval.size)
         return _release([reshape(rows, (*node.shape, *variable.shape))], flat, out, outer)[0]
 
     return wrapped
@@ -276,8 +278,8 @@ def jacfwd(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
         out, node, variable, flat, outer = _one_to_one("jacfwd", fn, argnums, args, kwargs)
         probe = placeholder(variable.aval, "tangent")
         with enable_grad():
-            t, = autodiff.jvp([node], [variable], [probe])
-        columns, = batch([t if t is not None else autodiff.zeros_like(node)], {probe: _bases(variable)}, variable.aval.size)
+            (t,) = autodiff.jvp([node], [variable], [probe])
+        (columns,) = batch([t if t is not None else autodiff.zeros_like(node)], {probe: _bases(variable)}, variable.aval.size)
         moved = permute(columns, (*range(1, len(node.shape) + 1), 0))
         return _release([reshape(moved, (*node.shape, *variable.shape))], flat, out, outer)[0]
 

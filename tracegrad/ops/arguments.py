@@ -13,7 +13,8 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
-from tracegrad.errors import ArgumentError, DeviceError, DTypeError, IndexOutOfRange, ShapeError
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from tracegrad.function import different_devices
 from tracegrad.ir import Node
 from tracegrad.operators import Operators
 

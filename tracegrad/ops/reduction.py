@@ -1,4 +1,4 @@
-"""Reduction primitives: sum, prod, amax, amin, argmax, argmin, and the scan cumsum. Composed ones (mean, var, ...) are in `statistics.py`."""
+"""Reduction primitives: sum, prod, amax, amin, argmax, argmin, and the scan cumsum. Composed ones (mean, ...) are in `statistics.py`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Extremum(Reduction):
 
     def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
         if any(x.shape[d] == 0 for d in dim):
-            raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {next(d for d in dim if x.shape[d] == 0)} of shape {x.shape} is empty; nothing has no extremum")
+            empty = next(d for d in dim if x.shape[d] == 0)
+            raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {empty} of shape {x.shape} is empty: no extremum")
         return super().aval(x, dim=dim)
 
     def vjp(self, ct: Node, y: Node, x: Node, *, dim: tuple[int, ...]) -> tuple[Any, ...]:
@@ -88,7 +89,7 @@ class ArgReduction(Primitive):  # two outputs (value and index) would make a nod
 
     def aval(self, x: Aval, *, dim: int) -> Aval:
         if x.shape[dim] == 0:
-            raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {dim} of shape {x.shape} is empty; nothing has no extremum")
+            raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {dim} of shape {x.shape} is empty: no extremum")
         return Aval(x.shape[:dim] + x.shape[dim + 1:], dtypes.int64)
 
 
