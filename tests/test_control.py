@@ -116,7 +116,8 @@ def test_an_effect_in_a_branch_is_refused_and_undone():
 class TestWhile:
     def test_newton(self, which):
         def f(a, tolerance):
-            return tg.while_loop(lambda s: (s[0] * s[0] - a).abs() > tolerance, lambda s: (0.5 * (s[0] + a / s[0]), s[1] + 1), (a, tg.tensor(0)))
+            start = (a, tg.tensor(0))
+            return tg.while_loop(lambda s: (s[0] * s[0] - a).abs() > tolerance, lambda s: (0.5 * (s[0] + a / s[0]), s[1] + 1), start)
 
         g = both(f)[which]
         x, n = g(tg.tensor(2.0), 1e-4)

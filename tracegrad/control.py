@@ -90,8 +90,8 @@ def choose(pred: Node, yes: NodeFn, no: NodeFn, operands: Sequence[Node]) -> lis
     out = list(raw)
     for places, group in alike.items():
         if any(operands[i].needs_grad for i in places):
-            fns = [_only(fn, group) for fn in (yes, no)]
-            call = bind(Choice(fns[0], fns[1], places, detached, len(group)), (*(raw[k] for k in group), pred, *(operands[i] for i in places)), {})
+            choice = Choice(_only(yes, group), _only(no, group), places, detached, len(group))
+            call = bind(choice, (*(raw[k] for k in group), pred, *(operands[i] for i in places)), {})
             for i, k in enumerate(group):
                 if raw[k].dtype.kind == "f":
                     out[k] = bind(_OUTPUT, (call,), {"index": i, "aval": raw[k].aval})
@@ -197,7 +197,8 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
     drawn = trace.draws
 
     def record(fn: Callable[[Any], Any]) -> tuple[list[Node], Any]:
-        return _flat("while_loop", _without_effects("while_loop", fn, optree.tree_unflatten(tree, [Tensor(n, trace.device, trace) for n in inputs])))
+        value = optree.tree_unflatten(tree, [Tensor(n, trace.device, trace) for n in inputs])
+        return _flat("while_loop", _without_effects("while_loop", fn, value))
 
     (test, *more), _ = record(cond_fn)
     outs, out_tree = record(body_fn)
@@ -251,7 +252,7 @@ class WhileLoop(Shared):
 
 
 @public("scan", method=False)
-def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False) -> tuple[Any, Any]:
+def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False) -> tuple[Any, Any]:
     """carry, y = f(carry, x) along the first dimension of xs; (the last carry, the ys stacked).
 
     init: a (nested container of) tensors, whose structure f keeps. xs: the same, with one first dimension, or None with `length`. y may be
@@ -263,17 +264,19 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, le
     flat, tree = optree.tree_flatten(xs, none_is_leaf=False)
     for x in flat:
         if not isinstance(x, Tensor) or not x.shape:
-            raise ShapeError(f"scan: xs must hold tensors of at least one dimension, got {x.shape if isinstance(x, Tensor) else type(x).__name__}")
+            seen = x.shape if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"scan: xs must hold tensors of at least one dimension, got {seen}")
     sizes = {x.shape[0] for x in flat} | ({length} if length is not None else set())
+    if not sizes:
+        raise ArgumentError("scan: without xs, give length")
     if len(sizes) != 1:
-        raise (ShapeError if sizes else ArgumentError)(
-            f"scan: the first dimensions of xs and length must be one number, got {sorted(sizes)}" if sizes else "scan: without xs, give length")
+        raise ShapeError(f"scan: the first dimensions of xs and length must be one number, got {sorted(sizes)}")
     n = sizes.pop()
     rows = [unstack(x) for x in flat]
     carry, parts = init, []
     y_tree: Any = None
     for i in reversed(range(n)) if reverse else range(n):
-        step = f(carry, optree.tree_unflatten(tree, [r[i] for r in rows]))
+        step: Any = f(carry, optree.tree_unflatten(tree, [r[i] for r in rows]))
         if not isinstance(step, tuple) or len(step) != 2:
             raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
         carry = _kept("scan: f", carry, step[0])
@@ -344,8 +347,9 @@ def _without_effects(call: str, fn: Callable[..., Any], *args: Any) -> Any:
     changed += [t for key, (t, g) in trace.grads.items() if key in grads and grads[key][1] is not g]
     if changed:
         trace.nodes, trace.grads = nodes, grads
-        raise TraceError(f"{call}: inside @trace a function must not change tensors from outside in place (a {changed[0].dtype}{list(changed[0].shape)} "
-                         "tensor was); return the new value and assign it afterwards")
+        seen = f"{changed[0].dtype}{list(changed[0].shape)}"
+        raise TraceError(f"{call}: inside @trace a function must not change tensors from outside in place (a {seen} tensor was); "
+                         "return the new value and assign it afterwards")
     return out
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -20,7 +19,7 @@ import optree
 from tracegrad import autodiff, random_state
 from tracegrad.compile import Program, find_device, realize, resolve, upload
 from tracegrad.dtypes import float64, int64
-from tracegrad.errors import ArgumentError, DeviceError, TraceError
+from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
 from tracegrad.guards import Reach, tensor_names
 from tracegrad.ir import Aval, Graph, Node, located, topological, user_location
@@ -511,8 +510,7 @@ class Traced:
         """Run the body on tracers and compile what it did."""
         tensors = [x for x in flat if isinstance(x, Tensor)]
         device = tensors[0]._device if tensors else find_device()
-        with suppress(DeviceError):  # what cannot be computed is no concern of this call's, unless it uses it
-            flush()
+        flush()
         labels = _labels(self._fn, args, kwargs)
         statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, float))]
         names = tensor_names(self._fn, statics) | {id(x): label for x, label in zip(flat, labels, strict=False) if isinstance(x, Tensor)}

@@ -1,0 +1,232 @@
+"""Errors: each names what the user called, what it saw, the user's line and a way out; and what fails changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad import compile as tg_compile
+from tracegrad.runtime import device as runtime_device
+from tracegrad.runtime import program as runtime_program
+
+HUGE = 1 << 42                    # elements: more than any buffer
+
+
+@pytest.fixture
+def opencl():
+    """The default device; the test is about OpenCL."""
+    found = tg.device()
+    if found.kind == "numpy":
+        pytest.skip("needs an OpenCL device")
+    return found
+
+
+BAD_CALLS = [
+    # what is called, the error, words of the message
+    ("add: shapes", lambda a: a + tg.ones(4), tg.ShapeError, ["add", "(2, 3)", "(4,)", "reshape or unsqueeze"]),
+    ("matmul", lambda a: a @ tg.ones(2, 2), tg.ShapeError, ["matmul", "(2, 3)", "(2, 2)", "transpose"]),
+    ("mm", lambda a: tg.mm(a, tg.ones(3)), tg.ShapeError, ["mm", "(3,)"]),
+    ("reshape", lambda a: a.reshape(4, 2), tg.ShapeError, ["reshape", "6", "(4, 2)"]),
+    ("reshape: -1", lambda a: a.reshape(-1, -1), tg.ShapeError, ["reshape", "-1"]),
+    ("expand", lambda a: a.expand(5, 3), tg.ShapeError, ["expand", "(2, 3)", "(5, 3)"]),
+    ("cat: shapes", lambda a: tg.cat([a, tg.ones(2, 2)]), tg.ShapeError, ["cat", "(2, 3)", "(2, 2)", "dim 0"]),
+    ("cat: nothing", lambda a: tg.cat([]), tg.ArgumentError, ["cat", "at least one tensor"]),
+    ("stack: nothing", lambda a: tg.stack([]), tg.ArgumentError, ["stack", "at least one tensor"]),
+    ("sum: dim", lambda a: a.sum(2), tg.IndexOutOfRange, ["sum", "dim 2", "-2 to 1"]),
+    ("max: dim", lambda a: a.max(-3), tg.IndexOutOfRange, ["max", "dim -3"]),
+    ("softmax: dim", lambda a: a.softmax(7), tg.IndexOutOfRange, ["softmax", "dim 7"]),
+    ("transpose: dim", lambda a: a.transpose(0, 2), tg.IndexOutOfRange, ["transpose", "dim 2"]),
+    ("index", lambda a: a[0, 3], tg.IndexOutOfRange, ["getitem", "index 3", "(2, 3)"]),
+    ("too many indices", lambda a: a[0, 0, 0], tg.IndexOutOfRange, ["getitem", "3 indices", "(2, 3)"]),
+    ("index of floats", lambda a: a[tg.ones(2)], tg.DTypeError, ["getitem", "float32"]),
+    ("mask", lambda a: a[tg.ones(3, dtype=tg.bool_)], tg.ShapeError, ["getitem", "(3,)", "(2, 3)"]),
+    ("gather", lambda a: a.gather(0, tg.ones(2, 3)), tg.DTypeError, ["gather", "float32", "long"]),
+    ("bitwise", lambda a: a & 1, tg.DTypeError, ["bitwise_and", "float32", "cast"]),
+    ("int too large", lambda a: tg.tensor([1], dtype=tg.int8) + 1000, tg.DTypeError, ["1000", "int8", "cast"]),
+    ("list operand", lambda a: tg.exp([1.0]), tg.DTypeError, ["exp", "list", "tg.tensor"]),
+    ("in place: shape", lambda a: tg.ones(3).add_(a), tg.ShapeError, ["add_", "(2, 3)", "(3,)"]),
+    ("in place: dtype", lambda a: tg.ones(2, 3, dtype=tg.int64).mul_(a), tg.DTypeError, ["mul_", "float32", "int64"]),
+    ("item", lambda a: a.item(), tg.ShapeError, ["item", "(2, 3)"]),
+    ("bool", lambda a: bool(a), tg.ShapeError, ["bool", "(2, 3)", "any()"]),
+    ("ones: size", lambda a: tg.ones(-1), tg.ArgumentError, ["ones", "-1"]),
+    ("zeros: word", lambda a: tg.zeros("a"), tg.ArgumentError, ["zeros", "'a'"]),
+    ("eye", lambda a: tg.eye(-1), tg.ArgumentError, ["eye", "-1"]),
+    ("linspace", lambda a: tg.linspace(0, 1, -4), tg.ArgumentError, ["linspace", "-4"]),
+    ("arange", lambda a: tg.arange(0, 1, 0), tg.ArgumentError, ["arange", "step"]),
+    ("randint", lambda a: tg.randint(5, 5, (3,)), tg.ArgumentError, ["randint", "5"]),
+    ("tensor: ragged", lambda a: tg.tensor([[1], [1, 2]]), tg.ArgumentError, ["tensor", "ragged"]),
+    ("tensor: words", lambda a: tg.tensor("abc"), tg.DTypeError, ["tensor", "str"]),
+    ("tensor: complex", lambda a: tg.tensor(1j), tg.DTypeError, ["tensor", "complex"]),
+    ("dtype", lambda a: tg.zeros(3, dtype="float31"), tg.DTypeError, ["float31", "tg.float32"]),
+    ("requires_grad", lambda a: tg.tensor([1], requires_grad=True), tg.DTypeError, ["requires_grad", "int64"]),
+    ("device", lambda a: a.to("no such thing"), tg.NoDriverError, ["no such thing", "doctor"]),
+]
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("call", "error", "words"), [c[1:] for c in BAD_CALLS], ids=[c[0] for c in BAD_CALLS])
+def test_bad_calls(call, error, words):
+    a = tg.arange(6.0).reshape(2, 3)
+    with pytest.raises(error) as caught:
+        call(a)
+    message = str(caught.value)
+    for word in words:
+        assert word in message
+    assert message.endswith(f"(at {__file__}:{call.__code__.co_firstlineno})")
+    assert a.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_the_line_is_that_of_the_user_also_deep_inside():
+    def loss(w):
+        hidden = (w @ tg.ones(3, 4)).relu()
+        return tg.nn.functional.mse_loss(hidden, tg.ones(2, 5))          # does not fit
+
+    line = loss.__code__.co_firstlineno + 2
+    for call in (loss, tg.grad(loss), tg.trace(loss), tg.trace(tg.grad(loss))):
+        with pytest.raises(tg.ShapeError) as caught:
+            call(tg.ones(2, 3))
+        assert caught.value.line == f"{__file__}:{line}"
+        assert str(caught.value).startswith("mse_loss: ")
+
+
+def test_two_devices_in_one_operation(opencl):
+    a, b = tg.ones(3), tg.ones(3, device="numpy")
+    for call in (lambda: a + b, lambda: tg.cat([a, b]), lambda: a.where(b > 0, a), lambda: a @ b, lambda: tg.stack([b, a])):
+        with pytest.raises(tg.DeviceError, match="different devices") as caught:
+            call()
+        assert opencl.name in str(caught.value)
+        assert "numpy" in str(caught.value)
+    with pytest.raises(tg.DeviceError, match="grad"):
+        a.grad = b
+    assert (a + b.to(a.device)).tolist() == [2, 2, 2]
+    assert a.copy_(b * 3).tolist() == [3, 3, 3]                           # copy_ moves, as in torch
+    assert a.device is opencl
+
+
+def test_float64_on_a_device_without_it(opencl, monkeypatch):
+    a = tg.ones(3)
+    before = (a * 2).tolist()
+    monkeypatch.setattr(opencl, "target", dataclasses.replace(opencl.target, fp64=False))
+    x = tg.tensor(np.ones(3))
+    y = x.sin() * 3                                                       # the line that is to blame
+    line = sys._getframe().f_lineno - 1
+    with pytest.raises(tg.UnsupportedError, match="no float64; use float32") as caught:
+        y.numpy()
+    assert f"{__file__}:{line}" in str(caught.value)
+    assert f"(at {__file__}:{line + 3})" in str(caught.value)
+    with pytest.raises(tg.UnsupportedError):
+        tg.trace(lambda a: a.double().sum())(a)
+    assert (a * 2).tolist() == before                                     # float32 goes on, whatever else is pending
+    lr = 0.1                                                              # Python floats are not float64
+    np.testing.assert_allclose(tg.trace(lambda a, lr: a - lr * 0.5)(a, lr).numpy(), 0.95)
+    monkeypatch.undo()
+    np.testing.assert_allclose(y.numpy(), np.sin(1) * 3)
+
+
+def test_half_precision_is_stored_where_the_device_cannot_compute_in_it(opencl):
+    if opencl.target.fp16:
+        pytest.skip("the device computes in float16")
+    x = tg.tensor([1.0, 2.0], dtype=tg.float16)
+    assert (x * 2).dtype == tg.float16
+    assert (x * 2 + x.sum()).tolist() == [5.0, 7.0]
+
+
+def test_no_driver(monkeypatch):
+    monkeypatch.setattr(runtime_device, "_devices", [])
+    monkeypatch.setattr(runtime_device, "_discover", list)
+    monkeypatch.setattr(tg_compile, "_chosen", [])
+    for call in (lambda: tg.tensor([1.0]), lambda: tg.zeros(3), lambda: tg.set_device("gpu"), tg.trace(lambda: tg.ones(3))):
+        with pytest.raises(tg.NoDriverError) as caught:
+            call()
+        assert "pip install pocl-binary-distribution" in str(caught.value)
+        assert "python -m tracegrad doctor" in str(caught.value)
+        assert __file__ in str(caught.value)
+    assert tg.devices() == []
+    assert tg.tensor([1.0], device="numpy").tolist() == [1.0]             # the interpreter needs none
+    monkeypatch.undo()
+    assert (tg.ones(2) + 1).tolist() == [2, 2]
+
+
+def test_an_unknown_device_leaves_the_default():
+    before = tg.device()
+    with pytest.raises(tg.NoDriverError, match="nonsense") as caught:
+        tg.set_device("nonsense")
+    assert all(device.name in str(caught.value) for device in tg.devices())
+    assert tg.device() is before
+
+
+class TestOutOfMemory:
+    def test_bytes_are_stated_and_the_rest_goes_on(self, opencl):
+        a = tg.arange(3.0)
+        pending = a * 2
+        huge = tg.zeros(HUGE)
+        with pytest.raises(tg.OutOfMemoryError, match=str(4 * HUGE)) as caught:
+            huge.numpy()
+        assert "smaller batches" in str(caught.value)
+        assert f"(at {__file__}" in str(caught.value)
+        assert pending.tolist() == [0, 2, 4]                              # although `huge` is still pending
+        assert (a + pending).tolist() == [0, 3, 6]
+        assert tg.trace(lambda x: x + 1)(pending * 2).tolist() == [1, 5, 9]
+        assert huge[:3].tolist() == [0, 0, 0]                             # a part of it needs no such memory
+        with pytest.raises(tg.OutOfMemoryError):
+            huge.numpy()
+        del huge
+        tg.flush()
+
+    def test_what_is_pending_does_not_stop_operations(self, opencl, monkeypatch):
+        monkeypatch.setattr(tg.config, "pending", 20)
+        huge = tg.zeros(HUGE)
+        xs = [tg.ones(2) * i for i in range(80)]
+        assert [x.tolist()[0] for x in xs[::20]] == [0, 20, 40, 60]
+        del huge
+
+    def test_a_traced_step_leaves_its_parameters(self, opencl):
+        w = tg.ones(3, requires_grad=True)
+        counter = tg.zeros(())
+
+        def step(n):
+            loss = (w * w).sum()
+            loss.backward()
+            counter.add_(1)
+            with tg.no_grad():
+                w.sub_(w.grad)
+                w.grad = None
+            return loss, w.detach()[0] * tg.ones(n)
+
+        traced = tg.trace(step)
+        with pytest.raises(tg.OutOfMemoryError):
+            traced(HUGE)
+        assert (w.tolist(), counter.item(), w.grad, w._version) == ([1, 1, 1], 0, None, 0)
+        assert w.requires_grad
+        assert w.is_leaf
+        loss, _ = traced(2)
+        assert (loss.item(), w.tolist(), counter.item()) == (3, [-1, -1, -1], 1)
+
+    def test_backward_beside_it(self, opencl):
+        w = tg.ones(3, requires_grad=True)
+        huge = tg.zeros(HUGE)
+        (w * w).sum().backward()
+        assert w.grad.tolist() == [2, 2, 2]
+        del huge
+
+
+class TestBuild:
+    def test_a_kernel_that_the_driver_rejects(self, opencl, monkeypatch):
+        x = tg.arange(4.0)
+        x.tolist()
+        real = runtime_program._build
+        monkeypatch.setattr(runtime_program, "_build", lambda c, d, source: real(c, d, source.replace("{", "{ int broken = nowhere;", 1)))
+        y = (x * 3 + 0.123).sin()
+        with pytest.raises(tg.BuildError, match="driver rejected") as caught:
+            y.numpy()
+        assert "nowhere" in caught.value.source
+        assert "nowhere" in caught.value.log
+        assert __file__ in str(caught.value)
+        with pytest.raises(tg.BuildError):
+            tg.trace(lambda x: (x * 5 + 0.321).cos())(x)
+        monkeypatch.undo()
+        np.testing.assert_allclose(y.numpy(), np.sin(np.arange(4) * 3 + 0.123), rtol=1e-5)       # still pending, and fine
