@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -75,14 +77,14 @@ def assemble(
 ) -> Plan:
     """The plan of `steps`, in order."""
     slots = Slots(graph, context, copies)
-    kernels = [s for s in steps if isinstance(s, Kernel)]
+    kernels, entries = distinct([s for s in steps if isinstance(s, Kernel)], context)
     final: list[Launch | HostStep] = []
     for step in steps:
         if isinstance(step, HostStep):
             final.append(HostStep(step.fn, tuple(map(slots.of, step.inputs)), tuple(map(slots.of, step.outputs)), step.name))
             continue
         args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else slots.of(r) for r in step.refs)
-        final.append(Launch(step.entry, step.global_size, step.local_size, args, step.flops, step.bytes, step.note))
+        final.append(Launch(entries[step.entry], step.global_size, step.local_size, args, step.flops, step.bytes, step.note))
     uses: list[list[Hashable]] = []
     sizes: dict[Hashable, int] = {}
     for launch in final:
@@ -95,6 +97,34 @@ def assemble(
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
     return Plan(source(kernels, context), tuple(final), table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
                 scalar_program=program + tuple((partial(_given, value), ()) for value in context.constants))
+
+
+_COMMENT = re.compile(r"\s*//[^\n]*")
+_VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
+_TYPE = re.compile(r"(u?(char|short|int|long)|float|double|half)\d*(_u)?|\w+_t|void|INFINITY|NAN|(M|CLK)_\w+")
+
+
+def form(kernel: Kernel) -> str:
+    """A kernel's text without comments, its variables numbered in order: equal forms compute the same with other arguments."""
+    numbers: dict[str, str] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return match[0] if _TYPE.fullmatch(match[0]) else numbers.setdefault(match[0], f"${len(numbers)}")
+
+    return _VARIABLE.sub(number, _COMMENT.sub("", kernel.text).replace(f" {kernel.entry}(", " ("))
+
+
+def distinct(kernels: Sequence[Kernel], context: Context) -> tuple[list[Kernel], dict[str, str]]:
+    """Kernels of different form, and the entry to launch for each kernel: equal steps of a loop share one function."""
+    first: dict[str, Kernel] = {}
+    entries: dict[str, str] = {}
+    for kernel in kernels:
+        own = kernel.entry in context.user_kernels
+        entries[kernel.entry] = first.setdefault(kernel.text if own else form(kernel), kernel).entry
+    count = Counter(entries.values())
+    kept = [k for k in kernels if entries[k.entry] == k.entry]
+    return [k if count[k.entry] == 1 else replace(k, text=f"// launched {count[k.entry]} times; names and lines are the first's\n{k.text}")
+            for k in kept], entries
 
 
 def _given(value: Any) -> Any:

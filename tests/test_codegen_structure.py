@@ -262,3 +262,33 @@ def test_repeated_stencils_do_not_compound() -> None:
     plan = plan_of([x], [u])
     assert 10 <= len(plan.launches) <= 20
     assert len(plan.source) < 60_000
+
+
+def functions(plan: Plan) -> int:
+    return plan.source.count("\n__kernel void ")
+
+
+def test_equal_steps_share_one_kernel() -> None:
+    """Forty steps of a stencil are forty launches of a few functions: the text does not grow with the steps."""
+
+    def run(steps: int) -> Plan:
+        u = leaf(64, 64, label="u")
+        x = u
+        for _ in range(steps):
+            p = op("pad", x, low=(1, 1), high=(1, 1), interior=(0, 0), value=0.0)
+            x = (op("slice", p, start=(2, 1), stop=(66, 65), step=(1, 1)) + op("slice", p, start=(0, 1), stop=(64, 65), step=(1, 1))) * 0.5
+        return plan_of([u], [x])
+
+    short, long = run(12), run(40)
+    assert len(long.launches) > 2 * len(short.launches)
+    assert functions(short) <= functions(long) <= 3
+    assert "launched" in long.source
+
+
+def test_kernels_that_differ_in_a_function_a_type_or_a_constant_are_not_shared() -> None:
+    for a, b in (("exp", "tanh"), ("sin", "cos")):
+        x, y = leaf(5000), leaf(5000, 1)
+        plan = plan_of([x, y], [op(a, x), op(b, y.permute((1, 0)))])
+        assert functions(plan) == len(plan.launches)
+    x, y = leaf(100), leaf(200)
+    assert functions(plan_of([x, y], [x * 2.0, y * 2.0])) == 2
