@@ -119,12 +119,12 @@ def distinct(kernels: Sequence[Kernel], context: Context) -> tuple[list[Kernel],
     first: dict[str, Kernel] = {}
     entries: dict[str, str] = {}
     for kernel in kernels:
-        own = kernel.entry in context.user_kernels
-        entries[kernel.entry] = first.setdefault(kernel.text if own else form(kernel), kernel).entry
-    count = Counter(entries.values())
-    kept = [k for k in kernels if entries[k.entry] == k.entry]
-    return [k if count[k.entry] == 1 else replace(k, text=f"// launched {count[k.entry]} times; names and lines are the first's\n{k.text}")
-            for k in kept], entries
+        key = kernel.entry if kernel.entry in context.user_kernels else form(kernel)
+        entries[kernel.entry] = first.setdefault(key, kernel).entry
+    count = Counter(entries[k.entry] for k in kernels)
+    note = "// launched {} times; names and lines are the first's\n"
+    alone = {k.entry for k in first.values() if count[k.entry] == 1} | context.user_kernels.keys()
+    return [k if k.entry in alone else replace(k, text=note.format(count[k.entry]) + k.text) for k in first.values()], entries
 
 
 def _given(value: Any) -> Any:
