@@ -1,0 +1,77 @@
+"""Long programs: no recursion, about linear time, and kernels that stay short enough for a driver to compile."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+
+
+def recurrence(steps):
+    """steps * 3 operations on a vector."""
+
+    def f(x):
+        for _ in range(steps):
+            x = x + 1e-3 * x.sin()
+        return x.sum()
+
+    return f
+
+
+def slope(x, steps):
+    """The derivative of `recurrence`, by numpy in float64."""
+    x, out = x.astype(float), np.ones(len(x))
+    for _ in range(steps):
+        x, out = x + 1e-3 * np.sin(x), out * (1 + 1e-3 * np.cos(x))
+    return out
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    monkeypatch.setattr(tg.config, "pending", 1 << 30)
+    monkeypatch.setattr(tg.config, "check", False)
+
+
+def test_recording_and_differentiating_takes_linear_time(unhurried):
+    def seconds(nodes):
+        best = 1e9
+        for _ in range(3):
+            x = tg.tensor(np.linspace(0.5, 2.5, 16))
+            start = time.perf_counter()
+            tg.grad(recurrence(nodes // 3))(x)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    small, large = seconds(4000), seconds(20000)
+    assert large < 10 * small                       # 5 if linear, 25 if quadratic
+
+
+def test_twenty_thousand_nodes_on_the_interpreter(unhurried):
+    previous = tg.device()
+    tg.set_device("numpy")
+    try:
+        x = np.linspace(0.5, 2.5, 4)
+        np.testing.assert_allclose(tg.trace(tg.grad(recurrence(6700)))(tg.tensor(x)).numpy(), slope(x, 6700), rtol=1e-9)
+    finally:
+        tg.set_device(previous)
+
+
+@pytest.mark.parametrize("size", [4, 16, 1000])
+def test_kernels_stay_short(unhurried, size):
+    """Also where values are so small that computing them again is cheaper than storing them: 4,000 statements take a driver minutes."""
+    f = tg.trace(tg.grad(recurrence(250)))
+    x = np.linspace(0.5, 2.5, size).astype(np.float32)
+    np.testing.assert_allclose(f(tg.tensor(x)).numpy(), slope(x, 250), rtol=1e-4)
+    if f.plan is None:
+        pytest.skip("no kernels on this device")
+    longest = max(text.count(";") for text in f.plan.source.split("__kernel")[1:])
+    assert longest < 700
+
+
+@pytest.mark.slow
+def test_twenty_thousand_nodes_on_the_device(unhurried):
+    x = np.linspace(0.5, 2.5, 16).astype(np.float32)
+    np.testing.assert_allclose(tg.trace(tg.grad(recurrence(6700)))(tg.tensor(x)).numpy(), slope(x, 6700), rtol=1e-3)
