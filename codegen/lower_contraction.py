@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering, traffic
 from tracegrad.codegen.opencl import Block, Writer, line_comment, register_type, with_comment
 from tracegrad.codegen.schedule import Group
-from tracegrad.codegen.vectors import Emit, ctype
+from tracegrad.codegen.vectors import Emit, ctype, is_reserved
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
@@ -32,6 +32,8 @@ class Callback:
         self.writer: Writer = context.writer(group)
         used |= {"a", "b", "c", "i", "j", "k", "part", "column"}
         self.writer.used = used
+        letters = "" if context.target.kind == "gpu" else "dgnopqrstvwxy"       # the product's kernels for CPUs leave these to users
+        self.writer.reserved = lambda name: is_reserved(name) and name not in letters
         self.ev: Evaluator = context.evaluator(group, self.writer)
 
     def begin(self, lane: str = "", width: int = 1) -> None:
