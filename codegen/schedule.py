@@ -26,6 +26,7 @@ SAME, OTHER = 1, 0
 MAX_STATEMENTS = 240       # of one kernel: longer ones take drivers too long to compile
 MAX_READS = 32             # buffers one kernel reads
 MAX_AGAIN = 12             # flops an element that a reader may repeat because it reads a value at several places (a stencil)
+WORK = 8                   # flops an element from which on few elements are reduced in a loop, not written out
 FLOPS_PER_BYTE = 6         # what arithmetic costs beside memory traffic
 Deps = dict[Node, frozenset[int]]
 _SAME = frozenset((SAME,))
@@ -94,7 +95,26 @@ def cost(node: Node) -> int:
 
 
 def small_reduction(node: Node) -> bool:
-    return node.fn.family == "reduction" and node.operands[0].aval.size <= UNROLLED * node.aval.size
+    """Whether a reduction is written out inside the kernels that need it: over few elements that are there or are cheap to compute.
+
+    One number from values that take a computation is a row's, though: it is accumulated where those are computed anyway.
+    """
+    if node.fn.family != "reduction" or node.operands[0].aval.size > UNROLLED * node.aval.size:
+        return False
+    return node.aval.size > 1 or node.operands[0].shape[-1] != node.operands[0].aval.size or not takes_work(node.operands[0])
+
+
+def takes_work(node: Node) -> bool:
+    """Whether an element costs some arithmetic, counted up to what is stored for certain."""
+    total, seen, todo = 0, {node}, [node]
+    while todo and total < WORK:
+        node = todo.pop()
+        if node.fn.family == "elementwise" or node.fn.name == "reshape":
+            total += cost(node) if node.fn.family == "elementwise" else 0
+            fresh = [o for o in node.operands if o not in seen]
+            seen.update(fresh)
+            todo += fresh
+    return total >= WORK
 
 
 def relation(operand: Node, shape: tuple[int, ...], size: int) -> int:

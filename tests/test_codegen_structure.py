@@ -292,3 +292,15 @@ def test_kernels_that_differ_in_a_function_a_type_or_a_constant_are_not_shared()
         assert functions(plan) == len(plan.launches)
     x, y = leaf(100), leaf(200)
     assert functions(plan_of([x, y], [x * 2.0, y * 2.0])) == 2
+
+
+def test_a_small_function_and_its_gradient_are_one_kernel() -> None:
+    inputs, outputs = with_gradient(lambda x: ((x.sin() * 2.0 - 1.0).exp() * x).sum(), leaf(10))
+    plan = plan_of(inputs, outputs)
+    assert len(plan.launches) == 1
+    assert plan.source.count("tg_sin(float8 x)") == 1
+
+
+def test_a_few_values_that_are_there_are_added_up_where_the_sum_is_needed() -> None:
+    x, y = leaf(8), leaf(5000)
+    assert kernels([x, y], [y * x.sum()]) == 1
