@@ -25,5 +25,5 @@ def test_page(page, device):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(source, name, "exec"), namespace)
-        seen = re.sub(rf" \(at {re.escape(page.name)}, line [\d:]+\)", "", printed.getvalue())       # where the user's line stands in an error
+        seen = re.sub(rf" \(at {re.escape(page.name)}, line [\d:]+\)", "", printed.getvalue())     # the user's line in an error
         assert seen == (expected or ""), f"{name} (block {number}) printed something else"
