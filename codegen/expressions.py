@@ -299,7 +299,10 @@ class Evaluator:
             type_ = mask_type(mask, self.width)
             if value.lanes == 1:
                 return f"({type_})(-{value.text})"
-            return value.text if value.mask == mask else self.convert(value.text, type_)
+            if value.mask == mask:
+                return value.text
+            text = self.convert(value.text, type_)
+            return f"({text} != 0)" if mask > value.mask else text      # Mesa (22.3) takes the sign of a widened mask to be 0
         if value.lanes > 1:
             return value.text
         return f"({register_type(value.dtype, self.writer.target, self.width)})({value.text})"
