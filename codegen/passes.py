@@ -12,6 +12,7 @@ from tracegrad.codegen.assemble import assemble
 from tracegrad.codegen.inplace import arrange, separate
 from tracegrad.codegen.lower import Context, lower
 from tracegrad.codegen.lowerings import LOWERINGS
+from tracegrad.codegen.merge import merge
 from tracegrad.codegen.reductions import canonical
 from tracegrad.codegen.scalars import host_scalars
 from tracegrad.codegen.schedule import schedule
@@ -51,4 +52,5 @@ def compile_graph(
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
     steps = [step for group in plan.groups for step in lower(group, context)]      # text
+    steps = merge(steps) if config.fuse else steps                            # one-work-item kernels in one launch
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source

@@ -290,7 +290,7 @@ def test_kernels_that_differ_in_a_function_a_type_or_a_constant_are_not_shared()
         x, y = leaf(5000), leaf(5000, 1)
         plan = plan_of([x, y], [op(a, x), op(b, y.permute((1, 0)))])
         assert functions(plan) == len(plan.launches)
-    x, y = leaf(100), leaf(200)
+    x, y = leaf(100_000), leaf(200_000)
     assert functions(plan_of([x, y], [x * 2.0, y * 2.0])) == 2
 
 
@@ -304,3 +304,18 @@ def test_a_small_function_and_its_gradient_are_one_kernel() -> None:
 def test_a_few_values_that_are_there_are_added_up_where_the_sum_is_needed() -> None:
     x, y = leaf(8), leaf(5000)
     assert kernels([x, y], [y * x.sum()]) == 1
+
+
+def test_small_kernels_share_a_launch() -> None:
+    """Updates of small parameters and what else one work-item does; each buffer has one name, and what is written is not const."""
+    x = leaf(64, 40, label="x")
+    ws = [leaf(n, label=f"w{n}") for n in (10, 20, 40)]
+    column = op("sum", x, dim=(0,))
+    outs = [w - op("slice", column, start=(0,), stop=w.shape, step=(1,)) * 0.1 for w in ws]
+    plan = plan_of([x, *ws], outs, donate={0: 1, 1: 2, 2: 3})
+    assert len(plan.launches) == 1
+    header = plan.source.partition("__kernel void")[2].partition("{")[0]
+    assert header.count("x") - header.count("restrict x") == 0
+    for name in ("w10", "w20", "w40"):
+        assert f"__global float *{name}" in header
+    assert "small kernels in one launch" in plan.launches[0].note
