@@ -13,6 +13,7 @@ import pytest
 import tracegrad as tg
 from tracegrad import compile as tg_compile
 from tracegrad.ir import _INTERN
+from tracegrad.nn import functional as F
 
 tg_tensor = sys.modules["tracegrad.tensor"]            # tracegrad.tensor is the function
 
@@ -283,3 +284,32 @@ class TestViews:
         x[x > 0] += 1.5
         assert x.tolist() == [0, 3.5, 0]
         assert x[x > 0].tolist() == [3.5]
+
+
+def _train_and_forget(x, w, y):
+    F.cross_entropy(F.linear(x, w), y).backward()
+    w.grad = None
+
+
+@pytest.mark.parametrize("use", [
+    _train_and_forget,
+    lambda x, w, y: (x * 2).mean().item(),
+    lambda x, w, y: x[0, 1:3].sum().item(),
+    lambda x, w, y: tg.grad(lambda a: (a**3).sum())(x).numpy(),
+    lambda x, w, y: tg.vmap(lambda a: a.sin())(x).numpy(),
+    lambda x, w, y: tg.cat([x, x]).var().item(),
+    lambda x, w, y: x.sort()[0].numpy(),
+], ids=["training", "mean", "index", "grad", "vmap", "cat", "sort"])
+def test_no_reference_cycles(device, use):
+    """A cycle would keep tensors, and so device memory, until Python happens to collect it."""
+    x, y = tg.ones(4, 5), tg.tensor([0, 1, 2, 0])
+    w = tg.ones(3, 5, requires_grad=True)
+    for _ in range(3):                    # compiling may leave cycles (networkx's graphs do)
+        use(x, w, y)
+    gc.collect()
+    gc.disable()
+    try:
+        use(x, w, y)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

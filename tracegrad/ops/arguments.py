@@ -28,35 +28,39 @@ def on_nodes(fn: F) -> F:
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
-        like: Any = None
-        seen = False
-
-        def plain(a: Any) -> Any:
-            nonlocal like, seen
-            if isinstance(a, Node):
-                seen = True
-                return a
-            if isinstance(a, Operators):
-                if like is not None and a._device is not like._device:
-                    raise different_devices(name, like, a)
-                like, seen = a, True
-                return a._node()
-            if type(a) in (list, tuple):
-                return type(a)([plain(b) for b in a])
-            return a
-
-        plain_args = [plain(a) for a in args]
+        found: list[Any] = []
+        plain_args = [_plain(name, a, found) for a in args]
         if kwargs:
-            kwargs = {_NUMPY_NAMES.get(k, k): plain(v) for k, v in kwargs.items()}
-        if not seen:
+            kwargs = {_NUMPY_NAMES.get(k, k): _plain(name, v, found) for k, v in kwargs.items()}
+        if not found:
             first = args[0] if args else None
             if isinstance(first, (list, tuple)) and not first:
                 raise ArgumentError(f"{name}: needs at least one tensor, got an empty {type(first).__name__}")
             raise DTypeError(f"{name}: expected a Tensor, got {type(first).__name__}; use tg.tensor(...) for arrays, lists and numbers")
         result = fn(*plain_args, **kwargs)
+        like = next((a for a in found if not isinstance(a, Node)), None)
         return result if like is None else _wrapped(like, result)
 
     return entry  # type: ignore[return-value]
+
+
+def _plain(name: str, a: Any, found: list[Any]) -> Any:
+    """`a` with Tensors turned into Nodes, also in lists and tuples; both are added to `found`.
+
+    (No closure of `entry`: one that calls itself is a reference cycle, and would keep its tensors alive until the next collection.)
+    """
+    if isinstance(a, Node):
+        found.append(a)
+        return a
+    if isinstance(a, Operators):
+        for other in found:
+            if not isinstance(other, Node) and other._device is not a._device:
+                raise different_devices(name, other, a)
+        found.append(a)
+        return a._node()
+    if type(a) in (list, tuple):
+        return type(a)([_plain(name, b, found) for b in a])
+    return a
 
 
 def _wrapped(like: Any, result: Any) -> Any:
