@@ -42,9 +42,11 @@ class Context:
         return RuntimeScalar(len(self.scalars) + len(self.constants) - 1, dtype)
 
     def entry(self, group: Group) -> str:
-        """A fresh kernel name, after the value it computes."""
+        """A fresh kernel name, after the value it computes, or the input that it updates."""
         last = group.stored[-1]
-        base = self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
+        updated = self.alias.get(last)
+        given = "" if updated is None else self.namer(updated) or updated.attrs.get("label", "")
+        base = given or self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
         if base == "partial":
             base = f"{self.namer(last) or last.attrs['op'].name}_partial"
         base = "".join(c if c.isalnum() else "_" for c in base)

@@ -192,9 +192,22 @@ def with_comment(text: str, comment: str) -> str:
     return f"{text:<70}  // {comment}" if comment else text
 
 
+def is_fixed(node: Node) -> bool:
+    """Whether a value depends on no input, as far as a short look shows: such a node may be another program's, too, with its line."""
+    todo, seen = [node], {node}
+    while todo and len(seen) < 16:
+        node = todo.pop()
+        if node.fn.name in ("placeholder", "data") or (not node.operands and node.fn.family not in ("leaf", "index")):
+            return False
+        fresh = [o for o in node.operands if o not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return not todo
+
+
 def line_comment(node: Node | None, previous: Any) -> tuple[str, Any]:
     """The Python line that `node` came from if it is another than `previous`, and what to compare the next with."""
-    if node is None or node.fn.family == "leaf":
+    if node is None or node.fn.family == "leaf" or is_fixed(node):
         return "", previous
     loc = node.loc
     key = (loc.filename, loc.line, loc.derived)

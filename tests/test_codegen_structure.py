@@ -319,3 +319,16 @@ def test_small_kernels_share_a_launch() -> None:
     for name in ("w10", "w20", "w40"):
         assert f"__global float *{name}" in header
     assert "small kernels in one launch" in plan.launches[0].note
+
+
+def test_a_kernel_that_updates_an_input_is_called_after_it() -> None:
+    w, g = leaf(100_000, label="w"), leaf(100_000, label="g")
+    assert plan_of([w, g], [w - g * 0.1], donate={0: 0}).launches[0].entry == "w_k0"
+
+
+def test_nodes_shared_with_another_program_do_not_bring_their_lines() -> None:
+    x = leaf(1000, dtype="int64")
+    kept = op("add", op("iota", shape=(1000,), dim=0, dtype=np.dtype("int64")), const(1, np.dtype("int64")))
+    plan = plan_of([x], [x * kept])
+    assert "x * kept" in plan.source
+    assert "kept = op(" not in plan.source
