@@ -1,4 +1,4 @@
-"""Three Functions of one's own: a stable derivative, a straight-through estimator, and a second derivative through both.
+"""Three Functions of one's own: a stable derivative, a straight-through estimator, a clipped gradient; and a second derivative.
 
 A custom Function is differentiated through *its* backward at every order, and is fused like any other operation.
 
