@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracegrad import dtypes
 from tracegrad.errors import AutogradError
 from tracegrad.function import REGISTRY, CustomCall, Elementwise, Movement, bind, cast, const, placeholder, unique
 from tracegrad.ir import Node, on_behalf_of, topological
@@ -177,8 +176,3 @@ def zeros_like(x: Node) -> Node:
 def ones_like(x: Node) -> Node:
     """Ones of x's shape and dtype."""
     return expand(const(1, x.dtype), x.shape)
-
-
-def differentiable(x: Node) -> bool:
-    """Whether a derivative with respect to x makes sense: a float."""
-    return dtypes.is_float(x.dtype)

@@ -24,7 +24,6 @@ class Target:
     cores: int = 4                        # compute units
     max_work_group: int = 4096            # CL_DEVICE_MAX_WORK_GROUP_SIZE
     local_memory: int = 0                 # bytes of *real* local memory; 0 where it is emulated (CPUs)
-    l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
     fp64: bool = True
     fp16: bool = False

@@ -161,7 +161,8 @@ class Replay:
         self.grad_effects = [(t, g) for t, g in recording.grads.values() if g is None or _changed(recording, t, g)]
         effect_nodes = [node for _, node in recording.nodes.values()]
         grad_nodes = [_node_in(recording, g) for _, g in self.grad_effects if g is not None]
-        differentiable = [n for r, n in zip(self._kept(leaves_out), results, strict=True) if r is None and self._recorded(n)]
+        kept = [r for x, r in zip(leaves_out, self.returned, strict=True) if isinstance(x, Tensor)]
+        differentiable = [n for r, n in zip(kept, results, strict=True) if r is None and self._recorded(n)]
         self.residuals = _residuals(differentiable)
         self.outputs = [*results, *effect_nodes, *grad_nodes, *self.residuals]
         self.count = (len(results), len(effect_nodes), len(grad_nodes))
@@ -196,9 +197,6 @@ class Replay:
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
         return node.needs_grad and node not in self.recording.freed
-
-    def _kept(self, leaves_out: list[Any]) -> list[Any]:
-        return [self._outside(x) for x in leaves_out if isinstance(x, Tensor)]
 
     def _outside(self, tensor: Tensor) -> Tensor | None:
         """A tensor from outside that is returned as it is."""
