@@ -162,7 +162,9 @@ def vector_access(text: str, context: Context) -> list[str]:
             if f" {type_}_u;" not in "".join(lines):
                 lines.append(f"typedef {type_} __attribute__((aligned(sizeof({scalar})))) {type_}_u;")
         lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
-    for name in sorted(context.macros - {"KEPT"}):
+    if "PREFETCH" in context.macros:
+        lines.append("#define PREFETCH(p) __builtin_prefetch((__global const void *)(p))")
+    for name in sorted(context.macros - {"KEPT", "PREFETCH"}):
         width = int(re.findall(r"\d+", name)[0])
         parts = {
             "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],

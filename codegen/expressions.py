@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen import mathlib
-from tracegrad.codegen.index import ZERO, Index, bounded, constant, ravel, unravel, variable
+from tracegrad.codegen.facts import never_positive, operand_index
+from tracegrad.codegen.index import Index, bounded, constant, ravel, unravel, variable
 from tracegrad.codegen.kernel import RuntimeScalar
 from tracegrad.codegen.opencl import Writer, literal, mask_type, register_type
 from tracegrad.codegen.reductions import UNROLLED
@@ -320,20 +321,7 @@ class Evaluator:
     # -- families
 
     def elementwise(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
-        shape = node.shape
-        index: tuple[Index, ...] | None = None
-        requests = []
-        for o in node.operands:
-            if o.shape == shape or o.aval.size == node.aval.size:
-                at = flat
-            elif o.aval.size == 1:
-                at = ZERO
-            else:
-                if index is None:
-                    index = unravel(flat, shape)
-                tail = index[len(shape) - len(o.shape):]
-                at = ravel([i if n != 1 else 0 for i, n in zip(tail, o.shape, strict=True)], o.shape)
-            requests.append((o, at, guards))
+        requests = [(o, operand_index(o, node, flat), guards) for o in node.operands]
         values = [self.find(*r) for r in requests]
         missing = [r for r, v in zip(requests, values, strict=True) if v is None]
         if missing:
@@ -356,11 +344,14 @@ class Evaluator:
         name, dtype = fn.name, node.operands[-1].dtype
         if name == "cast":
             return self.cast(values[0], node.dtype, lanes)
+        spell = fn.opencl
+        if name == "exp" and self.writer.target.plain_math and never_positive(node.operands[0]):
+            spell = "exp_nonpositive({})".format
         if lanes == 1:
             texts = [v.text for v in values]
             if name == "bitwise_not" and dtype.kind == "b":
                 return f"!{texts[0]}", 0
-            return self.strip(self.translate(fn.opencl(*texts, **node.attrs), dtype, 1)), 0
+            return self.strip(self.translate(spell(*texts, **node.attrs), dtype, 1)), 0
         if name in ("eq", "ne") and dtype == np.int64:
             for x, other in (values, values[::-1]):
                 if x.text in self.narrow and other.lanes == 1:
@@ -377,7 +368,7 @@ class Evaluator:
         texts = [v.text if mixes and v.dtype.kind != "b" else self.vector(v, size) for v in values]
         if mixes and all(v.lanes == 1 for v in values):
             texts[0] = self.vector(values[0], size)
-        return self.strip(self.translate(fn.opencl(*texts, **node.attrs), dtype, lanes)), size
+        return self.strip(self.translate(spell(*texts, **node.attrs), dtype, lanes)), size
 
     def equals_position(self, x: Value, other: Value, sign: str) -> tuple[str, int]:
         """A position compared with a 64-bit number (labels, mostly): in the width of indices, with -1 for what is out of range."""

@@ -83,9 +83,7 @@ class Team(Rows):
             else:
                 sizes[0] *= s.rows
         self.depth = w.depth
-        wanted = {self.level[x] for x in self.reductions} | {self.level[x] for x in self.group.stored if self.group.place[x] == "full"}
-        for number in sorted(wanted):
-            self.one_pass(number)
+        self.passes()
         sinks = [x for x in self.group.stored if self.group.place[x] == "row"]
         if sinks:
             w.open("if (item == 0) {", ())
@@ -94,10 +92,7 @@ class Team(Rows):
         attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, (local + [1, 1])[:3]))})))"
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), attribute)
 
-    def one_pass(self, number: int) -> None:
-        self.number = number
-        reductions = [r for r in self.reductions if self.level[r] == number]
-        sinks = [x for x in self.group.stored if self.group.place[x] == "full" and self.level[x] == number]
+    def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
         accumulators = {r: w.declare(register_type(r.dtype, w.target), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
         start, stop = ("item", str(s.cols[0])) if s.length is None else (f"chunk * {s.length} + item", "last")

@@ -2,7 +2,8 @@
 
 A work-item is one thread's loop: over rows, over a row or a chunk of it, with explicit vectors along the last dimension and
 a scalar loop for what remains. A group with reductions makes one pass over the row for each level of them: softmax is a pass
-for the maximum, one for the sum, one for the result. What does not change along a loop is computed before it.
+for the maximum, one for the sum, one for the result. The second pass fetches the next row. What does not change along a loop is
+computed before it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracegrad.codegen.expressions import Evaluator, Value
+from tracegrad.codegen.facts import picked
 from tracegrad.codegen.index import ZERO, Index, breakpoints, variable
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context
@@ -20,6 +22,8 @@ from tracegrad.ir import Node
 ITEM = 4096                # elements a work-item should at least have to do
 COSTLY = 12                # flops from which on a value that several passes over a row need is kept, not computed again
 PRIVATE = 64 << 10         # bytes of a work-item's private arrays
+FETCH = 1 << 20            # bytes from which on the rows to come are asked for ahead: less is in a cache anyway
+LINE = 64                  # bytes of a cache line
 SINGLE = "__attribute__((reqd_work_group_size(1, 1, 1)))"
 
 
@@ -41,7 +45,7 @@ class Shape:
         return n
 
 
-def passes(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]:
+def levels(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]:
     """The pass in which each sink of a group is computed, and the reductions that have to be."""
     level: dict[Node, int] = {}
     deps = group_deps(group, context)
@@ -130,7 +134,9 @@ class Rows:
         self.group, self.context, self.shape = group, context, shape
         self.writer: Writer = context.writer(group)
         self.ev: Evaluator = context.evaluator(group, self.writer)
-        self.level, self.reductions = passes(group, context)
+        self.level, self.reductions = levels(group, context)
+        self.picks = [r for r in self.reductions if self.is_pick(r)]
+        self.reductions = [r for r in self.reductions if r not in self.picks]
         self.kept = self.costly()
         self.arrays: dict[Node, str] = {}
         self.row = ZERO
@@ -166,11 +172,23 @@ class Rows:
         for node in self.kept:
             self.arrays[node] = w.unique(w.base(node) + "_row")
             w.line(f"{register_type(node.dtype, w.target)} {self.arrays[node]}[{s.row_size}];")
-        wanted = {self.level[x] for x in self.reductions} | {self.level[x] for x in self.group.stored if self.group.place[x] == "full"}
-        for number in sorted(wanted):
-            self.one_pass(number)
+        self.passes()
         self.store([x for x in self.group.stored if self.group.place[x] == "row"], self.row)
         return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)
+
+    def passes(self) -> None:
+        """All passes over the row, and between them the sums that need none."""
+        full = [x for x in self.group.stored if self.group.place[x] == "full"]
+        wanted = {self.level[x] for x in (*self.reductions, *self.picks, *full)}
+        looping = [number for number in sorted(wanted) if any(self.work_of(number))]
+        for number in sorted(wanted):
+            reductions, sinks = self.work_of(number)
+            self.number, self.ahead = number, len(looping) > 1 and number == looping[1]
+            if reductions or sinks:
+                self.loops(reductions, sinks)
+            for r in self.picks:
+                if self.level[r] == number:
+                    self.pick(r)
 
     # -- what one pass leaves for the next
 
@@ -229,10 +247,12 @@ class Rows:
 
     # -- one pass over a row
 
-    def one_pass(self, number: int) -> None:
-        self.number = number
-        reductions = [r for r in self.reductions if self.level[r] == number]
-        sinks = [x for x in self.group.stored if self.group.place[x] == "full" and self.level[x] == number]
+    def work_of(self, number: int) -> tuple[list[Node], list[Node]]:
+        """The reductions and the results that a pass goes over the row for."""
+        return ([r for r in self.reductions if self.level[r] == number],
+                [x for x in self.group.stored if self.group.place[x] == "full" and self.level[x] == number])
+
+    def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
         n, width = s.cols[-1], s.width
         unroll = self.unroll(reductions, sinks)
@@ -269,6 +289,8 @@ class Rows:
             else:
                 head = f"for ({w.index} {col} = first; {col} < last; {col} += {step}) {{"
             w.open(head, (col,))
+            if self.ahead:
+                self.fetch_next_row(col, step)
             self.ev.lane, self.ev.width = col, width
             for u in range(unroll):
                 at = base_index + (variable(col, n - (unroll - 1) * width) + u * width)
@@ -288,6 +310,52 @@ class Rows:
             w.close()
         for r in reductions:
             self.result(r, vector_acc.get(r, []), scalar_acc.get(r))
+
+    def fetch_next_row(self, col: str, step: int) -> None:
+        """Ask for what the next row's first pass reads, in the pass that has arithmetic to hide it behind.
+
+        Measured on softmax cross-entropy of 8192 x 4096 (a maximum, then a sum of exponentials): 0.75 of the time without.
+        """
+        s, w, group = self.shape, self.writer, self.group
+        reads = [d for d, relations in group.reads.items() if 1 in relations and d.aval.size == group.size]
+        size = sum(d.aval.nbytes for d in reads)
+        if not w.target.clang_builtins or s.length is not None or len(s.cols) > 1:
+            return
+        if size < FETCH or size // s.rows > w.target.l2_bytes // 4:
+            return
+        for node in reads:
+            stored = self.ev.storage(node)
+            if stored is None:
+                continue
+            pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
+            line = LINE // node.dtype.itemsize
+            for i in range(0, step, line):
+                w.macros.add("PREFETCH")
+                at = (self.row + 1) * s.row_size + variable(col, s.row_size) + i
+                w.line(f"PREFETCH({pointer} + {at.c()});", node)
+
+    def is_pick(self, r: Node) -> bool:
+        s = self.shape
+        if s.length is not None or r.fn.family != "reduction":
+            return False
+        return picked(r, variable("row", s.rows), variable("col", s.row_size)) is not None
+
+    def pick(self, r: Node) -> None:
+        """The sum over a row in which one term can differ from 0: that term, found by its column (a class by its label)."""
+        s, w, ev = self.shape, self.writer, self.ev
+        found = picked(r, self.row, variable("col", s.row_size))
+        assert found is not None
+        label = ev.value(*found[1])
+        inside = w.declare("int", "inside", f"{label.text} >= 0 && {label.text} < {s.row_size}", depth=self.depth)
+        at = w.declare(w.index, "at", f"{inside} ? ({w.index}){label.text} : 0", depth=self.depth)
+        w.blocks[self.depth].names |= {at}
+        found = picked(r, self.row, variable(at, s.row_size))
+        assert found is not None
+        x = ev.value(*found[0])
+        zero = literal(0, r.dtype)
+        text = f"{inside} ? {x.text} + {zero} : {zero}"      # a sum: -0 becomes 0
+        name = w.declare(register_type(r.dtype, w.target), w.base(r), text, r, self.depth)
+        ev.put(r, self.row, Value(name, r.dtype, 1, self.depth))
 
     def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
         """Independent accumulators hide the latency of a short body."""

@@ -37,6 +37,7 @@ _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|sma
 HELPERS = frozenset(mathlib_int.FLOAT_TEXTS) | frozenset(mathlib_int.TEXTS) | {"tg_philox", *(f"tg_philox{word}" for word in range(4))}
 # OpenCL names that mean something else for numpy, or that OpenCL lacks
 _RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
+_WEAKER = {"exp_nonpositive": "exp"}     # names that promise something of the operand, and the builtin that does not care
 _FLOAT_NAMES = {"abs": "fabs"}           # C's names for integers, which ops use for both
 _INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign", "pow": "tg_pow_int", "fmod": "tg_fmod"}
 _NEED_FP64 = {"float": {"sin", "cos", "tan", "pow"}}        # in float these compute through double
@@ -66,7 +67,7 @@ def translate(expression: str, target: Target, ctype: str = "float") -> tuple[st
         elif target.plain_math and name in _PLAIN and (target.fp64 or name not in _NEED_FP64.get(scalar, ())):
             found = "tg_" + name
         if found is None:
-            return name + match[2]
+            return _WEAKER.get(name, name) + match[2]
         needed.add(f"{found}:{scalar}{lanes}")
         return found + match[2]
 

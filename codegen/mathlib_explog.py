@@ -39,7 +39,15 @@ TG T tg_scale(T x, I n) {                       // x * 2^n in two exact steps, s
 EXPONENTIALS: dict[str, Text] = {
     # Cephes exp: n = rint(x / ln 2), r = x - n ln 2 in two parts, e^r by a polynomial
     "tg_exp_parts": """
-TG T tg_exp_parts(T x, T tail, I *n) {          // e^(x + tail) = result * 2^n; |x| < 2^20
+TG T tg_exp_parts(T x, I *n) {                  // e^x = result * 2^n; |x| < 2^20
+    T shifted = x * $LOG2E + $MAGIC;
+    T k = shifted - $MAGIC;
+    T r = (x - k * $LN2HI) - k * $LN2LO;
+    *n = as_I(as_U(shifted) - as_U((T)($MAGIC)));
+    return (r * r * $poly(exp, r) + r) + 1.0;
+}""",
+    "tg_exp_tail_parts": """
+TG T tg_exp_tail_parts(T x, T tail, I *n) {     // e^(x + tail) likewise
     T shifted = x * $LOG2E + $MAGIC;
     T k = shifted - $MAGIC;
     T r = (x - k * $LN2HI) - k * $LN2LO + tail;
@@ -51,8 +59,16 @@ TG T tg_exp(T x) {
     x = x > $EXPMAX ? (T)($EXPMAX) : x;
     x = x < $EXPMIN ? (T)($EXPMIN) : x;
     I n;
-    T p = tg_exp_parts(x, (T)(0.0), &n);
+    T p = tg_exp_parts(x, &n);
     return tg_scale(p, n);
+}""",
+    # n is never above 0: one factor, lifted by $LIFT so that it is normal, and taken back in the step that rounds a denormal
+    "tg_exp_nonpositive": """
+TG T tg_exp_nonpositive(T x) {                  // e^x for x <= 0 (or NaN)
+    x = x < $EXPMIN ? (T)($EXPMIN) : x;
+    I n;
+    T p = tg_exp_parts(x, &n);
+    return p * as_T((n + ($BIAS + $LIFT)) << $MANT) * $UNLIFT;
 }""",
     "tg_exp2": """
 TG T tg_exp2(T x) {
@@ -70,7 +86,7 @@ TG T tg_exp10(T x) {
     T product = x * $LN10;
     T tail = tg_fma(x, (T)($LN10), -product) + x * $LN10TAIL;
     I n;
-    T p = tg_exp_parts(product, tail, &n);
+    T p = tg_exp_tail_parts(product, tail, &n);
     return tg_scale(p, n);
 }""",
     # expm1 = 2^n (e^r - 1) + (2^n - 1), scaled so that it overflows only where sinh does
@@ -112,7 +128,7 @@ TG T tg_cosh(T x) {
     T a = tg_fabs(x);
     a = a > $EXPMAX + 1.0 ? (T)($EXPMAX + 1.0) : a;
     I n;
-    T p = tg_exp_parts(a, (T)(0.0), &n);
+    T p = tg_exp_parts(a, &n);
     T e = tg_scale(p, n - 1);
     return e + (T)(0.25) / e;
 }""",
@@ -282,7 +298,7 @@ TG T tg_pow(T x, T y) {
     t = t > 800.0 ? (T)(800.0) : t;
     t = t < -800.0 ? (T)(-800.0) : t;
     I n;
-    T result = tg_exp_parts(t, t1, &n);
+    T result = tg_exp_tail_parts(t, t1, &n);
     return tg_pow_ends(x, y, tg_scale(result, n));
 }"""),
     # fdlibm s_cbrt: exponent / 3 from the bits, then Halley's iteration
@@ -326,7 +342,7 @@ TG T tg_erfc_parts(T a) {                       // a >= 0
     T square = a * a;
     T lost = tg_fma(a, a, -square);
     I n;
-    T p = tg_exp_parts(-square, -lost, &n);
+    T p = tg_exp_tail_parts(-square, -lost, &n);
     T q = (a - 4.0) / (a + 4.0);
     return tg_scale(p * $poly(erfc, q) / (a + a + 1.0), n);
 }""",

@@ -47,10 +47,10 @@ FLOAT_TEXTS: dict[str, str] = {
     "tg_sign": "TG T tg_sign(T x) { return x > 0.0 ? (T)(1.0) : (x < 0.0 ? (T)(-1.0) : (x == 0.0 ? (T)(0.0) : x)); }",
     "tg_sigmoid": """
 TG T tg_sigmoid(T x) {                          // 1 / (1 + e^-x), accurate to the last denormal
-    T e = exp(-fabs(x));
+    T e = exp_nonpositive(-fabs(x));
     return (x < 0.0 ? e : (T)(1.0)) / (e + 1.0);
 }""",
-    "tg_softplus": "TG T tg_softplus(T x) { return (x < 0.0 ? (T)(0.0) : x) + log1p(exp(-fabs(x))); }",
+    "tg_softplus": "TG T tg_softplus(T x) { return (x < 0.0 ? (T)(0.0) : x) + log1p(exp_nonpositive(-fabs(x))); }",
     # fmod stays a builtin everywhere: it is exact only as a loop over the exponents' difference
     "tg_remainder": """
 TG T tg_remainder(T x, T y) {                   // with the sign of y, as Python, numpy and torch

@@ -35,6 +35,8 @@ CONSTANTS: dict[str, tuple[str, str]] = {
     "LN10TAIL": ("-3.1975436e-08f", "-2.1707562233822494e-16"),
     "EXPMAX": ("89.0f", "710.0"),                               # above: inf
     "EXPMIN": ("-104.5f", "-746.0"),                            # below: 0
+    "LIFT": ("64", "128"),                                      # 2^(n + LIFT) is normal for all n from EXPMIN on
+    "UNLIFT": ("5.4210108624275222e-20f", "2.9387358770557188e-39"),     # 2^-LIFT
     "EXP2MAX": ("129.0f", "1025.0"),
     "EXP2MIN": ("-151.0f", "-1076.0"),
     "EXP10MAX": ("38.7f", "308.5"),
