@@ -99,27 +99,12 @@ def assemble(
                 scalar_program=program + tuple((partial(_given, value), ()) for value in context.constants))
 
 
-_COMMENT = re.compile(r"\s*//[^\n]*")
-_VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
-_TYPE = re.compile(r"(u?(char|short|int|long)|float|double|half)\d*(_u)?|\w+_t|void|INFINITY|NAN|(M|CLK)_\w+")
-
-
-def form(kernel: Kernel) -> str:
-    """A kernel's text without comments, its variables numbered in order: equal forms compute the same with other arguments."""
-    numbers: dict[str, str] = {}
-
-    def number(match: re.Match[str]) -> str:
-        return match[0] if _TYPE.fullmatch(match[0]) else numbers.setdefault(match[0], f"${len(numbers)}")
-
-    return _VARIABLE.sub(number, _COMMENT.sub("", kernel.text).replace(f" {kernel.entry}(", " ("))
-
-
 def distinct(kernels: Sequence[Kernel], context: Context) -> tuple[list[Kernel], dict[str, str]]:
     """Kernels of different form, and the entry to launch for each kernel: equal steps of a loop share one function."""
     first: dict[str, Kernel] = {}
     entries: dict[str, str] = {}
     for kernel in kernels:
-        key = kernel.entry if kernel.entry in context.user_kernels else form(kernel)
+        key = kernel.entry if kernel.entry in context.user_kernels else kernel.form
         entries[kernel.entry] = first.setdefault(key, kernel).entry
     count = Counter(entries[k.entry] for k in kernels)
     note = "// launched {} times; names and lines are the first's\n"

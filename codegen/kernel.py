@@ -6,11 +6,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+_COMMENT = re.compile(r"\s*//[^\n]*")
+_VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
+_TYPE = re.compile(r"(u?(char|short|int|long)|float|double|half)\d*(_u)?|\w+_t|void|INFINITY|NAN|(M|CLK)_\w+")
 
 
 @dataclass(frozen=True)
@@ -44,3 +50,14 @@ class Kernel:
     bytes: int = 0
     note: str = ""
     helpers: frozenset[str] = frozenset()
+    foreign: bool = False                   # a user's text, about which nothing is known
+
+    @cached_property
+    def form(self) -> str:
+        """The text without comments, its variables numbered in order: equal forms compute the same with other arguments."""
+        numbers: dict[str, str] = {}
+
+        def number(match: re.Match[str]) -> str:
+            return match[0] if _TYPE.fullmatch(match[0]) else numbers.setdefault(match[0], f"${len(numbers)}")
+
+        return _VARIABLE.sub(number, _COMMENT.sub("", self.text).replace(f" {self.entry}(", " ("))

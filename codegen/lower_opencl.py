@@ -37,4 +37,4 @@ def lower_opencl(group: Group, context: Context) -> list[Kernel]:
         context.user_kernels[entry] = fn
         text = re.sub(rf"\b{fn.entry}\b", entry, fn.source).rstrip() + "\n"
     return [Kernel(entry, text, (*inputs, *map(context.ref, outputs), *scalars), attrs["global_size"], attrs["local_size"],
-                   anchor.aval.size, traffic(group), "a kernel of the user's")]
+                   anchor.aval.size, traffic(group), "a kernel of the user's", foreign=True)]

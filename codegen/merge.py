@@ -1,13 +1,14 @@
 """Small kernels one after the other in one launch. Start at `merge`.
 
-A kernel of one work-item gains nothing from a launch of its own: what one work-item wrote it may read without a barrier, so several
-such kernels become blocks of one. The launches are put in an order that brings them together (whatever does not depend on them
-goes first).
+A kernel that one core finishes in less time than threads take to wake up gains nothing from a launch of its own. What one work-item
+wrote it may read without a barrier, so several such kernels become blocks of one work-item's kernel, each a loop over what were its
+work-items. The launches are put in an order that brings them together (whatever does not depend on them goes first).
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import prod
@@ -18,14 +19,17 @@ from tracegrad.codegen.lower_loops import SINGLE
 from tracegrad.plan import HostStep
 
 Step = Kernel | HostStep
-WORK = 3 << 14             # flops + bytes of a kernel whose launch costs about as much as it does
-LINES = 200                # of a merged kernel at most, and
+WORK = 3 << 16             # flops + bytes that a core does in the time of a launch (5 and 15 us on PoCL)
+LITTLE = 3 << 14           # so few that even
+REPEATS = 3                # equal kernels, which share one function if each has its own launch, had better be merged
+ITEMS = 64                 # work-items of a kernel that becomes a loop over them: many are for many cores
+LINES = 400                # of a merged kernel at most, and
 PARAMETERS = 24            # its buffers
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 def merge(steps: Sequence[Step]) -> list[Step]:
-    """The steps, with runs of one-work-item kernels as single kernels."""
+    """The steps, with runs of small kernels as single kernels."""
     out: list[Step] = []
     run: list[Kernel] = []
 
@@ -34,8 +38,10 @@ def merge(steps: Sequence[Step]) -> list[Step]:
             out.append(run[0] if len(run) == 1 else together(run))
             run.clear()
 
-    for step in ordered(steps):
-        if isinstance(step, HostStep) or not is_single(step):
+    count = Counter(s.form for s in steps if isinstance(s, Kernel) and is_serial(s) and not is_little(s))
+    joins = [isinstance(s, Kernel) and is_serial(s) and count[s.form] <= REPEATS for s in steps]
+    for step, joined in ordered(steps, joins):
+        if isinstance(step, HostStep) or not joined:
             close()
             out.append(step)
             continue
@@ -46,9 +52,20 @@ def merge(steps: Sequence[Step]) -> list[Step]:
     return out
 
 
-def is_single(step: Kernel) -> bool:
-    """Whether a kernel is one short work-item's."""
-    return prod(step.global_size) == 1 and step.flops + step.bytes < WORK and step.text.startswith(f"{SINGLE}\n__kernel void {step.entry}(")
+def is_serial(step: Kernel) -> bool:
+    """Whether one work-item does as well as the threads that a launch would wake."""
+    items = prod(step.global_size)
+    return not step.foreign and items <= ITEMS and step.flops + step.bytes < WORK and step.text.removeprefix(comment(step)).startswith(
+        f"{SINGLE}\n__kernel void {step.entry}(")
+
+
+def is_little(step: Kernel) -> bool:
+    return prod(step.global_size) == 1 and step.flops + step.bytes < LITTLE
+
+
+def comment(kernel: Kernel) -> str:
+    """The line above a kernel that says what it does, if it has one."""
+    return kernel.text.partition("\n")[0] + "\n" if kernel.text.startswith("//") else ""
 
 
 def parameters(kernel: Kernel) -> list[str]:
@@ -67,11 +84,13 @@ def effects(step: Step) -> tuple[list[Any], list[Any]]:
     return list(step.refs), [r for r, p in zip(step.refs, declared, strict=True) if "*" in p and "const" not in p.partition("*")[0].split()]
 
 
-def ordered(steps: Sequence[Step]) -> list[Step]:
-    """The steps, each after those it depends on: as long as any other can go, no one-work-item kernel, and then as many as can."""
-    single = [isinstance(s, Kernel) and is_single(s) for s in steps]
-    if sum(single) < 2 or any(isinstance(s, HostStep) for s in steps):
-        return list(steps)
+def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bool]]:
+    """The steps, each after those it depends on, and whether each may be merged.
+
+    As long as any other can go no small kernel does; then as many small ones as can.
+    """
+    if sum(joins) < 2 or any(isinstance(s, HostStep) for s in steps):
+        return list(zip(steps, joins, strict=True))
     users: list[list[int]] = [[] for _ in steps]
     waits = [0] * len(steps)
     writer: dict[Any, int] = {}
@@ -92,17 +111,17 @@ def ordered(steps: Sequence[Step]) -> list[Step]:
     ready: tuple[list[int], list[int]] = ([], [])
     for i, n in enumerate(waits):
         if not n:
-            heappush(ready[single[i]], i)
+            heappush(ready[joins[i]], i)
     out, kind = [], 0
     while ready[0] or ready[1]:
         if not ready[kind]:
             kind = 1 - kind
         i = heappop(ready[kind])
-        out.append(steps[i])
+        out.append((steps[i], joins[i]))
         for user in users[i]:
             waits[user] -= 1
             if not waits[user]:
-                heappush(ready[single[user]], user)
+                heappush(ready[joins[user]], user)
     return out
 
 
@@ -111,16 +130,16 @@ def together(parts: Sequence[Kernel]) -> Kernel:
     main = max(parts, key=lambda k: len(k.text))
     bodies = [k.text.partition(") {\n")[2].removesuffix("}\n").rstrip("\n").split("\n") for k in parts]
     words = [set(_WORD.findall("\n".join(line.partition("//")[0] for line in body))) for body in bodies]
-    declared = [dict(zip(k.refs, parameters(k), strict=True)) for k in parts]
-    own = [{ref: _WORD.findall(text)[-1] for ref, text in d.items()} for d in declared]
+    declared = [list(zip(k.refs, parameters(k), strict=True)) for k in parts]
+    own = [[(ref, _WORD.findall(text)[-1]) for ref, text in d] for d in declared]
     taken: set[str] = set()
     names: dict[Any, str] = {}
     header: list[str] = []
     for ref in dict.fromkeys(r for k in parts for r in k.refs):
-        texts = [d[ref] for d in declared if ref in d]
-        base = name = next(o[ref] for o in own if ref in o)
+        texts = [text for d in declared for r, text in d if r == ref]
+        base = name = next(called for o in own for r, called in o if r == ref)
         n = 1
-        while name in taken or any(name in w and o.get(ref) != name for w, o in zip(words, own, strict=True)):
+        while name in taken or any(name in w and (ref, name) not in o for w, o in zip(words, own, strict=True)):
             n += 1
             name = f"{base}_{n}"
         taken.add(name)
@@ -128,14 +147,22 @@ def together(parts: Sequence[Kernel]) -> Kernel:
         text = next((t for t in texts if "const" not in t.partition("*")[0].split()), texts[0])
         text = text if all("restrict" in t for t in texts) else text.replace("*restrict ", "*")
         header.append(re.sub(r"\w+$", name, text))
+    item = "item"
+    while any(f"{item}{d}" in w for w in words for d in range(3)):
+        item += "_"
     lines = []
     for k, body, called in zip(parts, bodies, own, strict=True):
-        change = {old: names[ref] for ref, old in called.items() if old != names[ref]}
-        lines.append(f"  {{  // {k.entry}")
+        change = {old: names[ref] for ref, old in called if old != names[ref]}
+        loops = [(f"{item}{d}", n) for d, n in reversed(list(enumerate(k.global_size))) if n > 1]
+        heads = [f"for (int {name} = 0; {name} < {n}; {name}++) {{" for name, n in loops] or ["{"]
+        heads[0] += f"  // {k.entry}" + comment(k).replace("//", ":", 1).rstrip().replace(" :", ":")
+        lines += ["  " * (1 + depth) + text for depth, text in enumerate(heads)]
         for line in body:
-            code, comment, rest = line.partition("//")
-            lines.append(f"  {renamed(code, change)}{comment}{rest}")
-        lines.append("  }")
+            code, mark, rest = line.partition("//")
+            for d in range(3):
+                code = code.replace(f"get_global_id({d})", f"{item}{d}" if (*k.global_size, 1, 1)[d] > 1 else "0")
+            lines.append("  " * len(heads) + f"{renamed(code, change)}{mark}{rest}")
+        lines += ["  " * (1 + depth) + "}" for depth in reversed(range(len(heads)))]
     text = f"{SINGLE}\n__kernel void {main.entry}(\n    " + ",\n    ".join(header) + ") {\n" + "\n".join(lines) + "\n}\n"
     notes = "; ".join(dict.fromkeys(note for k in parts for note in k.note.split("; ") if note))
     sizes = (1,) * max(len(k.global_size) for k in parts)

@@ -272,11 +272,12 @@ def test_equal_steps_share_one_kernel() -> None:
     """Forty steps of a stencil are forty launches of a few functions: the text does not grow with the steps."""
 
     def run(steps: int) -> Plan:
-        u = leaf(64, 64, label="u")
+        u = leaf(128, 128, label="u")
         x = u
         for _ in range(steps):
             p = op("pad", x, low=(1, 1), high=(1, 1), interior=(0, 0), value=0.0)
-            x = (op("slice", p, start=(2, 1), stop=(66, 65), step=(1, 1)) + op("slice", p, start=(0, 1), stop=(64, 65), step=(1, 1))) * 0.5
+            up = op("slice", p, start=(2, 1), stop=(130, 129), step=(1, 1))
+            x = (up + op("slice", p, start=(0, 1), stop=(128, 129), step=(1, 1))) * 0.5
         return plan_of([u], [x])
 
     short, long = run(12), run(40)
@@ -319,6 +320,16 @@ def test_small_kernels_share_a_launch() -> None:
     for name in ("w10", "w20", "w40"):
         assert f"__global float *{name}" in header
     assert "small kernels in one launch" in plan.launches[0].note
+
+
+def test_small_products_are_loops_in_one_launch() -> None:
+    """What one core does before others wake up: every work-item becomes a turn of a loop. An operand used twice has one name."""
+    a, b = leaf(40, 30, label="a"), leaf(40, 40, label="item0")
+    y = op("matmul", a.t(), a)
+    plan = plan_of([a, b], [op("matmul", a, y), (y * 2.0).sum(), op("matmul", b, b)])
+    assert len(plan.launches) == 1
+    assert "get_global_id" not in plan.source
+    assert plan.source.count("for (int item") >= 2
 
 
 def test_a_kernel_that_updates_an_input_is_called_after_it() -> None:

@@ -411,3 +411,16 @@ def test_kernel_mistakes(device):
         bad(x).backward()
     with pytest.raises(error, match=message):
         failing.numpy()
+
+
+def test_a_users_kernel_is_never_merged() -> None:
+    """It may return early, or use the size of the launch."""
+    source = """__attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel void twice(__global const float *x, __global float *y) {
+  if (get_global_size(0) != 8) return;
+  y[get_global_id(0)] = 2 * x[get_global_id(0)];
+}
+"""
+    twice = tg.opencl_function(source=source, entry="twice", global_size=8, local_size=1, numpy=lambda x: 2 * x)
+    x = tg.arange(8, dtype=tg.float32)
+    np.testing.assert_array_equal((twice(x + 1.0).sum() + twice(x).sum()).numpy(), 4 * 28 + 16)
