@@ -5,7 +5,7 @@ expensive nodes, and elementwise nodes with several users. Sinks are put into gr
 sink joins a group if it has the same iteration domain and everything it reads of that group it reads at its own position (its
 own element, or its own row's reduction). Nothing else that it reads may depend on the group: each group keeps the set of its
 ancestors (a bit mask), so merging never makes a cycle. Then each sink that other groups read is stored, or, where that moves
-fewer bytes, recomputed by its readers.
+fewer bytes, recomputed by its readers: a minimum cut (see `residuals`).
 
 How a node reads another is a *relation* of flat indices: 1 is the same index, k > 1 is index // k (a row's value, k columns),
 0 is anything else.
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from tracegrad.codegen.reductions import UNROLLED
+from tracegrad.codegen.residuals import computed_again
 from tracegrad.ir import Graph, Node
 from tracegrad.plan import Target
 
@@ -27,7 +28,6 @@ MAX_STATEMENTS = 240       # of one kernel: longer ones take drivers too long to
 MAX_READS = 32             # buffers one kernel reads
 MAX_AGAIN = 12             # flops an element that a reader may repeat because it reads a value at several places (a stencil)
 WORK = 8                   # flops an element from which on few elements are reduced in a loop, not written out
-FLOPS_PER_BYTE = 6         # what arithmetic costs beside memory traffic
 Deps = dict[Node, frozenset[int]]
 _SAME = frozenset((SAME,))
 _OTHER = frozenset((OTHER,))
@@ -154,6 +154,7 @@ class Scheduler:
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
         self.candidates: set[Node] = set()
+        self.once: set[Node] = set()              # what takes a random draw or a gather, which are never done twice
         self.positional: set[Node] = set()        # nodes computed with index arithmetic, unless something stored is in between
 
     # -- kinds of nodes
@@ -181,6 +182,9 @@ class Scheduler:
                 continue
             if self.is_inline(node):
                 deps, flops = self.inline_deps(node)
+                inherited = any(o in self.once and o not in self.group_of for o in node.operands)
+                if inherited or (node.fn.expensive and node.fn.family != "reduction"):
+                    self.once.add(node)
                 sink = node in self.candidates or node in self.forced or len(deps) > MAX_READS // 2 or flops > 4 * MAX_STATEMENTS
                 sink = sink and node.fn.name != "reshape"
                 self.deps[node], self.costs[node] = deps, flops
@@ -420,16 +424,17 @@ class Scheduler:
             for dep in group.reads:
                 readers.setdefault(dep, set()).add(group)
         order = [n for n in self.graph if n in self.group_of]
+        fixed = {n for n in order if n in self.forced or n in self.once or not self.is_inline(n)}
+        again = computed_again(order, self.group_of, self.deps, self.costs, fixed, readers)
         places: dict[Node, int] = {}              # at how many places a reader's element would compute the node, were it not stored
         for node in reversed(order):
-            own = self.group_of[node]
-            outside = {g for g in readers.get(node, ()) if g is not own}
+            outside = {g for g in readers.get(node, ()) if g is not self.group_of[node]}
             if node in self.forced:
                 self.stored.add(node)
             elif outside:
                 longer = max(1, self.costs.get(node, 0) // 4)
-                if not self.is_inline(node) or self.costs.get(node, 0) * (places.get(node, 1) - 1) > MAX_AGAIN or (
-                    not self.cheaper_again(node, own, outside) or any(g.statements + longer > MAX_STATEMENTS * 5 // 4 for g in outside)
+                if node not in again or self.costs.get(node, 0) * (places.get(node, 1) - 1) > MAX_AGAIN or (
+                    any(g.statements + longer > MAX_STATEMENTS * 5 // 4 for g in outside)
                 ):
                     self.stored.add(node)
                 else:
@@ -440,25 +445,6 @@ class Scheduler:
             for dep in self.deps[node]:
                 found = self.times.get(node, {}).get(dep, 1) * (1 if node in self.stored else places.get(node, 1))
                 places[dep] = max(places.get(dep, 1), found)
-
-    def cheaper_again(self, node: Node, own: Group, readers: set[Group]) -> bool:
-        """Whether the readers of an inlined sink had better compute it again than load it."""
-        size = node.aval.size
-        flops = self.costs.get(node, 0)
-        if node.fn.family == "elementwise" and node.aval.nbytes <= 64:
-            return flops <= 64
-        if flops > 80:
-            return False
-        again: float = 0
-        missing = [d for d in self.deps[node] if d in self.group_of and d not in self.forced and d not in self.stored]
-        for g in readers:
-            again += size * flops / FLOPS_PER_BYTE * max(1, g.size // max(1, size) if OTHER in g.reads.get(node, ()) else 1)
-            again += sum(d.aval.nbytes for d in self.deps[node] if d not in g.reads)
-        again += sum(d.aval.nbytes for d in missing)
-        store = node.aval.nbytes * (1 + len(readers))
-        if own.sinks == [node]:
-            store += sum(d.aval.nbytes for d in self.deps[node])
-        return again <= store
 
     def finish(self) -> Schedule:
         """Drop groups that store nothing, find out what the others read."""

@@ -1,0 +1,108 @@
+"""Which values that several kernels need are stored, and which those kernels compute again: minimum cuts. Start at `computed_again`.
+
+For the values between a forward pass and its backward pass this is the choice of residuals. For a kernel g, every value v that it
+needs of other kernels has two nodes in a flow network: n(v), "g needs v", and c(v), "g computes v itself". On the sink's side of a cut
+is what is so. A cut pays
+
+    source -> c(v)   v's arithmetic
+    c(v) -> n(v)     the traffic of v: g's read, and a share of the write
+    n(d) -> c(v)     without end, for what v is computed from: who computes v needs d
+    n(v) -> sink     without end, where g reads v already
+
+and the least cut is g's cheapest choice (as in H. He, S. Mittal, "Min-cut optimal recomputation", PyTorch AOTAutograd, 2022, where
+arithmetic is free). What may not be done twice (products, reductions, random draws of which the graph asks for it, long arithmetic) has
+only the traffic edge, from the source. A value is stored if one kernel had better read it; then all do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from typing import Protocol, TypeVar
+
+import networkx as nx
+
+from tracegrad.ir import Node
+
+FLOPS_PER_BYTE = 6         # what arithmetic costs beside memory traffic
+MAX_FLOPS = 80             # an element of one value that is ever computed again,
+MAX_CHAIN = 120            # and of a chain of them, each counted as 5 at least
+MAX_VALUES = 128           # that are looked at for one kernel
+FEW = 64                   # bytes from which on down a value is not worth a buffer
+SOURCE, SINK = "source", "sink"
+
+
+class Reader(Protocol):
+    """A kernel to be (schedule.Group): `reads` holds what it reads directly, `sinks` what it computes."""
+
+    size: int
+    sinks: list[Node]
+    reads: dict[Node, frozenset[int]]
+
+
+G = TypeVar("G", bound=Reader)
+
+
+def computed_again(
+    order: Iterable[Node], group_of: Mapping[Node, G], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int],
+    fixed: set[Node], readers: Mapping[Node, set[G]],
+) -> set[Node]:
+    """The values that kernels other than their own had better compute again.
+
+    order: all values that kernels compute, operands first; deps: what each is computed from; costs: flops an element; fixed: those
+    that must be stored if another kernel needs them; readers: the kernels that read each value or input.
+    """
+    number = {v: i for i, v in enumerate(order)}
+    outside = {v: sum(1 for g in readers.get(v, ()) if g is not group_of[v]) for v in number}
+    free = {v for v in number if v not in fixed and costs.get(v, 0) <= MAX_FLOPS}
+    kernels = dict.fromkeys(group_of[v] for v in number)
+    loaded: set[Node] = set()
+    for g in kernels:
+        wanted = [v for v in g.reads if v in free and group_of[v] is not g]
+        if wanted:
+            loaded |= loads(g, wanted, number, outside, free, fixed, group_of, deps, costs)
+    return free - loaded
+
+
+def loads(
+    g: G, wanted: list[Node], number: Mapping[Node, int], outside: Mapping[Node, int], free: set[Node], fixed: set[Node],
+    group_of: Mapping[Node, G], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int],
+) -> set[Node]:
+    """What the kernel g had better read of the free values that it needs (`wanted`) or would need to compute those.
+
+    Costs are ints, twice the flops: where both are equal, arithmetic wins.
+    """
+    network = nx.DiGraph()
+    spent = dict.fromkeys(wanted, 0)                     # flops of the chain from what g reads to a value
+    queue: list[tuple[int, Node]] = []
+    for v in wanted:
+        heappush(queue, (-number[v], v))
+        network.add_edge(("n", number[v]), SINK)
+    while queue:                                         # users before what they are computed from
+        i, v = heappop(queue)
+        i = -i
+        share = 0.0 if v in fixed and outside[v] else 1 / max(1, outside[v])       # of the write; it may be written in any case
+        traffic = v.aval.nbytes * (1 + share)
+        if group_of[v].sinks == [v]:                     # a kernel that would not be there at all
+            traffic += sum(d.aval.nbytes for d in deps[v]) * share
+        network.add_edge(("c", i), ("n", i), capacity=int(2 * FLOPS_PER_BYTE * traffic))
+        spent_here = spent[v] + max(5, costs.get(v, 0))
+        if v not in free or spent_here > MAX_CHAIN or len(spent) > MAX_VALUES:
+            network.add_edge(SOURCE, ("c", i))
+            continue
+        work = costs.get(v, 0) * max(v.aval.size, g.size if 0 in g.reads.get(v, ()) else 0)
+        network.add_edge(SOURCE, ("c", i), capacity=0 if v.aval.nbytes <= FEW else max(0, 2 * work - 1))
+        for d in deps[v]:
+            if group_of.get(d) is g or (d in g.reads and d not in spent):
+                continue                                 # g has it
+            j = number.get(d, ("input", id(d)))
+            network.add_edge(("n", j), ("c", i))
+            if d not in number:
+                network.add_edge(SOURCE, ("n", j), capacity=2 * FLOPS_PER_BYTE * d.aval.nbytes)
+            elif d in spent:
+                spent[d] = min(spent[d], spent_here)
+            else:
+                spent[d] = spent_here
+                heappush(queue, (-number[d], d))
+    _, (_, there) = nx.minimum_cut(network, SOURCE, SINK, flow_func=nx.algorithms.flow.boykov_kolmogorov)
+    return {v for v in spent if ("n", number[v]) in there and ("c", number[v]) not in there}
