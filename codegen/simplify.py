@@ -372,6 +372,11 @@ def reduction_of_nothing(node: Node) -> Node | None:
     return None
 
 
+def product_of_nothing(node: Node) -> Node | None:
+    """A matrix product or convolution that adds up nothing is zeros."""
+    return filled(0, node) if node.aval.size and any(x.aval.size == 0 for x in node.operands) else None
+
+
 def reduction_of_bools(node: Node) -> Node | None:
     """All, any: computed on bytes."""
     x, = node.operands
@@ -437,6 +442,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 }
 FAMILY_RULES: dict[str, tuple[Rule, ...]] = {
     "elementwise": (fold, expanded_operands, outward),
+    "contraction": (product_of_nothing,), "conv": (product_of_nothing,),
     "reduction": (reduction_of_nothing, reduction_of_bools, reduction_of_expand, reduction_of_reshape, reduction_of_permute),
 }
 

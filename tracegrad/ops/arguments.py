@@ -13,7 +13,7 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
-from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TracegradError
 from tracegrad.function import different_devices
 from tracegrad.ir import Node
 from tracegrad.operators import Operators
@@ -23,7 +23,10 @@ _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 
 
 def on_nodes(fn: F) -> F:
-    """Decorator: `fn`, written over Nodes, also takes Tensors (alone or in lists and tuples) and then returns Tensors."""
+    """Decorator: `fn`, written over Nodes, also takes Tensors (alone or in lists and tuples) and then returns Tensors.
+
+    An error of something that `fn` is made of is given `fn`'s name, which is what the user called.
+    """
     name = fn.__name__.rstrip("_")
 
     @wraps(fn)
@@ -37,7 +40,12 @@ def on_nodes(fn: F) -> F:
             if isinstance(first, (list, tuple)) and not first:
                 raise ArgumentError(f"{name}: needs at least one tensor, got an empty {type(first).__name__}")
             raise DTypeError(f"{name}: expected a Tensor, got {type(first).__name__}; use tg.tensor(...) for arrays, lists and numbers")
-        result = fn(*plain_args, **kwargs)
+        try:
+            result = fn(*plain_args, **kwargs)
+        except TracegradError as error:
+            if not str(error).startswith(name) and not name.startswith("_"):
+                error.args = (f"{name}: {error}",)
+            raise
         like = next((a for a in found if not isinstance(a, Node)), None)
         return result if like is None else _wrapped(like, result)
 

@@ -7,6 +7,7 @@ derivative of each of the three is one of the three. Attributes: stride (sh, sw)
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,9 @@ class Conv2d(Conv):
     def numpy(self, x, w, *, stride, padding, dilation, groups):
         cols = _windows(x, w.shape[2:], stride, padding, dilation)
         n, c, kh, kw, oh, ow = cols.shape
-        cols = cols.reshape(n, groups, c // groups * kh * kw, oh * ow)
-        return np.matmul(w.reshape(groups, w.shape[0] // groups, -1), cols).reshape(n, w.shape[0], oh, ow)
+        taps = c // groups * kh * kw
+        cols = cols.reshape(n, groups, taps, oh * ow)
+        return np.matmul(w.reshape(groups, w.shape[0] // groups, taps), cols).reshape(n, w.shape[0], oh, ow)
 
     def vjp(self, ct, y, x, w, **attrs):
         return (input_grad(ct, w, size=x.shape[2:], **attrs) if x.needs_grad else None,
@@ -158,7 +160,10 @@ def weight_grad(x: Node, g: Node, *, size: tuple[int, ...], **attrs: Any) -> Nod
 
 def per_dim(name: str, what: str, value: Any, n: int, least: int = 1) -> tuple[int, ...]:
     """`value` (an integer or n of them) as n integers."""
-    out = tuple(int(v) for v in value) if isinstance(value, (tuple, list)) else (int(value),) * n
+    try:
+        out = tuple(index(v) for v in (value if isinstance(value, (tuple, list)) else (value,)))
+    except TypeError:
+        out = ()
     if len(out) == 1:
         out *= n
     if len(out) != n or any(v < least for v in out):
@@ -185,6 +190,10 @@ def _batched(name: str, input: Any, weight: Any, n: int) -> tuple[Node, Node, bo
         shapes = " and ".join(str(getattr(a, "shape", type(a).__name__)) for a in (input, weight))
         raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, and a weight of {n + 2}, got {shapes}")
     x, w = common_dtype([input, weight])
+    if x.dtype.kind != "f":
+        raise DTypeError(f"{name}: takes a float input and weight, got {input.dtype} and {weight.dtype}; use x.float()")
+    if 0 in w.shape[2:]:
+        raise ShapeError(f"{name}: the kernel of the weight {weight.shape} is empty")
     alone = x.ndim == n + 1
     x = mv.reshape(x, (1, *x.shape)) if alone else x
     if n == 1:
@@ -192,8 +201,10 @@ def _batched(name: str, input: Any, weight: Any, n: int) -> tuple[Node, Node, bo
     return x, w, alone
 
 
-def _finished(y: Node, bias: Node | None, n: int, alone: bool) -> Node:
+def _finished(name: str, y: Node, bias: Node | None, n: int, alone: bool) -> Node:
     if bias is not None:
+        if bias.shape != y.shape[1:2]:
+            raise ShapeError(f"{name}: bias {bias.shape} must be ({y.shape[1]},), one number for each channel of the result")
         y = y + mv.reshape(bias, (*bias.shape, 1, 1))
     shape = y.shape if n == 2 else (*y.shape[:2], y.shape[3])
     return mv.reshape(y, shape[1:] if alone else shape)
@@ -207,11 +218,11 @@ def _convolution(name: str, n: int, input: Node, weight: Node, bias: Any, stride
         raise ShapeError(f"{name}: input {input.shape} and weight {weight.shape} do not fit with groups={groups}: the input has "
                          f"{x.shape[1]} channels, the weight takes {w.shape[1]} per group")
     for size, k, e, d in zip(x.shape[4 - n:], w.shape[4 - n:], edges, gaps, strict=True):
-        if size and out_size(size, k, 1, e, d) < 1:
+        if out_size(size, k, 1, e, d) < 1:
             raise ShapeError(f"{name}: a kernel of {k} (dilation {d}) is larger than the padded input, {size} + {e[0]} + {e[1]}; pad more")
     one = 2 - n
     y = conv(x, w, stride=(1,) * one + steps, padding=((0, 0),) * one + edges, dilation=(1,) * one + gaps, groups=groups)
-    return _finished(y, bias, n, alone)
+    return _finished(name, y, bias, n, alone)
 
 
 def _transposed(name: str, n: int, input: Node, weight: Node, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int,
@@ -225,16 +236,19 @@ def _transposed(name: str, n: int, input: Node, weight: Node, bias: Any, stride:
     if any(e >= max(s, d) for e, s, d in zip(extra, steps, gaps, strict=True)):
         raise ArgumentError(f"{name}: output_padding {extra} must be smaller than stride {steps} or dilation {gaps}")
     kernel = w.shape[4 - n:]
-    size = tuple((m - 1) * s - 2 * p + d * (k - 1) + min(e, s - 1) + 1
-                 for m, s, p, d, k, e in zip(x.shape[4 - n:], steps, edges, gaps, kernel, extra, strict=True))
-    if min(size) < 0:
+    # Output padding gives back what padding has cut off at the end. Beyond that no tap reaches: less than a stride more belongs to the
+    # same convolution, the rest is padded.
+    cut = tuple(max(0, p - e) for p, e in zip(edges, extra, strict=True))
+    more = tuple(max(0, e - p) for p, e in zip(edges, extra, strict=True))
+    size = tuple((m - 1) * s - p - c + d * (k - 1) + 1 + min(e, s - 1)
+                 for m, s, p, c, d, k, e in zip(x.shape[4 - n:], steps, edges, cut, gaps, kernel, more, strict=True))
+    if min(size) < 1:
         raise ShapeError(f"{name}: padding {edges} leaves nothing of the result ({size})")
     one = 2 - n
-    y = input_grad(x, w, size=(1,) * one + size, stride=(1,) * one + steps, padding=((0, 0),) * one + tuple((p, p) for p in edges),
+    y = input_grad(x, w, size=(1,) * one + size, stride=(1,) * one + steps, padding=((0, 0),) * one + tuple(zip(edges, cut, strict=True)),
                    dilation=(1,) * one + gaps, groups=groups)
-    beyond = tuple(max(0, e - s + 1) for e, s in zip(extra, steps, strict=True))      # output padding that no tap reaches: zeros
-    y = mv.pad(y, (0,) * 4, (0,) * (4 - n) + beyond)
-    return _finished(y, bias, n, alone)
+    y = mv.pad(y, (0,) * 4, (0,) * (4 - n) + tuple(max(0, e - s + 1) for e, s in zip(more, steps, strict=True)))
+    return _finished(name, y, bias, n, alone)
 
 
 @functional

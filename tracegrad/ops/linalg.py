@@ -18,7 +18,7 @@ from tracegrad.ir import Node
 from tracegrad.operators import Operators, functional, method, public
 from tracegrad.ops import contraction
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import diagonal
 
@@ -31,6 +31,7 @@ def _product(a: Node, b: Node) -> Node:
 
 
 def _operands(name: str, *xs: Any) -> list[Node]:
+    """Tensors of numbers, of the dtype that they promote to."""
     for x in xs:
         if not isinstance(x, Node):
             raise DTypeError(f"{name}: expected Tensors, got {type(x).__name__}; use tg.tensor(...) for arrays and lists")
@@ -82,6 +83,8 @@ def _batched(a: Node, b: Node) -> Node:
 def mm(input: Array, mat2: Array) -> Array:
     """(M, K) times (K, N)."""
     _ranks("mm", (input, 2), (mat2, 2))
+    if input.shape[1] != mat2.shape[0]:
+        raise ShapeError(f"mm: {input.shape} and {mat2.shape} do not fit: the last size of the first must equal the first of the second")
     return matmul(input, mat2)
 
 
@@ -92,6 +95,8 @@ def bmm(input: Array, mat2: Array) -> Array:
     _ranks("bmm", (input, 3), (mat2, 3))
     if input.shape[0] != mat2.shape[0]:
         raise ShapeError(f"bmm: {input.shape} and {mat2.shape} differ in the batch size; use matmul to broadcast")
+    if input.shape[2] != mat2.shape[1]:
+        raise ShapeError(f"bmm: {input.shape} and {mat2.shape} do not fit: the last size of the first must equal the second of the second")
     return matmul(input, mat2)
 
 
@@ -103,14 +108,27 @@ def mv_(input: Array, vec: Array) -> Array:
     return matmul(input, vec)
 
 
-@public("dot", "inner")
+@public("dot")
 @on_nodes
 def dot(input: Array, other: Array) -> Array:
     """The sum of products of two vectors."""
     _ranks("dot", (input, 1), (other, 1))
     if input.shape != other.shape:
         raise ShapeError(f"dot: vectors of {input.shape[0]} and {other.shape[0]} elements do not fit")
-    return total(input * other, (0,))
+    x, y = _operands("dot", input, other)
+    return total(x * y, (0,))
+
+
+@public("inner")
+@on_nodes
+def inner(input: Array, other: Array) -> Array:
+    """Products summed over the last dimensions, which are equal: (*A, K) and (*B, K) to (*A, *B); for a 0-d tensor the plain product."""
+    x, y = _operands("inner", input, other)
+    if not x.ndim or not y.ndim:
+        return x * y
+    if x.shape[-1] != y.shape[-1]:
+        raise ShapeError(f"inner: the last sizes of {x.shape} and {y.shape} differ; transpose one of them")
+    return tensordot(x, y, ([-1], [-1]))
 
 
 @public("outer", "ger")
@@ -132,19 +150,22 @@ def trace(input: Array) -> Array:
 @public("addmm")
 @on_nodes
 def addmm(input: Array, mat1: Array, mat2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta * input + alpha * (mat1 @ mat2)."""
-    return _scaled(mm(mat1, mat2), alpha) + _scaled(input, beta)
+    """beta * input + alpha * (mat1 @ mat2); input broadcasts to the product, and counts for nothing (NaNs either) if beta is 0."""
+    return _added("addmm", mm(mat1, mat2), input, beta, alpha)
 
 
 @public("baddbmm")
 @on_nodes
 def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
-    """beta * input + alpha * (batch1 @ batch2), batch by batch."""
-    return _scaled(bmm(batch1, batch2), alpha) + _scaled(input, beta)
+    """beta * input + alpha * (batch1 @ batch2), batch by batch; as addmm."""
+    return _added("baddbmm", bmm(batch1, batch2), input, beta, alpha)
 
 
-def _scaled(x: Node, factor: Any) -> Node:
-    return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
+def _added(name: str, product: Node, input: Node, beta: float, alpha: float) -> Node:
+    if broadcast_shapes(name, [input.shape, product.shape]) != product.shape:
+        raise ShapeError(f"{name}: input {input.shape} does not broadcast to the product, {product.shape}")
+    y = product if alpha == 1 else product * alpha
+    return y if beta == 0 else y + (input if beta == 1 else input * beta)
 
 
 @functional
@@ -155,6 +176,8 @@ def linear(input: Array, weight: Array, bias: Array = None) -> Array:
     if w.ndim not in (1, 2) or not x.ndim or x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: input {input.shape} and weight {weight.shape} do not fit: their last sizes must be equal")
     y = matmul(x, mv.permute(w, tuple(reversed(range(w.ndim)))))
+    if bias is not None and broadcast_shapes("linear", [bias.shape, y.shape]) != y.shape:
+        raise ShapeError(f"linear: bias {bias.shape} does not broadcast to the product {y.shape}; it must be ({w.shape[0]},)")
     return y if bias is None else y + bias
 
 
@@ -169,9 +192,12 @@ def _ranks(name: str, *wanted: tuple[Any, int]) -> None:
 def tensordot(a: Array, b: Array, dims: Any = 2) -> Array:
     """Products summed over pairs of dimensions: the last `dims` of a with the first of b, or dims = (dims of a, dims of b)."""
     if isinstance(dims, int):
+        if not 0 <= dims <= min(a.ndim, b.ndim):
+            raise ArgumentError(f"tensordot: dims must be from 0 to {min(a.ndim, b.ndim)} for {a.shape} and {b.shape}, got {dims}")
         da, db = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
-        da, db = ([int(d) for d in (g if isinstance(g, (list, tuple)) else [g])] for g in dims)
+        da, db = ([one_dim("tensordot", d, x.ndim) for d in (g if isinstance(g, (list, tuple)) else [g])]
+                  for g, x in zip(dims, (a, b), strict=True))
     names_a, names_b = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
     if len(da) != len(db):
         raise ArgumentError(f"tensordot: {len(da)} dims of the first tensor, {len(db)} of the second; they go in pairs")
@@ -198,14 +224,17 @@ def einsum(equation: str, *operands: Any) -> Array:
 
     "->" the letters that occur once are the result's, in alphabetical order. Operands may also be one list.
     """
+    if not isinstance(equation, str):
+        raise ArgumentError(f"einsum: the equation must be a string such as 'ij,jk->ik', got {type(equation).__name__}")
     xs = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
     xs = _operands("einsum", *xs)
     inputs, output = _parse(equation, [x.shape for x in xs])
     sizes: dict[Any, int] = {}
     for i, (names, x) in enumerate(zip(inputs, xs, strict=True)):
+        own: dict[Any, int] = {}
         for name, n in zip(names, x.shape, strict=True):
-            if sizes.setdefault(name, n) != n:
-                if 1 not in (sizes[name], n):
+            if sizes.setdefault(name, n) != n or own.setdefault(name, n) != n:
+                if 1 not in (sizes[name], n) or own.setdefault(name, n) != n:       # a diagonal does not broadcast
                     raise ShapeError(f"einsum: {_shown(name)} of {equation!r} is {sizes[name]} in one place, and {n} "
                                      f"in operand {i} of shape {x.shape}")
                 sizes[name] = max(sizes[name], n) if n else 0

@@ -15,7 +15,7 @@ from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.elementwise import exp, log, where
-from tracegrad.ops.pointwise import abs_, clamp, eq, log1p, lt, ne
+from tracegrad.ops.pointwise import abs_, eq, ge, le, log1p, lt, ne
 from tracegrad.ops.reduction import total
 from tracegrad.ops.statistics import mean, reduce, sum_
 
@@ -33,6 +33,8 @@ def _reduced(name: str, loss: Node, reduction: str) -> Any:
 
 
 def _same_shape(name: str, input: Any, target: Any) -> None:
+    if not isinstance(input, Node) or not isinstance(target, Node):
+        raise DTypeError(f"{name}: input and target must be Tensors, got {type(input).__name__} and {type(target).__name__}")
     if input.shape != target.shape:
         raise ShapeError(f"{name}: input {input.shape} and target {target.shape} must have one shape (a broadcast here is usually a "
                          "mistake); expand, squeeze or unsqueeze one of them")
@@ -59,6 +61,8 @@ def l1_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
 @on_nodes
 def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: float = 1.0) -> Array:
     """d² / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
+    if beta < 0:
+        raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
     if beta == 0:
         return l1_loss(input, target, reduction)
     _same_shape("smooth_l1_loss", input, target)
@@ -71,6 +75,8 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: f
 def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: float = 1.0) -> Array:
     """d² / 2 where d = |input - target| < delta, else delta (d - delta / 2)."""
     _same_shape("huber_loss", input, target)
+    if not delta > 0:
+        raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     d = abs_(input - target)
     return _reduced("huber_loss", where(lt(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
 
@@ -87,20 +93,26 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
     input: logits (C), (N, C) or (N, C, d1, ...). target: class numbers () / (N) / (N, d1, ...), or probabilities of input's shape.
     weight: (C), a factor per class; "mean" divides by the targets' weights. Targets equal to ignore_index count for nothing.
     label_smoothing: that share of the target is spread evenly over the classes (Szegedy et al. 2016).
-    A class number outside [0, C) other than ignore_index has probability 1 (loss logsumexp - max): it cannot raise inside a kernel.
+    A class number outside [0, C) other than ignore_index makes the loss NaN: it cannot raise inside a kernel.
     """
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ArgumentError(f"cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
     x, axis = _class_scores("cross_entropy", input)
     shifted = x - bind(REGISTRY["detach"], (reduce("amax", x, (axis,), True),), {})
     partition = log(total(exp(shifted), (axis,)))
     if target.dtype.kind == "f":
         if target.shape != input.shape:
             raise ShapeError(f"cross_entropy: class probabilities {target.shape} must have the shape {input.shape} of the input")
+        if ignore_index >= 0:
+            raise ArgumentError(f"cross_entropy: ignore_index {ignore_index} means nothing for class probabilities; set their rows to 0")
+        if weight is not None and weight.shape != (x.shape[axis],):
+            raise ShapeError(f"cross_entropy: weight {weight.shape} must be ({x.shape[axis]},), one number for each class")
         if label_smoothing:
             target = target * (1.0 - label_smoothing) + label_smoothing / x.shape[axis]
         logs = mv.reshape(partition, _kept(x, axis)) - shifted
         loss = total(logs * target if weight is None else logs * target * _per_class(weight, x, axis), (axis,))
         if reduction == "mean":
-            return sum_(loss) * (1.0 / max(1, loss.aval.size))
+            return mean(loss)
         return _reduced("cross_entropy", loss, reduction)
     picked = _Picked("cross_entropy", x, axis, target, weight, ignore_index)
     loss = partition - picked.of(shifted)
@@ -151,6 +163,7 @@ class _Picked:
         self.hit = eq(iota(x.shape, axis, target.dtype), mv.reshape(target, _kept(x, axis)))
         # A negative ignore_index can match no class: with no weights, whether a target counts is the only thing to find out.
         self.counts = ne(target, ignore_index) if target.dtype.kind != "u" or ignore_index >= 0 else None
+        self.known = lt(target, x.shape[axis]) if target.dtype.kind == "u" else lt(target, x.shape[axis]) & ge(target, 0)
         self.weight = None if weight is None else self.of(_per_class(weight, x, axis))
 
     def of(self, x: Node) -> Any:
@@ -162,6 +175,7 @@ class _Picked:
             loss = loss * self.weight
         if smoothing is not None:
             loss = loss * (1.0 - share) + smoothing * (share / self.hit.shape[self.axis])
+        loss = where(self.known, loss, const(float("nan"), loss.dtype))
         if self.counts is not None:
             loss = where(self.counts, loss, const(0, loss.dtype))
         if reduction != "mean":
@@ -178,13 +192,18 @@ class _Picked:
 
 # ------------------------------------------------------------------------------------------------------------- probabilities
 
+_SMALLEST = 3.720075976020836e-44       # exp(-100)
+
 
 @functional
 @on_nodes
 def binary_cross_entropy(input: Array, target: Array, weight: Array = None, reduction: str = "mean") -> Array:
-    """-(t log p + (1 - t) log(1 - p)), the logs limited to -100 below, as in torch."""
+    """-(t log p + (1 - t) log(1 - p)), the logs limited to -100 below, as in torch. Where they are, they have no gradient (torch: 1e12)."""
     _same_shape("binary_cross_entropy", input, target)
-    loss = -(target * clamp(log(input), min=-100.0) + (1.0 - target) * clamp(log1p(-input), min=-100.0))
+    zero, one = le(input, _SMALLEST), ge(input, 1.0)
+    yes = where(zero, -100.0, log(where(zero, 1.0, input)))
+    no = where(one, -100.0, log1p(-where(one, 0.0, input)))
+    loss = -(target * yes + (1.0 - target) * no)
     return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from math import sqrt as root
 from typing import Any
 
+import numpy as np
+
 from tracegrad import dtypes
-from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.function import cast, const, iota
+from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.function import broadcast_shapes, cast, const, iota
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import clamp, detach, exp, expm1, gt, le, log1p, lt, rsqrt, sigmoid
+from tracegrad.ops.pointwise import clamp, detach, eq, exp, expm1, ge, gt, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.pointwise import where as select
 from tracegrad.ops.shaping import mT
-from tracegrad.ops.statistics import mean, norm, softmax, sum_
+from tracegrad.ops.statistics import amax, mean, norm, softmax, sum_
 
 Array = Any      # a Node or a Tensor
 
@@ -25,10 +27,27 @@ Array = Any      # a Node or a Tensor
 # ------------------------------------------------------------------------------------------------------------ normalization
 
 
+def _wide(name: str, x: Node) -> Node:
+    """x in the dtype that it is normalized in: squares of float16 would overflow at 256, so it is computed as float32."""
+    if x.dtype.kind != "f":
+        raise DTypeError(f"{name}: takes a float input, got {x.dtype}; use x.float()")
+    return cast(x, dtypes.float32) if x.dtype == dtypes.float16 else x
+
+
 def _standardized(x: Node, dims: tuple[int, ...], eps: float) -> Any:
     """x with mean 0 and variance 1 over dims."""
     centred = x - mean(x, dims, True)
     return centred * rsqrt(mean(centred * centred, dims, True) + eps)
+
+
+def _affine(name: str, input: Node, y: Any, weight: Node | None, bias: Node | None, shape: tuple[int, ...], place: tuple[int, ...]) -> Any:
+    """y * weight + bias, which have `shape` and stand along the sizes `place`; float16 again if the input was."""
+    for what, v in (("weight", weight), ("bias", bias)):
+        if v is not None and v.shape != shape:
+            raise ShapeError(f"{name}: {what} {v.shape} must be {shape} for an input of {input.shape}")
+    y = y if weight is None else y * mv.reshape(weight, place)
+    y = y if bias is None else y + mv.reshape(bias, place)
+    return cast(y, input.dtype) if input.dtype == dtypes.float16 else y
 
 
 def _trailing(name: str, x: Node, normalized_shape: Any) -> tuple[int, ...]:
@@ -42,9 +61,9 @@ def _trailing(name: str, x: Node, normalized_shape: Any) -> tuple[int, ...]:
 @on_nodes
 def layer_norm(input: Array, normalized_shape: Any, weight: Array = None, bias: Array = None, eps: float = 1e-5) -> Array:
     """(x - mean) / sqrt(var + eps) over the last dimensions, times weight plus bias of their shape (Ba et al. 2016)."""
-    y = _standardized(input, _trailing("layer_norm", input, normalized_shape), eps)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
+    dims = _trailing("layer_norm", input, normalized_shape)
+    shape = tuple(input.shape[d] for d in dims)
+    return _affine("layer_norm", input, _standardized(_wide("layer_norm", input), dims, eps), weight, bias, shape, shape)
 
 
 @functional
@@ -52,26 +71,27 @@ def layer_norm(input: Array, normalized_shape: Any, weight: Array = None, bias: 
 def rms_norm(input: Array, normalized_shape: Any, weight: Array = None, eps: float | None = None) -> Array:
     """x / sqrt(mean(x²) + eps) over the last dimensions, times weight (Zhang & Sennrich 2019). eps: the dtype's epsilon if None."""
     dims = _trailing("rms_norm", input, normalized_shape)
-    tiny = {"float16": 2.0**-10, "float32": 2.0**-23}.get(str(input.dtype), 2.0**-52) if eps is None else eps
-    y = input * rsqrt(mean(input * input, dims, True) + tiny)
-    return y if weight is None else y * weight
+    x = _wide("rms_norm", input)
+    tiny = np.finfo(x.dtype).eps.item() if eps is None else eps
+    shape = tuple(input.shape[d] for d in dims)
+    return _affine("rms_norm", input, x * rsqrt(mean(x * x, dims, True) + tiny), weight, None, shape, shape)
 
 
-def _per_channel(v: Node, ndim: int) -> Node:
-    return mv.reshape(v, (*v.shape, *[1] * (ndim - 2)))
+def _channels(x: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of one number for each channel of x (N, C, *), and the sizes by which it broadcasts along them."""
+    return x.shape[1:2], (x.shape[1], *[1] * (x.ndim - 2))
 
 
 @functional
 @on_nodes
 def group_norm(input: Array, num_groups: int, weight: Array = None, bias: Array = None, eps: float = 1e-5) -> Array:
     """Each of num_groups groups of channels of (N, C, *) normalized by itself, times weight plus bias (C) (Wu & He 2018)."""
-    if input.ndim < 2 or input.shape[1] % num_groups:
+    if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
         raise ShapeError(f"group_norm: the channels of an input (N, C, *) must be a multiple of num_groups {num_groups}, got {input.shape}")
     rest = input.shape[1:]
-    x = mv.reshape(input, (input.shape[0], num_groups, rest[0] // num_groups, *rest[1:]))
+    x = mv.reshape(_wide("group_norm", input), (input.shape[0], num_groups, rest[0] // num_groups, *rest[1:]))
     y = mv.reshape(_standardized(x, tuple(range(2, x.ndim)), eps), input.shape)
-    y = y if weight is None else y * _per_channel(weight, y.ndim)
-    return y if bias is None else y + _per_channel(bias, y.ndim)
+    return _affine("group_norm", input, y, weight, bias, *_channels(input))
 
 
 @functional
@@ -84,9 +104,12 @@ def batch_norm(input: Array, running_mean: Array = None, running_var: Array = No
     """
     if input.ndim < 2:
         raise ShapeError(f"batch_norm: takes an input (N, C, *), got {input.shape}")
+    if (running_mean is None) != (running_var is None) or (running_mean is None and not training):
+        raise ArgumentError("batch_norm: running_mean and running_var are given both, or neither of them with training=True")
+    for what, v in (("running_mean", running_mean), ("running_var", running_var)):
+        if v is not None and v.shape != input.shape[1:2]:
+            raise ShapeError(f"batch_norm: {what} {v.shape} must be ({input.shape[1]},) for an input of {input.shape}")
     if not training:
-        if running_mean is None or running_var is None:
-            raise ArgumentError("batch_norm: running_mean and running_var are needed unless training=True")
         return _scaled_channels(input, running_mean, running_var, weight, bias, eps)
     count = 1
     for d, n in enumerate(input.shape):
@@ -94,30 +117,28 @@ def batch_norm(input: Array, running_mean: Array = None, running_var: Array = No
     if count == 1:
         raise ShapeError(f"batch_norm: training needs more than one value per channel, got an input of {input.shape}")
     y, average, variance = _batch_normalized(input, weight, bias, eps)
-    if running_mean is not None:
+    if running_mean is not None and count:                  # an empty batch has no statistics
         running_mean.copy_(running_mean * (1.0 - momentum) + average * momentum)
-    if running_var is not None:
         running_var.copy_(running_var * (1.0 - momentum) + variance * (momentum * count / (count - 1)))
     return y
 
 
 @on_nodes
-def _scaled_channels(x: Node, average: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float) -> Any:
-    y = (x - _per_channel(average, x.ndim)) * _per_channel(rsqrt(variance + eps), x.ndim)
-    y = y if weight is None else y * _per_channel(weight, x.ndim)
-    return y if bias is None else y + _per_channel(bias, x.ndim)
+def _scaled_channels(input: Node, average: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float) -> Any:
+    shape, place = _channels(input)
+    y = (_wide("batch_norm", input) - mv.reshape(average, place)) * mv.reshape(rsqrt(variance + eps), place)
+    return _affine("batch_norm", input, y, weight, bias, shape, place)
 
 
 @on_nodes
-def _batch_normalized(x: Node, weight: Node | None, bias: Node | None, eps: float) -> tuple[Node, Node, Node]:
+def _batch_normalized(input: Node, weight: Node | None, bias: Node | None, eps: float) -> tuple[Node, Node, Node]:
     """The normalized batch, and its mean and variance as constants."""
+    x, (shape, place) = _wide("batch_norm", input), _channels(input)
     dims = tuple(d for d in range(x.ndim) if d != 1)
     average = mean(x, dims)
-    centred = x - _per_channel(average, x.ndim)
+    centred = x - mv.reshape(average, place)
     variance = mean(centred * centred, dims)
-    y = centred * _per_channel(rsqrt(variance + eps), x.ndim)
-    y = y if weight is None else y * _per_channel(weight, x.ndim)
-    y = y if bias is None else y + _per_channel(bias, x.ndim)
+    y = _affine("batch_norm", input, centred * mv.reshape(rsqrt(variance + eps), place), weight, bias, shape, place)
     return y, detach(average), detach(variance)
 
 
@@ -132,7 +153,9 @@ def normalize(input: Array, p: float = 2.0, dim: int = 1, eps: float = 1e-12) ->
 @on_nodes
 def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> Array:
     """x1·x2 / (max(|x1|, eps) max(|x2|, eps)) along dim."""
-    d = one_dim("cosine_similarity", dim, max(x1.ndim, x2.ndim))
+    shape = broadcast_shapes("cosine_similarity", [x1.shape, x2.shape])
+    x1, x2 = mv.expand(x1, shape), mv.expand(x2, shape)
+    d = one_dim("cosine_similarity", dim, len(shape))
     product = (x1 / clamp(norm(x1, 2, d, True), min=eps)) * (x2 / clamp(norm(x2, 2, d, True), min=eps))
     return sum_(product, d)
 
@@ -161,7 +184,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     """softmax(query keyᵀ scale + mask) value (Vaswani et al. 2017): (*, L, E), (*, S, E), (*, S, V) -> (*, L, V).
 
     attn_mask: bool (True may be attended to) or numbers that are added, broadcast to (*, L, S). is_causal: position i sees positions
-    up to i. scale: 1 / sqrt(E) if None. A row that may attend to nothing is NaN, as in torch.
+    up to i. scale: 1 / sqrt(E) if None. A row that may attend to nothing is 0, as in torch.
     """
     if not isinstance(query, Operators) or min(query.ndim, key.ndim, value.ndim) < 2 or query.shape[-1] != key.shape[-1] \
             or key.shape[-2] != value.shape[-2]:
@@ -169,7 +192,12 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
                          "they are (*, L, E), (*, S, E) and (*, S, V)")
     if is_causal and attn_mask is not None:
         raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-    factor = 1.0 / root(query.shape[-1]) if scale is None else scale
+    if any(x.dtype.kind != "f" for x in (query, key, value)) or (attn_mask is not None and attn_mask.dtype.kind not in "fb"):
+        given = ", ".join(str(x.dtype) for x in (query, key, value, attn_mask) if x is not None)
+        raise DTypeError(f"scaled_dot_product_attention: takes float tensors, and a mask of floats or bools (mask.bool()), got {given}")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ArgumentError(f"scaled_dot_product_attention: dropout_p must be from 0 to 1, got {dropout_p}")
+    factor = 1.0 / root(max(1, query.shape[-1])) if scale is None else scale
     weights = _attention_weights(query, key, attn_mask, is_causal, factor)
     return matmul(dropout(weights, dropout_p) if dropout_p else weights, value)
 
@@ -184,7 +212,12 @@ def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: 
         scores = where(mask, scores, const(float("-inf"), scores.dtype))
     elif mask is not None:
         scores = scores + cast(mask, scores.dtype)
-    return softmax(scores, -1)
+    if mask is None or not scores.aval.size:
+        return softmax(scores, -1)
+    top = detach(amax(scores, -1, True))
+    e = exp(scores - where(eq(top, float("-inf")), 0.0, top))       # all zeros where nothing may be attended to
+    parts = sum_(e, -1, True)
+    return e / where(eq(parts, 0.0), 1.0, parts)
 
 
 # ------------------------------------------------------------------------------------------------------------- activations
@@ -216,15 +249,17 @@ def selu(input: Array) -> Array:
 @functional
 @on_nodes
 def hardtanh(input: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
-    """x limited to [min_val, max_val]."""
-    return clamp(input, min_val, max_val)
+    """x limited to [min_val, max_val]; no gradient at the limits, as in torch."""
+    if min_val > max_val:
+        raise ArgumentError(f"hardtanh: min_val {min_val} is above max_val {max_val}")
+    return where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
 
 
 @functional
 @on_nodes
 def relu6(input: Array) -> Array:
     """x limited to [0, 6]."""
-    return clamp(input, 0.0, 6.0)
+    return hardtanh(input, 0.0, 6.0)
 
 
 @functional
@@ -232,7 +267,7 @@ def relu6(input: Array) -> Array:
 def glu(input: Array, dim: int = -1) -> Array:
     """a * sigmoid(b) of the two halves of input along dim (Dauphin et al. 2017)."""
     d = one_dim("glu", dim, input.ndim)
-    n = input.shape[d]
+    n = input.shape[d] if input.ndim else 1
     if n % 2:
         raise ShapeError(f"glu: dimension {d} of {input.shape} must be even")
     return mv.narrow(input, d, 0, n // 2) * sigmoid(mv.narrow(input, d, n // 2, n // 2))

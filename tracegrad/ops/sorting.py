@@ -13,9 +13,11 @@ from tracegrad.ir import Aval, Node
 from tracegrad.operators import public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather
+from tracegrad.ops.pointwise import eq, minimum
 from tracegrad.ops.shaping import transpose
-from tracegrad.ops.statistics import ValuesIndices
+from tracegrad.ops.statistics import ValuesIndices, sum_
 
 Array = Any      # a Node or a Tensor
 
@@ -71,14 +73,27 @@ def topk(input: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool
     return ValuesIndices(values, order) if input.ndim else ValuesIndices(mv.reshape(values, ()), mv.reshape(order, ()))
 
 
+def _median_place(x: Node, d: int, n: int) -> Any:
+    """Where the median along d is; where there are NaNs (they are sorted last), the first of them."""
+    order = _order(x, d, False)
+    middle = mv.narrow(order, d, (n - 1) // 2, 1)
+    if x.dtype.kind != "f":
+        return middle
+    numbers = sum_(eq(x, x), d, True)
+    first = gather(order, d, minimum(numbers, n - 1))
+    return where(eq(numbers, n), middle, first)
+
+
 @public("median")
 @on_nodes
 def median(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower of the middle elements: of all, or (values, indices) along dim."""
+    """The lower of the middle elements: of all, or (values, indices) along dim. NaN if any is, as in torch."""
     x = mv.reshape(input, (input.aval.size,)) if dim is None else input
     d = one_dim("median", 0 if dim is None else dim, x.ndim)
     n = x.shape[d] if x.ndim else 1
-    order = mv.narrow(_order(x, d, False), d, (n - 1) // 2, 1) if x.ndim else const(0, dtypes.int64)
+    if not n:
+        raise ArgumentError(f"median: dimension {d} of {x.shape} is empty: no median")
+    order = _median_place(x, d, n) if x.ndim else const(0, dtypes.int64)
     values = gather(x, d, order) if x.ndim else x
     if dim is None:
         return mv.reshape(values, ())

@@ -9,7 +9,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tracegrad import dtypes
@@ -20,6 +19,7 @@ from tracegrad.operators import functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.convolution import per_dim
+from tracegrad.ops.elementwise import where
 from tracegrad.ops.reduction import total
 from tracegrad.ops.statistics import ValuesIndices
 
@@ -93,8 +93,6 @@ class _Pool:
                  fill: Any) -> None:
         if x.ndim not in (n + 1, n + 2):
             raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, got {x.shape}")
-        if x.dtype.kind != "f":
-            raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float()")
         self.kernel = per_dim(name, "kernel_size", kernel, n)
         self.stride = self.kernel if stride is None or stride == [] or stride == () else per_dim(name, "stride", stride, n)
         self.padding = per_dim(name, "padding", padding, n, 0)
@@ -132,8 +130,9 @@ class _Pool:
 
 def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
               return_indices: bool) -> Any:
-    p = _Pool(name, n, input, kernel_size, stride, padding, dilation, ceil_mode, -np.inf)
-    y = bind(REGISTRY["first_max"], (p.windows,), {"dim": p.dims})
+    largest: Any = REGISTRY["first_max"]
+    p = _Pool(name, n, input, kernel_size, stride, padding, dilation, ceil_mode, largest.identity(input.dtype))
+    y = bind(largest, (p.windows,), {"dim": p.dims})
     if not return_indices:
         return y
     # The winner's place in its window, and from it its place in the (flattened) image.
@@ -144,6 +143,8 @@ def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, pad
         inner = prod(p.kernel[i + 1:])
         tap = (place // inner) % p.kernel[i]
         at = iota(y.shape, p.lead + i, dtypes.int64) * p.stride[i] - p.padding[i] + tap * p.dilation[i]
+        if p.padding[i]:                                    # among equals of -inf the padding comes first: then the first real element
+            at = where(at < 0, at % p.dilation[i], at)
         index = index * input.shape[p.lead + i] + at
     return ValuesIndices(y, index)
 
@@ -166,9 +167,13 @@ def max_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 
 def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
               divisor_override: int | None) -> Any:
+    if input.dtype.kind != "f":
+        raise DTypeError(f"{name}: takes a float tensor, got {input.dtype}; use x.float()")
+    if divisor_override == 0:
+        raise ArgumentError(f"{name}: divisor_override must not be 0")
     p = _Pool(name, n, input, kernel_size, stride, padding, 1, ceil_mode, 0)
     y = total(p.windows, p.dims)
-    if divisor_override:
+    if divisor_override is not None:
         return y * (1.0 / divisor_override)
     counts = []                                             # how many elements of each window count: per dimension, known now
     for i, s in enumerate(input.shape[p.lead:]):
@@ -205,9 +210,10 @@ def avg_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 @functional
 @on_nodes
 def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
-    """Means over a grid of output_size (an integer or two) cells; the image's sizes must be multiples of them."""
-    sizes = per_dim("adaptive_avg_pool2d", "output_size", output_size, 2)
+    """Means over a grid of output_size (an integer or two; None: the image's) cells; the image's sizes must be multiples of them."""
     image = input.shape[-2:]
+    given = output_size if isinstance(output_size, (tuple, list)) and len(output_size) == 2 else (output_size,) * 2
+    sizes = tuple(s if o is None else per_dim("adaptive_avg_pool2d", "output_size", o, 1)[0] for o, s in zip(given, image, strict=False))
     if input.ndim not in (3, 4) or any(s % o for s, o in zip(image, sizes, strict=True)):
         raise ShapeError(f"adaptive_avg_pool2d: output_size {sizes} must divide the last sizes of {input.shape} (N, C, H, W)")
     return _avg_pool("adaptive_avg_pool2d", 2, input, tuple(s // o for s, o in zip(image, sizes, strict=True)), None, 0, False, True, None)
