@@ -44,7 +44,7 @@ def _passes(n: int) -> int:
     return max(0, (-(-n // RUN) - 1).bit_length())
 
 
-def _precedes(o: Owner, a: str, b: str) -> str:
+def precedes(o: Owner, a: str, b: str) -> str:
     """Whether key a must stand before key b."""
     descending, is_float = o.node.attrs["descending"], o.node.operands[0].dtype.kind == "f"
     plain = f"{a} {'>' if descending else '<'} {b}"
@@ -71,7 +71,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
     value = ev.value(x, row * n + variable("start", n) + variable("i", min(RUN, n)))
     w.line(f"{w.index} place = i;", node)
-    w.line(f"for (; place > 0 && {_precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
+    w.line(f"for (; place > 0 && {precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
            "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", node)
     w.line(f"keys[place] = {value.text};", node)
     w.line("order[place] = start + i;", node)
@@ -93,7 +93,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
             f"    const {w.index} middle = min(start + run, {last}), stop = min(start + 2 * run, {last});",
             f"    {w.index} left = start, right = middle;",
             f"    for ({w.index} to = start; to < stop; to++) {{",
-            f"      const int from_right = left >= middle || (right < stop && {_precedes(o, 'key_a[right]', 'key_a[left]')});",
+            f"      const int from_right = left >= middle || (right < stop && {precedes(o, 'key_a[right]', 'key_a[left]')});",
             f"      const {w.index} at = from_right ? right++ : left++;",
             "      key_b[to] = key_a[at];",
             "      from_b[to] = from_a[at];",
@@ -142,11 +142,11 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
         "while (low < high) {",
         f"  const {index} probe = (low + high) / 2;",
         f"  const {ctype(source[0].dtype)} mine = key[start + probe], other = key[middle + done - probe - 1];",
-        f"  if {_precedes(o, 'other', 'mine')} high = probe; else low = probe + 1;",
+        f"  if {precedes(o, 'other', 'mine')} high = probe; else low = probe + 1;",
         "}",
         f"{index} left = start + low, right = middle + done - low;",
         f"for ({index} to = first; to < last; to++) {{",
-        f"  const int from_right = left >= middle || (right < stop && {_precedes(o, 'key[right]', 'key[left]')});",
+        f"  const int from_right = left >= middle || (right < stop && {precedes(o, 'key[right]', 'key[left]')});",
         f"  const {index} at = from_right ? right++ : left++;",
         *([f"  {keys_out}[{(row * n).c()} + to] = key[at];"] if into else []),
         f"  {order_out}[{(row * n).c()} + to] = {order}[{(row * n).c()} + at];",

@@ -89,8 +89,12 @@ def test_argsort_is_stable(shape: Any) -> None:
           spoiled(*shape), rng.integers(0, 9, shape))
 
 
-def test_topk() -> None:
-    check(lambda x: [*sorting.topk(x, 5, 0), *sorting.topk(x, 3, 1, False), *sorting.sort(x, 0)], f4(50, 20))
+@pytest.mark.parametrize(("shape", "k"), [((5,), 5), ((3, 7), 2), ((3, 1), 1), ((50, 20), 20), ((9, 300), 64), ((100_003,), 9), ((2, 40_000), 64),
+                                          ((2, 3, 5), 1), ((0, 4), 2)])
+def test_topk_is_the_beginning_of_a_stable_sort(shape: Any, k: int) -> None:
+    check(lambda x, i: [op("topk", a, k=k, descending=d) for d in (False, True) for a in (x, -x, i, i > 4)],
+          spoiled(*shape), rng.integers(0, 9, shape))
+    check(lambda x: [*sorting.topk(x, min(2, shape[0]), 0), *sorting.topk(x, min(1, shape[0]), 0, False)], f4(*shape))
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 40, 3), (1, 50_000), (1, 1), (300, 4), (100_003,)])
@@ -143,11 +147,11 @@ def test_float16_is_storage(fp16: bool) -> None:
     assert "half8 c0_0" not in source
 
 
-@pytest.mark.parametrize("name", ["scatter_add", "cumsum", "argsort", "argmax"])
+@pytest.mark.parametrize("name", ["scatter_add", "cumsum", "argsort", "topk", "argmax"])
 def test_gpus_get_more_and_smaller_work_items(name: str) -> None:
     x, i = placeholder(Aval((1000, 300), np.dtype(np.float32))), placeholder(Aval((1000,), np.dtype(np.int64)))
     node = {"scatter_add": lambda: op(name, x, i, x), "cumsum": lambda: op(name, x, dim=0), "argmax": lambda: op(name, x, dim=1),
-            "argsort": lambda: op(name, x, descending=False)}[name]()
+            "argsort": lambda: op(name, x, descending=False), "topk": lambda: op(name, x, k=9, descending=False)}[name]()
     plans = [compile_graph(Graph.capture([x, i], [node]), Target(kind=kind, cores=8)) for kind in ("cpu", "gpu")]  # type: ignore[arg-type]
     items = [max(int(np.prod(step.global_size)) for step in plan.launches) for plan in plans]
     assert items[1] >= 300 > 0

@@ -158,6 +158,7 @@ FAMILIES: dict[str, Rule] = {
     "arg_reduction": _along_one,
     "scan": _along_one,
     "sort": _last,
+    "selection": _last,
     "contraction": _contraction,
     "gather": _gather,
     "scatter": _scatter,

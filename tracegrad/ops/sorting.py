@@ -36,6 +36,18 @@ class Argsort(Primitive):
         return x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)
 
 
+class Topk(Primitive):
+    """The first k of `argsort` (int64), for small k: the best k of the last dimension in order, without sorting the rest."""
+    name, family, differentiable, expensive = "topk", "selection", False, True
+    cases = [(((5,),), dict(k=2, descending=True)), (((2, 7),), dict(k=7, descending=False)), (((0, 4),), dict(k=1, descending=True))]
+
+    def aval(self, x, *, k, descending): return Aval((*x.shape[:-1], k), dtypes.int64)
+    def numpy(self, x, *, k, descending): return REGISTRY["argsort"].numpy(x, descending=descending)[..., :k]
+
+
+SELECTED = 64       # up to so many are selected in one pass, which in the worst case (a sorted row) moves them all for each element
+
+
 def _order(x: Node, d: int, descending: bool) -> Any:
     if not x.ndim:
         return const(0, dtypes.int64)
@@ -64,11 +76,17 @@ def sort(input: Array, dim: int = -1, descending: bool = False, stable: bool = T
 def topk(input: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """(values, indices) of the k largest (or smallest) along dim, always in order; of equals the first come first."""
     d = one_dim("topk", dim, input.ndim)
+    if not hasattr(k, "__index__"):
+        raise ArgumentError(f"topk: k must be an integer, got {k!r}")
     n = input.shape[d] if input.ndim else 1
     if not 0 <= k <= n:
         raise ArgumentError(f"topk: k must be from 0 to {n}, the size of dimension {d} of {input.shape}, got {k}")
     x = input if input.ndim else mv.reshape(input, (1,))
-    order = mv.narrow(_order(x, d, largest), d, 0, k)
+    if 0 < k <= SELECTED:
+        selected = bind(REGISTRY["topk"], (transpose(x, d, -1),), {"k": k, "descending": bool(largest)})
+        order: Any = transpose(selected, d, -1)
+    else:
+        order = mv.narrow(_order(x, d, largest), d, 0, k)
     values = gather(x, d, order)
     return ValuesIndices(values, order) if input.ndim else ValuesIndices(mv.reshape(values, ()), mv.reshape(order, ()))
 

@@ -1,0 +1,92 @@
+"""topk of the last dimension for small k: one pass that keeps the best k in order. Start at `lower_selection`.
+
+An element is compared with the worst of the kept ones, so most take no more than that. A long row that would leave cores idle is cut
+in chunks; a second kernel then selects among what the chunks kept, in order, so that the first of equals comes first.
+"""
+
+from __future__ import annotations
+
+from tracegrad.codegen.index import Index, variable
+from tracegrad.codegen.kernel import Kernel, Temp
+from tracegrad.codegen.lower import Context, lowering
+from tracegrad.codegen.lower_sort import precedes
+from tracegrad.codegen.opencl import register_type
+from tracegrad.codegen.owners import Owner, parts
+from tracegrad.codegen.schedule import Group
+from tracegrad.dtypes import int64
+
+CHUNK = 2048        # elements in a chunk, at least; and 16 k
+
+
+@lowering("selection")
+def lower_selection(group: Group, context: Context) -> list[Kernel]:
+    node = group.anchor
+    assert node is not None
+    k, n = node.shape[-1], node.operands[0].shape[-1]
+    rows = node.aval.size // k
+    chunks = max(1, min(-(-parts(context) // rows), n // max(CHUNK, 16 * k)))
+    length = -(-n // chunks)
+    chunks = -(-n // length)
+    if chunks == 1:
+        return [_select(group, context, length, None)]
+    kept = Temp("kept", node, rows * chunks * k, int64)
+    return [_select(group, context, length, kept), _select_kept(group, context, length, kept)]
+
+
+def _start(o: Owner) -> None:
+    w, k = o.writer, o.node.shape[-1]
+    w.line(f"{register_type(o.node.operands[0].dtype, w.target)} keys[{k}];", o.node)
+    w.line(f"{w.index} order[{k}];", o.node)
+    w.line(f"{w.index} length = 0;", o.node)
+
+
+def _offer(o: Owner, row: Index, at: Index) -> None:
+    """Element `at` of the row takes its place among the best so far."""
+    w, k = o.writer, o.node.shape[-1]
+    x = o.node.operands[0]
+    value = o.ev.value(x, row * x.shape[-1] + at).text
+    w.open(f"if (length < {k} || {precedes(o, value, f'keys[{k - 1}]')}) {{", ())
+    w.line(f"{w.index} place = length < {k} ? length++ : {k - 1};", o.node)
+    w.line(f"for (; place > 0 && {precedes(o, value, 'keys[place - 1]')}; place--) {{ "
+           "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", o.node)
+    w.line(f"keys[place] = {value};", o.node)
+    w.line(f"order[place] = {at.c()};", o.node)
+    w.close()
+
+
+def _finish(o: Owner, pointer: str, first: Index) -> Kernel:
+    with o.loop("j", o.node.shape[-1], last="length") as j:
+        o.writer.line(f"{pointer}[{(first + j).c()}] = order[{j.c()}];", o.node)
+    return o.finish()
+
+
+def _select(group: Group, context: Context, length: int, kept: Temp | None) -> Kernel:
+    """The best k of each chunk of each row, in order."""
+    o = Owner(group, context)
+    n, k = o.node.operands[0].shape[-1], o.node.shape[-1]
+    chunks, rows = -(-n // length), o.node.aval.size // k
+    chunk, row = o.item("chunk", chunks), o.item("row", rows)
+    _start(o)
+    end = (chunk * length + length).c()
+    with o.loop("i", n, (chunk * length).c(), end if n % length == 0 else f"({end} < {n} ? {end} : {n})") as i:
+        _offer(o, row, i)
+    out = context.output(group, o.node)
+    pointer = o.writer.buffer(kept, "kept", int64, "out") if kept else o.writer.buffer(out.ref, o.writer.base(o.node), int64, out.access)
+    return _finish(o, pointer, (row * chunks + chunk) * k)
+
+
+def _select_kept(group: Group, context: Context, length: int, kept: Temp) -> Kernel:
+    """The best k of what the chunks of each row kept."""
+    o = Owner(group, context)
+    w, n, k = o.writer, o.node.operands[0].shape[-1], o.node.shape[-1]
+    chunks, rows = -(-n // length), o.node.aval.size // k
+    source = w.buffer(kept, "kept", int64, "const")
+    row = o.item("row", rows)
+    _start(o)
+    last = n - (chunks - 1) * length                        # elements of the last chunk: it may have kept fewer than k
+    with o.loop("chunk", chunks) as chunk, o.loop("j", k, last="" if last >= k else f"(chunk < {chunks - 1} ? {k} : {last})") as j:
+        at = w.declare(w.index, "at", f"{source}[{((row * chunks + chunk) * k + j).c()}]", o.node)
+        w.blocks[-1].names |= {at}
+        _offer(o, row, variable(at, n))
+    out = context.output(group, o.node)
+    return _finish(o, w.buffer(out.ref, w.base(o.node), int64, out.access), row * k)
