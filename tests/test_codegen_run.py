@@ -156,6 +156,7 @@ def test_movement_is_index_arithmetic() -> None:
 def test_empty_arrays() -> None:
     check(lambda x: (x + 1.0, x.sum(0), x.sum(1), x.sum(), op("concat", x, x, dim=0)), f4(0, 5))
     check(lambda x, y: x @ y, f4(3, 0), f4(0, 4))
+    check(lambda x, y: op("permute", x, dims=(1, 0)) * 2.0 @ op("permute", y, dims=(1, 0)), f4(0, 3), f4(4, 0))
 
 
 def test_scalars_are_kernel_arguments() -> None:

@@ -223,6 +223,10 @@ def test_other_products() -> None:
     check(lambda a, b: P["tensordot"](a, b, ([0, 2], [1, 0])), lambda a, b: np.tensordot(a, b, ([0, 2], [1, 0])), r(2, 3, 4), r(4, 2, 5))
     check(lambda c, a, b: P["addmm"](c, a, b, beta=2, alpha=0.5), lambda c, a, b: 2 * c + 0.5 * a @ b, r(4), r(2, 3), r(3, 4))
     check(lambda x: x.trace(), np.trace, r(3, 4))
+    check(P["inner"], np.inner, r(2, 3), r(4, 5, 3))
+    check(P["inner"], np.inner, r(3), r(3))
+    check(P["inner"], np.multiply, r(), r(2, 3))
+    check(lambda c, a, b: P["addmm"](c, a, b, beta=0), lambda c, a, b: a @ b, np.full((2, 4), nan), r(2, 3), r(3, 4))
 
 
 # ------------------------------------------------------------------------------------------------------------- convolutions
@@ -264,6 +268,17 @@ def test_transposed_convolution_is_the_adjoint() -> None:
     check_gradient(lambda y, w, b: F["conv_transpose2d"](y, w, b, **options), y[:1, :, :2, :2], w, r(3), order=1)
 
 
+@pytest.mark.parametrize(("padding", "more", "stride", "dilation"), [(0, 1, 2, 1), (1, 1, 1, 2), (2, 1, 2, 1), (1, 2, 2, 3), (0, 2, 1, 3)])
+def test_output_padding_gives_back_what_padding_cut(padding: int, more: int, stride: int, dilation: int) -> None:
+    x, w = r(1, 2, 4), r(2, 3, 3)
+    whole = np.zeros((1, 3, 3 * stride + 2 * dilation + 1 + more))
+    for tap, at in product(range(3), range(4)):
+        whole[0, :, at * stride + tap * dilation] += x[0, :, at] @ w[:, :, tap]
+    options = dict(padding=padding, output_padding=more, stride=stride, dilation=dilation)
+    check(lambda x, w: F["conv_transpose1d"](x, w, **options), lambda x, w: whole[..., padding:whole.shape[2] - padding], x, w)
+    check_gradient(lambda x, w: F["conv_transpose1d"](x, w, **options), x, w, order=1)
+
+
 def pooled(x: Any, size: int, step: int, reduce: Any) -> Any:
     return reduce(np.lib.stride_tricks.sliding_window_view(x, (size, size), (2, 3))[:, :, ::step, ::step], (4, 5))
 
@@ -285,6 +300,9 @@ def test_pooling() -> None:
     check(lambda x: F["adaptive_avg_pool2d"](x, (1, 2)), lambda x: x.reshape(2, 3, 1, 7, 2, 3).mean((3, 5)), x)
     grid = np.arange(16.0).reshape(1, 1, 4, 4)
     check(lambda x: F["max_pool2d"](x, 2, return_indices=True).indices, lambda x: np.array([[[[5, 7], [13, 15]]]]), grid)
+    nothing = np.full((1, 1, 4, 4), -inf)                    # padding is no element, also where it is as large as all of them
+    check(lambda x: F["max_pool2d"](x, 3, 2, 1, return_indices=True).indices, lambda x: np.array([[[[0, 1], [4, 5]]]]), nothing)
+    check(lambda x: F["max_pool2d"](x, 2), lambda x: x[:, :, 1::2, 1::2], grid.astype(np.int32))
     np.testing.assert_array_equal(gradients(lambda x: F["max_pool2d"](x, 2), [ones])[0][0, 0], np.kron(np.ones((2, 2)), [[1, 0], [0, 0]]))
     np.testing.assert_array_equal(gradients(lambda x: F["max_pool2d"](x, 3, 1), [ones])[0][0, 0], np.pad(np.ones((2, 2)), (0, 2)))
 
@@ -390,6 +408,8 @@ def test_sorting() -> None:
     check(lambda x: x.topk(2), lambda x: [np.array([[nan, 3.0], [inf, 2.0]]), np.array([[1, 0], [3, 2]])], x)
     check(lambda x: x.topk(1, 0, largest=False).values, lambda x: x.min(0, keepdims=True), X)
     check(lambda x: x.median(), lambda x: np.sort(x.ravel())[11], X)
+    check(lambda x: x.median(), lambda x: np.array(nan), x)
+    check(lambda x: x.median(1), lambda x: [np.array([nan, 0.0 + 2.0]), np.array([1, 2])], x)
     check_gradient(lambda x: x.sort(1).values, X)
     check_gradient(lambda x: x.topk(2, 1).values, X)
 
@@ -412,6 +432,19 @@ def test_normalization() -> None:
     check(lambda x: F["group_norm"](x, 2), lambda x: standardized(x.reshape(5, 2, 12), 2).reshape(x.shape), x)
     check(lambda x: F["rms_norm"](x, 4, eps=1e-5), lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5), X)
     check(F["normalize"], lambda x: x / np.linalg.norm(x, axis=1, keepdims=True), X)
+    y = r(4)
+    check(lambda x, y: F["cosine_similarity"](x, y, 1),
+          lambda x, y: (x * y).sum(1) / (np.linalg.norm(x, axis=1) * np.linalg.norm(np.broadcast_to(y, X.shape), axis=1)), X, y)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "group_norm", "batch_norm"])
+def test_float16_is_normalized_without_overflow(name: str) -> None:
+    x, w = (r(4, 2, 8) * 1000).astype(np.float16), r(8).astype(np.float32)
+    call = {"layer_norm": lambda x, w: F[name](x, 8, w), "rms_norm": lambda x, w: F[name](x, 8, w),
+            "group_norm": lambda x, w: F[name](x, 2), "batch_norm": lambda x, w: F[name](x, training=True)}[name]
+    half = evaluate(call, x, w)
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(half, evaluate(call, x.astype(np.float64), w.astype(np.float64)), rtol=2e-3, atol=2e-3)
 
 
 def test_attention() -> None:
@@ -426,6 +459,12 @@ def test_attention() -> None:
     check(attend, lambda q, k, v, m: special.softmax(np.where(m, scores, -inf), -1) @ v, q, k, v, mask)
     check(attend, lambda q, k, v, m: special.softmax(scores + m, -1) @ v, q, k, v, r(4, 6))
     check_gradient(lambda q, k, v: attend(q, k, v, is_causal=True), q[0], k[0], v[0], order=1)
+    mask[1] = False                                          # a row that may attend to nothing: 0, without a gradient
+    weights = np.exp(np.where(mask, scores, -inf)) / np.maximum(np.exp(np.where(mask, scores, -inf)).sum(-1, keepdims=True), 1e-300)
+    for m in (mask, np.where(mask, 0.0, -inf)):
+        check(attend, lambda q, k, v, m: weights @ v, q, k, v, m)
+        assert all(np.isfinite(g).all() for g in gradients(attend, [q, k, v, m])[:3])
+    check(attend, lambda q, k, v: np.full((2, 3), v.mean(0)), np.zeros((2, 0)), np.zeros((4, 0)), r(4, 3))
 
 
 LOSSES = {
@@ -453,6 +492,9 @@ def test_binary_cross_entropy_at_zero_logits_is_smooth() -> None:
     grad = gradients(lambda x, y: F["binary_cross_entropy_with_logits"](x, y, reduction="sum"), [zero, y])[0]
     np.testing.assert_allclose(grad, [0.5, -0.5])
     check(lambda x, y: F["binary_cross_entropy"](x, y, reduction="none"), lambda x, y: np.array([0.0, 100.0]), zero, y)
+    sure, y = np.array([0.0, 0.0, 1.0, 1.0]), np.array([0.0, 1.0, 0.0, 1.0])
+    grad = gradients(lambda x, y: F["binary_cross_entropy"](x, y, reduction="sum"), [sure, y])[0]
+    np.testing.assert_array_equal(grad, [1.0, 0.0, 0.0, -1.0])
 
 
 def cross_entropy_reference(x: Any, t: Any, w: Any, ignore: int, smoothing: float) -> Any:
@@ -489,6 +531,11 @@ def test_cross_entropy_of_probabilities_and_of_one_example() -> None:
     mixed = 0.9 * p + 0.02
     check(lambda x, p: F["cross_entropy"](x, p, label_smoothing=0.1), lambda x, p: -(mixed * special.log_softmax(x, 1)).sum(1).mean(), x, p)
     check(F["cross_entropy"], lambda x, t: -special.log_softmax(x)[3], r(5), np.array(3))
+    check(F["cross_entropy"], lambda x, t: np.array(nan), np.zeros((0, 5)), np.zeros((0, 5)))
+    for wrong in (5, -1):                                    # a class that does not exist cannot raise in a kernel, but shows
+        check(lambda x, t: F["cross_entropy"](x, t, reduction="none").isnan(), lambda x, t: np.arange(3) == 1, r(3, 5),
+              np.array([0, wrong, 4]))
+        check(lambda x, t: F["nll_loss"](x, t).isnan(), lambda x, t: np.True_, r(3, 5), np.array([0, wrong, 4]))
     big = np.array([[1e4, 1e4 - 10.0]])
     np.testing.assert_allclose(evaluate(F["cross_entropy"], big, np.array([0])), np.log1p(np.exp(-10.0)), rtol=1e-9)
 
@@ -498,6 +545,7 @@ def test_activations() -> None:
     check(F["logsigmoid"], special.log_expit, x)
     check(F["elu"], lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), x)
     check(F["hardtanh"], lambda x: np.clip(x, -1, 1), x)
+    np.testing.assert_array_equal(gradients(F["hardtanh"], [np.array([-1.0, 0.5, 1.0, 2.0])])[0], [0, 1, 0, 0])
     check(F["glu"], lambda x: x[:3] * special.expit(x[3:]), x)
     check_gradient(F["selu"], x[:2])
 
@@ -576,6 +624,37 @@ ERRORS = [
     (lambda: F["dropout"](node(2), 1.5), ArgumentError, "dropout: p"),
     (lambda: node(3).topk(4), ArgumentError, "topk: k"),
     (lambda: F["one_hot"](node(3, dtype=np.int64)), ArgumentError, "one_hot: num_classes"),
+    (lambda: P["mm"](node(2, 3), node(2, 3)), ShapeError, r"mm: \(2, 3\) and \(2, 3\) do not fit"),
+    (lambda: P["bmm"](node(2, 2, 3), node(2, 2, 3)), ShapeError, r"bmm: \(2, 2, 3\) and"),
+    (lambda: P["dot"](node(3, dtype=bool), node(3, dtype=bool)), DTypeError, "dot: does not take bools"),
+    (lambda: P["inner"](node(2, 3), node(3, 2)), ShapeError, "inner: the last sizes"),
+    (lambda: P["addmm"](node(5, 2, 4), node(2, 3), node(3, 4)), ShapeError, "addmm: input"),
+    (lambda: P["einsum"]("ii->i", node(1, 3)), ShapeError, "einsum: the letter 'i'"),
+    (lambda: P["einsum"](node(2), [0]), ArgumentError, "einsum: the equation must be a string"),
+    (lambda: P["tensordot"](node(2, 3), node(3, 2), 3), ArgumentError, "tensordot: dims must be from 0 to 2"),
+    (lambda: P["tensordot"](node(2, 3), node(3, 2), ([5], [0])), IndexOutOfRange, "tensordot: dim 5"),
+    (lambda: F["linear"](node(2, 3), node(4, 3), node(3)), ShapeError, "linear: "),
+    (lambda: F["conv1d"](node(1, 3, 5, dtype=np.int64), node(4, 3, 3, dtype=np.int64)), DTypeError, "conv1d: takes a float"),
+    (lambda: F["conv2d"](node(1, 3, 5, 5), node(4, 3, 3, 3), node(1)), ShapeError, r"conv2d: bias \(1,\) must be \(4,\)"),
+    (lambda: F["conv2d"](node(1, 3, 5, 5), node(4, 3, 0, 3)), ShapeError, "conv2d: the kernel"),
+    (lambda: F["conv2d"](node(1, 3, 5, 5), node(4, 3, 3, 3), stride=1.5), ArgumentError, "conv2d: stride must be an integer"),
+    (lambda: F["max_pool2d"](node(1, 3, 6, 6), None), ArgumentError, "max_pool2d: kernel_size must be an integer"),
+    (lambda: F["avg_pool2d"](node(1, 3, 6, 6), 2, divisor_override=0), ArgumentError, "avg_pool2d: divisor_override"),
+    (lambda: F["layer_norm"](node(2, 4), 4, node(1)), ShapeError, r"layer_norm: weight \(1,\) must be \(4,\)"),
+    (lambda: F["layer_norm"](node(2, 4, dtype=np.int64), 4), DTypeError, "layer_norm: takes a float input"),
+    (lambda: F["batch_norm"](node(2, 4), node(4), node(4), node(1)), ShapeError, r"batch_norm: weight \(1,\) must be \(4,\)"),
+    (lambda: F["batch_norm"](node(2, 4), node(3), node(3)), ShapeError, r"batch_norm: running_mean \(3,\) must be \(4,\)"),
+    (lambda: F["batch_norm"](node(2, 4), node(4), training=True), ArgumentError, "batch_norm: running_mean and running_var are given both"),
+    (lambda: F["group_norm"](node(2, 4), 0), ShapeError, "group_norm: "),
+    (lambda: F["scaled_dot_product_attention"](node(4, 5), node(6, 5), node(6, 3), node(4, 6, dtype=np.int64)), DTypeError,
+     r"scaled_dot_product_attention: .*mask\.bool\(\)"),
+    (lambda: F["mse_loss"](node(3), 1.0), DTypeError, "mse_loss: input and target must be Tensors"),
+    (lambda: F["cross_entropy"](node(3, 4), node(3, dtype=np.int64), label_smoothing=1.5), ArgumentError, "cross_entropy: label_smoothing"),
+    (lambda: F["cross_entropy"](node(3, 4), node(3, 4), ignore_index=1), ArgumentError, "cross_entropy: ignore_index 1 means nothing"),
+    (lambda: F["huber_loss"](node(3), node(3), delta=0.0), ArgumentError, "huber_loss: delta"),
+    (lambda: node(3).topk(1.5), ArgumentError, "topk: k must be an integer"),
+    (lambda: node(0).median(), ArgumentError, "median: dimension 0"),
+    (lambda: F["kl_div"](node(3), node(2)), ShapeError, "kl_div: mul: shapes"),
 ]
 
 

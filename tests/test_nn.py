@@ -237,7 +237,9 @@ def test_nn_all_is_complete_and_sorted():
     (lambda: nn.BatchNorm1d(3, affine=False, track_running_stats=False), (5, 3), (5, 3)),
     (lambda: nn.MaxPool2d(2), (1, 2, 6, 6), (1, 2, 3, 3)),
     (lambda: nn.AvgPool2d(3, stride=1, padding=1), (1, 2, 6, 6), (1, 2, 6, 6)),
+    (lambda: nn.AvgPool2d(2, divisor_override=3), (1, 2, 6, 6), (1, 2, 3, 3)),
     (lambda: nn.AdaptiveAvgPool2d(1), (1, 2, 6, 6), (1, 2, 1, 1)),
+    (lambda: nn.AdaptiveAvgPool2d((None, 2)), (1, 2, 6, 6), (1, 2, 6, 2)),
     (nn.Flatten, (2, 3, 4), (2, 12)),
     (lambda: nn.Sequential(nn.GELU("tanh"), nn.SiLU(), nn.Tanh(), nn.Sigmoid(), nn.LeakyReLU(0.2), nn.Softplus()), (2, 3), (2, 3)),
     (lambda: nn.Sequential(nn.ELU(), nn.Softmax(-1), nn.LogSoftmax(dim=0), nn.Identity(), nn.ReLU(inplace=True)), (2, 3), (2, 3)),
@@ -341,6 +343,8 @@ def test_losses():
     weighted = nn.CrossEntropyLoss(weight=tg.tensor(w))(x, target).item()
     assert weighted == pytest.approx((picked * w[target.numpy()]).sum() / w[target.numpy()].sum(), rel=1e-5)
     assert nn.NLLLoss()(x.log_softmax(1), target).item() == pytest.approx(picked.mean(), rel=1e-5)
+    assert nn.NLLLoss(weight=tg.tensor(w), ignore_index=1)(x.log_softmax(1), target).item() == pytest.approx(
+        (picked * w[target.numpy()])[[0, 1, 3]].sum() / w[target.numpy()][[0, 1, 3]].sum(), rel=1e-5)
     t = (b > 0).astype(np.float32)
     expected = np.log1p(np.exp(-a)) * t + np.log1p(np.exp(a)) * (1 - t)
     np.testing.assert_allclose(nn.BCEWithLogitsLoss(reduction="none")(x, tg.tensor(t)).numpy(), expected, rtol=1e-4, atol=1e-6)

@@ -208,19 +208,25 @@ randn_like = _like("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requi
 
 @_create()
 def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = dtypes.int64, device: Any = None) -> Tensor:
-    """Integers from low (inclusive; 0 if one bound is given) to high (exclusive)."""
+    """Integers from low (inclusive; 0 if one bound is given) to high (exclusive). ArgumentError for bounds that dtype does not hold."""
     if size is None:
         low, high, size = 0, low, high
-    if not low < high:
-        raise ArgumentError(f"randint: low must be below high, got {low} and {high}")
+    elif high is None:
+        low, high = 0, low
+    if not hasattr(low, "__index__") or not hasattr(high, "__index__") or not low < high:
+        raise ArgumentError(f"randint: low must be below high, both integers, got {low!r} and {high!r}")
+    found = dtypes.as_dtype(dtype)
+    limits = np.iinfo(found) if found.kind in "iu" else None
+    if (limits and (low < limits.min or high - 1 > limits.max)) or (found.kind == "b" and not 0 <= low < high <= 2):
+        raise ArgumentError(f"randint: {found} does not hold all of {low} to {high - 1}; choose another dtype")
     shape = _shape("randint", (size,) if isinstance(size, int) else (tuple(size),))
-    return new_tensor(random_bits.randint(*_draw(shape, 1), int(low), int(high), shape, dtypes.as_dtype(dtype)), device)
+    return new_tensor(random_bits.randint(*_draw(shape, 1), int(low), int(high), shape, found), device)
 
 
 @_create()
 def randperm(n: int, *, device: Any = None) -> Tensor:
     """A random order of 0 ... n - 1."""
-    return rand(n, device=device).argsort()  # type: ignore[no-any-return]
+    return rand(_shape("randperm", (n,)), device=device).argsort()  # type: ignore[no-any-return]
 
 
 @_create()

@@ -45,6 +45,11 @@ class TracegradError(Exception):
         self.line = user_line()
         super().__init__(message if not self.line or self.line in message else f"{message} (at {self.line})")
 
+    def called(self, name: str) -> None:
+        """Begin the message with `name`, what the user called, if it begins with what that is made of."""
+        if not str(self).startswith(name):
+            self.args = (f"{name}: {self}", *self.args[1:])
+
 
 class ShapeError(TracegradError, ValueError):
     """Shapes that do not fit together."""

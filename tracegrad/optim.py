@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.compile import read, resolve
-from tracegrad.errors import ArgumentError, TraceError
+from tracegrad.errors import ArgumentError, TraceError, TracegradError
 from tracegrad.tensor import Tensor, enable_grad, from_array, no_grad, state
 
 
@@ -81,16 +81,20 @@ class Optimizer:
     _trace_all_attributes = True
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any]) -> None:
-        if isinstance(params, Tensor):
-            raise ArgumentError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
         self.defaults = dict(defaults)
         self.param_groups: list[ParamGroup] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
-        given = list(params)
-        if not given:
-            raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before?")
-        for group in given if isinstance(given[0], Mapping) else [{"params": given}]:
-            self.add_param_group(group)
+        try:
+            if isinstance(params, Tensor):
+                raise ArgumentError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
+            given = list(params)
+            if not given:
+                raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before?")
+            for group in given if isinstance(given[0], Mapping) else [{"params": given}]:
+                self.add_param_group(group)
+        except TracegradError as error:
+            error.called(type(self).__name__)
+            raise
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Optimize more parameters: a mapping with "params" and any options that differ from the defaults."""

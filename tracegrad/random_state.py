@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 
+from tracegrad.errors import ArgumentError
+
 _state = [int.from_bytes(os.urandom(4), "little"), 0]
 
 
 def manual_seed(seed: int) -> None:
-    """Start the stream `seed` (a non-negative int below 2**63) from its beginning; the same on every device."""
-    _state[:] = [int(seed) & (2**63 - 1), 0]
+    """Start the stream `seed` from its beginning; the same on every device. ArgumentError unless it is an int from 0 to 2**63 - 1."""
+    if not hasattr(seed, "__index__") or not 0 <= seed < 2**63:
+        raise ArgumentError(f"manual_seed: the seed must be an int from 0 to 2**63 - 1, got {seed!r}")
+    _state[:] = [int(seed), 0]
 
 
 def seed() -> int:

@@ -477,9 +477,18 @@ class AvgPool1d(_AvgPool):
 
 
 class AvgPool2d(_AvgPool):
-    """The mean of each window of (N, C, H, W); stride: kernel_size unless given."""
+    """The mean of each window of (N, C, H, W); stride: kernel_size unless given. divisor_override: what sums are divided by instead."""
 
     function = "avg_pool2d"
+
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True, divisor_override: int | None = None) -> None:
+        super().__init__(kernel_size, stride, padding, ceil_mode, count_include_pad)
+        self.divisor_override = divisor_override
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.avg_pool2d(  # type: ignore[no-any-return]
+            input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override)
 
 
 class AdaptiveAvgPool2d(Module):
@@ -585,9 +594,15 @@ class L1Loss(_Loss):
 
 
 class NLLLoss(_Loss):
-    """Minus the log-probability of the target class; input: log-probabilities (N, C, *)."""
+    """Minus the log-probability of the target class; input: log-probabilities (N, C, *). weight: (C), a factor per class, a buffer."""
 
-    function = "nll_loss"
+    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.ignore_index = ignore_index
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.nll_loss(input, target, self.weight, self.ignore_index, self.reduction)  # type: ignore[no-any-return]
 
 
 class CrossEntropyLoss(_Loss):

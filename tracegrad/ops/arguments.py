@@ -43,8 +43,8 @@ def on_nodes(fn: F) -> F:
         try:
             result = fn(*plain_args, **kwargs)
         except TracegradError as error:
-            if not str(error).startswith(name) and not name.startswith("_"):
-                error.args = (f"{name}: {error}",)
+            if not name.startswith("_"):
+                error.called(name)
             raise
         like = next((a for a in found if not isinstance(a, Node)), None)
         return result if like is None else _wrapped(like, result)
