@@ -8,7 +8,7 @@ computed before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracegrad.codegen.expressions import Evaluator, Value
 from tracegrad.codegen.facts import picked
@@ -36,6 +36,7 @@ class Shape:
     width: int
     block: int                       # rows a work-item does
     length: int | None               # chunk of the (single) column loop that a work-item does; None: all
+    across: bool = False             # the loop over the rows is inside that over the columns
 
     @property
     def row_size(self) -> int:
@@ -98,10 +99,30 @@ def vector_width(group: Group, context: Context) -> int:
 
 
 def shape_of(group: Group, context: Context) -> Shape:
-    """How the domain of a group is cut into loops and work-items."""
+    """How the domain of a group is cut into loops and work-items.
+
+    Where something is read transposed, the lines that a vector of columns lies in are used for all rows of the block at once.
+    """
+    shape = _row_by_row(group, context)
+    if group.size < 8 * ITEM or _plain(group):              # little enough for a cache, or read as it lies
+        return shape
+    if shape.length is not None or len(shape.cols) > 1 or shape.rows < LINE // 4 or any(is_reduction(s) for s in group.sinks) \
+            or any(place == "row" for place in group.place.values()):
+        return shape
+    found = probe(group, context, shape.rows, shape.cols[0])
+    if not any(i.stride("row") == 1 and (i.stride("col") or 0) > 1 for i in found):
+        return shape
+    return replace(shape, block=LINE // 4, across=True)
+
+
+def _plain(group: Group) -> bool:
+    """Whether everything is read at its own element, at its row, or as a whole."""
+    return not group.positional and all(relations <= {1, group.cols or 1, group.size} for relations in group.reads.values())
+
+
+def _row_by_row(group: Group, context: Context) -> Shape:
     cores, width = context.target.cores, vector_width(group, context)
-    plain = {1, group.cols or 1, group.size}
-    simple = not group.positional and all(relations <= plain for relations in group.reads.values())
+    simple = _plain(group)
     if group.cols is not None:
         cols, rows = group.cols, group.size // group.cols
         found = [] if simple else breakpoints(probe(group, context, rows, cols), "col", cols)
@@ -155,9 +176,8 @@ class Rows:
                 w.line(f"const {w.index} row = get_global_id({item});")
             else:
                 w.line(f"const {w.index} part = get_global_id({item});")
-                end = f"part * {s.block} + {s.block}"
-                stop = end if rows % s.block == 0 else f"({end} < {rows} ? {end} : {rows})"
-                w.open(f"for ({w.index} row = part * {s.block}; row < {stop}; row++) {{", ("row",))
+                if not s.across:
+                    self.open_rows()
             sizes.append(-(-rows // s.block))
             if s.block == 1:
                 w.blocks[0].names |= {"row"}
@@ -189,6 +209,13 @@ class Rows:
             for r in self.picks:
                 if self.level[r] == number:
                     self.pick(r)
+
+    def open_rows(self) -> None:
+        """The loop over the rows of a work-item."""
+        s = self.shape
+        end = f"part * {s.block} + {s.block}"
+        stop = end if s.rows % s.block == 0 else f"({end} < {s.rows} ? {end} : {s.rows})"
+        self.writer.open(f"for ({self.writer.index} row = part * {s.block}; row < {stop}; row++) {{", ("row",))
 
     # -- what one pass leaves for the next
 
@@ -291,11 +318,15 @@ class Rows:
             w.open(head, (col,))
             if self.ahead:
                 self.fetch_next_row(col, step)
+            if s.across:
+                self.open_rows()
             self.ev.lane, self.ev.width = col, width
             for u in range(unroll):
                 at = base_index + (variable(col, n - (unroll - 1) * width) + u * width)
                 self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
             self.ev.lane, self.ev.width = "", 1
+            if s.across:
+                w.close()
             w.close()
         if tail:
             if s.length is None:
@@ -304,7 +335,11 @@ class Rows:
                 start = f"last - last % {step}" if vectors else "first"
                 head = f"for ({w.index} {col} = {start}; {col} < {last}; {col}++) {{"
             w.open(head, (col,))
+            if s.across:
+                self.open_rows()
             self.body(base_index + variable(col, n), reductions, sinks, scalar_acc)
+            if s.across:
+                w.close()
             w.close()
         for _ in range(opened):
             w.close()

@@ -1,7 +1,7 @@
-"""topk of the last dimension for small k: one pass that keeps the best k in order. Start at `lower_selection`.
+"""topk of the last dimension: one pass over a row that keeps the best k in a heap. Start at `lower_selection`.
 
-An element is compared with the worst of the kept ones, so most take no more than that. A long row that would leave cores idle is cut
-in chunks; a second kernel then selects among what the chunks kept, in order, so that the first of equals comes first.
+The root of the heap is the worst of the kept ones: most elements are compared with it and no more. A long row that would leave cores
+idle is cut in chunks; a second kernel then selects among what the chunks kept, in order, so that the first of equals comes first.
 """
 
 from __future__ import annotations
@@ -41,22 +41,53 @@ def _start(o: Owner) -> None:
 
 
 def _offer(o: Owner, row: Index, at: Index) -> None:
-    """Element `at` of the row takes its place among the best so far."""
+    """Element `at` of the row takes its place in the heap; it comes after all that are there, so of equals it is the worse one."""
     w, k = o.writer, o.node.shape[-1]
     x = o.node.operands[0]
     value = o.ev.value(x, row * x.shape[-1] + at).text
-    w.open(f"if (length < {k} || {precedes(o, value, f'keys[{k - 1}]')}) {{", ())
-    w.line(f"{w.index} place = length < {k} ? length++ : {k - 1};", o.node)
-    w.line(f"for (; place > 0 && {precedes(o, value, 'keys[place - 1]')}; place--) {{ "
-           "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", o.node)
+    w.open(f"if (length < {k}) {{", ())
+    w.line(f"{w.index} place = length++;", o.node)
+    w.line(f"for (; place > 0 && !{precedes(o, value, 'keys[(place - 1) / 2]')}; place = (place - 1) / 2) {{ "
+           "keys[place] = keys[(place - 1) / 2]; order[place] = order[(place - 1) / 2]; }", o.node)
     w.line(f"keys[place] = {value};", o.node)
     w.line(f"order[place] = {at.c()};", o.node)
     w.close()
+    w.open(f"else if {precedes(o, value, 'keys[0]')} {{", ())
+    _sink(o, value, at.c(), str(k))
+    w.close()
+
+
+def _sink(o: Owner, key: str, number: str, length: str) -> None:
+    """The element moves down from the root, past all that are worse."""
+    w = o.writer
+    for line in (
+        f"{w.index} place = 0;",
+        f"for ({w.index} child = 1; child < {length}; child = 2 * place + 1) {{",
+        f"  if (child + 1 < {length} && ({precedes(o, 'keys[child]', 'keys[child + 1]')} ||",
+        f"      (!{precedes(o, 'keys[child + 1]', 'keys[child]')} && order[child + 1] > order[child]))) child++;",
+        f"  if (!{precedes(o, key, 'keys[child]')} && ({precedes(o, 'keys[child]', key)} || order[child] < {number})) break;",
+        "  keys[place] = keys[child];",
+        "  order[place] = order[child];",
+        "  place = child;",
+        "}",
+        f"keys[place] = {key};",
+        f"order[place] = {number};",
+    ):
+        w.line(line, o.node)
 
 
 def _finish(o: Owner, pointer: str, first: Index) -> Kernel:
+    """Takes the worst out of the heap until it is in order, and writes it."""
+    w, node = o.writer, o.node
+    w.open(f"for ({w.index} last = length - 1; last > 0; last--) {{", ("last",))
+    w.line(f"const {register_type(node.operands[0].dtype, w.target)} mine = keys[last];", node)
+    w.line(f"const {w.index} from = order[last];", node)
+    w.line("keys[last] = keys[0];", node)
+    w.line("order[last] = order[0];", node)
+    _sink(o, "mine", "from", "last")
+    w.close()
     with o.loop("j", o.node.shape[-1], last="length") as j:
-        o.writer.line(f"{pointer}[{(first + j).c()}] = order[{j.c()}];", o.node)
+        w.line(f"{pointer}[{(first + j).c()}] = order[{j.c()}];", node)
     return o.finish()
 
 

@@ -25,6 +25,7 @@ from tracegrad.ir import Node
 NAMES = frozenset((
     "row", "column", "result", "chunk", "run", "part", "k", "i", "j", "before", "keys", "order", "place", "length", "first", "last",
     "start", "middle", "stop", "done", "low", "high", "probe", "mine", "other", "left", "right", "to", "from_right", "at", "key",
+    "child", "from",
     "key_a", "key_b", "from_a", "from_b", "start", "part_part", "part_first", "part_last",
     *(f"{name}_{end}" for name in ("row", "column", "result") for end in ("part", "first", "last")),
 ))

@@ -37,7 +37,7 @@ class Argsort(Primitive):
 
 
 class Topk(Primitive):
-    """The first k of `argsort` (int64), for small k: the best k of the last dimension in order, without sorting the rest."""
+    """The first k of `argsort` (int64): the best k of the last dimension in order, without sorting the rest."""
     name, family, differentiable, expensive = "topk", "selection", False, True
     cases = [(((5,),), dict(k=2, descending=True)), (((2, 7),), dict(k=7, descending=False)), (((0, 4),), dict(k=1, descending=True))]
 
@@ -45,7 +45,7 @@ class Topk(Primitive):
     def numpy(self, x, *, k, descending): return REGISTRY["argsort"].numpy(x, descending=descending)[..., :k]
 
 
-SELECTED = 64       # up to so many are selected in one pass, which in the worst case (a sorted row) moves them all for each element
+SELECTED = 512      # up to so many are selected in one pass, from a heap in private memory
 
 
 def _order(x: Node, d: int, descending: bool) -> Any:
@@ -82,7 +82,7 @@ def topk(input: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool
     if not 0 <= k <= n:
         raise ArgumentError(f"topk: k must be from 0 to {n}, the size of dimension {d} of {input.shape}, got {k}")
     x = input if input.ndim else mv.reshape(input, (1,))
-    if 0 < k <= SELECTED:
+    if 0 < k <= min(SELECTED, n // 2):
         selected = bind(REGISTRY["topk"], (transpose(x, d, -1),), {"k": k, "descending": bool(largest)})
         order: Any = transpose(selected, d, -1)
     else:
