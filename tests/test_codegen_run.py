@@ -15,7 +15,7 @@ from tracegrad.config import config
 from tracegrad.function import REGISTRY, bind, cast, const, iota, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node
-from tracegrad.plan import Plan
+from tracegrad.plan import Plan, Target
 from tracegrad.runtime import buffer, device
 from tracegrad.runtime.launch import Executable
 
@@ -151,6 +151,14 @@ def test_movement_is_index_arithmetic() -> None:
     check(lambda x: op("pad", x, low=(1, 0, 2), high=(0, 3, 1), interior=(0, 0, 0), value=0.0).sum(-1), x)
     check(lambda x: op("concat", x, x * 2.0, x.exp(), dim=1) + 1.0, x)
     check(lambda x: op("concat", x, x * 2.0, dim=2).reshape(-1) + 1.0, x)
+
+
+def test_transposed_reads_take_several_rows_at_once() -> None:
+    x, y = f4(301, 213), f4(213, 301)
+    check(lambda x, y: (x.permute((1, 0)) * 2.0, x.permute((1, 0)) + y.exp()), x, y)
+    nodes = [placeholder(Aval(a.shape, a.dtype)) for a in (x, y)]
+    source = compile_graph(Graph.capture(nodes, [op("mul", nodes[0].permute((1, 0)), nodes[1])]), Target()).source
+    assert source.index("for (int col") < source.index("for (int row")
 
 
 def test_empty_arrays() -> None:

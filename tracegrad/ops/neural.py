@@ -207,8 +207,9 @@ def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: 
     scores = matmul(query, mT(key)) * scale
     if is_causal:
         shape = scores.shape[-2:]
-        mask = le(iota(shape, 1, dtypes.int32), iota(shape, 0, dtypes.int32))
-    if mask is not None and mask.dtype == dtypes.bool_:
+        sees = le(iota(shape, 1, dtypes.int32), iota(shape, 0, dtypes.int32))
+        scores = where(sees, scores, const(float("-inf"), scores.dtype))
+    elif mask is not None and mask.dtype == dtypes.bool_:
         scores = where(mask, scores, const(float("-inf"), scores.dtype))
     elif mask is not None:
         scores = scores + cast(mask, scores.dtype)
