@@ -163,7 +163,7 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device:
     (steps,) = _shape("linspace", (steps,))
     i = cast(iota((steps,), 0, dtypes.int64), found)
     step = (end - start) / max(1, steps - 1)
-    node = (i < steps // 2).where(i * step + start, end - (steps - 1 - i) * step) if steps > 1 else i + start
+    node = (i * step + start).where(i < steps // 2, end - (steps - 1 - i) * step) if steps > 1 else i + start
     return new_tensor(cast(node, found), device, requires_grad)
 
 

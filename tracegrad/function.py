@@ -75,7 +75,7 @@ class Primitive:
 
     def prepare(self, args: list[Any]) -> tuple[Node, ...]:
         """Turn Nodes and Python scalars into operand nodes. Most families only accept tensors."""
-        return tuple(as_node(a) for a in args)
+        return tuple(as_node(a, self.name) for a in args)
 
 
 def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
@@ -114,15 +114,16 @@ def different_devices(name: str, a: Any, b: Any) -> DeviceError:
     return DeviceError(f"{name}: the operands are on different devices, {a._device} and {b._device}; move one with x.to(device)")
 
 
-def as_node(value: Any) -> Node:
-    """A Node for a Node or a Python or numpy scalar (a constant; weak if it is a Python scalar)."""
+def as_node(value: Any, name: str = "") -> Node:
+    """A Node for a Node or a Python or numpy scalar (a constant; weak if it is a Python scalar). name: the op's, for errors."""
     if isinstance(value, Node):
         return value
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
         return const(value, dtypes.as_dtype(type(value)) if not isinstance(value, float) else dtypes.float64, weak=True)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return const(value.item(), dtypes.as_dtype(value.dtype))
-    raise DTypeError(f"expected a Tensor or a Python scalar, got {type(value).__name__}; use tg.tensor(...) for arrays and lists")
+    call = f"{name}: " if name else ""
+    raise DTypeError(f"{call}expected a Tensor or a Python scalar, got {type(value).__name__}; use tg.tensor(...) for arrays and lists")
 
 
 # ---------------------------------------------------------------------------------------------------------------- leaves
@@ -309,22 +310,29 @@ class Elementwise(Primitive):
         return Aval(shape, dtypes.bool_ if self.result == "bool" else dtype, all(o.weak for o in operands) and self.result != "bool")
 
     def prepare(self, args: list[Any]) -> tuple[Node, ...]:
-        return tuple(common_dtype(args, self.result == "float"))
+        return tuple(common_dtype(args, self.result == "float", self.name))
 
 
-def common_dtype(args: Sequence[Any], to_float: bool = False) -> list[Node]:
-    """Operand nodes cast to the dtype they promote to; Python scalars and weak nodes only raise the category."""
+def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") -> list[Node]:
+    """Operand nodes cast to the dtype they promote to, by torch's rule: the tensors with dimensions decide; 0-d ones, and
+    after them weak nodes and Python and numpy scalars, only raise the category. name: the op's, for errors.
+    """
+    args = [a.item() if isinstance(a, np.generic) else a for a in args]
     dtype: DType | None = None
+    of_scalars: DType | None = None
     for a in args:
         if isinstance(a, Node) and not a.aval.weak:
-            dtype = a.aval.dtype if dtype is None else dtypes.promote(dtype, a.aval.dtype)
-        elif isinstance(a, (np.generic, np.ndarray)):
-            dtype = dtypes.as_dtype(a.dtype) if dtype is None else dtypes.promote(dtype, dtypes.as_dtype(a.dtype))
+            if a.aval.shape:
+                dtype = a.aval.dtype if dtype is None else dtypes.promote(dtype, a.aval.dtype)
+            else:
+                of_scalars = a.aval.dtype if of_scalars is None else dtypes.promote(of_scalars, a.aval.dtype)
+    if of_scalars is not None and (dtype is None or dtypes.category(of_scalars) > dtypes.category(dtype)):
+        dtype = of_scalars
     weak = dtype is None
     if dtype is None:
         dtype = dtypes.bool_
         for a in args:
-            dtype = dtypes.promote(dtype, as_node(a).dtype)
+            dtype = dtypes.promote(dtype, as_node(a, name).dtype)
     else:
         for a in args:
             if isinstance(a, Node):
@@ -336,13 +344,14 @@ def common_dtype(args: Sequence[Any], to_float: bool = False) -> list[Node]:
         dtype = dtypes.float64 if weak else dtypes.get_default_dtype()
     out = []
     for a in args:
-        if not isinstance(a, Node):
-            if isinstance(a, int) and dtype.kind in "iu" and not np.iinfo(dtype).min <= a <= np.iinfo(dtype).max:
-                raise DTypeError(f"the Python integer {a} does not fit {dtype}; cast the tensor to a wider dtype first")
-            python = isinstance(a, _PYTHON_SCALARS) and not isinstance(a, np.generic)
-            out.append(const(a, dtype, weak) if python else cast(as_node(a), dtype))
-        else:
+        if isinstance(a, Node):
             out.append(a if a.aval.dtype == dtype and (a.aval.weak == weak or weak) else cast(a, dtype))
+        elif isinstance(a, _PYTHON_SCALARS):
+            if isinstance(a, int) and dtype.kind in "iu" and not np.iinfo(dtype).min <= a <= np.iinfo(dtype).max:
+                raise DTypeError(f"{name}: the Python integer {a} does not fit {dtype}; cast the tensor to a wider dtype first")
+            out.append(const(a, dtype, weak))
+        else:
+            out.append(cast(as_node(a, name), dtype))       # raises, unless it is a 0-d array
     return out
 
 

@@ -29,6 +29,7 @@ from tracegrad.ir import Aval, Node, forget_operands, user_location
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
+from tracegrad.ops.pointwise import acceptable
 
 if TYPE_CHECKING:
     from tracegrad.trace import Recording
@@ -297,14 +298,10 @@ class Tensor(Operators):
         return id(self)
 
     def __eq__(self, other: object) -> Any:
-        return (
-            PUBLIC["eq"](self, other) if isinstance(other, Operators) or np.isscalar(other) or hasattr(other, "dtype") else NotImplemented
-        )
+        return PUBLIC["eq"](self, other) if acceptable(other) else NotImplemented
 
     def __ne__(self, other: object) -> Any:
-        return (
-            PUBLIC["ne"](self, other) if isinstance(other, Operators) or np.isscalar(other) or hasattr(other, "dtype") else NotImplemented
-        )
+        return PUBLIC["ne"](self, other) if acceptable(other) else NotImplemented
 
     # ---------------------------------------------------------------------------------------------------------- values
 

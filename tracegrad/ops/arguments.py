@@ -19,7 +19,7 @@ from tracegrad.ir import Node
 from tracegrad.operators import Operators
 
 F = TypeVar("F", bound=Callable[..., Any])
-_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+_NUMPY_NAMES = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "keepdims": "keepdim"}
 
 
 def on_nodes(fn: F) -> F:
@@ -80,12 +80,20 @@ def _wrapped(like: Any, result: Any) -> Any:
     return result
 
 
+def integer(name: str, argument: str, value: Any) -> int:
+    """`value` as an int; an ArgumentError names the argument if it is none (bools are none)."""
+    try:
+        found = index(value)
+    except TypeError:
+        found = None
+    if found is None or isinstance(value, bool):
+        raise ArgumentError(f"{name}: {argument} must be an integer, got {value!r}")
+    return found
+
+
 def one_dim(name: str, dim: Any, ndim: int) -> int:
     """`dim` counted from the front; dims 0 and -1 of a 0-d tensor are allowed, as in torch."""
-    try:
-        d = index(dim)
-    except TypeError:
-        raise ArgumentError(f"{name}: dim must be an integer, got {dim!r}") from None
+    d = integer(name, "dim", dim)
     n = ndim or 1
     if not -n <= d < n:
         raise IndexOutOfRange(f"{name}: dim {d} is out of range for a tensor of {ndim} dimensions; use {-n} to {n - 1}")

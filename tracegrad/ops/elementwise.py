@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.function import REGISTRY, Elementwise, call, common_dtype
+from tracegrad.function import REGISTRY, Elementwise, call, cast, common_dtype
 from tracegrad.ir import Aval, Node
 
 # ------------------------------------------------------------------------------------------------- identity-like boundaries
@@ -99,13 +99,20 @@ class Fmod(Elementwise):
 
 
 class Pow(Elementwise):
-    """a to the power b."""
+    """a to the power b. Integers wrap; to a negative integer power they are 1, -1 or 0, as in torch."""
     name, nin, kinds, domain = "pow", 2, "iuf", (0.2, 2.0)
-    def numpy(self, a, b): return np.power(a, b)
+
+    def numpy(self, a, b):
+        if b.dtype.kind != "i":
+            return np.power(a, b)
+        limit = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b & 1), 0)).astype(a.dtype)    # of 1 / a^-b, as in torch; numpy refuses
+        return np.where(b < 0, limit, np.power(a, np.maximum(b, 0)))
 
     def vjp(self, ct, y, a, b):
-        zero = (a == 0) if a.dtype.kind != "f" else eq(a, 0.0)
-        return ct * b * power(a, b - 1), ct * where(zero, 0.0, y * log(where(gt(a, 0.0), a, 1.0)))
+        known = b.fn is REGISTRY["const"] and b.attrs["value"] != 0
+        exponent = b if known else where(eq(b, 0.0), 1.0, b)                     # no 0 * inf where b is 0
+        flat = where(eq(a, 0.0), ge(b, 0.0), False)                              # 0 to any power >= 0; log of a negative a is NaN
+        return ct * b * power(a, exponent - 1), ct * where(flat, 0.0, y * log(where(flat, 1.0, a)))
 
     def opencl(self, a, b): return f"pow({a}, {b})"
 
@@ -127,9 +134,10 @@ class Abs(Elementwise):
 
 
 class Sign(Elementwise):
-    """-1, 0 or 1; NaN stays NaN."""
-    name, kinds, differentiable = "sign", "iuf", False
-    def numpy(self, x): return np.sign(x)
+    """-1, 0 or 1, and 0 for NaN; its derivative is 0, as in torch."""
+    name, kinds = "sign", "iuf"
+    def numpy(self, x): return ((x > 0).astype(x.dtype) - (x < 0)).astype(x.dtype)
+    def vjp(self, ct, y, x): return (0,)
     def opencl(self, x): return f"sign({x})"
 
 
@@ -150,8 +158,8 @@ class Minimum(Elementwise):
 
 
 def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
-    share = where(eq(a, b), ct * 0.5, 0.0)
-    return where(wins(a, b), ct, share), where(wins(b, a), ct, share)
+    share = where(eq(a, b), ct * 0.5, ct)                # a NaN wins over nothing and loses to nothing: both get it all, as in torch
+    return where(wins(b, a), 0.0, share), where(wins(a, b), 0.0, share)
 
 
 # ----------------------------------------------------------------------------------------------------- comparison and logic
@@ -255,10 +263,13 @@ class Where(Elementwise):
 
     def prepare(self, args):
         condition, *rest = args
-        condition, = common_dtype([condition])
+        condition, = common_dtype([condition], name="where")
         if condition.dtype != dtypes.bool_:
             condition = call(ne, (condition, 0), {})
-        return (condition, *common_dtype(rest))
+        a, b = common_dtype(rest, name="where")
+        if a.aval.weak and not condition.aval.weak and a.dtype.kind == "f":         # two Python numbers
+            a, b = (cast(x, dtypes.get_default_dtype()) for x in (a, b))
+        return (condition, a, b)
 
     def numpy(self, c, a, b): return np.where(c, a, b)
     def vjp(self, ct, y, c, a, b): return None, where(c, ct, 0.0), where(c, 0.0, ct)
@@ -399,7 +410,8 @@ class Atan2(Float):
     def numpy(self, a, b): return np.arctan2(a, b)
 
     def vjp(self, ct, y, a, b):
-        scale = ct / (a * a + b * b)
+        square = a * a + b * b
+        scale = ct / where(eq(square, 0.0), 1.0, square)                # 0 at the origin, as in torch
         return scale * b, -scale * a
 
     def opencl(self, a, b): return f"atan2({a}, {b})"
@@ -455,7 +467,7 @@ class Erf(Float):
 class Rounding(Elementwise):
     """Base of rounding ops (integers never get here: they are what they round to); the derivative is zero, as in torch."""
     kinds = "f"
-    def vjp(self, ct: Node, y: Node, x: Node) -> tuple[Any, ...]: return (None,)
+    def vjp(self, ct: Node, y: Node, x: Node) -> tuple[Any, ...]: return (0,)
 
 
 class Floor(Rounding):
@@ -489,5 +501,5 @@ class Trunc(Rounding):
 # ------------------------------------------------------------------------------------------- the instances, for the rules above
 
 floor_divide, power = REGISTRY["floor_divide"], REGISTRY["pow"]
-eq, ne, lt, gt, where = REGISTRY["eq"], REGISTRY["ne"], REGISTRY["lt"], REGISTRY["gt"], REGISTRY["where"]
+eq, ne, lt, gt, ge, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "gt", "ge", "where"))
 exp, log, rsqrt, sin, cos, sinh, cosh, sign = (REGISTRY[n] for n in ("exp", "log", "rsqrt", "sin", "cos", "sinh", "cosh", "sign"))

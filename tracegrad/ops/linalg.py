@@ -35,7 +35,7 @@ def _operands(name: str, *xs: Any) -> list[Node]:
     for x in xs:
         if not isinstance(x, Node):
             raise DTypeError(f"{name}: expected Tensors, got {type(x).__name__}; use tg.tensor(...) for arrays and lists")
-    out = common_dtype(xs)
+    out = common_dtype(xs, name=name)
     if out[0].dtype == dtypes.bool_:
         raise DTypeError(f"{name}: does not take bools; cast first, for example x.to(tg.float32)")
     return out

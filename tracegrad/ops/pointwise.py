@@ -11,7 +11,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, call, cast
 from tracegrad.ir import Node
-from tracegrad.operators import Operators, public
+from tracegrad.operators import Operators, method, public
 
 Array = Any      # a Node or a Tensor (or, where one of several operands is one, a Python scalar)
 
@@ -96,9 +96,10 @@ def div(input: Array, other: Array, *, rounding_mode: str | None = None) -> Arra
     if rounding_mode == "floor":
         return floor_divide(input, other)
     if rounding_mode == "trunc":
-        quotient = trunc(call(REGISTRY["div"], (input, other), {}))
-        integers = all(_dtype_kind(a) in "iu" for a in (input, other))
-        return quotient.to(dtypes.promote(*(as_scalar_dtype(a) for a in (input, other)))) if integers else quotient
+        if any(_dtype_kind(a) == "f" for a in (input, other)):
+            return trunc(call(REGISTRY["div"], (input, other), {}))
+        below = floor_divide(input, other)
+        return below + ((below < 0) & ne(below * other, input))
     if rounding_mode is not None:
         raise ArgumentError(f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}")
     return call(REGISTRY["div"], (input, other), {})
@@ -121,10 +122,21 @@ def pow(input: Array, exponent: Array) -> Array:
     return call(REGISTRY["pow"], (input, exponent), {})
 
 
-@public("where")
+@public("where", method=False)
 def where(condition: Array, input: Array = None, other: Array = None) -> Array:
-    """input where condition (bool) holds, else other; all broadcast together."""
+    """input where condition (bool) holds, else other; all broadcast together.
+
+    Where only one tensor is given, and its elements' places are wanted, use numpy on its values: their number depends on them.
+    """
+    if input is None or other is None:
+        raise ArgumentError("where: give both input and other; the places of nonzero elements are x.numpy().nonzero()")
     return call(REGISTRY["where"], (condition, input, other), {})
+
+
+@method("where")
+def where_(self: Array, condition: Array, other: Array) -> Array:
+    """self where condition (bool) holds, else other; all broadcast together."""
+    return where(condition, self, other)
 
 
 @public("round")
@@ -166,15 +178,19 @@ def sigmoid(input: Array) -> Array:
 
 
 @public("relu", functional=True)
-def relu(input: Array) -> Array:
-    """max(x, 0); its derivative at 0 is 0, as in torch. NaN stays NaN."""
-    return where(input <= 0, 0, input)
+def relu(input: Array, inplace: bool = False) -> Array:
+    """max(x, 0); its derivative at 0 is 0, as in torch. NaN stays NaN. inplace: the result is written into input."""
+    return _into(input, where(input <= 0, 0, input), inplace)
+
+
+def _into(input: Array, result: Array, inplace: bool) -> Array:
+    return input.copy_(result) if inplace else result
 
 
 @public("leaky_relu", functional=True, method=False)
-def leaky_relu(input: Array, negative_slope: float = 0.01) -> Array:
-    """x where positive, else negative_slope * x."""
-    return where(input > 0, input, input * negative_slope)
+def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
+    """x where positive, else negative_slope * x. inplace: the result is written into input."""
+    return _into(input, where(input > 0, input, input * negative_slope), inplace)
 
 
 @public("gelu", functional=True, method=False)
@@ -188,9 +204,9 @@ def gelu(input: Array, approximate: str = "none") -> Array:
 
 
 @public("silu", functional=True, method=False)
-def silu(input: Array) -> Array:
-    """x * sigmoid(x)."""
-    return input * sigmoid(input)
+def silu(input: Array, inplace: bool = False) -> Array:
+    """x * sigmoid(x). inplace: the result is written into input."""
+    return _into(input, input * sigmoid(input), inplace)
 
 
 @public("softplus", functional=True, method=False)
@@ -203,14 +219,21 @@ def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
 
 @public("clamp", "clip")
 def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
-    """input limited to [min, max] (scalars or tensors; None for no limit). The gradient passes where min <= x <= max, as in torch."""
+    """input limited to [min, max] (scalars or tensors; None for no limit; max wins where min > max; NaN where a limit is NaN).
+
+    The gradient passes where min <= x <= max, as in torch.
+    """
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
     out = input
-    if min is not None:
-        out = where(out < min, min, out)
-    if max is not None:
-        out = where(out > max, max, out)
+    for limit, beyond in ((min, lt), (max, gt)):
+        if limit is not None:
+            outside = beyond(out, limit)
+            if isinstance(limit, Operators):
+                outside = outside | ne(limit, limit)
+            elif limit != limit:
+                outside = eq(out, out)
+            out = where(outside, limit, out)
     return out
 
 
@@ -270,14 +293,15 @@ def detach(input: Array) -> Array:
 
 
 def _reflected(fn: Any) -> Any:
-    return lambda self, other: fn(other, self) if _acceptable(other) else NotImplemented
+    return lambda self, other: fn(other, self) if acceptable(other) else NotImplemented
 
 
 def _straight(fn: Any) -> Any:
-    return lambda self, other: fn(self, other) if _acceptable(other) else NotImplemented
+    return lambda self, other: fn(self, other) if acceptable(other) else NotImplemented
 
 
-def _acceptable(other: Any) -> bool:
+def acceptable(other: Any) -> bool:
+    """Whether `other` can be an operand of an operator."""
     if isinstance(other, (Operators, bool, int, float)) or hasattr(other, "dtype"):
         return True
     if isinstance(other, complex):

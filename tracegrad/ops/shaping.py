@@ -14,7 +14,7 @@ from tracegrad.function import broadcast_shapes, cast, common_dtype, const, iota
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, functional, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import inferred, on_nodes, one_dim, sizes_of, some_dims
+from tracegrad.ops.arguments import inferred, integer, on_nodes, one_dim, sizes_of, some_dims
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.pointwise import eq, ge, le
 
@@ -77,7 +77,7 @@ def unflatten(input: Array, dim: int, sizes: Sequence[int]) -> Array:
 @on_nodes
 def squeeze(input: Array, dim: Any = None) -> Array:
     """Without the dimensions of size 1 (all of them, or those of `dim` that have size 1)."""
-    dims = some_dims("squeeze", dim, input.ndim)
+    dims = some_dims("squeeze", dim, input.ndim) if dim is None or dim not in ((), []) else ()
     return mv.reshape(input, tuple(n for d, n in enumerate(input.shape) if n != 1 or d not in dims))
 
 
@@ -85,10 +85,7 @@ def squeeze(input: Array, dim: Any = None) -> Array:
 @on_nodes
 def unsqueeze(input: Array, dim: int) -> Array:
     """With a dimension of size 1 put in at `dim`."""
-    n = input.ndim + 1
-    if not -n <= dim < n:
-        raise IndexOutOfRange(f"unsqueeze: dim {dim} is out of range for a tensor of {n - 1} dimensions; use {-n} to {n - 1}")
-    d = dim % n
+    d = one_dim("unsqueeze", dim, input.ndim + 1)
     return mv.reshape(input, (*input.shape[:d], 1, *input.shape[d:]))
 
 
@@ -110,8 +107,8 @@ def permute(input: Array, *dims: Any) -> Array:
 def transpose(input: Array, dim0: int, dim1: int) -> Array:
     """Dimensions dim0 and dim1 exchanged."""
     order = list(range(input.ndim))
+    a, b = one_dim("transpose", dim0, input.ndim), one_dim("transpose", dim1, input.ndim)
     if order:
-        a, b = one_dim("transpose", dim0, input.ndim), one_dim("transpose", dim1, input.ndim)
         order[a], order[b] = order[b], order[a]
     return mv.permute(input, tuple(order))
 
@@ -166,25 +163,31 @@ Operators.mT = property(mT)  # type: ignore[attr-defined]
 @on_nodes
 def expand(input: Array, *sizes: Any) -> Array:
     """input broadcast to `sizes` (-1 keeps a size). ShapeError unless only dimensions of size 1, or new leading ones, grow."""
-    wanted = sizes_of("expand", sizes)
-    lead = len(wanted) - input.ndim
-    if lead < 0 or any(n == -1 for n in wanted[:lead]):
-        raise ShapeError(f"expand: {input.shape} cannot be broadcast to {wanted}; give a size for each new leading dimension")
-    return mv.expand(input, tuple(input.shape[d - lead] if n == -1 else n for d, n in enumerate(wanted)))
+    return expanded("expand", input, sizes_of("expand", sizes))
+
+
+def expanded(name: str, x: Node, sizes: tuple[int, ...]) -> Node:
+    """x broadcast to `sizes`, for the function `name`."""
+    lead = len(sizes) - x.ndim
+    wanted = tuple(x.shape[d - lead] if n == -1 and d >= lead else n for d, n in enumerate(sizes))
+    if lead < 0 or any(n < 0 for n in wanted) or any(a not in (1, b) for a, b in zip(x.shape, wanted[lead:], strict=True)):
+        raise ShapeError(f"{name}: {x.shape} cannot be broadcast to {sizes}; only dimensions of size 1 and new leading ones can grow, "
+                         "and -1 only keeps a size")
+    return mv.expand(x, wanted)
 
 
 @public("expand_as")
 @on_nodes
 def expand_as(input: Array, other: Array) -> Array:
     """input broadcast to the shape of other."""
-    return mv.expand(input, other.shape)
+    return expanded("expand_as", input, other.shape)
 
 
 @public("broadcast_to")
 @on_nodes
 def broadcast_to(input: Array, *shape: Any) -> Array:
-    """input broadcast to `shape`."""
-    return expand(input, *shape)
+    """input broadcast to `shape` (-1 keeps a size)."""
+    return expanded("broadcast_to", input, sizes_of("broadcast_to", shape))
 
 
 @public("broadcast_tensors", method=False)
@@ -209,6 +212,8 @@ def tile(input: Array, *dims: Any) -> Array:
 def repeat(input: Array, *repeats: Any) -> Array:
     """input laid side by side repeats[i] times along dimension i (numpy's tile); more repeats than dimensions put new ones in front."""
     reps = sizes_of("repeat", repeats)
+    if any(r < 0 for r in reps):
+        raise ArgumentError(f"repeat: repeats must not be negative, got {reps}")
     lead = len(reps) - input.ndim
     if lead < 0:
         raise ArgumentError(f"repeat: needs a number for each of the {input.ndim} dimensions of {input.shape}, got {reps}")
@@ -222,8 +227,9 @@ def repeat(input: Array, *repeats: Any) -> Array:
 @on_nodes
 def repeat_interleave(input: Array, repeats: int, dim: int | None = None) -> Array:
     """Each element repeated `repeats` (an integer) times along dim (of the flattened tensor if dim is None)."""
-    if not isinstance(repeats, int):
-        raise ArgumentError("repeat_interleave: repeats must be an integer; for a count per element, use index_select")
+    if not isinstance(repeats, int) or repeats < 0:
+        raise ArgumentError(f"repeat_interleave: repeats must be an integer, 0 or more, got {repeats!r}; "
+                            "for a count per element, use index_select")
     x = flatten(input) if dim is None else input
     d = one_dim("repeat_interleave", dim or 0, x.ndim)
     x = x if x.ndim else mv.reshape(x, (1,))
@@ -264,15 +270,17 @@ def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
 def split(input: Array, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Array, ...]:
     """Pieces of that size (the last may be smaller), or of those sizes, along dim."""
     d = one_dim("split", dim, input.ndim)
+    if not input.ndim:
+        raise ShapeError("split: takes at least 1 dimension, got ()")
     n = input.shape[d]
-    if isinstance(split_size_or_sections, int):
-        size = split_size_or_sections
-        if size <= 0:
+    if not isinstance(split_size_or_sections, (list, tuple)):
+        size = integer("split", "the size of a piece", split_size_or_sections)
+        if size < 0 or (n and not size):
             raise ArgumentError(f"split: the size of a piece must be positive, got {size}")
-        sizes = [min(size, n - at) for at in range(0, n, size)] or [0]
+        sizes = [min(size, n - at) for at in range(0, n, size or 1)] or [0]
     else:
-        sizes = list(split_size_or_sections)
-        if sum(sizes) != n:
+        sizes = [integer("split", "a size", s) for s in split_size_or_sections]
+        if sum(sizes) != n or any(s < 0 for s in sizes):
             raise ShapeError(f"split: sizes {sizes} must add up to {n}, the size of dimension {d} of {input.shape}")
     out, at = [], 0
     for s in sizes:
@@ -286,8 +294,10 @@ def split(input: Array, split_size_or_sections: int | Sequence[int], dim: int = 
 def chunk(input: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
     """At most `chunks` pieces of equal size (the last may be smaller) along dim."""
     d = one_dim("chunk", dim, input.ndim)
-    if chunks <= 0:
+    if integer("chunk", "chunks", chunks) <= 0:
         raise ArgumentError(f"chunk: the number of chunks must be positive, got {chunks}")
+    if not input.ndim:
+        raise ShapeError("chunk: takes at least 1 dimension, got ()")
     n = input.shape[d]
     return tuple(split(input, -(-n // chunks) if n else [0] * chunks, d))
 
@@ -296,6 +306,8 @@ def chunk(input: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
 @on_nodes
 def unbind(input: Array, dim: int = 0) -> tuple[Array, ...]:
     """The slices of input along dim, without that dimension."""
+    if not input.ndim:
+        raise ShapeError("unbind: takes at least 1 dimension, got ()")
     return tuple(select(input, dim, i) for i in range(input.shape[one_dim("unbind", dim, input.ndim)]))
 
 
@@ -304,7 +316,10 @@ def unbind(input: Array, dim: int = 0) -> tuple[Array, ...]:
 def narrow(input: Array, dim: int, start: int, length: int) -> Array:
     """`length` elements from `start` along dim."""
     d = one_dim("narrow", dim, input.ndim)
+    if not input.ndim:
+        raise ShapeError("narrow: takes at least 1 dimension, got ()")
     n = input.shape[d]
+    start, length = integer("narrow", "start", start), integer("narrow", "length", length)
     first = start + n if start < 0 else start
     if not 0 <= first <= first + length <= n:
         raise IndexOutOfRange(f"narrow: start {start} and length {length} exceed dimension {d} of {input.shape}")
@@ -316,7 +331,10 @@ def narrow(input: Array, dim: int, start: int, length: int) -> Array:
 def select(input: Array, dim: int, index: int) -> Array:
     """Element `index` along dim, without that dimension."""
     d = one_dim("select", dim, input.ndim)
+    if not input.ndim:
+        raise ShapeError("select: takes at least 1 dimension, got ()")
     n = input.shape[d]
+    index = integer("select", "index", index)
     if not -n <= index < n:
         raise IndexOutOfRange(f"select: index {index} is out of range for dimension {d} of {input.shape}")
     return mv.reshape(mv.narrow(input, d, index % n, 1), input.shape[:d] + input.shape[d + 1:])
@@ -505,6 +523,6 @@ def full_like_shape(shape: tuple[int, ...], value: Any, dtype: Any) -> Node:
     return mv.expand(const(value, dtype), shape)
 
 
-def as_float(name: str, x: Node) -> Node:
+def as_float(x: Node) -> Node:
     """x, cast to the default float dtype if it is not a float."""
     return x if x.dtype.kind == "f" else cast(x, dtypes.get_default_dtype())

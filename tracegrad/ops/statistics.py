@@ -151,7 +151,7 @@ def all_(input: Array, dim: Any = None, keepdim: bool = False) -> Array:
 
 
 def _boolean(name: str, primitive: str, x: Node, dim: Any, keepdim: bool) -> Node:
-    dims = some_dims(name, dim, x.ndim)
+    dims = some_dims(name, dim, x.ndim) if dim is None or dim not in ((), []) else ()       # no dims: elementwise, as in torch
     truth = x if x.dtype == dtypes.bool_ else ne(x, 0)
     if _empty(x, dims):
         kept = tuple(1 if d in dims else n for d, n in enumerate(x.shape) if keepdim or d not in dims)
@@ -259,11 +259,13 @@ def _arg(name: str, x: Node, dim: int | None, keepdim: bool) -> Node:
 # -------------------------------------------------------------------------------------------------------------- spread and norm
 
 
-def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float, keepdim: bool) -> Any:
+def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | None, keepdim: bool) -> Any:
     if isinstance(dim, bool):                               # torch: x.var(False) is x.var(unbiased=False)
         dim, unbiased = None, dim
     if unbiased is not None:
         correction = 1 if unbiased else 0
+    elif correction is None:
+        correction = 1
     if x.dtype.kind != "f":
         raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float()")
     dims = some_dims(name, dim, x.ndim)
@@ -276,21 +278,21 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float, keep
 
 @public("var")
 @on_nodes
-def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float = 1) -> Array:
+def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
     """The variance over dim: squared distances from the mean, summed, over n - correction (unbiased=False: correction 0)."""
     return _spread("var", input, dim, unbiased, correction, keepdim)
 
 
 @public("std")
 @on_nodes
-def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float = 1) -> Array:
-    """The standard deviation over dim: the square root of `var`."""
-    return sqrt(_spread("std", input, dim, unbiased, correction, keepdim))
+def std(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
+    """The standard deviation over dim: the square root of `var`. The gradient where it is 0 is 0, as in torch."""
+    return _root(_spread("std", input, dim, unbiased, correction, keepdim))
 
 
 @public("var_mean", method=False)
 @on_nodes
-def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float = 1) -> Any:
+def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Any:
     """(variance, mean) over dim."""
     return _spread("var_mean", input, dim, unbiased, correction, keepdim), mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
@@ -302,7 +304,9 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
 
     The gradient at a zero vector is 0, as in torch.
     """
-    x = as_float("norm", input) if dtype is None else cast(input, dtypes.as_dtype(dtype))
+    if dtype is not None and not dtypes.is_float(dtypes.as_dtype(dtype)):
+        raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
+    x = as_float(input) if dtype is None else cast(input, dtypes.as_dtype(dtype))
     dims = some_dims("norm", dim, x.ndim)
     if p in ("fro", None, 2):
         return _root(reduce("sum", x * x, dims, keepdim))
@@ -316,7 +320,12 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
         return reduce("sum", cast(ne(x, 0), x.dtype), dims, keepdim)
     if p == 1:
         return reduce("sum", abs_(x), dims, keepdim)
-    total = reduce("sum", power(abs_(x), float(p)), dims, keepdim)
+    if p > 1:
+        terms = power(abs_(x), float(p))
+    else:                                                   # the derivative at 0 is infinite: no gradient for those elements
+        zero = eq(x, 0.0)
+        terms = where(zero, 0.0 if p > 0 else inf, power(abs_(where(zero, 1.0, x)), float(p)))
+    total = reduce("sum", terms, dims, keepdim)
     zero = eq(total, 0.0)
     return where(zero, 0.0, power(where(zero, 1.0, total), 1.0 / p)) if p > 0 else power(total, 1.0 / p)
 
@@ -344,7 +353,7 @@ def _detached_max(x: Node, dims: tuple[int, ...]) -> Node:
 @on_nodes
 def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
     """log(sum(exp(x))) over dim, without overflow; -inf of nothing and of rows of -inf."""
-    x = as_float("logsumexp", input)
+    x = as_float(input)
     dims = some_dims("logsumexp", dim, x.ndim)
     if _empty(x, dims):
         return log(reduce("sum", x, dims, keepdim))
