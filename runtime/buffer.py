@@ -156,7 +156,7 @@ def _exceeds(device: Device, nbytes: int) -> bool:
 def _out_of_memory(device: Device, nbytes: int) -> OutOfMemoryError:
     gib = float(1 << 30)
     return OutOfMemoryError(
-        f"empty: {nbytes} bytes ({nbytes / gib:.2f} GiB) wanted on {device.name}, which has {device.memory / gib:.2f} GiB, "
+        f"out of memory: {nbytes} bytes ({nbytes / gib:.2f} GiB) wanted on {device.name}, which has {device.memory / gib:.2f} GiB, "
         f"{int(device.pool.active_bytes) / gib:.2f} GiB of it in use, and takes at most {device.target.max_buffer / gib:.2f} GiB a buffer; "
         "drop tensors that are no longer needed, or use smaller batches"
     )

@@ -141,7 +141,7 @@ def find(spec: str | int | Device = "") -> Device:
         return spec
     found = devices()
     if not found:
-        raise NoDriverError(f"find: {NO_DRIVER}")
+        raise NoDriverError(f"device: {NO_DRIVER}")
     text = str(spec if spec != "" else config.device).strip().lower()
     if text.isdigit():
         matches = found[int(text):][:1]
@@ -151,7 +151,7 @@ def find(spec: str | int | Device = "") -> Device:
         matches = [device for device in found if text in f"{device.name} {device.driver} {device.platform}".lower()]
     if not matches:
         listing = "; ".join(f"{i}: {device.name} ({device.kind}, {device.driver})" for i, device in enumerate(found))
-        raise NoDriverError(f"find: no device matches {text!r}; present are {listing}; `python -m tracegrad doctor` shows what is missing")
+        raise NoDriverError(f"device: none matches {text!r}; present are {listing}; `python -m tracegrad doctor` shows what is missing")
     return matches[0]
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from math import ceil, prod
+from math import ceil, isfinite, prod
 from typing import Any
 
 import numpy as np
 
 from tracegrad import dtypes, random_state
 from tracegrad.errors import ArgumentError, DTypeError, TraceError
-from tracegrad.function import Shape, cast, const, data, iota
+from tracegrad.function import Shape, cast, data, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
 from tracegrad.operators import public
 from tracegrad.ops import random_bits
+from tracegrad.ops.arguments import integer
 from tracegrad.ops.movement import expand
 from tracegrad.tensor import Tensor, from_array, new_tensor, state
 
@@ -31,6 +32,27 @@ def _shape(call: str, size: Sequence[Any]) -> Shape:
             raise ArgumentError(f"{call}: sizes are non-negative ints, got {tuple(size)}")
         out.append(int(n))
     return tuple(out)
+
+
+def _sized(make: Any) -> Any:
+    """Decorator: what `make` takes as *size may also be given by name, as f(size=(2, 3))."""
+
+    @functools.wraps(make)
+    def entry(*args: Any, **kwargs: Any) -> Tensor:
+        if "size" in kwargs:
+            args = (*args, kwargs.pop("size"))
+        return make(*args, **kwargs)  # type: ignore[no-any-return]
+
+    return entry
+
+
+def _number(call: str, value: Any) -> Any:
+    """A finite Python number for one, or for a numpy scalar or a tensor of one element."""
+    if isinstance(value, (Tensor, np.generic)):
+        value = value.item()
+    if not isinstance(value, (int, float)) or not isfinite(value):
+        raise ArgumentError(f"{call}: expected a finite number, got {value!r}")
+    return value
 
 
 def _float(dtype: Any) -> Any:
@@ -56,15 +78,23 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         )
     if isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) for x in data):
         data = [x.detach().numpy() if isinstance(x, Tensor) else x for x in data]
+    known = isinstance(data, (np.ndarray, np.generic)) or (isinstance(data, (list, tuple)) and any(isinstance(x, np.ndarray) for x in data))
     try:
         array = np.asarray(data)
     except ValueError as error:
         raise ArgumentError(f"tensor: the nested lists are ragged ({error}); every row needs the same length") from None
     if array.dtype.kind not in "biuf":
         raise DTypeError(f"tensor: cannot make a tensor of {type(data).__name__} ({array.dtype}); give numbers, bools, or arrays of them")
-    if dtype is None and not isinstance(data, (np.ndarray, np.generic)) and array.dtype.kind == "f":
+    if dtype is None and not known and array.dtype.kind == "f":
         dtype = dtypes.get_default_dtype()
-    return from_array(array.astype(dtypes.as_dtype(dtype)) if dtype is not None else array, device, requires_grad)
+    if dtype is not None:
+        found = dtypes.as_dtype(dtype)
+        if not known and dtypes.is_int(found) and array.size:
+            limits = np.iinfo(found)
+            if not (limits.min <= array.min() and array.max() <= limits.max):
+                raise DTypeError(f"tensor: values from {array.min()} to {array.max()} do not fit {found}; use a wider dtype")
+        array = array.astype(found)
+    return from_array(array, device, requires_grad)
 
 
 @_create()
@@ -92,33 +122,45 @@ def from_dlpack(external: Any) -> Tensor:
 
 @_create()
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of shape `size` filled with a scalar."""
-    found = dtypes.as_dtype(dtype if dtype is not None else type(fill_value))
-    return new_tensor(
-        expand(const(fill_value, found), _shape("full", (size,) if isinstance(size, int) else (tuple(size),))), device, requires_grad
-    )
+    """A tensor of shape `size` (a sequence of ints, or one) filled with a number, whose kind gives the dtype unless dtype does.
+
+    Raises DTypeError if fill_value is no number, or does not fit dtype.
+    """
+    return _filled("full", (size,), fill_value, dtype, device, requires_grad)
+
+
+def _filled(call: str, size: Sequence[Any], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    if isinstance(value, np.generic):
+        value = value.item()
+    found = dtypes.as_dtype(dtype) if dtype is not None else dtypes.promote_scalar(dtypes.bool_, value)
+    return new_tensor(expand(scalar(call, value, found), _shape(call, size)), device, requires_grad)
 
 
 @_create()
+@_sized
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
-    return full(_shape("zeros", size), 0, dtype=_float(dtype), device=device, requires_grad=requires_grad)
+    return _filled("zeros", size, 0, _float(dtype), device, requires_grad)
 
 
 @_create()
+@_sized
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
-    return full(_shape("ones", size), 1, dtype=_float(dtype), device=device, requires_grad=requires_grad)
+    return _filled("ones", size, 1, _float(dtype), device, requires_grad)
 
 
 @_create()
+@_sized
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor to be overwritten; filled with zeros, so that nothing depends on what memory held."""
-    return zeros(*size, dtype=dtype, device=device, requires_grad=requires_grad)
+    return _filled("empty", size, 0, _float(dtype), device, requires_grad)
 
 
 def _like(name: str, make: Any) -> Any:
     def fn(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        if not isinstance(input, Tensor):
+            raise DTypeError(f"{name}_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
         found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
         return make(input.shape, *args, found, input.device if device is None else device, requires_grad)  # type: ignore[no-any-return]
 
@@ -127,19 +169,23 @@ def _like(name: str, make: Any) -> Any:
     return _create(f"{name}_like")(fn)
 
 
-zeros_like = _like("zeros", lambda s, d, v, g: full(s, 0, dtype=d, device=v, requires_grad=g))
-ones_like = _like("ones", lambda s, d, v, g: full(s, 1, dtype=d, device=v, requires_grad=g))
-empty_like = _like("empty", lambda s, d, v, g: full(s, 0, dtype=d, device=v, requires_grad=g))
-full_like = _like("full", lambda s, value, d, v, g: full(s, value, dtype=d, device=v, requires_grad=g))
+zeros_like = _like("zeros", lambda s, d, v, g: _filled("zeros_like", s, 0, d, v, g))
+ones_like = _like("ones", lambda s, d, v, g: _filled("ones_like", s, 1, d, v, g))
+empty_like = _like("empty", lambda s, d, v, g: _filled("empty_like", s, 0, d, v, g))
+full_like = _like("full", lambda s, fill_value, d, v, g: _filled("full_like", s, fill_value, d, v, g))
 
 
 @_create()
 def arange(
-    start: float, end: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """start, start + step, ... below end (or 0, 1, ... below start). int64 if all are ints, else the default float."""
+    """start, start + step, ... below end (or 0, 1, ... below start): nothing if end comes first. int64 if all are ints, else the
+
+    default float. Raises ArgumentError for a step of 0 and for numbers that are not finite.
+    """
     if end is None:
         start, end = 0, start
+    start, end, step = (_number("arange", v) for v in (start, end, step))
     if step == 0:
         raise ArgumentError("arange: step must not be 0")
     exact = all(isinstance(v, int) for v in (start, end, step))
@@ -189,6 +235,7 @@ def _draw(shape: Shape, numbers: int) -> tuple[Node, Node]:
 
 
 @_create()
+@_sized
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform in [0, 1)."""
     shape = _shape("rand", size)
@@ -196,6 +243,7 @@ def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 
 
 @_create()
+@_sized
 def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Standard normal."""
     shape = _shape("randn", size)
@@ -207,20 +255,35 @@ randn_like = _like("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requi
 
 
 @_create()
-def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = dtypes.int64, device: Any = None) -> Tensor:
-    """Integers from low (inclusive; 0 if one bound is given) to high (exclusive). ArgumentError for bounds that dtype does not hold."""
+def randint(low: Any = 0, high: Any = None, size: Any = None, *, dtype: Any = dtypes.int64, device: Any = None) -> Tensor:
+    """Integers from low (inclusive) to high (exclusive): randint(low, high, size), or randint(high, size) from 0 on.
+
+    Raises ArgumentError if there is no integer between them, DTypeError if one does not fit dtype.
+    """
     if size is None:
         low, high, size = 0, low, high
     elif high is None:
         low, high = 0, low
-    if not hasattr(low, "__index__") or not hasattr(high, "__index__") or not low < high:
-        raise ArgumentError(f"randint: low must be below high, both integers, got {low!r} and {high!r}")
-    found = dtypes.as_dtype(dtype)
-    limits = np.iinfo(found) if found.kind in "iu" else None
-    if (limits and (low < limits.min or high - 1 > limits.max)) or (found.kind == "b" and not 0 <= low < high <= 2):
-        raise ArgumentError(f"randint: {found} does not hold all of {low} to {high - 1}; choose another dtype")
-    shape = _shape("randint", (size,) if isinstance(size, int) else (tuple(size),))
-    return new_tensor(random_bits.randint(*_draw(shape, 1), int(low), int(high), shape, found), device)
+    return _integers("randint", low, high, (size,), dtype, device)
+
+
+def _integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: Any, device: Any) -> Tensor:
+    low, high = integer(call, "low", low), integer(call, "high", high)
+    if not low < high:
+        raise ArgumentError(f"{call}: low must be below high, got {low} and {high}")
+    found, shape = dtypes.as_dtype(dtype), _shape(call, size)
+    for bound in (low, high - 1):
+        scalar(call, bound, found)
+    return new_tensor(random_bits.randint(*_draw(shape, 1), low, high, shape, found), device)
+
+
+@_create()
+def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Like `randint`, with the shape, dtype and device of `input` unless given: randint_like(x, high) or randint_like(x, low, high)."""
+    if not isinstance(input, Tensor):
+        raise DTypeError(f"randint_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+    low, high = (0, low) if high is None else (low, high)
+    return _integers("randint_like", low, high, input.shape, dtype or input.dtype, device or input.device)
 
 
 @_create()

@@ -32,7 +32,7 @@ _default_float = [float32]
 def as_dtype(dtype: Any) -> DType:
     """The dtype that `dtype` names: a numpy dtype or type, a Python type, or a name such as "float32"."""
     if dtype is float:
-        return _default_float[0]
+        return float64
     if dtype is int:
         return int64
     if dtype is bool:

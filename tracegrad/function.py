@@ -242,6 +242,20 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     return intern(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak}, lambda: Aval((), dtype, weak), False)
 
 
+def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
+    """The number `value`, an argument of the function `name`, as a constant of `dtype`; DTypeError if it is none or does not fit."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, _PYTHON_SCALARS):
+        raise DTypeError(f"{name}: expected a number, got {type(value).__name__}")
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+        raise DTypeError(f"{name}: the number {value} does not fit {dtype}; cast to a wider dtype")
+    try:
+        return const(value, dtype, weak)
+    except OverflowError:
+        raise DTypeError(f"{name}: an integer of {value.bit_length()} bits does not fit {dtype}; use a float") from None
+
+
 def placeholder(aval: Aval, label: str = "") -> Node:
     """A fresh input."""
     return bind(REGISTRY["placeholder"], (), {"uid": unique(), "aval": aval, "label": label})
@@ -347,9 +361,7 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
         if isinstance(a, Node):
             out.append(a if a.aval.dtype == dtype and (a.aval.weak == weak or weak) else cast(a, dtype))
         elif isinstance(a, _PYTHON_SCALARS):
-            if isinstance(a, int) and dtype.kind in "iu" and not np.iinfo(dtype).min <= a <= np.iinfo(dtype).max:
-                raise DTypeError(f"{name}: the Python integer {a} does not fit {dtype}; cast the tensor to a wider dtype first")
-            out.append(const(a, dtype, weak))
+            out.append(scalar(name, a, dtype, weak))
         else:
             out.append(cast(as_node(a, name), dtype))       # raises, unless it is a 0-d array
     return out

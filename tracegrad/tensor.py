@@ -24,12 +24,13 @@ from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import REGISTRY, Movement, bind, cast, const, data
+from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
 from tracegrad.ir import Aval, Node, forget_operands, user_location
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.pointwise import acceptable
+from tracegrad.ops.shaping import expanded
 
 if TYPE_CHECKING:
     from tracegrad.trace import Recording
@@ -126,14 +127,15 @@ class Tensor(Operators):
             node = cast(node, old.dtype)
         if self._base is not None:
             with set_grad_enabled(state.grad and not self._detached):  # detach() shares its memory but no history
-                self._base._rebind(self._put(self._base._node(), node), call)
+                self._base._rebind(self._put(self._base._node(), node, call), call)
             return self
         if old.needs_grad:
             leaf = self._is_leaf()
             if state.grad and leaf:
                 raise AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
             if not state.grad and not leaf:
-                raise AutogradError(f"{call}: inside no_grad, a tensor with a derivative history was modified in place; detach() it first")
+                raise AutogradError(f"{call}: a tensor with a derivative history was modified in place where none is recorded (in no_grad, or through "
+                    "detach()); clone() it first")
         if not state.grad:
             node = (
                 variable(bind(_DETACH, (node,), {}) if node.needs_grad else node)
@@ -154,7 +156,7 @@ class Tensor(Operators):
             if self._trace is None and node.value is None and not state.examples:
                 _pending.append(weakref.ref(self))
 
-    def _put(self, base: Node, value: Node) -> Node:
+    def _put(self, base: Node, value: Node, call: str) -> Node:
         """The base's new node once this view of it holds `value`: the chain is undone from its end."""
         stages = [base]
         for fn, attrs in self._chain:
@@ -168,8 +170,10 @@ class Tensor(Operators):
                 value = flip(value, attrs["dims"])
             elif fn.name == "slice":
                 value = indexing.put_slice(source, value, attrs["start"], attrs["step"])
+            elif fn.name == "pad":  # of a diagonal: what the padding holds is seen by nobody
+                value = fn.vjp(value, value, source, **attrs)[0]
             else:
-                raise ArgumentError("in-place write: several elements of an expanded tensor are one memory location; clone() it first")
+                raise ArgumentError(f"{call}: several elements of an expanded tensor are one memory location; clone() it first")
         return value
 
     def _view(self, result: Tensor) -> Tensor:
@@ -467,20 +471,20 @@ class Tensor(Operators):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
             value = from_array(np.asarray(value), self._device)
-        self._rebind(indexing.setitem(self, key, value)._node(), "index assignment")
+        if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
+            key = self._known_masks(key)
+        self._rebind(indexing.setitem(self, key, value)._node(), "setitem")
 
     def _known_masks(self, key: Any) -> Any:
         """The key with boolean masks read and turned into index arrays (their number of hits is a shape: it must be known)."""
-        keys = key if isinstance(key, tuple) else (key,)
-        if not any(isinstance(k, Tensor) and k.dtype == dtypes.bool_ for k in keys):
+        if not _masks(key):
             return key
-        masks = [
+        return tuple(
             k.detach()._value("indexing with a boolean mask (its result's shape depends on values)")
             if isinstance(k, Tensor) and k.dtype == dtypes.bool_
             else k
-            for k in keys
-        ]
-        return tuple(masks)
+            for k in (key if isinstance(key, tuple) else (key,))
+        )
 
     # ----------------------------------------------------------------------------------------------------------- in place
 
@@ -488,16 +492,25 @@ class Tensor(Operators):
         """Take over the values of `source` (broadcast to this shape, converted to this dtype)."""
         if isinstance(source, Tensor) and source._device is not self._device:
             source = source.to(device=self._device)
-        node = source._node() if isinstance(source, Tensor) else const(source, self.dtype)
-        return self._rebind(expand(cast(node, self.dtype), self.shape), "copy_")
+        node = source._node() if isinstance(source, Tensor) else scalar("copy_", source, self.dtype)
+        return self._rebind(expanded("copy_", cast(node, self.dtype), self.shape), "copy_")
 
     def zero_(self) -> Tensor:
         """Set every element to 0."""
         return self._rebind(expand(const(0, self.dtype), self.shape), "zero_")
 
     def fill_(self, value: Any) -> Tensor:
-        """Set every element to `value`."""
-        return self.copy_(value)
+        """Set every element to `value`, a number or a 0-d tensor."""
+        if isinstance(value, Tensor):
+            if value.shape:
+                raise ShapeError(f"fill_: value must be a number or a 0-d tensor, got shape {value.shape}; use copy_")
+            return self.copy_(value)
+        return self._rebind(expand(scalar("fill_", value, self.dtype), self.shape), "fill_")
+
+
+def _masks(key: Any) -> bool:
+    """Whether an index holds a tensor of bools."""
+    return any(isinstance(k, Tensor) and k.dtype == dtypes.bool_ for k in (key if isinstance(key, tuple) else (key,)))
 
 
 _DTYPE_NAMES = {str(d) for d in dtypes.OPENCL} | {"float", "double", "half", "long", "int", "bool"}
@@ -523,18 +536,21 @@ _VIEWS = (
     "view_as",
     "select",
     "diagonal",
+    "ravel",
 )
 
 
 def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A movement function as a method whose result remembers its base."""
+    """A movement function whose result, if it is given a Tensor, remembers its base."""
 
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        result = fn(self, *args, **kwargs)
-        return self._view(result) if isinstance(result, Tensor) else type(result)(self._view(r) for r in result)
+    @functools.wraps(fn)
+    def function(input: Any, *args: Any, **kwargs: Any) -> Any:
+        result = fn(input, *args, **kwargs)
+        if not isinstance(input, Tensor):
+            return result
+        return input._view(result) if isinstance(result, Tensor) else type(result)(input._view(r) for r in result)
 
-    method.__name__, method.__doc__ = fn.__name__, fn.__doc__
-    return method
+    return function
 
 
 def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -549,9 +565,11 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def install_methods() -> None:
     """Make the view methods, the in-place twins and the dtype shorthands, from the functions that the ops export."""
-    for name in _VIEWS:
-        if name in PUBLIC:
-            setattr(Tensor, name, _as_view(PUBLIC[name]))
+    views = {PUBLIC[name]: _as_view(PUBLIC[name]) for name in _VIEWS}
+    for name, fn in PUBLIC.items():
+        if fn in views:  # also under its other names
+            PUBLIC[name] = views[fn]
+            setattr(Tensor, name, views[fn])
     for name in ("T", "mT"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:

@@ -2,13 +2,14 @@
 
 A composed function is written over Nodes. `on_nodes` lets it be called with Tensors: it hands their nodes to the function and wraps
 what comes back, so that one composed function costs one wrapping however many primitives it is made of. It also accepts numpy's
-names for two arguments (`axis` for `dim`, `keepdims` for `keepdim`).
+names of some arguments (`axis` for `dim`, `keepdims` for `keepdim`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import signature
 from math import prod
 from operator import index
 from typing import Any, TypeVar
@@ -19,22 +20,27 @@ from tracegrad.ir import Node
 from tracegrad.operators import Operators
 
 F = TypeVar("F", bound=Callable[..., Any])
-_NUMPY_NAMES = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "keepdims": "keepdim"}
+# numpy's names of arguments, and those that torch's methods have but its functions have not
+_OTHER_NAMES = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "keepdims": "keepdim", "split_size": "split_size_or_sections"}
 
 
 def on_nodes(fn: F) -> F:
     """Decorator: `fn`, written over Nodes, also takes Tensors (alone or in lists and tuples) and then returns Tensors.
 
-    An error of something that `fn` is made of is given `fn`'s name, which is what the user called.
+    An error of something that `fn` is made of is given `fn`'s name, which is what the user called. What it takes as *sizes may also be
+    given by name: f(x, sizes=(2, 3)).
     """
-    name = fn.__name__.rstrip("_")
+    name = fn.__qualname__ = fn.__name__.rstrip("_")            # Python's own TypeErrors name it
+    rest = next((p.name for p in signature(fn).parameters.values() if p.kind is p.VAR_POSITIONAL), None)
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
         found: list[Any] = []
+        if rest in kwargs:
+            args = (*(args or (kwargs.pop("input", None),)), kwargs.pop(rest))
         plain_args = [_plain(name, a, found) for a in args]
         if kwargs:
-            kwargs = {_NUMPY_NAMES.get(k, k): _plain(name, v, found) for k, v in kwargs.items()}
+            kwargs = {_OTHER_NAMES.get(k, k): _plain(name, v, found) for k, v in kwargs.items()}
         if not found:
             first = args[0] if args else None
             if isinstance(first, (list, tuple)) and not first:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
-from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, cast, common_dtype, const, iota
+from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, cast, common_dtype, const, iota, scalar
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
@@ -206,7 +206,7 @@ def _scatter(name: str, primitive: str, x: Node, dim: int, index: Node, src: Any
             raise DTypeError(f"{name}: source {src.dtype} and input {x.dtype} must have one dtype; cast one of them")
         src = mv.slice_(src, (0,) * src.ndim, index.shape, (1,) * src.ndim)
     else:
-        src = mv.expand(cast(src, x.dtype) if isinstance(src, Node) else const(src, x.dtype), index.shape)
+        src = mv.expand(cast(src, x.dtype) if isinstance(src, Node) else scalar(name, src, x.dtype), index.shape)
     if not x.ndim:
         return mv.reshape(scatter_rows(primitive, mv.reshape(x, (1,)), mv.reshape(index, (1,)), mv.reshape(src, (1,))), ())
     lines = _linear(name, x.shape, d, index)
@@ -258,7 +258,7 @@ def masked_fill(input: Array, mask: Array, value: Any) -> Array:
     """value (a scalar or 0-d tensor) where mask (bool, broadcast) holds, else input."""
     if mask.dtype != dtypes.bool_:
         raise DTypeError(f"masked_fill: the mask must be bool, got {mask.dtype}; use mask.bool()")
-    return where(mask, cast(value, input.dtype) if isinstance(value, Node) else const(value, input.dtype), input)
+    return where(mask, cast(value, input.dtype) if isinstance(value, Node) else scalar("masked_fill", value, input.dtype), input)
 
 
 @public("masked_select")
@@ -316,7 +316,11 @@ def expand_mask(key: Any, masks: Sequence[Any] = ()) -> tuple[Any, ...]:
     for k in key if isinstance(key, tuple) else (key,):
         if isinstance(k, Operators) and k.dtype == dtypes.bool_:
             k = next(known, k)
-        if isinstance(k, (list, np.ndarray)) and np.asarray(k).dtype == np.bool_:
+        if isinstance(k, range):
+            k = list(k)
+        if isinstance(k, np.ndarray) and k.dtype == np.bool_ and not k.ndim:
+            out.append(bool(k))
+        elif isinstance(k, (list, np.ndarray)) and np.asarray(k).dtype == np.bool_:
             out.extend(_Mask(indices, np.shape(k), axis) for axis, indices in enumerate(np.nonzero(np.asarray(k))))
         else:
             out.append(k)
@@ -351,12 +355,13 @@ class _Key:
         self.step: list[int] = []
         self.flips: list[int] = []
         self.shape: list[int] = []               # after the basic part
+        self.nothing: list[int] = []             # dimensions of it that the index False made: they have no elements
         self.arrays: list[tuple[int, Any]] = []  # (dimension after the basic part, index array or node)
         for k in items:
-            if k is None or k is True:
+            if k is None or isinstance(k, (bool, np.bool_)):
+                if k is not None and not k:
+                    self.nothing.append(len(self.shape))
                 self.shape.append(1)
-            elif isinstance(k, (bool, np.bool_)):
-                raise ArgumentError(f"{name}: the index False selects nothing; use x[None][:0]")
             else:
                 self._dimension(name, shape, k)
         self.basic = all(s == 1 and a == 0 and b == n for a, b, s, n in zip(self.start, self.stop, self.step, shape, strict=True)) \
@@ -410,10 +415,15 @@ class _Key:
     def sliced(self, x: Node) -> Node:
         """x after the basic part."""
         x = mv.slice_(x, tuple(self.start), tuple(self.stop), tuple(self.step))
-        return mv.reshape(mv.flip(x, tuple(self.flips)), tuple(self.shape))
+        x = mv.reshape(mv.flip(x, tuple(self.flips)), tuple(self.shape))
+        for d in self.nothing:
+            x = mv.narrow(x, d, 0, 0)
+        return x
 
     def put(self, x: Node, value: Node) -> Any:
         """x with its basic part replaced by value."""
+        if self.nothing:
+            return x
         inner = tuple(len(range(a, b, s)) for a, b, s in zip(self.start, self.stop, self.step, strict=True))
         return put_slice(x, mv.flip(mv.reshape(value, inner), tuple(self.flips)), tuple(self.start), tuple(self.step))
 
@@ -435,6 +445,8 @@ class _Key:
 
 def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> Any:
     """Indices that are known now, as a numpy array of int64 in [0, n)."""
+    if isinstance(values, list) and any(isinstance(v, Operators) for v in values):
+        raise DTypeError(f"{name}: a list that holds tensors is no index; make one tensor of it with tg.stack")
     array = np.asarray(values)
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)
@@ -499,15 +511,15 @@ def _in_front(x: Node, dims: list[int]) -> Node:
 def setitem(x: Array, key: Any, value: Any) -> Array:
     """What x becomes by x[key] = value, as a new array; value is broadcast and cast to x's dtype.
 
-    A boolean mask needs no values: it is a select. (Where the value holds one element per hit, their number cannot be checked.)
-    Of equal indices the last wins.
+    A boolean mask needs no values where `selects` says so: it is a select. (Where the value holds one element per hit, their number
+    cannot be checked.) Of equal indices the last wins.
     """
     return _setitem(x, key, value, _constants(x))
 
 
 @on_nodes
 def _setitem(x: Node, key: Any, value: Any, constant: Any) -> Any:
-    value = cast(value, x.dtype) if isinstance(value, Node) else const(value, x.dtype)
+    value = cast(value, x.dtype) if isinstance(value, Node) else scalar("setitem", value, x.dtype)
     items = key if isinstance(key, tuple) else (key,)
     masks = [i for i, k in enumerate(items) if isinstance(k, Node) and k.dtype == dtypes.bool_]
     if masks:
@@ -526,6 +538,23 @@ def _setitem(x: Node, key: Any, value: Any, constant: Any) -> Any:
     return parts.put(x, mv.permute(mv.reshape(front, tuple(view.shape[d] for d in order)), mv.inverse(order)))
 
 
+def selects(x: Array, key: Any, value: Any) -> bool:
+    """Whether x[key] = value is a select, for a key with boolean masks: nothing depends on the number of hits."""
+    items = key if isinstance(key, tuple) else (key,)
+    masks = [i for i, k in enumerate(items) if isinstance(k, Operators) and k.dtype == dtypes.bool_]
+    if not _alone(items, masks):
+        return False
+    rest = x.ndim - masks[0] - items[masks[0]].ndim
+    shape = value.shape if isinstance(value, Operators) else ()
+    return all(n == 1 for n in shape[:max(0, len(shape) - rest)])
+
+
+def _alone(items: Sequence[Any], masks: list[int]) -> bool:
+    """Whether there is one mask, and beside it whole slices in front and '...' or whole slices behind."""
+    i = masks[0]
+    return len(masks) == 1 and all(k == slice(None) for k in items[:i]) and all(k is Ellipsis or k == slice(None) for k in items[i + 1:])
+
+
 def _broadcast(value: Node, shape: tuple[int, ...]) -> Node:
     while value.ndim > len(shape) and value.shape[0] == 1:
         value = mv.reshape(value, value.shape[1:])
@@ -537,8 +566,7 @@ def _broadcast(value: Node, shape: tuple[int, ...]) -> Node:
 def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> Any:
     """x[mask] = value without looking at the mask: the mask may stand behind whole slices, and before them or '...'."""
     i = masks[0]
-    others = [k for j, k in enumerate(items) if j != i]
-    if len(masks) > 1 or any(k is not Ellipsis and k != slice(None) for k in others) or Ellipsis in items[:i]:
+    if not _alone(items, masks):
         raise TraceError("setitem: a boolean mask together with other indices needs its values; use tg.where, or index in two steps")
     mask = items[i]
     if x.shape[i:i + mask.ndim] != mask.shape:

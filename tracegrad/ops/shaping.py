@@ -10,7 +10,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, IndexOutOfRange, ShapeError
-from tracegrad.function import broadcast_shapes, cast, common_dtype, const, iota
+from tracegrad.function import broadcast_shapes, cast, common_dtype, const, iota, scalar
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, functional, public
 from tracegrad.ops import movement as mv
@@ -161,9 +161,9 @@ Operators.mT = property(mT)  # type: ignore[attr-defined]
 
 @public("expand")
 @on_nodes
-def expand(input: Array, *sizes: Any) -> Array:
-    """input broadcast to `sizes` (-1 keeps a size). ShapeError unless only dimensions of size 1, or new leading ones, grow."""
-    return expanded("expand", input, sizes_of("expand", sizes))
+def expand(input: Array, *size: Any) -> Array:
+    """input broadcast to `size` (-1 keeps one). ShapeError unless only dimensions of size 1, or new leading ones, grow."""
+    return expanded("expand", input, sizes_of("expand", size))
 
 
 def expanded(name: str, x: Node, sizes: tuple[int, ...]) -> Node:
@@ -185,9 +185,9 @@ def expand_as(input: Array, other: Array) -> Array:
 
 @public("broadcast_to")
 @on_nodes
-def broadcast_to(input: Array, *shape: Any) -> Array:
-    """input broadcast to `shape` (-1 keeps a size)."""
-    return expanded("broadcast_to", input, sizes_of("broadcast_to", shape))
+def broadcast_to(input: Array, *size: Any) -> Array:
+    """input broadcast to `size` (-1 keeps one)."""
+    return expanded("broadcast_to", input, sizes_of("broadcast_to", size))
 
 
 @public("broadcast_tensors", method=False)
@@ -404,7 +404,10 @@ def pad(input: Array, pad: Sequence[int], mode: str = "constant", value: float |
             if any(a > b for a, b in zip(start, stop, strict=True)):
                 raise ShapeError(f"pad: {widths} cuts off more than {input.shape} has")
             x = mv.slice_(x, start, stop, (1,) * n)
-        return mv.pad(x, tuple(max(0, a) for a in low), tuple(max(0, b) for b in high), None, 0 if value is None else value)
+        fill = scalar("pad", 0 if value is None else value, x.dtype).attrs["value"]
+        return mv.pad(x, tuple(max(0, a) for a in low), tuple(max(0, b) for b in high), None, fill)
+    if value:
+        raise ArgumentError(f"pad: value is for mode 'constant', got {value} with mode {mode!r}")
     if mode not in ("reflect", "replicate", "circular"):
         raise ArgumentError(f"pad: mode must be 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
     x = input
