@@ -33,7 +33,7 @@ from tracegrad.dtypes import (
 from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
 from tracegrad.operators import PUBLIC
 from tracegrad.random_state import get_rng_state, manual_seed, set_rng_state
-from tracegrad.tensor import Tensor, enable_grad, flush, is_grad_enabled, no_grad, set_grad_enabled, synchronize
+from tracegrad.tensor import Tensor, enable_grad, flush, is_grad_enabled, is_tensor, no_grad, set_grad_enabled, synchronize
 from tracegrad.trace import trace
 
 autograd_backward = backward
@@ -41,11 +41,13 @@ inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.7182818284590
 double, half, long = float64, float16, int64
 
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
+_BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's
+globals().update(_BUILTINS, short=int16)
 
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(f"tracegrad has no {name!r}")
 
 
-__all__ = sorted({name for name in globals() if not name.startswith("_")} - {"Any", "annotations", "PUBLIC"})
+__all__ = sorted({name for name in globals() if not name.startswith("_")} - {"Any", "annotations", "PUBLIC", *_BUILTINS})
 __version__ = "0.1.0"

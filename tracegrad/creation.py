@@ -47,11 +47,11 @@ def _sized(make: Any) -> Any:
 
 
 def _number(call: str, value: Any) -> Any:
-    """A finite Python number for one, or for a numpy scalar or a tensor of one element."""
+    """A Python number for one, or for a numpy scalar or a tensor of one element."""
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
-    if not isinstance(value, (int, float)) or not isfinite(value):
-        raise ArgumentError(f"{call}: expected a finite number, got {value!r}")
+    if not isinstance(value, (int, float)):
+        raise ArgumentError(f"{call}: expected a number, got {value!r}")
     return value
 
 
@@ -186,8 +186,8 @@ def arange(
     if end is None:
         start, end = 0, start
     start, end, step = (_number("arange", v) for v in (start, end, step))
-    if step == 0:
-        raise ArgumentError("arange: step must not be 0")
+    if step == 0 or not all(map(isfinite, (start, end, step))):
+        raise ArgumentError(f"arange: start and end must be finite, and step not 0, got {start}, {end} and {step}")
     exact = all(isinstance(v, int) for v in (start, end, step))
     found = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if exact else dtypes.get_default_dtype()
     n = max(0, ceil((end - start) / step))
@@ -207,6 +207,7 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device:
     """`steps` values from start to end, both included, evenly spaced."""
     found = _float(dtype)
     (steps,) = _shape("linspace", (steps,))
+    start, end = _number("linspace", start), _number("linspace", end)
     i = cast(iota((steps,), 0, dtypes.int64), found)
     step = (end - start) / max(1, steps - 1)
     node = (i * step + start).where(i < steps // 2, end - (steps - 1 - i) * step) if steps > 1 else i + start
@@ -319,6 +320,18 @@ def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 Tensor.uniform_ = fill_randomly("uniform_", _uniform)  # type: ignore[attr-defined]
 Tensor.normal_ = fill_randomly("normal_", _normal)  # type: ignore[attr-defined]
 Tensor.bernoulli_ = fill_randomly("bernoulli_", lambda x, p=0.5: (rand(x.shape, device=x.device) < p).to(dtype=x.dtype))  # type: ignore[attr-defined]
-Tensor.new_tensor = lambda self, data, dtype=None: tensor(data, dtype=dtype or self.dtype, device=self.device)  # type: ignore[attr-defined]
-Tensor.new_zeros = lambda self, *size: zeros(*size, dtype=self.dtype, device=self.device)  # type: ignore[attr-defined]
-Tensor.new_ones = lambda self, *size: ones(*size, dtype=self.dtype, device=self.device)  # type: ignore[attr-defined]
+
+
+def _new(make: Any) -> Any:
+    """A creation function as a method: with the tensor's dtype and device unless given."""
+
+    def method(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **size: Any) -> Tensor:
+        given = dict(dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+        return make(*args, **given, **size)  # type: ignore[no-any-return]
+
+    method.__name__, method.__doc__ = f"new_{make.__name__}", f"Like `tg.{make.__name__}`, with this tensor's dtype and device unless given."
+    return method
+
+
+for _make in (tensor, zeros, ones, empty, full):
+    setattr(Tensor, f"new_{_make.__name__}", _new(_make))

@@ -171,7 +171,8 @@ ATOM, POWER, UNARY = 10, 9, 8                # how tightly the outermost operato
 _INFIX = {
     "add": ("+", 6), "sub": ("-", 6), "mul": ("*", 7), "div": ("/", 7), "matmul": ("@", 7),
     "floor_divide": ("//", 7), "remainder": ("%", 7), "pow": ("**", POWER),
-    "bitwise_and": ("&", 4), "bitwise_xor": ("^", 3), "bitwise_or": ("|", 2), "shift_left": ("<<", 5), "shift_right": (">>", 5),
+    "bitwise_and": ("&", 4), "bitwise_xor": ("^", 3), "bitwise_or": ("|", 2), "bitwise_left_shift": ("<<", 5),
+    "bitwise_right_shift": (">>", 5),
     "eq": ("==", 1), "ne": ("!=", 1), "lt": ("<", 1), "le": ("<=", 1), "gt": (">", 1), "ge": (">=", 1),
 }
 _PREFIX = {"neg": "-", "bitwise_not": "~"}

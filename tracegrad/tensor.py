@@ -11,6 +11,7 @@ While a trace runs, tensors from outside it are never touched: the trace keeps w
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scal
 from tracegrad.ir import Aval, Node, forget_operands, user_location
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
+from tracegrad.ops.arguments import one_dim
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.shaping import expanded
@@ -123,7 +125,7 @@ class Tensor(Operators):
             )
         if node.dtype != old.dtype:
             if dtypes.category(node.dtype) > dtypes.category(old.dtype):
-                raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation without the underscore")
+                raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation that is not in place")
             node = cast(node, old.dtype)
         if self._base is not None:
             with set_grad_enabled(state.grad and not self._detached):  # detach() shares its memory but no history
@@ -261,7 +263,7 @@ class Tensor(Operators):
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the size of one dimension."""
-        return self.shape if dim is None else self.shape[dim]
+        return self.shape if dim is None else self.shape[one_dim("size", dim, len(self.shape))]
 
     def dim(self) -> int:
         """The number of dimensions."""
@@ -295,7 +297,7 @@ class Tensor(Operators):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise DTypeError("len() of a 0-d tensor")
+            raise DTypeError("len: a 0-d tensor has no length")
         return self.shape[0]
 
     def __hash__(self) -> int:
@@ -367,7 +369,7 @@ class Tensor(Operators):
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
-            raise DTypeError("iteration over a 0-d tensor")
+            raise DTypeError("iter: a 0-d tensor has nothing to iterate over")
         return (self[i] for i in range(self.shape[0]))
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -391,6 +393,7 @@ class Tensor(Operators):
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = self.detach().clone()
+        copied.grad = None if self.grad is None else self.grad.detach().clone()
         return copied.requires_grad_() if self.requires_grad else copied
 
     # ------------------------------------------------------------------------------------------- gradients and history
@@ -417,7 +420,9 @@ class Tensor(Operators):
         return result
 
     def detach_(self) -> Tensor:
-        """Forget the history, in place."""
+        """Forget the history, in place. A view cannot: its base has it."""
+        if self._base is not None:
+            raise AutogradError("detach_: a view shares the history of the tensor that it is a view of; use detach()")
         node = self._node()
         if node.needs_grad:
             self._set_node(bind(_DETACH, (node,), {}))
@@ -429,8 +434,11 @@ class Tensor(Operators):
 
     # --------------------------------------------------------------------------------------------------- dtype, device
 
-    def to(self, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Tensor:
-        """The tensor in another dtype and/or on another device; itself if nothing changes. Accepts torch's forms."""
+    def to(self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False) -> Tensor:
+        """The tensor in another dtype and/or on another device; itself if nothing changes, unless copy. Accepts torch's forms
+
+        (non_blocking is a hint that has no effect). Raises NoDriverError for a device that is not there.
+        """
         for a in args:
             if isinstance(a, Tensor):
                 dtype, device = a.dtype, a.device
@@ -470,7 +478,10 @@ class Tensor(Operators):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
-            value = from_array(np.asarray(value), self._device)
+            array = np.asarray(value)
+            if array.dtype.kind not in "biuf":
+                raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
+            value = from_array(array, self._device)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
             key = self._known_masks(key)
         self._rebind(indexing.setitem(self, key, value)._node(), "setitem")
@@ -540,6 +551,10 @@ _VIEWS = (
 )
 
 
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
+              "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
+
+
 def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A movement function whose result, if it is given a Tensor, remembers its base."""
 
@@ -563,6 +578,24 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     return method
 
 
+def _as_function(name: str) -> Callable[..., Any]:
+    """A method of Tensor as a function."""
+    method = getattr(Tensor, name)
+
+    @functools.wraps(method)
+    def function(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(input, Tensor):
+            raise DTypeError(f"{name}: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+        return method(input, *args, **kwargs)
+
+    return function
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether `obj` is a Tensor."""
+    return isinstance(obj, Tensor)
+
+
 def install_methods() -> None:
     """Make the view methods, the in-place twins and the dtype shorthands, from the functions that the ops export."""
     views = {PUBLIC[name]: _as_view(PUBLIC[name]) for name in _VIEWS}
@@ -575,19 +608,25 @@ def install_methods() -> None:
         if isinstance(getter, property) and getter.fget is not None:
             setattr(Tensor, name, property(_as_view(getter.fget)))
     for name, fn in PUBLIC.items():
-        if fn.__module__ in ("tracegrad.ops.pointwise", "tracegrad.ops.indexing") or name in ("cumsum", "tril", "triu"):
-            setattr(Tensor, f"{name}_", _in_place(fn, f"{name}_"))
-    for sign in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
-        setattr(Tensor, f"__i{sign}__", _in_place(getattr(Operators, f"__{sign}__"), f"{sign}_"))
+        pointwise = fn.__module__ in ("tracegrad.ops.pointwise", "tracegrad.ops.indexing")
+        if (pointwise or name in ("cumsum", "cumprod", "tril", "triu")) and f"{name}_" not in vars(Tensor):
+            setattr(Tensor, f"{name}_", _in_place(getattr(Operators, name, fn), f"{name}_"))
+    for name, sign in _OPERATORS.items():
+        setattr(Tensor, f"__i{name}__", _in_place(getattr(Operators, f"__{name}__"), f"{sign}="))
     for name, dtype in {
         "float": "float32",
         "double": "float64",
         "half": "float16",
+        "char": "int8",
+        "short": "int16",
         "int": "int32",
         "long": "int64",
+        "byte": "uint8",
         "bool": "bool",
     }.items():
         setattr(Tensor, name, lambda self, dtype=dtype: self.to(dtype=dtype))
+    for name in ("clone", "numel", "is_floating_point"):
+        PUBLIC[name] = _as_function(name)
 
 
 install_methods()
@@ -678,25 +717,53 @@ class _GradMode:
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(self._mode):
+            with _GradMode(self._mode):
                 return fn(*args, **kwargs)
 
-        return wrapped
+        @functools.wraps(fn)
+        def generator(*args: Any, **kwargs: Any) -> Any:  # the mode holds while it runs, not while it waits
+            running, sent = fn(*args, **kwargs), None
+            while True:
+                with _GradMode(self._mode):
+                    try:
+                        item = running.send(sent)
+                    except StopIteration as end:
+                        return end.value
+                sent = yield item
+
+        return generator if inspect.isgeneratorfunction(fn) else wrapped
 
 
-def no_grad() -> _GradMode:
-    """Context manager (and decorator): operations inside are not recorded for backward."""
-    return _GradMode(False)
+class _SetGradMode(_GradMode):
+    """A mode that holds from when it is made on; as a context manager, it ends with the block."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        self._before = state.grad
+        state.grad = mode
+
+    def __enter__(self) -> None:
+        self._previous.append(self._before)
+        state.grad = self._mode
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        state.grad = self._before
+        return super().__call__(fn)
 
 
-def enable_grad() -> _GradMode:
+def no_grad(fn: Callable[..., Any] | None = None) -> Any:
+    """Context manager (and decorator, with or without parentheses): operations inside are not recorded for backward."""
+    return _GradMode(False) if fn is None else _GradMode(False)(fn)
+
+
+def enable_grad(fn: Callable[..., Any] | None = None) -> Any:
     """Context manager (and decorator): operations inside are recorded, also within no_grad."""
-    return _GradMode(True)
+    return _GradMode(True) if fn is None else _GradMode(True)(fn)
 
 
 def set_grad_enabled(mode: bool) -> _GradMode:
-    """Context manager: record operations or not."""
-    return _GradMode(mode)
+    """Record operations or not, from now on; as a context manager or decorator, inside only."""
+    return _SetGradMode(bool(mode))
 
 
 def is_grad_enabled() -> bool:

@@ -31,7 +31,9 @@ def on_nodes(fn: F) -> F:
     given by name: f(x, sizes=(2, 3)).
     """
     name = fn.__qualname__ = fn.__name__.rstrip("_")            # Python's own TypeErrors name it
-    rest = next((p.name for p in signature(fn).parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+    parameters = list(signature(fn).parameters.values())
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    arrays = [(i, p.name) for i, p in enumerate(parameters) if p.annotation == "Array" and p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
@@ -46,6 +48,10 @@ def on_nodes(fn: F) -> F:
             if isinstance(first, (list, tuple)) and not first:
                 raise ArgumentError(f"{name}: needs at least one tensor, got an empty {type(first).__name__}")
             raise DTypeError(f"{name}: expected a Tensor, got {type(first).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+        for i, parameter in arrays:
+            a = plain_args[i] if i < len(plain_args) else kwargs.get(parameter, found[0])
+            if not isinstance(a, Node):
+                raise DTypeError(f"{name}: {parameter} must be a Tensor, got {type(a).__name__}; use tg.tensor(...) for arrays and lists")
         try:
             result = fn(*plain_args, **kwargs)
         except TracegradError as error:

@@ -245,14 +245,14 @@ class BitwiseNot(Elementwise):
 
 class ShiftLeft(Elementwise):
     """a << b, for b below the number of bits; what more gives is the device's choice."""
-    name, nin, kinds, differentiable, domain = "shift_left", 2, "iu", False, (0, 5)
+    name, nin, kinds, differentiable, domain = "bitwise_left_shift", 2, "iu", False, (0, 5)
     def numpy(self, a, b): return np.left_shift(a, b)
     def opencl(self, a, b): return f"({a} << {b})"
 
 
 class ShiftRight(Elementwise):
     """a >> b (arithmetic on signed integers), for b below the number of bits; what more gives is the device's choice."""
-    name, nin, kinds, differentiable, domain = "shift_right", 2, "iu", False, (0, 5)
+    name, nin, kinds, differentiable, domain = "bitwise_right_shift", 2, "iu", False, (0, 5)
     def numpy(self, a, b): return np.right_shift(a, b)
     def opencl(self, a, b): return f"({a} >> {b})"
 

@@ -122,6 +122,8 @@ def _wrapped(name: str, index: Node, n: int) -> Any:
     """An index node with negative values counted from the end of a dimension of n."""
     if index.dtype.kind not in "iu":
         raise DTypeError(f"{name}: an index must hold integers, got {index.dtype}; use index.long()")
+    if not n and index.aval.size:
+        raise IndexOutOfRange(f"{name}: {index.aval.size} indices into a dimension of size 0")
     if index.dtype not in (dtypes.int32, dtypes.int64):
         index = cast(index, dtypes.int64)
     if index.fn is REGISTRY["iota"]:
@@ -153,10 +155,16 @@ def _flat(x: Node) -> Node:
 @on_nodes
 def gather(input: Array, dim: int, index: Array) -> Array:
     """out[i][j][k] = input[index[i][j][k]][j][k] (for dim 0): the shape of index."""
-    if not input.ndim:
-        return mv.expand(input, index.shape)
-    d = one_dim("gather", dim, input.ndim)
-    return take_rows(_flat(input), _linear("gather", input.shape, d, index))
+    return _gather("gather", input, dim, index)
+
+
+def _gather(name: str, x: Node, dim: int, index: Node) -> Node:
+    d = one_dim(name, dim, x.ndim)
+    if x.ndim:
+        return take_rows(_flat(x), _linear(name, x.shape, d, index))
+    if index.ndim > 1:
+        raise ShapeError(f"{name}: index {index.shape} must have at most one dimension, as the input has none")
+    return mv.expand(x, _wrapped(name, index, 1).shape)
 
 
 @public("take_along_dim", "take_along_axis")
@@ -164,13 +172,13 @@ def gather(input: Array, dim: int, index: Array) -> Array:
 def take_along_dim(input: Array, indices: Array, dim: int | None = None) -> Array:
     """gather, with input and indices broadcast beyond dim; dim None: both are flattened."""
     if dim is None:
-        return gather(_flat(input), 0, _flat(indices))
+        return _gather("take_along_dim", _flat(input), 0, _flat(indices))
     d = one_dim("take_along_dim", dim, input.ndim)
     if indices.ndim != input.ndim:
         raise ShapeError(f"take_along_dim: indices {indices.shape} must have as many dimensions as the input {input.shape}")
     shape = broadcast_shapes("take_along_dim", [(*s[:d], 1, *s[d + 1:]) for s in (input.shape, indices.shape)])
     x = mv.expand(input, (*shape[:d], input.shape[d], *shape[d + 1:]))
-    return gather(x, d, mv.expand(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
+    return _gather("take_along_dim", x, d, mv.expand(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
 
 
 @public("take")
@@ -202,8 +210,7 @@ def _scatter(name: str, primitive: str, x: Node, dim: int, index: Node, src: Any
     if isinstance(src, Node) and src.ndim:
         if src.ndim != index.ndim or any(i > s for i, s in zip(index.shape, src.shape, strict=True)):
             raise ShapeError(f"{name}: source {src.shape} must be at least as large as index {index.shape} in every dimension")
-        if src.dtype != x.dtype:
-            raise DTypeError(f"{name}: source {src.dtype} and input {x.dtype} must have one dtype; cast one of them")
+        _check_dtype(name, src, x)
         src = mv.slice_(src, (0,) * src.ndim, index.shape, (1,) * src.ndim)
     else:
         src = mv.expand(cast(src, x.dtype) if isinstance(src, Node) else scalar(name, src, x.dtype), index.shape)
@@ -211,6 +218,12 @@ def _scatter(name: str, primitive: str, x: Node, dim: int, index: Node, src: Any
         return mv.reshape(scatter_rows(primitive, mv.reshape(x, (1,)), mv.reshape(index, (1,)), mv.reshape(src, (1,))), ())
     lines = _linear(name, x.shape, d, index)
     return mv.reshape(scatter_rows(primitive, _flat(x), _flat(lines), _flat(src)), x.shape)
+
+
+def _check_dtype(name: str, source: Any, x: Node) -> None:
+    if not isinstance(source, Node) or source.dtype != x.dtype:
+        got = source.dtype if isinstance(source, Node) else type(source).__name__
+        raise DTypeError(f"{name}: source {got} and input {x.dtype} must have one dtype; cast one of them")
 
 
 @public("index_select")
@@ -227,7 +240,8 @@ def index_select(input: Array, dim: int, index: Array) -> Array:
 def index_add(input: Array, dim: int, index: Array, source: Array, *, alpha: float = 1) -> Array:
     """input with the slices of source (times alpha) added to the slices along dim that index (1-d) names."""
     d, rows, moved = _rows("index_add", input, dim, index)
-    src = movedim(cast(source if alpha == 1 else source * alpha, input.dtype), d, 0)
+    src = _slices("index_add", source, input, d, rows)
+    src = src if alpha == 1 else cast(src * alpha, input.dtype)
     return _back(scatter_rows("scatter_add", moved, rows, src), d)
 
 
@@ -236,7 +250,16 @@ def index_add(input: Array, dim: int, index: Array, source: Array, *, alpha: flo
 def index_copy(input: Array, dim: int, index: Array, source: Array) -> Array:
     """input with the slices along dim that index (1-d) names replaced by those of source."""
     d, rows, moved = _rows("index_copy", input, dim, index)
-    return _back(scatter_rows("scatter_set", moved, rows, movedim(cast(source, input.dtype), d, 0)), d)
+    return _back(scatter_rows("scatter_set", moved, rows, _slices("index_copy", source, input, d, rows)), d)
+
+
+def _slices(name: str, source: Node, x: Node, d: int, rows: Node) -> Any:
+    """The slices of source along d, in front: one for each of rows, and as x's else."""
+    _check_dtype(name, source, x)
+    expected = (*x.shape[:d], rows.shape[0], *x.shape[d + 1:]) if x.ndim else source.shape
+    if source.shape != expected:
+        raise ShapeError(f"{name}: source {source.shape} must be {expected} for {rows.shape[0]} indices along dimension {d} of {x.shape}")
+    return movedim(source if source.ndim else mv.reshape(source, (1,)), d, 0)
 
 
 def _rows(name: str, x: Node, dim: int, index: Any) -> tuple[int, Node, Node]:
@@ -258,12 +281,17 @@ def masked_fill(input: Array, mask: Array, value: Any) -> Array:
     """value (a scalar or 0-d tensor) where mask (bool, broadcast) holds, else input."""
     if mask.dtype != dtypes.bool_:
         raise DTypeError(f"masked_fill: the mask must be bool, got {mask.dtype}; use mask.bool()")
+    if isinstance(value, Node) and value.ndim:
+        raise ShapeError(f"masked_fill: value must be a number or a 0-d tensor, got shape {value.shape}; use tg.where(mask, value, input)")
+    broadcast_shapes("masked_fill", [input.shape, mask.shape])
     return where(mask, cast(value, input.dtype) if isinstance(value, Node) else scalar("masked_fill", value, input.dtype), input)
 
 
 @public("masked_select")
 def masked_select(input: Array, mask: Array) -> Array:
     """The elements where mask holds, as a vector. Its length depends on values: not inside @trace."""
+    if not isinstance(mask, Operators) or mask.dtype != dtypes.bool_:
+        raise DTypeError(f"masked_select: the mask must be a bool Tensor, got {getattr(mask, 'dtype', type(mask).__name__)}; use mask.bool()")
     shape = broadcast_shapes("masked_select", [input.shape, mask.shape])
     return input.expand(shape)[mask.expand(shape)]
 
@@ -584,7 +612,7 @@ def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> 
             raise ShapeError(f"setitem: a value of shape {value.shape} for a mask of shape {mask.shape}: give a scalar, something that "
                              f"broadcasts to {rest}, one element per hit, or use tg.where(mask, value, x) for a value of x's shape")
         value = mv.reshape(value, value.shape[value.ndim - len(rest):])
-    return where(condition, value, x)
+    return where(condition, _broadcast(value, rest), x)
 
 
 setattr(Operators, "__getitem__", getitem)  # noqa: B010 - mypy takes `Operators.__getitem__ = ...` for a subscript of the class

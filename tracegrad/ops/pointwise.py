@@ -9,7 +9,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.function import REGISTRY, call, cast
+from tracegrad.function import REGISTRY, broadcast_shapes, call, cast
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, method, public
 
@@ -70,8 +70,7 @@ maximum, minimum = _binary("maximum"), _binary("minimum")
 eq, ne, lt, le, gt, ge = (_binary(n, n, long) for n, long in (
     ("eq", "equal_to"), ("ne", "not_equal"), ("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal")))
 bitwise_and, bitwise_or, bitwise_xor = _binary("bitwise_and"), _binary("bitwise_or"), _binary("bitwise_xor")
-bitwise_left_shift = _binary("shift_left", "bitwise_left_shift")
-bitwise_right_shift = _binary("shift_right", "bitwise_right_shift")
+bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift"), _binary("bitwise_right_shift")
 
 
 @public("add")
@@ -249,26 +248,33 @@ def isfinite(input: Array) -> Array:
     return abs_(input) < float("inf") if input.dtype.kind == "f" else input == input
 
 
+def _logical(name: str, bitwise: Any, input: Array, other: Array) -> Array:
+    broadcast_shapes(name, [a.shape for a in (input, other) if isinstance(a, Operators)] or [()])
+    return bitwise(_as_bool(input), _as_bool(other))
+
+
 def _as_bool(x: Array) -> Array:
-    return x if not isinstance(x, Operators) or x.dtype == dtypes.bool_ else ne(x, 0)
+    if not isinstance(x, Operators):
+        return bool(x) if acceptable(x) else x
+    return x if x.dtype == dtypes.bool_ else ne(x, 0)
 
 
 @public("logical_and")
 def logical_and(input: Array, other: Array) -> Array:
     """Whether both are nonzero."""
-    return bitwise_and(_as_bool(input), _as_bool(other))
+    return _logical("logical_and", bitwise_and, input, other)
 
 
 @public("logical_or")
 def logical_or(input: Array, other: Array) -> Array:
     """Whether either is nonzero."""
-    return bitwise_or(_as_bool(input), _as_bool(other))
+    return _logical("logical_or", bitwise_or, input, other)
 
 
 @public("logical_xor")
 def logical_xor(input: Array, other: Array) -> Array:
     """Whether exactly one is nonzero."""
-    return bitwise_xor(_as_bool(input), _as_bool(other))
+    return _logical("logical_xor", bitwise_xor, input, other)
 
 
 @public("logical_not")

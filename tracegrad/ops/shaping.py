@@ -245,7 +245,7 @@ def repeat_interleave(input: Array, repeats: int, dim: int | None = None) -> Arr
 @on_nodes
 def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     """The tensors one after the other along dim; dtypes are promoted, the other sizes must agree (ShapeError)."""
-    xs = common_dtype(list(tensors))
+    xs = common_dtype(list(tensors), name="cat")
     if any(x.ndim == 0 for x in xs):
         raise ShapeError("cat: 0-d tensors cannot be concatenated; use stack")
     xs = [x for x in xs if x.shape != (0,)] or xs[:1]       # torch skips empty 1-d tensors whatever the others' rank
@@ -260,9 +260,11 @@ def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
 @on_nodes
 def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
     """The tensors, all of one shape, along a new dimension `dim`."""
-    if any(x.shape != tensors[0].shape for x in tensors):
-        raise ShapeError(f"stack: shapes {', '.join(str(x.shape) for x in tensors)} must be equal")
-    return cat([unsqueeze(x, dim) for x in tensors], dim)
+    xs = common_dtype(list(tensors), name="stack")
+    if any(x.shape != xs[0].shape for x in xs):
+        raise ShapeError(f"stack: shapes {', '.join(str(x.shape) for x in xs)} must be equal")
+    d = one_dim("stack", dim, xs[0].ndim + 1)
+    return cat([unsqueeze(x, d) for x in xs], d)
 
 
 @public("split")
@@ -354,13 +356,13 @@ def flip(input: Array, *dims: Any) -> Array:
 @public("fliplr")
 def fliplr(input: Array) -> Array:
     """Reversed along dimension 1."""
-    return flip(input, 1)
+    return flip(input, one_dim("fliplr", 1, input.ndim))
 
 
 @public("flipud")
 def flipud(input: Array) -> Array:
     """Reversed along dimension 0."""
-    return flip(input, 0)
+    return flip(input, one_dim("flipud", 0, input.ndim))
 
 
 @public("roll")
@@ -368,14 +370,18 @@ def flipud(input: Array) -> Array:
 def roll(input: Array, shifts: Any, dims: Any = None) -> Array:
     """Elements moved by `shifts` along `dims`, those that fall off coming back at the other end (dims None: of the flattened tensor)."""
     if dims is None:
+        if isinstance(shifts, (list, tuple)) and len(shifts) != 1:
+            raise ArgumentError(f"roll: needs a shift for each dimension, got shifts {shifts} and no dims")
         flat = flatten(input)
         return mv.reshape(roll(flat, shifts, 0), input.shape)
-    pairs = list(zip(*[(v if isinstance(v, (list, tuple)) else [v]) for v in (shifts, dims)], strict=True))
+    counts, places = (tuple(v) if isinstance(v, (list, tuple)) else (v,) for v in (shifts, dims))
+    if len(counts) != len(places):
+        raise ArgumentError(f"roll: needs a shift for each dimension, got shifts {shifts} and dims {dims}")
     x = input
-    for shift, dim in pairs:
+    for shift, dim in zip(counts, places, strict=True):
         d = one_dim("roll", dim, x.ndim)
-        n = x.shape[d]
-        k = shift % n if n else 0
+        n = x.shape[d] if x.ndim else 0
+        k = integer("roll", "a shift", shift) % n if n else 0
         if k:
             x = mv.concat([mv.narrow(x, d, n - k, k), mv.narrow(x, d, 0, n - k)], d)
     return x
@@ -439,6 +445,7 @@ def _pad_mirrored(x: Node, d: int, low: int, high: int, mode: str) -> Node:
 @on_nodes
 def tril(input: Array, diagonal: int = 0) -> Array:
     """The lower triangle of the last two dimensions (up to that diagonal), zero above."""
+    diagonal = integer("tril", "diagonal", diagonal)
     row, column = _row_column("tril", input)
     return where(le(column, row + diagonal), input, const(0, input.dtype))
 
@@ -447,6 +454,7 @@ def tril(input: Array, diagonal: int = 0) -> Array:
 @on_nodes
 def triu(input: Array, diagonal: int = 0) -> Array:
     """The upper triangle of the last two dimensions (from that diagonal on), zero below."""
+    diagonal = integer("triu", "diagonal", diagonal)
     row, column = _row_column("triu", input)
     return where(ge(column, row + diagonal), input, const(0, input.dtype))
 
@@ -481,6 +489,11 @@ def diagonal(input: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arr
 @on_nodes
 def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Array:
     """Matrices (in dimensions dim1 and dim2 of the result) with the last dimension of input on a diagonal, zero elsewhere."""
+    if not input.ndim:
+        raise ShapeError("diag_embed: takes at least 1 dimension, got ()")
+    a, b = (one_dim("diag_embed", d, input.ndim + 1) for d in (dim1, dim2))
+    if a == b:
+        raise ArgumentError(f"diag_embed: dim1 and dim2 are both dimension {a}")
     n = input.shape[-1] + abs(offset)
     row, column = iota((n, n), 0, dtypes.int32), iota((n, n), 1, dtypes.int32)
     low = (*[0] * (input.ndim - 1), max(0, offset))
@@ -488,7 +501,7 @@ def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
     along = mv.pad(input, low, high)                        # element j of it belongs to column j
     along = mv.reshape(along, (*input.shape[:-1], 1, n))
     out = where(eq(column, row + offset), along, const(0, input.dtype))
-    return movedim(out, (-2, -1), (dim1, dim2))
+    return movedim(out, (-2, -1), (a, b))
 
 
 @public("diag")

@@ -90,6 +90,11 @@ def _empty(x: Node, dim: tuple[int, ...]) -> bool:
     return any(x.shape[d] == 0 for d in dim)
 
 
+def _check_some(name: str, x: Node, dim: tuple[int, ...]) -> None:
+    if _empty(x, dim):
+        raise ArgumentError(f"{name}: there is nothing along dimensions {dim} of shape {x.shape}: no extremum")
+
+
 # ------------------------------------------------------------------------------------------------------------ sums and products
 
 
@@ -126,14 +131,15 @@ def _inverse(n: float) -> float:
 @on_nodes
 def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The sum over dim, NaNs counting as 0."""
-    return sum_(where(ne(input, input), const(0, input.dtype), input), dim, keepdim, dtype=dtype)
+    x = _accumulated(where(ne(input, input), const(0, input.dtype), input), dtype)
+    return reduce("sum", x, some_dims("nansum", dim, input.ndim), keepdim)
 
 
 @public("count_nonzero")
 @on_nodes
 def count_nonzero(input: Array, dim: Any = None) -> Array:
     """How many elements are not zero, as int64."""
-    return sum_(ne(input, 0), dim)
+    return reduce("sum", cast(ne(input, 0), dtypes.int64), some_dims("count_nonzero", dim, input.ndim), False)
 
 
 @public("any")
@@ -222,6 +228,7 @@ def _extreme(name: str, x: Node, dim: Any, keepdim: bool, other: Any) -> Any:
     if other is not None:
         return (maximum if name == "max" else minimum)(x, other)
     if dim is None:
+        _check_some(name, x, tuple(range(x.ndim)))
         return reduce("a" + name, x, tuple(range(x.ndim)), False)
     if isinstance(dim, (list, tuple)):
         raise ArgumentError(f"{name}: dim must be one integer, got {dim}; use a{name} for several")
@@ -308,6 +315,8 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
         raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
     x = as_float(input) if dtype is None else cast(input, dtypes.as_dtype(dtype))
     dims = some_dims("norm", dim, x.ndim)
+    if p in (inf, "inf", -inf, "-inf"):
+        _check_some("norm", x, dims)
     if p in ("fro", None, 2):
         return _root(reduce("sum", x * x, dims, keepdim))
     if p in (inf, "inf"):
