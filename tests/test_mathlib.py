@@ -35,7 +35,7 @@ UNARY |= {
     "erfc": lambda x: np.vectorize(math.erfc)(x.astype(np.float64)).astype(LONG),
     "exp_nonpositive": lambda x: np.exp(-np.abs(x)),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "softplus": lambda x: np.where(x > 0, x, 0) + np.log1p(np.exp(-np.abs(x))),
-    "sign": np.sign, "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
+    "sign": lambda x: np.nan_to_num(np.sign(x), nan=0.0), "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
 }
 LIMIT = {"erf": 4.0, "erfc": 5.0, "tan": 3.0, "tanh": 3.0}      # ulp; 2.5 for the others
 SCALARS = ["float", "double"]

@@ -607,12 +607,12 @@ def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> 
         hit = mv.reshape(mask, (prod(mask.shape),))
         place = bind(REGISTRY["cumsum"], (cast(hit, dtypes.int64),), {"dim": 0}) - 1
         value = mv.reshape(take_rows(_broadcast(value, (value.shape[0], *rest)), place), x.shape)
-    elif value.ndim > len(rest):
-        if any(n != 1 for n in value.shape[:value.ndim - len(rest)]):
+    else:
+        if any(n != 1 for n in value.shape[:max(0, value.ndim - len(rest))]):
             raise ShapeError(f"setitem: a value of shape {value.shape} for a mask of shape {mask.shape}: give a scalar, something that "
                              f"broadcasts to {rest}, one element per hit, or use tg.where(mask, value, x) for a value of x's shape")
-        value = mv.reshape(value, value.shape[value.ndim - len(rest):])
-    return where(condition, _broadcast(value, rest), x)
+        value = _broadcast(value, rest)
+    return where(condition, value, x)
 
 
 setattr(Operators, "__getitem__", getitem)  # noqa: B010 - mypy takes `Operators.__getitem__ = ...` for a subscript of the class
