@@ -8,7 +8,7 @@ remembered by (node, index), in the loop where it was computed, so nothing is co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -18,7 +18,7 @@ from tracegrad.codegen import mathlib
 from tracegrad.codegen.facts import never_positive, operand_index
 from tracegrad.codegen.index import Index, bounded, constant, ravel, unravel, variable
 from tracegrad.codegen.kernel import RuntimeScalar
-from tracegrad.codegen.opencl import Writer, literal, mask_type, register_type
+from tracegrad.codegen.opencl import Writer, literal, mask_type, register_dtype, register_type
 from tracegrad.codegen.reductions import UNROLLED
 from tracegrad.codegen.vectors import LANES, ctype
 from tracegrad.dtypes import DType
@@ -113,7 +113,8 @@ class Evaluator:
         """Compute `node` if its operands are known, else return what is needed first."""
         if node in self.scalars:
             ref = self.scalars[node]
-            name = self.writer.scalar(ref, self.writer.base(node), register_type(ref.dtype, self.writer.target))
+            held = register_dtype(ref.dtype, self.writer.target)
+            name = self.writer.scalar(replace(ref, dtype=held), self.writer.base(node), register_type(ref.dtype, self.writer.target))
             self.put(node, flat, Value(name, node.dtype), guards)
             return []
         given = self.given(node, flat)

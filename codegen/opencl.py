@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.vectors import ctype
-from tracegrad.dtypes import OPENCL, DType
+from tracegrad.dtypes import OPENCL, DType, float32, int32
 from tracegrad.ir import Node
 from tracegrad.plan import Target
 
@@ -231,17 +231,26 @@ def register_type(dtype: DType, target: Target, width: int = 1) -> str:
     return ctype(dtype, width)
 
 
+def register_dtype(dtype: DType, target: Target) -> DType:
+    """The dtype of one value as `register_type` holds it."""
+    if dtype.kind == "b":
+        return int32
+    return float32 if dtype == np.float16 and not target.fp16 else dtype
+
+
 def mask_type(size: int, width: int) -> str:
     """The vector type of a comparison of `width` elements of `size` bytes."""
     return f"{ {1: 'char', 2: 'short', 4: 'int', 8: 'long'}[size] }{width}".replace(" ", "")
 
 
 def literal(value: Any, dtype: DType) -> str:
-    """`value` as a C literal of `dtype`."""
+    """`value` as a C literal of exactly `dtype`: of another, it would make calls of overloaded functions ambiguous."""
     if dtype.kind == "b":
         return "1" if value else "0"
     if dtype.kind in "iu":
         v = int(value)
+        if dtype.itemsize < 4:
+            return f"({OPENCL[dtype]}){v}" if v >= 0 else f"({OPENCL[dtype]})({v})"
         suffix = {"int64": "L", "uint32": "u", "uint64": "UL"}.get(dtype.name, "")
         if v == -(1 << 63):
             return "(-9223372036854775807L - 1)"
@@ -250,10 +259,9 @@ def literal(value: Any, dtype: DType) -> str:
         return f"({v}{suffix})" if v < 0 else f"{v}{suffix}"
     x = float(value)
     suffix = "" if dtype == np.float64 else "f"
-    if x != x:
-        return "NAN"
-    if x in (float("inf"), float("-inf")):
-        return "INFINITY" if x > 0 else "(-INFINITY)"
+    if x != x or x in (float("inf"), float("-inf")):
+        text = "NAN" if x != x else "INFINITY" if x > 0 else "(-INFINITY)"
+        return f"(double){text}" if dtype == np.float64 else text
     text = repr(x) if dtype == np.float64 else str(np.float32(x))
     if "." not in text and "e" not in text:
         text += ".0"

@@ -430,6 +430,12 @@ def reduction_of_reshape(node: Node) -> Node | None:
     return None
 
 
+def scatter_of_nothing(node: Node) -> Node | None:
+    """A base that nothing is put into."""
+    base, _, source = node.operands
+    return None if source.aval.size else base
+
+
 RULES: dict[str, tuple[Rule, ...]] = {
     "copy": (identity,), "detach": (identity,), "variable": (identity,),
     "cast": (cast_chain,),
@@ -439,6 +445,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "eq": (logic,), "ne": (logic,), "lt": (logic,), "le": (logic,), "gt": (logic,), "ge": (logic,),
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),
     "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "pad": (pad_nothing,),
+    "scatter_add": (scatter_of_nothing,), "scatter_set": (scatter_of_nothing,),
 }
 FAMILY_RULES: dict[str, tuple[Rule, ...]] = {
     "elementwise": (fold, expanded_operands, outward),

@@ -46,7 +46,7 @@ BAD_CALLS = [
     ("mask", lambda a: a[tg.ones(3, dtype=tg.bool_)], tg.ShapeError, ["getitem", "(3,)", "(2, 3)"]),
     ("gather", lambda a: a.gather(0, tg.ones(2, 3)), tg.DTypeError, ["gather", "float32", "long"]),
     ("bitwise", lambda a: a & 1, tg.DTypeError, ["bitwise_and", "float32", "cast"]),
-    ("int too large", lambda a: tg.tensor([1], dtype=tg.int8) + 1000, tg.DTypeError, ["1000", "int8", "cast"]),
+    ("int too large", lambda a: tg.tensor([1], dtype=tg.int8) + 1000, tg.DTypeError, ["add: ", "1000", "int8", "cast"]),
     ("list operand", lambda a: tg.exp([1.0]), tg.DTypeError, ["exp", "list", "tg.tensor"]),
     ("in place: shape", lambda a: tg.ones(3).add_(a), tg.ShapeError, ["add_", "(2, 3)", "(3,)"]),
     ("in place: dtype", lambda a: tg.ones(2, 3, dtype=tg.int64).mul_(a), tg.DTypeError, ["mul_", "float32", "int64"]),
@@ -65,9 +65,41 @@ BAD_CALLS = [
     ("tensor: ragged", lambda a: tg.tensor([[1], [1, 2]]), tg.ArgumentError, ["tensor", "ragged"]),
     ("tensor: words", lambda a: tg.tensor("abc"), tg.DTypeError, ["tensor", "str"]),
     ("tensor: complex", lambda a: tg.tensor(1j), tg.DTypeError, ["tensor", "complex"]),
-    ("dtype", lambda a: tg.zeros(3, dtype="float31"), tg.DTypeError, ["float31", "tg.float32"]),
+    ("dtype", lambda a: tg.zeros(3, dtype="float31"), tg.DTypeError, ["dtype: ", "float31", "tg.float32"]),
     ("requires_grad", lambda a: tg.tensor([1], requires_grad=True), tg.DTypeError, ["requires_grad", "int64"]),
-    ("device", lambda a: a.to("no such thing"), tg.NoDriverError, ["no such thing", "doctor"]),
+    ("full: no number", lambda a: tg.full((2,), "a"), tg.DTypeError, ["full: ", "number", "str"]),
+    ("full: does not fit", lambda a: tg.full((2,), -1, dtype=tg.uint8), tg.DTypeError, ["full: ", "-1", "uint8"]),
+    ("tensor: does not fit", lambda a: tg.tensor([1, 300], dtype=tg.uint8), tg.DTypeError, ["tensor: ", "300", "uint8", "wider"]),
+    ("randint: does not fit", lambda a: tg.randint(-5, 5, (2,), dtype=tg.uint8), tg.DTypeError, ["randint: ", "-5", "uint8"]),
+    ("fill_: does not fit", lambda a: a.to(tg.int8).fill_(300), tg.DTypeError, ["fill_: ", "300", "int8"]),
+    ("setitem: does not fit", lambda a: a.to(tg.int8).__setitem__(0, 300), tg.DTypeError, ["setitem: ", "300", "int8"]),
+    ("setitem: words", lambda a: a.__setitem__(0, None), tg.DTypeError, ["setitem: ", "NoneType"]),
+    ("arange: not finite", lambda a: tg.arange(float("inf")), tg.ArgumentError, ["arange: ", "inf"]),
+    ("expand: negative", lambda a: a.expand(-2, 2, 3), tg.ShapeError, ["expand: ", "(-2, 2, 3)"]),
+    ("broadcast_to", lambda a: tg.broadcast_to(a, (2, 4)), tg.ShapeError, ["broadcast_to: ", "(2, 3)", "(2, 4)"]),
+    ("copy_", lambda a: a.copy_(tg.ones(4)), tg.ShapeError, ["copy_: ", "(4,)", "(2, 3)"]),
+    ("repeat: negative", lambda a: a.repeat(-1, 2), tg.ArgumentError, ["repeat: ", "(-1, 2)"]),
+    ("dim: bool", lambda a: a.sum(dim=True), tg.ArgumentError, ["sum: ", "dim", "True"]),
+    ("transpose: 0-d", lambda a: tg.ones(()).transpose(0, 3), tg.IndexOutOfRange, ["transpose: ", "3"]),
+    ("select: no integer", lambda a: a.select(0, 1.0), tg.ArgumentError, ["select: ", "index", "1.0"]),
+    ("split: sizes", lambda a: a.split([1, -1, 2]), tg.ShapeError, ["split: ", "-1"]),
+    ("split: 0-d", lambda a: tg.ones(()).split(1), tg.ShapeError, ["split: ", "()"]),
+    ("roll", lambda a: a.roll((1, 2), 0), tg.ArgumentError, ["roll: ", "(1, 2)"]),
+    ("stack: number", lambda a: tg.stack([a, [1.0]]), tg.DTypeError, ["stack: ", "list", "tg.tensor"]),
+    ("gather: list", lambda a: a.gather(0, [[0]]), tg.DTypeError, ["gather: ", "index", "list"]),
+    ("index_add: dtype", lambda a: a.long().index_add(0, tg.tensor([0]), a[:1]), tg.DTypeError, ["index_add: ", "float32", "int64"]),
+    ("index_copy: shape", lambda a: a.index_copy(0, tg.tensor([0]), a), tg.ShapeError, ["index_copy: ", "(2, 3)", "(1, 3)"]),
+    ("masked_fill: mask", lambda a: a.masked_fill(tg.ones(4) > 0, 1), tg.ShapeError, ["masked_fill: ", "(4,)", "(2, 3)"]),
+    ("masked_fill: value", lambda a: a.masked_fill(a > 0, a), tg.ShapeError, ["masked_fill: ", "(2, 3)", "tg.where"]),
+    ("index into nothing", lambda a: a[:0][tg.tensor([0])], tg.IndexOutOfRange, ["getitem: ", "size 0"]),
+    ("logical_and", lambda a: tg.logical_and(a, tg.ones(4)), tg.ShapeError, ["logical_and: ", "(2, 3)", "(4,)"]),
+    ("where: one operand", lambda a: tg.where(a > 0), tg.ArgumentError, ["where: ", "input and other"]),
+    ("max of nothing", lambda a: a[:0].max(), tg.ArgumentError, ["max: ", "(0, 3)"]),
+    ("norm: dtype", lambda a: a.norm(dtype=tg.int64), tg.DTypeError, ["norm: ", "int64"]),
+    ("pad: value", lambda a: tg.nn.functional.pad(a, (1, 1), "reflect", 5.0), tg.ArgumentError, ["pad: ", "reflect", "5.0"]),
+    ("operator", lambda a: a.long().__itruediv__(2), tg.DTypeError, ["/=: ", "float32", "int64"]),
+    ("size", lambda a: a.size(2), tg.IndexOutOfRange, ["size: ", "dim 2"]),
+    ("device", lambda a: a.to("no such thing"), tg.NoDriverError, ["device: ", "no such thing", "doctor"]),
 ]
 
 
@@ -78,6 +110,7 @@ def test_bad_calls(call, error, words):
     with pytest.raises(error) as caught:
         call(a)
     message = str(caught.value)
+    assert message.startswith(words[0])
     for word in words:
         assert word in message
     assert message.endswith(f"(at {__file__}:{call.__code__.co_firstlineno})")

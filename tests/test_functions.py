@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import signal, special
 
+import tracegrad as tg
 from tests.nodes import check_gradient, evaluate, gradients
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
@@ -662,3 +663,95 @@ ERRORS = [
 def test_errors_name_the_function_and_the_way_out(wrong: Any, kind: Any, message: str) -> None:
     with pytest.raises(kind, match="^" + message):
         wrong()
+
+
+# ------------------------------------------------------------------------------------------------- torch's meanings, as facts
+
+F32, F16, I8 = np.float32, np.float16, np.int8
+
+
+def t(values: Any, dtype: Any = np.float64) -> Any:
+    return tg.tensor(np.asarray(values, dtype))
+
+
+MEANINGS = {
+    # what torch 2.13 gives: (call, values, dtype)
+    "0-d tensors do not widen": (lambda: t([1, 2], F32) + t(0.5), [1.5, 2.5], F32),
+    "0-d tensors raise the category": (lambda: t([1, 2], I8) * t(0.5), [0.5, 1], np.float64),
+    "0-d integers do not widen": (lambda: t([1, 2], I8) + t(3, np.int64), [4, 5], I8),
+    "numpy scalars are weak": (lambda: t([1, 2], F32) * np.float64(0.5), [0.5, 1], F32),
+    "numpy scalars are weak on the left": (lambda: np.sqrt(4.0) * t([1, 2], F16), [2, 4], F16),
+    "where is a method of the first choice": (lambda: t([1, 2, 3]).where(t([1, 0, 1], bool), 0.0), [1, 0, 3], np.float64),
+    "where of two numbers": (lambda: tg.where(t([1, 0], bool), 1, 2.5), [1, 2.5], F32),
+    "integers to negative powers": (lambda: t([1, -1, 2, -1], np.int32) ** t([-3, -3, -1, -2], np.int32), [1, -1, 0, 1], np.int32),
+    "the power 0.5 is sqrt": (lambda: 1 / t([-0.0, -inf, 4]) ** 0.5, [-inf, nan, 0.5], np.float64),
+    "trunc division is exact": (lambda: t([2**62 + 1, -7, 7], np.int64).div(t([1, 2, -2], np.int64), rounding_mode="trunc"),
+                                [2**62 + 1, -3, -3], np.int64),
+    "trunc division keeps the dtype": (lambda: t([7, -7], I8).div(2, rounding_mode="trunc"), [3, -3], I8),
+    "sign of NaN": (lambda: t([nan, -0.0, -inf]).sign(), [0, 0, -1], np.float64),
+    "clamp to NaN": (lambda: t([1, nan]).clamp(min=nan), [nan, nan], np.float64),
+    "clamp to a tensor with NaN": (lambda: t([1, 5]).clamp(max=t([nan, 2])), [nan, 2], np.float64),
+    "any of no dims": (lambda: t([[0, 2]]).any(dim=()), [[False, True]], bool),
+    "norm of powers below 1": (lambda: t([[0, 4], [0, 9]]).norm(0.5, dim=1), [4, 9], np.float64),
+    "correction None": (lambda: t([1, 3]).var(correction=None), 2, np.float64),
+    "logical of numbers": (lambda: t([0, 2]).logical_or(1.5), [True, True], bool),
+    "arange of numpy integers": (lambda: tg.arange(np.int64(3)), [0, 1, 2], np.int64),
+    "arange by names": (lambda: tg.arange(start=1, end=6, step=2), [1, 3, 5], np.int64),
+    "tensor of arrays": (lambda: tg.tensor([np.ones(2), np.zeros(2)]), [[1, 1], [0, 0]], np.float64),
+    "float is float64": (lambda: tg.tensor([1], dtype=float), [1], np.float64),
+    "full of a numpy scalar": (lambda: tg.full((2,), np.int32(3)), [3, 3], np.int64),
+    "randint by names": (lambda: tg.randint(1, size=(2,)), [0, 0], np.int64),
+    "randint_like": (lambda: tg.randint_like(t([1, 2]), 5, 6), [5, 5], np.float64),
+    "new_full": (lambda: t([1], F16).new_full((2,), 3), [3, 3], F16),
+    "sizes by name": (lambda: tg.expand(t([[1], [2]]).permute(dims=(1, 0)).repeat(repeats=(1, 1)), size=(2, 2)), [[1, 2], [1, 2]],
+                      np.float64),
+    "squeeze of no dims": (lambda: t([[1]]).squeeze(()), [[1]], np.float64),
+    "index False": (lambda: t([1, 2])[False], np.zeros((0, 2)), np.float64),
+    "a 0-d mask": (lambda: t(3)[t(True, bool)], [3], np.float64),
+    "a range as index": (lambda: t([1, 2, 3])[range(1, 3)], [2, 3], np.float64),
+    "scatter of nothing": (lambda: t([1, 2]).scatter_add(0, t([], np.int64), t([])), [1, 2], np.float64),
+}
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("name", MEANINGS)
+def test_torchs_meanings(name: str) -> None:
+    call, values, dtype = MEANINGS[name]
+    got, expected = call(), np.asarray(values, dtype)
+    assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_array_equal(got.numpy(), expected)
+
+
+GRADIENTS = {
+    # at points where the rule divides by zero or ties: (function, point, torch's gradient of the sum)
+    "pow at a zero exponent": (lambda a, b: a**b, ([0, 2], [0, 0]), ([0, 0], [0, np.log(2)])),
+    "pow of a negative base": (lambda a, b: a**b, ([-2, 0], [2, -1]), ([-4, -inf], [nan, -inf])),
+    "atan2 at the origin": (tg.atan2, ([0, 1], [0, 1]), ([0, 0.5], [0, -0.5])),
+    "maximum with a NaN": (tg.maximum, ([nan, 1], [1, 1]), ([1, 0.5], [1, 0.5])),
+    "std of equal values": (lambda a: a.std(), ([2, 2],), ([0, 0],)),
+    "norm of powers below 1 at zero": (lambda a: a.norm(0.5), ([0, 4],), ([0, 1],)),
+    "floor": (lambda a: a.floor(), ([0.5, 1],), ([0, 0],)),
+    "sign": (lambda a: a.sign(), ([0.5, 1],), ([0, 0],)),
+    "a scatter of nothing": (lambda a: a[a > 9], ([0.5, 1],), ([0, 0],)),
+}
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_torchs_gradients_at_singular_points(name: str) -> None:
+    function, points, expected = GRADIENTS[name]
+    inputs = [t(p).requires_grad_() for p in points]
+    for got, want in zip(tg.autograd.grad(function(*inputs).sum(), inputs), expected, strict=True):
+        np.testing.assert_allclose(got.numpy(), want)
+
+
+def test_names_that_torch_has_as_functions_methods_and_dtypes() -> None:
+    for name in ("clone", "numel", "is_floating_point", "is_tensor", "randint_like", "bool", "float", "int", "short"):
+        assert hasattr(tg, name), name
+    for name in ("short", "byte", "char", "new_full", "new_empty", "cumprod_", "relu_", "where"):
+        assert hasattr(tg.Tensor, name), name
+    x = t([-1.0, 2.0])
+    assert tg.nn.functional.relu(x, inplace=True) is x
+    assert x.tolist() == [0, 2]
+    with pytest.raises(DTypeError, match=r"^clone: "):
+        tg.clone([1.0])

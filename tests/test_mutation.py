@@ -4,6 +4,8 @@ One difference: values are immutable nodes of the graph, so an in-place operatio
 gradient right, where torch raises. Custom Functions' saved tensors are checked as in torch (tests/test_custom_functions.py).
 """
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,80 @@ def test_views_share_their_base(run):
     close(row, [1.0, 1.0])
     close(column, [1.0, 10.0])
     close(flat, [1.0, 1.0, 4.0, 10.0])
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x.ravel(), lambda x: tg.reshape(x, (4,)), lambda x: x.swapdims(0, 1)[0], lambda x: tg.transpose(x, 0, 1),
+     lambda x: x.diagonal(), lambda x: tg.diagonal(x, 1), lambda x: x.moveaxis(0, 1), lambda x: tg.unbind(x)[1]],
+)
+def test_functions_and_aliases_make_views_too(run, view):
+    def fn(x):
+        base = x.clone()
+        view(base).mul_(-1.0)
+        return base
+
+    x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    number = view(tg.arange(4).reshape(2, 2)).tolist()
+    expected = x.copy().reshape(-1)
+    expected[np.ravel(number)] *= -1
+    close(run(fn)(tg.tensor(x)), expected.reshape(2, 2))
+
+
+def test_a_mask_beside_other_indices_and_a_wrong_number_of_values():
+    x = tg.tensor(np.arange(6.0).reshape(2, 3))
+    x[x[:, 0] > 1, 0] = -1.0
+    x[:, tg.tensor([True, False, True])] += 10.0
+    close(x, [[10, 1, 12], [9, 4, 15]])
+    for mask, values in ((x > 9, tg.ones(2)), (x > 99, tg.ones(2))):
+        with pytest.raises(ShapeError, match=r"^setitem: "):
+            x[mask] = values
+    x[x > 99] += 1.0                             # nothing is hit
+    close(x, [[10, 1, 12], [9, 4, 15]])
+
+
+def test_detach_in_place():
+    leaf = f64(1.0, 2.0)
+    assert leaf.detach_() is leaf
+    assert not leaf.requires_grad
+    with pytest.raises(AutogradError, match=r"^detach_: a view"):
+        f64(1.0, 2.0)[0].detach_()
+
+
+def test_grad_modes_in_all_their_forms():
+    x = f64(1.0)
+
+    @tg.no_grad
+    def bare(x):
+        return x * 2.0
+
+    @tg.no_grad()
+    def generated(x):
+        got = yield x * 2.0
+        yield x * got
+
+    assert not bare(x).requires_grad
+    generator = generated(x)
+    assert not next(generator).requires_grad
+    assert tg.is_grad_enabled()
+    assert generator.send(3.0).item() == 3.0
+    try:
+        tg.set_grad_enabled(False)               # a call alone holds, as in torch
+        assert not (x * 2.0).requires_grad
+        with tg.set_grad_enabled(True):
+            assert (x * 2.0).requires_grad
+        assert not tg.is_grad_enabled()
+    finally:
+        tg.set_grad_enabled(True)
+
+
+def test_a_deep_copy_has_the_gradient():
+    x = f64(1.0, 2.0)
+    x.sum().backward()
+    copied = copy.deepcopy(x)
+    copied.grad.zero_()
+    close(x.grad, [1, 1])
+    assert copied.requires_grad
 
 
 def test_a_view_of_an_outside_tensor_written_in_a_trace():

@@ -66,6 +66,30 @@ def test_a_float_argument_keeps_float64_precision(device):
     assert f(tg.ones((), dtype=tg.float64), 1 / 3).item() == 1 / 3
 
 
+def test_run_time_numbers_are_passed_as_bools_and_halves_too(device):
+    @tg.trace
+    def f(x, s):
+        return tg.where(s > 1.0, x * s, -x)
+
+    for dtype in (tg.float16, tg.float32):
+        x = tg.ones(20, dtype=dtype)
+        for s in (0.5, 2.0):
+            result = f(x, s)
+            assert result.dtype == dtype
+            close(result, np.full(20, s if s > 1 else -1))
+    assert len(f.compilations) == 2
+
+
+def test_one_program_calls_functions_of_several_dtypes_with_constants(device):
+    @tg.trace
+    def f(a, b, c, d):
+        return a.pow(float("inf")), b.pow(float("inf")), 3 ** c, 3 ** d
+
+    got = f(tg.full((3,), 0.5), tg.full((3,), 0.5, dtype=tg.float64), tg.arange(3, dtype=tg.int8), tg.arange(3, dtype=tg.int16))
+    for value, expected in zip(got, ([0, 0, 0], [0, 0, 0], [1, 3, 9], [1, 3, 9]), strict=True):
+        close(value, expected)
+
+
 def test_containers_go_in_and_out(device):
     @tg.trace
     def f(batch, *, scale=1.0):

@@ -160,7 +160,7 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 def _like(name: str, make: Any) -> Any:
     def fn(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         if not isinstance(input, Tensor):
-            raise DTypeError(f"{name}_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+            raise DTypeError(f"{name}_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays and lists")
         found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
         return make(input.shape, *args, found, input.device if device is None else device, requires_grad)  # type: ignore[no-any-return]
 
@@ -329,7 +329,8 @@ def _new(make: Any) -> Any:
         given = dict(dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
         return make(*args, **given, **size)  # type: ignore[no-any-return]
 
-    method.__name__, method.__doc__ = f"new_{make.__name__}", f"Like `tg.{make.__name__}`, with this tensor's dtype and device unless given."
+    method.__name__ = f"new_{make.__name__}"
+    method.__doc__ = f"Like `tg.{make.__name__}`, with this tensor's dtype and device unless given."
     return method
 
 

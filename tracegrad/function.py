@@ -253,7 +253,7 @@ def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
     try:
         return const(value, dtype, weak)
     except OverflowError:
-        raise DTypeError(f"{name}: an integer of {value.bit_length()} bits does not fit {dtype}; use a float") from None
+        raise DTypeError(f"{name}: the number does not fit {dtype}; give a float") from None
 
 
 def placeholder(aval: Aval, label: str = "") -> Node:

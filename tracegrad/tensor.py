@@ -136,8 +136,10 @@ class Tensor(Operators):
             if state.grad and leaf:
                 raise AutogradError(f"{call}: a leaf tensor that requires grad was modified in place; do it inside `with tg.no_grad():`")
             if not state.grad and not leaf:
-                raise AutogradError(f"{call}: a tensor with a derivative history was modified in place where none is recorded (in no_grad, or through "
-                    "detach()); clone() it first")
+                raise AutogradError(
+                    f"{call}: a tensor with a derivative history was modified in place where none is recorded (in no_grad, or through "
+                    "detach()); clone() it first"
+                )
         if not state.grad:
             node = (
                 variable(bind(_DETACH, (node,), {}) if node.needs_grad else node)

@@ -33,7 +33,7 @@ def on_nodes(fn: F) -> F:
     name = fn.__qualname__ = fn.__name__.rstrip("_")            # Python's own TypeErrors name it
     parameters = list(signature(fn).parameters.values())
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-    arrays = [(i, p.name) for i, p in enumerate(parameters) if p.annotation == "Array" and p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    arrays = [(i, p.name) for i, p in enumerate(parameters) if p.annotation == "Array" and p.default is p.empty and p.name != rest]
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:

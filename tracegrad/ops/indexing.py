@@ -62,7 +62,7 @@ class Take(Primitive):
 
 
 _SCATTER_CASES: list[Any] = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}),
-                  (((3, 2), np.array(1), (2,)), {})]
+                  (((3, 2), np.array(1), (2,)), {}), (((3, 2), np.zeros((0,), np.int64), (0, 2)), {})]
 
 
 class ScatterAdd(Primitive):
@@ -291,7 +291,8 @@ def masked_fill(input: Array, mask: Array, value: Any) -> Array:
 def masked_select(input: Array, mask: Array) -> Array:
     """The elements where mask holds, as a vector. Its length depends on values: not inside @trace."""
     if not isinstance(mask, Operators) or mask.dtype != dtypes.bool_:
-        raise DTypeError(f"masked_select: the mask must be a bool Tensor, got {getattr(mask, 'dtype', type(mask).__name__)}; use mask.bool()")
+        got = getattr(mask, "dtype", type(mask).__name__)
+        raise DTypeError(f"masked_select: the mask must be a bool Tensor, got {got}; use mask.bool()")
     shape = broadcast_shapes("masked_select", [input.shape, mask.shape])
     return input.expand(shape)[mask.expand(shape)]
 

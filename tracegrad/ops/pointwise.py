@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, broadcast_shapes, call, cast
@@ -115,8 +117,13 @@ def _dtype_kind(a: Array) -> str:
 
 @public("pow")
 def pow(input: Array, exponent: Array) -> Array:
-    """input to the power exponent, broadcast together. Integers to negative integer powers are refused, as in torch."""
-    if isinstance(exponent, int) and not isinstance(exponent, bool) and exponent < 0 and _dtype_kind(input) in "iu":
+    """input to the power exponent, broadcast together. The powers 0.5 and -0.5 are sqrt and rsqrt, as in torch.
+
+    Raises ArgumentError for integers to a negative integer power; where only the elements tell, it is 1, -1 or 0.
+    """
+    if isinstance(exponent, float) and abs(exponent) == 0.5:
+        return sqrt(input) if exponent > 0 else rsqrt(input)
+    if isinstance(exponent, (int, np.integer)) and not isinstance(exponent, bool) and exponent < 0 and _dtype_kind(input) in "iu":
         raise ArgumentError("pow: integers to negative integer powers are not allowed; cast to a float first")
     return call(REGISTRY["pow"], (input, exponent), {})
 

@@ -225,7 +225,7 @@ def repeat(input: Array, *repeats: Any) -> Array:
 
 @public("repeat_interleave")
 @on_nodes
-def repeat_interleave(input: Array, repeats: int, dim: int | None = None) -> Array:
+def repeat_interleave(input: Array, repeats: Any, dim: int | None = None) -> Array:
     """Each element repeated `repeats` (an integer) times along dim (of the flattened tensor if dim is None)."""
     if not isinstance(repeats, int) or repeats < 0:
         raise ArgumentError(f"repeat_interleave: repeats must be an integer, 0 or more, got {repeats!r}; "
