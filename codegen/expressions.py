@@ -395,10 +395,11 @@ class Evaluator:
 
     def cast(self, x: Value, dtype: DType, lanes: int) -> tuple[str, int]:
         target = self.writer.target
+        narrow = x.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4          # through int: -1.0 is 255, as in numpy
         if lanes == 1:
             if dtype.kind == "b":
                 return (x.text if x.dtype.kind == "b" else f"({x.text} != 0)"), 0
-            return f"({register_type(dtype, target)}){x.text}", 0
+            return f"({register_type(dtype, target)}){'(int)' * narrow}{x.text}", 0
         size = x.dtype.itemsize if x.dtype != np.float16 or target.fp16 else 4
         if dtype.kind == "b":
             zero = "0" if x.dtype.name in _MIXES else f"({register_type(x.dtype, target, lanes)})(0)"
@@ -409,7 +410,7 @@ class Evaluator:
             return f"{self.vector(x, wide)} ? ({type_})(1) : ({type_})(0)", 0
         if register_type(x.dtype, target, lanes) == type_:
             return x.text, 0
-        return self.convert(x.text, type_), 0
+        return self.convert(self.convert(x.text, f"int{lanes}") if narrow else x.text, type_), 0
 
     def iota(self, node: Node, flat: Index) -> Value:
         index = unravel(flat, node.shape)[node.attrs["dim"]]

@@ -709,6 +709,8 @@ MEANINGS = {
     "index False": (lambda: t([1, 2])[False], np.zeros((0, 2)), np.float64),
     "a 0-d mask": (lambda: t(3)[t(True, bool)], [3], np.float64),
     "a range as index": (lambda: t([1, 2, 3])[range(1, 3)], [2, 3], np.float64),
+    "negative floats as uint8 wrap": (lambda: t(np.arange(-20.0, 20.0)).to(tg.uint8), [*range(236, 256), *range(20)], np.uint8),
+    "a negative float as uint8 wraps": (lambda: t([-1.5, 300.0]).to(tg.uint8), [255, 44], np.uint8),
     "scatter of nothing": (lambda: t([1, 2]).scatter_add(0, t([], np.int64), t([])), [1, 2], np.float64),
 }
 

@@ -1,8 +1,8 @@
 """The dtypes, their promotion, and their OpenCL names.
 
 tracegrad uses numpy's dtype objects: `tg.float32` is `np.dtype("float32")`. Promotion is torch's: a tensor of a higher
-category (bool < integer < float) wins, then the wider; 0-d tensors count as tensors; Python scalars are weak: they
-only raise the category, and then to the default of that category.
+category (bool < integer < float) wins, then the wider. 0-d tensors only raise the category beside tensors with dimensions; Python
+and numpy scalars are weak: they only raise it, too, and then to the default of that category.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def round_(input: Array, *, decimals: int = 0) -> Array:
 
 @public("to_dtype", method=False)
 def to_dtype(input: Array, dtype: Any) -> Array:
-    """input converted to dtype; floats to integers truncate towards zero."""
+    """input converted to dtype; floats to integers truncate towards zero (what does not fit wraps, or beyond int32 is undefined)."""
     found = dtypes.as_dtype(dtype)
     if input.dtype == found and not (isinstance(input, Node) and input.aval.weak):
         return input
