@@ -89,7 +89,7 @@ class TestDevices:
         assert find() is devices()[-1]
 
     def test_no_match_lists_what_is_present(self) -> None:
-        with pytest.raises(NoDriverError, match=r"no device matches 'warp drive'.*doctor"):
+        with pytest.raises(NoDriverError, match=r"device: none matches 'warp drive'.*doctor"):
             find("warp drive")
         with pytest.raises(NoDriverError):
             find(99)
