@@ -1,7 +1,10 @@
-"""Buffers: device memory from the pool, and the ways in and out of it. Start at `Buffer`; `empty` and `upload` make one.
+"""Buffers: device memory from the pool, and the ways in and out of it. Start at `Buffer`; `empty`, `upload` and `wrap` make one.
 
 A dropped Buffer's memory goes back to the device's pool at once, even while commands that use it are in flight: whoever
 gets it next enqueues behind those commands (`Device.use` keeps the queues of a device in one sequence).
+
+Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and a Buffer that anybody else holds is never
+written in place) and enters by `wrap` (such a Buffer is never written at all).
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from tracegrad.errors import OutOfMemoryError
 from tracegrad.runtime.device import Device
 
 # Up to here an upload makes a fresh buffer from the array (0.6 us for 4 KB, no queue involved, so nothing is waited for);
-# above, page faults make that 6x slower than a copy into pooled memory (64 MB: 41 ms against 6).
+# above, page faults make that 6x slower than a copy into pooled memory (64 MB: 41 ms against 6). Below it, a copy is also preferred to
+# sharing: a shared array is waited for when its Buffer is dropped.
 SMALL_UPLOAD = 1 << 20
 # A new block at least this large is first held against the device's memory: CPU drivers grant what the machine does not have.
 LARGE_BLOCK = 16 << 20
@@ -29,9 +33,13 @@ _serials = itertools.count()
 
 
 class Buffer:
-    """`nbytes` bytes on `device`. `mem` is the OpenCL object; `serial` is unique, so that a launch knows what it has bound."""
+    """`nbytes` bytes on `device`. `mem` is the OpenCL object; `serial` is unique, so that a launch knows what it has bound.
+
+    borrowed: the memory is a host array's, and no plan may write it. may_change: others may.
+    """
 
     __slots__ = ("__weakref__", "device", "mem", "nbytes", "serial")
+    borrowed = may_change = False
 
     def __init__(self, device: Device, mem: Any, nbytes: int) -> None:
         self.device = device
@@ -52,12 +60,12 @@ class Buffer:
         return out
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """A read-only array; on a CPU device it is the buffer's own memory (5 us at any size), else a copy.
+        """A read-only array; on a device that computes in the host's memory it is the buffer's own (9 us at any size), else a copy.
 
-        The view keeps the buffer alive, and shows what in-place updates later write to it.
+        The view keeps the buffer alive and unchanged: updates in place happen only where nobody else holds a Buffer.
         """
         device = self.device
-        if device.kind != "cpu" or self.nbytes == 0:
+        if not device.in_host_memory or self.nbytes == 0:
             out = self.download(shape, dtype)
         else:
             with device.lock:
@@ -66,6 +74,15 @@ class Buffer:
             out = np.asarray(_View(self, mapped))
         out.flags.writeable = False
         return out
+
+    def copy(self) -> Buffer:
+        """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
+        device = self.device
+        made = empty(device, self.nbytes)
+        if self.nbytes:
+            with device.lock:
+                cl.enqueue_copy(device.use(device.host_queue), made.mem, self.mem, byte_count=self.nbytes)
+        return made
 
     def write(self, array: np.ndarray[Any, Any]) -> None:
         """Replace the contents by `array`, which has the same number of bytes. Waits for the commands before it."""
@@ -78,11 +95,13 @@ class Buffer:
 class _Wrapped(Buffer):
     """A Buffer that is a host array's memory: before it lets go of the array it waits for the commands that use it."""
 
-    __slots__ = ("array",)
+    __slots__ = ("array", "may_change")
+    borrowed = True
 
     def __init__(self, device: Device, mem: Any, array: np.ndarray[Any, Any]) -> None:
         super().__init__(device, mem, array.nbytes)
         self.array = array
+        self.may_change = not frozen(array)
 
     def __del__(self) -> None:
         with contextlib.suppress(cl.Error):
@@ -127,15 +146,46 @@ def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
 
 
 def wrap(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
-    """A Buffer that is `array`'s own memory where the device allows it (0.5 us at any size), else a copy.
+    """A Buffer that is `array`'s own memory (3 us at any size). The device reads it and never writes it; what others write to it shows.
 
-    The two then share every change, so hand over only arrays that are meant to be shared. Raises OutOfMemoryError.
+    Ask `obstacle` first.
     """
-    alignment = 16 if device.target.plain_math else device.cl_device.mem_base_addr_align // 8     # PoCL takes any; vectors like 16
-    flags = array.flags
-    if device.kind != "cpu" or not array.nbytes or not flags.c_contiguous or not flags.writeable or array.ctypes.data % alignment:
-        return upload(device, array)
-    return _Wrapped(device, cl.Buffer(device.context, _RW | cl.mem_flags.USE_HOST_PTR, hostbuf=array), array)
+    if not array.nbytes:
+        return empty(device, 0)
+    return _Wrapped(device, cl.Buffer(device.context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=array), array)
+
+
+def obstacle(device: Device, array: np.ndarray[Any, Any]) -> str:
+    """Why `array` cannot become a Buffer of `device` as it is, in words; "" if it can."""
+    if not array.nbytes:
+        return ""
+    if not device.in_host_memory:
+        return f"{device.name} has memory of its own"
+    if not array.flags.c_contiguous:
+        return "the array is not contiguous (in C's order)"
+    if not array.flags.aligned or array.ctypes.data % device.host_alignment:
+        return f"the array starts at {array.ctypes.data:#x}, not at a multiple of {max(array.itemsize, device.host_alignment)} bytes"
+    return ""
+
+
+def frozen(array: np.ndarray[Any, Any]) -> bool:
+    """Whether nobody is expected to write `array`'s memory: it and all that it is a view of are read-only.
+
+    A read-only view of a writable array is not enough, and of an owner that does not tell (a DLPack capsule) nothing is known.
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
+            return False
+        owner = owner.base
+    while isinstance(owner, memoryview):
+        owner = owner.obj                  # a read-only memoryview may be one of a bytearray
+    if owner is None or isinstance(owner, _View):
+        return True
+    try:
+        return memoryview(owner).readonly
+    except TypeError:
+        return False
 
 
 def make_room(device: Device) -> None:

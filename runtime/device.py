@@ -16,6 +16,7 @@ import weakref
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import pyopencl as cl
 from pyopencl.tools import ImmediateAllocator, MemoryPool
 
@@ -72,6 +73,40 @@ class Device:
     def host_queue(self) -> cl.CommandQueue:
         """The queue for copies and small plans: it runs in the calling thread where the driver has such a device."""
         return self.queue if self.cl_basic is None else self._queue(self.cl_basic)
+
+    @property
+    def in_host_memory(self) -> bool:
+        """Whether buffers are host memory, so that arrays can leave without a copy; `host_alignment` tells which can enter so."""
+        return self.kind == "cpu" and self.host_alignment > 0
+
+    @cached_property
+    def host_alignment(self) -> int:
+        """The alignment in bytes, beside that of its elements, at which a host array can be a buffer; 0 if none can.
+
+        Kernels rely on the elements' alignment only (`codegen/vectors.py`). A driver, though, may keep a copy of what USE_HOST_PTR
+        names, and OpenCL has no query for that: so see whether it shares one odd byte, or what starts at CL_DEVICE_MEM_BASE_ADDR_ALIGN.
+        """
+        base = max(1, self.cl_device.mem_base_addr_align // 8)
+        block = np.zeros(3 * base + 64, np.uint8)
+        start = -block.ctypes.data % base
+        candidates = ((1, block[start + 1 :][:64]), (base, block[start + base :][:64]))
+        return next((alignment for alignment, array in candidates if self._shares(array)), 0)
+
+    def _shares(self, array: np.ndarray[Any, Any]) -> bool:
+        """Whether a buffer made of `array` is its memory: the device's writes show in the array, the array's in what the device reads."""
+        try:
+            mem = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
+            seen = np.empty_like(array)
+            with self.lock:
+                queue = self.use(self.queue)
+                cl.enqueue_fill_buffer(queue, mem, np.ones(1, np.uint8), 0, array.nbytes)
+                queue.finish()
+                written = bool((array == 1).all())
+                array[:] = 2
+                cl.enqueue_copy(queue, seen, mem, is_blocking=True)
+        except cl.Error:
+            return False
+        return written and bool((seen == 2).all())
 
     @cached_property
     def pool(self) -> MemoryPool:

@@ -110,6 +110,8 @@ class Executable:
                 places[slot.alias] += places[i]
         self._inputs = [(plan.slots[i].nbytes, places[i]) for i in plan.inputs]
         self._bound: list[int] = [-1] * len(plan.inputs)
+        aliased = {slot.alias for slot in plan.slots}
+        self._written = {k for k, i in enumerate(plan.inputs) if i in aliased}
         fresh = dict.fromkeys(i for i, slot in enumerate(plan.slots) if slot.kind == "output" and slot.alias is None)
         self._fresh = [(plan.slots[i].nbytes, places[i]) for i in fresh]
         self._temps = [(slot.block, places[i]) for i, slot in enumerate(plan.slots) if slot.kind == "temp"]
@@ -124,8 +126,9 @@ class Executable:
     def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = ()) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
 
-        An aliased output and a passed-through input are the very Buffers given. Raises OutOfMemoryError before anything is
-        written, ArgumentError for inputs that do not fit the plan, DeviceError for what the driver reports.
+        An aliased output and a passed-through input are the very Buffers given (the latter a copy if the memory is an array's that
+        may change). Raises OutOfMemoryError before anything is written, ArgumentError for inputs that do not fit the plan,
+        DeviceError for what the driver reports.
         """
         if len(inputs) != len(self._inputs) or len(scalars) != self.plan.scalars:
             raise ArgumentError(
@@ -154,7 +157,10 @@ class Executable:
                 self._run_with_host_steps(inputs, fresh)
             else:
                 self._enqueue(self._segments[0][0])
-        return fresh if self._plain else [self._pick(source, inputs, fresh) for source in self._results]
+        if self._plain:
+            return fresh
+        results = (self._pick(source, inputs, fresh) for source in self._results)
+        return [result.copy() if result.may_change else result for result in results]
 
     def profile(self) -> list[LaunchTime]:
         """Calls and device seconds of each launch so far, in the plan's order; zeros unless config.profile was set during runs."""
@@ -225,6 +231,8 @@ class Executable:
         nbytes, places = self._inputs[i]
         if buffer.nbytes != nbytes or buffer.device is not self.device:
             raise ArgumentError(f"run: input {i} must have {nbytes} bytes on {self.device.name}, got {buffer!r}")
+        if buffer.borrowed and i in self._written:
+            raise ArgumentError(f"run: input {i} is updated in place, and {buffer!r} is an array's own memory")
         self._bound[i] = -1
         _bind(places, buffer)
         self._bound[i] = buffer.serial

@@ -42,21 +42,29 @@ PLANS = 512  # cached plans; the least recently used is dropped
 class HostValue:
     """A value on the interpreter device: a numpy array with a Buffer's interface."""
 
-    __slots__ = ("array", "device")
+    __slots__ = ("array", "device", "may_change")
+    borrowed = False  # nothing is ever written in place
 
-    def __init__(self, device: HostDevice, array: np.ndarray[Any, Any]) -> None:
-        self.device, self.array = device, array
+    def __init__(self, device: HostDevice, array: np.ndarray[Any, Any], may_change: bool = False) -> None:
+        self.device, self.array, self.may_change = device, array, may_change
 
     def download(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         return np.array(self.array, dtype=dtype).reshape(shape)
 
-    view = download
+    def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        out = np.asarray(self.array, dtype).reshape(shape).view()
+        out.flags.writeable = False
+        return out
+
+    def copy(self) -> HostValue:
+        return HostValue(self.device, np.array(self.array))
 
 
 class HostDevice:
     """The interpreter: runs graphs with the ops' numpy rules. Slow; the oracle of the tests, and there without a driver."""
 
     name, kind, driver, platform, target = "numpy", "numpy", "interpreter", "numpy", None
+    in_host_memory, host_alignment = True, 1
 
     def __repr__(self) -> str:
         return "<Device 'numpy' (interpreter)>"
@@ -93,9 +101,20 @@ def set_device(spec: Any) -> Device:
     return found
 
 
-def upload(device: Device, array: np.ndarray[Any, Any]) -> Any:
-    """A value on `device` with a copy of `array`."""
-    return HostValue(device, np.array(array)) if device is NUMPY else buffers.upload(device, array)
+def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True) -> Any:
+    """A value on `device` with the contents of `array`.
+
+    copy: True for a copy; False to share the array's memory (ask `obstacle` first); None to share it where nothing shows but the
+    time: if nobody is expected to write the array, and it is large enough to gain.
+    """
+    if copy is None:
+        copy = array.nbytes <= buffers.SMALL_UPLOAD or not buffers.frozen(array) or bool(obstacle(device, array))
+    if device is NUMPY:
+        return HostValue(device, np.array(array) if copy else array, not (copy or buffers.frozen(array)))
+    return buffers.upload(device, array) if copy else buffers.wrap(device, array)
+
+
+obstacle = buffers.obstacle
 
 
 # --------------------------------------------------------------------------------------------------------------- programs
@@ -143,7 +162,9 @@ class Program:
             return self.executable.run(values)  # type: ignore[union-attr]
         if self.executable is None:
             arrays = [np.asarray(v) if weak else v.array for v, weak in zip(values, self.weak, strict=True)]
-            return [HostValue(self.device, np.asarray(a)) for a in interpret(self._graph, arrays)]
+            changing = [v.array for v, weak in zip(values, self.weak, strict=True) if not weak and v.may_change]
+            results = [np.asarray(a) for a in interpret(self._graph, arrays)]
+            return [HostValue(self.device, a.copy() if any(np.may_share_memory(a, c) for c in changing) else a) for a in results]
         scalars = [v for v, weak in zip(values, self.weak, strict=True) if weak]
         return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars)
 
@@ -330,9 +351,12 @@ def _weak(constant: Node) -> Any:
     return type(constant.aval)((), np.dtype("int64" if from_int else "float64"), True)
 
 
-def read(node: Node, device: Device) -> np.ndarray[Any, Any]:
-    """A fresh numpy array with the node's value (computing it if need be). Waits."""
+def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, Any]:
+    """The node's value (computing it if need be) as a fresh numpy array; shared: as a read-only one, the value's own memory if possible.
+
+    Waits.
+    """
     found = resolve(node)
     if found.value is None:
         realize([found], device)
-    return np.asarray(found.value.download(found.shape, found.dtype))
+    return np.asarray((found.value.view if shared else found.value.download)(found.shape, found.dtype))

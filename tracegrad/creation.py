@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes, random_state
-from tracegrad.errors import ArgumentError, DTypeError, TraceError
+from tracegrad.compile import find_device, obstacle
+from tracegrad.errors import ArgumentError, DLPackError, DTypeError, TraceError, TracegradError
 from tracegrad.function import Shape, cast, data, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
 from tracegrad.operators import public
@@ -61,63 +62,142 @@ def _float(dtype: Any) -> Any:
 
 @_create()
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor with a copy of `data`: a number, nested lists, a numpy array, or a Tensor.
+    """A tensor with a copy of `data`: a number, nested lists, an array of numpy or another library, or a Tensor.
 
-    Without dtype: Python floats give the default float dtype, ints int64, numpy arrays keep theirs.
+    Without dtype: Python floats give the default float dtype, ints int64, arrays keep theirs. `asarray` copies only if it must.
     Raises ArgumentError for ragged lists and DTypeError for a dtype that is not supported.
+
+    >>> tg.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     """
     if isinstance(data, Tensor):
         out = data.detach().clone()
         out = out.to(device=device) if device is not None else out
         out = out.to(dtype=dtype) if dtype is not None else out
-        return out.requires_grad_() if requires_grad else out
-    if isinstance(data, np.ndarray) and state.trace is not None:
-        raise TraceError(
-            f"tensor at {user_location()}: inside @trace ({state.trace.name}) a numpy array would be frozen into the program; "
-            "make the tensor outside, or pass the array as an argument"
-        )
-    if isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) for x in data):
-        data = [x.detach().numpy() if isinstance(x, Tensor) else x for x in data]
-    known = isinstance(data, (np.ndarray, np.generic)) or (isinstance(data, (list, tuple)) and any(isinstance(x, np.ndarray) for x in data))
-    try:
-        array = np.asarray(data)
-    except ValueError as error:
-        raise ArgumentError(f"tensor: the nested lists are ragged ({error}); every row needs the same length") from None
-    if array.dtype.kind not in "biuf":
-        raise DTypeError(f"tensor: cannot make a tensor of {type(data).__name__} ({array.dtype}); give numbers, bools, or arrays of them")
-    if dtype is None and not known and array.dtype.kind == "f":
-        dtype = dtypes.get_default_dtype()
-    if dtype is not None:
-        found = dtypes.as_dtype(dtype)
-        if not known and dtypes.is_int(found) and array.size:
-            limits = np.iinfo(found)
-            if not (limits.min <= array.min() and array.max() <= limits.max):
-                raise DTypeError(f"tensor: values from {array.min()} to {array.max()} do not fit {found}; use a wider dtype")
-        array = array.astype(found)
-    return from_array(array, device, requires_grad)
+    else:
+        out = _entered("tensor", _array("tensor", data), data, dtype, device, copy=True)
+    return out.requires_grad_() if requires_grad else out
 
 
 @_create()
-def from_numpy(array: Any) -> Tensor:
-    """A tensor with a copy of a numpy array (later changes of the array do not show)."""
-    if not isinstance(array, np.ndarray):
-        raise DTypeError(f"from_numpy: expected a numpy array, got {type(array).__name__}; use tg.tensor")
-    return tensor(array)
+def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
+    """`obj` as a tensor: itself if it is a Tensor of that dtype and device; else a number, nested lists, or an array of any library.
+
+    copy: True for a copy. None (the default) for one that nothing tells from a copy: the memory of an array is shared only
+    if it is read-only, as is all that it is a view of (a memory-mapped file, bytes, a JAX array), and large enough to gain. False to share
+    it in any case; the tensor then holds `obj`, shows its changes, and is not to be written before what uses it is computed
+    (`synchronize`). In-place operations on a tensor never write the memory that it shares: they give it memory of its own.
+
+    Raises ArgumentError (a ValueError) if copy=False needs a copy: for lists, another dtype, a device with memory of its own, an array that
+    is not contiguous or not aligned. Otherwise as `tensor`.
+
+    >>> a = np.zeros(4, np.float32)
+    >>> x = tg.asarray(a, copy=False)
+    """
+    return _converted("asarray", obj, dtype, device, copy)
 
 
 @_create()
 def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` itself if it is a Tensor of that dtype and device, else a tensor made of it."""
-    return data.to(dtype=dtype, device=device) if isinstance(data, Tensor) else tensor(data, dtype=dtype, device=device)
-
-
-asarray = _create("asarray")(as_tensor)
+    """torch's name for `asarray(data, dtype=dtype, device=device)`."""
+    return _converted("as_tensor", data, dtype, device, None)
 
 
 @_create()
-def from_dlpack(external: Any) -> Tensor:
-    """A tensor with a copy of an object that supports DLPack."""
-    return tensor(np.from_dlpack(external))
+def from_numpy(array: Any) -> Tensor:
+    """A tensor with the values that a numpy array has now: later changes of the array do not show, and the array is never written.
+
+    It is copied unless it is read-only, as in `asarray(array)`; `asarray(array, copy=False)` shares any array's memory.
+    Raises DTypeError for anything else than a numpy array and for a dtype that is not supported.
+
+    >>> tg.from_numpy(np.arange(3.0))
+    """
+    if not isinstance(array, np.ndarray):
+        raise DTypeError(f"from_numpy: expected a numpy array, got {type(array).__name__}; use tg.asarray")
+    return _entered("from_numpy", array, array, None, None, None)
+
+
+@_create()
+def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """A tensor of an object on the CPU that supports DLPack, such as another library's array. copy: as in `asarray`.
+
+    DLPack does not tell whether others may write the memory, so None (the default) copies.
+    Raises DTypeError if x has no `__dlpack__` or a dtype that is not supported, DLPackError (a BufferError) if its exporter refuses,
+    its memory is not the CPU's, or copy=False needs a copy.
+
+    >>> tg.from_dlpack(np.arange(3.0), copy=False)
+    """
+    if isinstance(x, Tensor):
+        return _converted("from_dlpack", x.detach(), None, device, copy, DLPackError)
+    if not hasattr(x, "__dlpack__"):
+        raise DTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(x).__name__}; use tg.asarray")
+    return _entered("from_dlpack", _imported("from_dlpack", x, copy), x, None, device, copy, DLPackError)
+
+
+def _converted(
+    call: str, obj: Any, dtype: Any, device: Any, copy: bool | None, error: type[TracegradError] = ArgumentError
+) -> Tensor:
+    """`asarray`, under the name of the function that was called."""
+    if not isinstance(obj, Tensor):
+        return _entered(call, _array(call, obj, copy), obj, dtype, device, copy, error)
+    out = obj.to(dtype=dtype, device=device)
+    if copy is False and out is not obj:
+        raise error(f"{call}: copy=False, but the tensor is {obj.dtype} on {obj.device}, not {out.dtype} on {out.device}; leave copy out")
+    return out.clone() if copy and out is obj else out
+
+
+def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, Any]:
+    """`data`, which is not a Tensor, as a numpy array. With copy=False, of the same memory."""
+    if isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) for x in data):
+        data = [x.detach().numpy() if isinstance(x, Tensor) else x for x in data]
+    if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray) and (copy is False or not hasattr(data, "__array__")):
+        return _imported(call, data, copy)
+    try:
+        return np.asarray(data, copy=False) if copy is False else np.asarray(data)
+    except ValueError as error:
+        if copy is False:
+            raise ArgumentError(f"{call}: copy=False, but a {type(data).__name__} has no array's memory to share; leave copy out") from None
+        raise ArgumentError(f"{call}: the nested lists are ragged ({error}); every row needs the same length") from None
+
+
+def _imported(call: str, x: Any, copy: bool | None) -> np.ndarray[Any, Any]:
+    """The memory that x exports through DLPack, as a numpy array."""
+    try:
+        return np.from_dlpack(x, copy=False if copy is False else None)
+    except (BufferError, RuntimeError) as error:
+        raise DLPackError(f"{call}: a {type(x).__name__} cannot be had: {error}; bring it to the CPU, or make a numpy array of it") from error
+
+
+def _entered(
+    call: str,
+    array: np.ndarray[Any, Any],
+    given: Any,
+    dtype: Any,
+    device: Any,
+    copy: bool | None,
+    error: type[TracegradError] = ArgumentError,
+) -> Tensor:
+    """A tensor of `array`, which was made of what the user gave. copy: as in `asarray`; `error` if it cannot be had."""
+    if state.trace is not None and not isinstance(given, (bool, int, float, np.generic, list, tuple)):
+        raise TraceError(
+            f"{call} at {user_location()}: inside @trace ({state.trace.name}) an array would be frozen into the program; "
+            "make the tensor outside, or pass the array as an argument"
+        )
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"{call}: cannot make a tensor of {type(given).__name__} ({array.dtype}); give numbers, bools, or arrays of them")
+    numbers = isinstance(given, (list, tuple)) and not any(isinstance(x, np.ndarray) for x in given)
+    numbers = numbers or (isinstance(given, (bool, int, float)) and not isinstance(given, np.generic))
+    if dtype is None and array.dtype.kind == "f" and numbers:
+        dtype = dtypes.get_default_dtype()
+    wanted = array.dtype if dtype is None else dtypes.as_dtype(dtype)
+    if numbers and dtypes.is_int(wanted) and array.size:
+        limits = np.iinfo(wanted)
+        if not (limits.min <= array.min() and array.max() <= limits.max):
+            raise DTypeError(f"{call}: values from {array.min()} to {array.max()} do not fit {wanted}; use a wider dtype")
+    if copy is False:
+        why = obstacle(find_device(device), array) if wanted == array.dtype else f"it is {array.dtype}, not {wanted}"
+        if why:
+            raise error(f"{call}: copy=False, but the array cannot be shared: {why}; leave copy out to allow a copy")
+    return from_array(array if wanted == array.dtype else array.astype(wanted), device, copy=copy)
 
 
 @_create()

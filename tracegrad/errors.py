@@ -4,6 +4,7 @@
     ├── ShapeError (ValueError)          shapes that do not fit together
     ├── DTypeError (TypeError)           a dtype an operation or a device cannot take
     ├── ArgumentError (ValueError)       any other bad argument
+    ├── DLPackError (BufferError)        DLPack cannot hand an array over as it was asked to
     ├── IndexOutOfRange (IndexError)     an index outside its dimension
     ├── AutogradError (RuntimeError)     backward on freed history, a non-scalar root, a modified saved tensor, ...
     ├── TraceError (RuntimeError)        something that @trace cannot capture, or a tracer that leaked
@@ -21,8 +22,8 @@ the user's program that was running.
 import sys
 from os.path import dirname
 
-__all__ = ["ArgumentError", "AutogradError", "BuildError", "DTypeError", "DeviceError", "GraphError", "IndexOutOfRange", "NoDriverError",
-           "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
+__all__ = ["ArgumentError", "AutogradError", "BuildError", "DLPackError", "DTypeError", "DeviceError", "GraphError", "IndexOutOfRange",
+           "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
 
 
 INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime")     # where our code is
@@ -61,6 +62,10 @@ class DTypeError(TracegradError, TypeError):
 
 class ArgumentError(TracegradError, ValueError):
     """A bad argument that is neither a shape nor a dtype."""
+
+
+class DLPackError(TracegradError, BufferError):
+    """DLPack cannot hand an array over as it was asked to: without a copy, to that device, with its history."""
 
 
 class IndexOutOfRange(TracegradError, IndexError):

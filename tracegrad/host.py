@@ -41,7 +41,8 @@ class Shared(Primitive):
         index = attrs.pop("index")
         memo = self._memo
         if memo is None or index in memo[2] or len(memo[0]) != len(arrays) or any(a is not b for a, b in zip(memo[0], arrays, strict=True)):
-            memo = self._memo = (arrays, self.results(*arrays, **attrs), set())
+            copies = map(np.array, arrays)  # the function may write into its arguments, as it may elsewhere
+            memo = self._memo = (arrays, self.results(*copies, **attrs), set())
         memo[2].add(index)
         if len(memo[2]) == len(memo[1]):
             self._memo = None

@@ -24,7 +24,7 @@ from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload
 from tracegrad.config import config
-from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DTypeError, ShapeError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
 from tracegrad.ir import Aval, Node, forget_operands, user_location
 from tracegrad.operators import PUBLIC, Operators
@@ -313,8 +313,8 @@ class Tensor(Operators):
 
     # ---------------------------------------------------------------------------------------------------------- values
 
-    def _value(self, call: str) -> np.ndarray[Any, Any]:
-        """The values, waiting for them. Inside a trace there are none: a TraceError names the user's line."""
+    def _value(self, call: str, shared: bool = False) -> np.ndarray[Any, Any]:
+        """The values, waiting for them: a fresh array or (shared) a read-only view. Inside a trace there are none: TraceError."""
         if state.trace is not None:
             raise TraceError(
                 f"{call} at {user_location()}: inside @trace ({state.trace.name}) tensors have no values yet; Python cannot look at one. "
@@ -326,19 +326,36 @@ class Tensor(Operators):
         found = resolve(node)
         if found.value is None:
             flush()
-        return read(node, self._device)
+        return read(node, self._device, shared)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A numpy array with a copy of the values. Waits for them. Raises AutogradError if the tensor requires grad: detach() first."""
-        if self.requires_grad and state.trace is None:
-            raise AutogradError("numpy: the tensor requires grad, and numpy would not record it; use x.detach().numpy()")
+        """A numpy array with a copy of the values, to be kept and changed at will. Waits for them. `np.asarray(x)` makes no copy.
+
+        Raises AutogradError if the tensor requires grad: detach() first.
+        """
+        self._forbid_grad("numpy", AutogradError)
         return self._value("numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        if copy is False:
-            raise ArgumentError("__array__: the values live on a device, a copy is needed")
-        values = self.detach()._value("numpy.asarray()")
-        return values if dtype is None else values.astype(dtype)
+        """What `np.asarray(x)` gives: a read-only array that is the values' own memory, on devices that compute in the host's (CPUs).
+
+        It keeps the memory, and never changes: later in-place operations on the tensor go elsewhere. Waits for the values. copy=True,
+        another dtype, and devices with memory of their own give a copy, which can be written. Raises ArgumentError (a ValueError) if
+        copy=False asks for what needs one, AutogradError if the tensor requires grad.
+
+        >>> np.asarray(tg.ones(3))
+        """
+        self._forbid_grad("numpy.asarray", AutogradError)
+        other = dtype is not None and np.dtype(dtype) != self.dtype
+        if copy is False and (other or not self._device.in_host_memory):
+            why = f"it is {self.dtype}, not {np.dtype(dtype)}" if other else f"{self._device.name} has memory of its own"
+            raise ArgumentError(f"numpy.asarray: copy=False, but the tensor cannot be shared: {why}; leave copy out to allow a copy")
+        values = self._value("numpy.asarray()", shared=other or not copy)
+        return values.astype(dtype) if other else values
+
+    def _forbid_grad(self, call: str, error: type[TracegradError]) -> None:
+        if self.requires_grad and state.trace is None:
+            raise error(f"{call}: the tensor requires grad, and what is done to the array would not be recorded; use x.detach()")
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number. Waits for it."""
@@ -348,7 +365,7 @@ class Tensor(Operators):
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
-        return self._value("tolist()").tolist()
+        return self._value("tolist()", shared=True).tolist()
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
@@ -374,8 +391,24 @@ class Tensor(Operators):
             raise DTypeError("iter: a 0-d tensor has nothing to iterate over")
         return (self[i] for i in range(self.shape[0]))
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+        """A DLPack capsule of the values on the CPU, for `from_dlpack` of other libraries. Waits for the values.
+
+        Like `np.asarray(x)` it shares memory that must not be written, and says so where the consumer takes a flag for that
+        (max_version of 1.0 or later); else, and with copy=True, it is a copy. (PyTorch does not heed the flag: clone() there before
+        writing.) Raises DLPackError (a BufferError) if copy=False asks for what needs a copy, for another device and
+        for a tensor that requires grad.
+        """
+        self._forbid_grad("__dlpack__", DLPackError)
+        here = self.__dlpack_device__()
+        if stream is not None or dl_device not in (None, here):
+            raise DLPackError(f"__dlpack__: exports to the CPU, {here}, without a stream; got {dl_device}, stream {stream}")
+        flagged = max_version is not None and max_version[0] >= 1
+        if copy is False and not (flagged and self._device.in_host_memory):
+            why = f"{self._device.name} has memory of its own" if flagged else "the consumer knows no flag for read-only memory"
+            raise DLPackError(f"__dlpack__: copy=False, but the tensor cannot be shared: {why}; leave copy out to allow a copy")
+        values = self._value("__dlpack__()", shared=flagged and self._device.in_host_memory)
+        return values.__dlpack__(max_version=max_version, copy=copy) if flagged else values.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -383,7 +416,7 @@ class Tensor(Operators):
     def __repr__(self) -> str:
         if self._trace is not None or state.trace is not None:
             return f"Tensor({self._n.aval}, traced)"
-        text = np.array2string(self.detach()._value("repr"), separator=", ", prefix="Tensor(", threshold=1000, precision=4)
+        text = np.array2string(self.detach()._value("repr", shared=True), separator=", ", prefix="Tensor(", threshold=1000, precision=4)
         extra = "" if self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_) else f", dtype={self.dtype}"
         extra += f", device={getattr(self._device, 'kind', self._device)!r}"
         if self.requires_grad:
@@ -454,7 +487,7 @@ class Tensor(Operators):
             if target is not self._device:
                 if state.trace is not None:
                     raise TraceError(f"to at {user_location()}: a trace runs on one device; move tensors between devices outside it")
-                out = from_array(self.detach()._value("to"), target)
+                out = from_array(self.detach()._value("to", shared=True), target)
         if dtype is not None and dtypes.as_dtype(dtype) != out.dtype:
             out = out._wrap(cast(out._node(), dtypes.as_dtype(dtype)))
         return out.clone() if copy and out is self else out
@@ -776,11 +809,11 @@ def is_grad_enabled() -> bool:
 # ---------------------------------------------------------------------------------------------------------------- making
 
 
-def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor with a copy of a numpy array of a supported dtype."""
+def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: bool = False, copy: bool | None = True) -> Tensor:
+    """A tensor with the contents of a numpy array of a supported dtype. copy: as in `compile.upload`."""
     found = find_device(device)
     dtype = dtypes.as_dtype(array.dtype)
-    node = data(Aval(tuple(array.shape), dtype), upload(found, np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)))
+    node = data(Aval(tuple(array.shape), dtype), upload(found, array, copy))
     out = Tensor(node, found, None)
     if state.trace is not None:
         state.trace.adopt(out)

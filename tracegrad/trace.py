@@ -17,7 +17,7 @@ import numpy as np
 import optree
 
 from tracegrad import autodiff, random_state
-from tracegrad.compile import Program, find_device, realize, resolve, upload
+from tracegrad.compile import Program, find_device, realize, resolve
 from tracegrad.dtypes import float64, int64
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
@@ -266,7 +266,7 @@ class Replay:
             values.append(_value(tensor))
         for donor in self.donors.values():
             if _shared(owners[donor]):  # somebody else holds the old value: leave it to them
-                values[donor] = _duplicate(values[donor], owners[donor])
+                values[donor] = values[donor].copy()
         out = self.program(values)
         if recording.draws:
             random_state.advance(recording.draws)
@@ -418,13 +418,13 @@ def _realized(node: Node, tensor: Tensor) -> Any:
 
 
 def _shared(tensor: Tensor | None) -> bool:
-    """Whether anything but the tensor itself holds the node of its value."""
+    """Whether anything but the tensor itself holds its value or the node of it: another tensor, an exported array, whose memory it is."""
     if tensor is None or tensor._base is not None:
         return True
     node = tensor._n
     found = resolve(node)
     value = found.value
-    if sys.getrefcount(value) > 3 + 1:  # the node, `values` of the replay, `value`, the argument here
+    if value.borrowed or sys.getrefcount(value) > 3 + 1:  # the node, `values` of the replay, `value`, the argument here
         return True
     if node is found:
         return sys.getrefcount(node) > 4  # tensor, `node`, `found`, the argument
@@ -432,13 +432,6 @@ def _shared(tensor: Tensor | None) -> bool:
     if between is not found and (between.operands[0] is not found or sys.getrefcount(between) > 3):
         return True  # variable -> detach -> value is the longest chain of one owner
     return sys.getrefcount(node) > 3 or sys.getrefcount(found) > (4 if between is found else 3)
-
-
-def _duplicate(value: Any, tensor: Tensor | None) -> Any:
-    """A copy of a value on its device."""
-    aval = tensor._node_outside().aval if tensor is not None else None
-    assert aval is not None
-    return upload(value.device, value.download(aval.shape, aval.dtype))
 
 
 def _leaf(value: Any, aval: Aval, device: Any) -> Tensor:
@@ -482,7 +475,7 @@ class Traced:
             flat, treedef = optree.tree_flatten(_tree(args, kwargs), none_is_leaf=True)
             for i, leaf in enumerate(flat):
                 if isinstance(leaf, np.ndarray):
-                    flat[i] = from_array(leaf)
+                    flat[i] = from_array(leaf, copy=None)
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         signature = (treedef, state.grad, *map(_signature, flat))

@@ -7,6 +7,8 @@ from importlib import import_module
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from tracegrad.errors import ArgumentError, TracegradError
 from tracegrad.tensor import Tensor, from_array
 
@@ -35,7 +37,7 @@ def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: M
     wrong = [name for name, t in tensors.items() if not isinstance(t, Tensor)]
     if wrong:
         raise ArgumentError(f"save_file: {wrong[0]!r} is not a Tensor; an optimizer's state_dict is nested, save its tensors by name")
-    arrays = {name: t.detach().numpy().copy(order="C") for name, t in tensors.items()}
+    arrays = {name: np.asarray(t.detach(), order="C") for name, t in tensors.items()}
     _required("save_file").save_file(arrays, path, dict(metadata) if metadata else None)
 
 
