@@ -301,7 +301,7 @@ class Rows:
         scale = s.row_size
         for d, size in enumerate(s.cols[:-1]):
             scale //= size
-            name = f"c{d}"
+            name = w.unique(f"c{d}")
             w.open(f"for ({w.index} {name} = 0; {name} < {size}; {name}++) {{", (name,))
             opened += 1
             outer = outer + variable(name, size) * scale

@@ -26,8 +26,8 @@ Namer = Callable[[Node], str]
 _RESERVED = frozenset("""
     auto break case char const continue default do double else enum extern float for goto half if inline int long register restrict
     return short signed sizeof static struct switch typedef union unsigned void volatile while bool size_t ptrdiff_t global local
-    constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE TG M_PI M_E complex imaginary uniform pipe main row
-    col part first last uchar ushort uint ulong
+    constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE KEPT TG M_PI M_E complex imaginary uniform pipe main
+    i r row col part chunk item first last uchar ushort uint ulong
 """.split())  # noqa: SIM905 - a list of words reads as words
 _BUILTIN = re.compile(
     r"^(tg_|get_|vload|vstore|convert_|as_|native_|half_|atomic|__|LOAD_|STORE_|(uchar|char|ushort|short|uint|int|ulong|long|float|double|half)\d+$)"
@@ -77,6 +77,8 @@ class Writer:
         base = re.sub(r"\W+", "_", base).strip("_") or "t"
         if base[0].isdigit():
             base = "t" + base
+        if _BUILTIN.match(base) or _BUILTIN.match(f"{base}1"):          # half_life, half: no number behind it would help
+            base = "t_" + base
         name = base
         n = self._counts.get(base, 0)
         while name in self.used or name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) or self.reserved(name):

@@ -89,6 +89,15 @@ def test_elementwise(on: Any, dtype: Any) -> None:
           edges, tolerance=1e-5)
 
 
+def test_names_that_kernels_use_themselves(on: Any) -> None:
+    def fn(i: Any, r: Any, c0: Any, c1: Any, chunk: Any, item: Any, half: Any, half_size: Any) -> Any:
+        col = i * r + c0 * c1 - chunk * item + half * half_size
+        row = col.transpose(0, 1).sum((0, 2))
+        return col, row, col.sum(-1), col.sum(0), col.sum(), i.softmax(-1), item.amax(0), (chunk + r).flatten().mean()
+
+    check(on, fn, *draw(np.float32, *[(64, 32, 40)] * 8), tolerance=2e-5)
+
+
 @pytest.mark.parametrize("name", ["uint8", "int16", "int32", "int64", "bool"])
 def test_integers(on: Any, name: str) -> None:
     rng = np.random.default_rng(0)
