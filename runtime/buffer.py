@@ -71,7 +71,7 @@ class Buffer:
             with device.lock:
                 queue = device.use(device.host_queue)
                 mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-            out = np.asarray(_View(self, mapped))
+            out = np.asarray(View(self, mapped))
         out.flags.writeable = False
         return out
 
@@ -108,10 +108,10 @@ class _Wrapped(Buffer):
             self.device.finish()
 
 
-class _View:
-    """What a mapped array has as its base: it ends the mapping before it lets go of the buffer."""
+class View:
+    """What a read-only array of a buffer's memory has as its base: it ends the mapping before it lets go of the buffer."""
 
-    def __init__(self, buffer: Buffer, mapped: np.ndarray[Any, Any]) -> None:
+    def __init__(self, buffer: Any, mapped: np.ndarray[Any, Any]) -> None:
         self.mapped, self.buffer = mapped, buffer
         self.__array_interface__ = mapped.__array_interface__
 
@@ -180,8 +180,10 @@ def frozen(array: np.ndarray[Any, Any]) -> bool:
         owner = owner.base
     while isinstance(owner, memoryview):
         owner = owner.obj                  # a read-only memoryview may be one of a bytearray
-    if owner is None or isinstance(owner, _View):
+    if owner is None:
         return True
+    if isinstance(owner, View):
+        return not owner.buffer.may_change
     try:
         return memoryview(owner).readonly
     except TypeError:

@@ -32,6 +32,8 @@ from tracegrad.runtime.icd import enable_intel
 SMALL_WORK = 1 << 20
 SMALL_WORK_PER_LAUNCH = 1 << 18
 
+_PROBE = 1 << 16               # bytes: drivers treat small buffers otherwise
+
 NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-binary-distribution`, or see `python -m tracegrad doctor`"
 
 
@@ -83,30 +85,32 @@ class Device:
     def host_alignment(self) -> int:
         """The alignment in bytes, beside that of its elements, at which a host array can be a buffer; 0 if none can.
 
-        Kernels rely on the elements' alignment only (`codegen/vectors.py`). A driver, though, may keep a copy of what USE_HOST_PTR
-        names, and OpenCL has no query for that: so see whether it shares one odd byte, or what starts at CL_DEVICE_MEM_BASE_ADDR_ALIGN.
+        Kernels rely on the elements' alignment only (`codegen/vectors.py`). A driver, though, may work on a copy of what USE_HOST_PTR
+        names, and OpenCL has no query for that: so see whether it reads the memory itself, at an odd address, and at a multiple of
+        CL_DEVICE_MEM_BASE_ADDR_ALIGN (which Intel's wants from some KB on; the others take any).
         """
-        base = max(1, self.cl_device.mem_base_addr_align // 8)
-        block = np.zeros(3 * base + 64, np.uint8)
+        base = max(2, self.cl_device.mem_base_addr_align // 8)
+        block = np.zeros(_PROBE + 2 * base, np.uint8)
         start = -block.ctypes.data % base
-        candidates = ((1, block[start + 1 :][:64]), (base, block[start + base :][:64]))
-        return next((alignment for alignment, array in candidates if self._shares(array)), 0)
+        return next((alignment for alignment in (1, base) if self._reads(block[start + alignment :][:_PROBE])), 0)
 
-    def _shares(self, array: np.ndarray[Any, Any]) -> bool:
-        """Whether a buffer made of `array` is its memory: the device's writes show in the array, the array's in what the device reads."""
+    def _reads(self, array: np.ndarray[Any, Any]) -> bool:
+        """Whether a buffer made of `array` shows what is written to the array afterwards."""
+        seen = np.empty_like(array)
         try:
-            mem = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
-            seen = np.empty_like(array)
+            mem = cl.Buffer(self.context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
+            other = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, array.nbytes)
             with self.lock:
                 queue = self.use(self.queue)
-                cl.enqueue_fill_buffer(queue, mem, np.ones(1, np.uint8), 0, array.nbytes)
-                queue.finish()
-                written = bool((array == 1).all())
-                array[:] = 2
-                cl.enqueue_copy(queue, seen, mem, is_blocking=True)
+                for value in (1, 2):
+                    array[:] = value
+                    cl.enqueue_copy(queue, other, mem, byte_count=array.nbytes)
+                    cl.enqueue_copy(queue, seen, other, is_blocking=True)
+                    if not (seen == value).all():
+                        return False
         except cl.Error:
             return False
-        return written and bool((seen == 2).all())
+        return True
 
     @cached_property
     def pool(self) -> MemoryPool:

@@ -19,7 +19,7 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
 from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
 from tracegrad.runtime import icd
-from tracegrad.runtime.buffer import Buffer, empty, frozen, make_room, obstacle, upload, wrap
+from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.device import SMALL_WORK, Device, devices, find, synchronize
 from tracegrad.runtime.doctor import devices_report, doctor_report, findings
 from tracegrad.runtime.launch import Executable
@@ -204,6 +204,16 @@ class TestBuffers:
         assert not view.flags.writeable
         assert others
 
+    def test_a_driver_that_works_on_a_copy_is_not_asked_to_share(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Device, "_reads", lambda self, array: False)
+        monkeypatch.delitem(device.__dict__, "host_alignment", raising=False)
+        try:
+            assert (device.host_alignment, device.in_host_memory) == (0, False)
+            assert "memory of its own" in obstacle(device, numbers())
+            assert not np.shares_memory((buffer := upload(device, numbers())).view((64,), F), buffer.view((64,), F))
+        finally:
+            device.__dict__.pop("host_alignment", None)
+
     def test_dropped_memory_is_used_again(self, device: Device) -> None:
         kept = [empty(device, 1 << 20)]
         held = device.pool.managed_bytes
@@ -269,6 +279,24 @@ class TestLaunch:
         out, = Executable(scale_plan((slot("input"), slot("output", alias=0)), 1, (1,)), device).run([a], [3.0])
         assert out is a
         np.testing.assert_array_equal(read(a), numbers() * 3)
+
+    def test_memory_of_an_array_is_never_written(self, device: Device) -> None:
+        if not device.in_host_memory:
+            pytest.skip("this device has memory of its own")
+        block = np.zeros(4096 + 256, np.uint8)
+        array = block[-block.ctypes.data % 4096:][:256].view(F)
+        array[:] = numbers()
+        a = wrap(device, array)
+        in_place = Executable(scale_plan((slot("input"), slot("output", alias=0)), 1, (1,)), device)
+        with pytest.raises(ArgumentError, match="an array's own memory"):
+            in_place.run([a], [3.0])
+        out, = in_place.run([a.copy()], [3.0])
+        np.testing.assert_array_equal(read(out), numbers() * 3)
+        same, = Executable(Plan("", (), (slot("input"),), (0,), (0,)), device).run([a])
+        synchronize(device)
+        array[:] = -1                                                           # what was passed through is a copy
+        np.testing.assert_array_equal(read(same), numbers())
+        np.testing.assert_array_equal(read(a), array)
 
     def test_scalars(self, device: Device) -> None:
         run = Executable(scale_plan((slot("input"), slot("output")), 1, (1,)), device).run

@@ -52,7 +52,7 @@ class HostValue:
         return np.array(self.array, dtype=dtype).reshape(shape)
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        out = np.asarray(self.array, dtype).reshape(shape).view()
+        out = np.asarray(buffers.View(self, np.asarray(self.array, dtype).reshape(shape)))
         out.flags.writeable = False
         return out
 

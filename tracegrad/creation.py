@@ -130,7 +130,7 @@ def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Tens
         return _converted("from_dlpack", x.detach(), None, device, copy, DLPackError)
     if not hasattr(x, "__dlpack__"):
         raise DTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(x).__name__}; use tg.asarray")
-    return _entered("from_dlpack", _imported("from_dlpack", x, copy), x, None, device, copy, DLPackError)
+    return _entered("from_dlpack", _imported("from_dlpack", x, copy, DLPackError), x, None, device, copy, DLPackError)
 
 
 def _converted(
@@ -150,7 +150,7 @@ def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, An
     if isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) for x in data):
         data = [x.detach().numpy() if isinstance(x, Tensor) else x for x in data]
     if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray) and (copy is False or not hasattr(data, "__array__")):
-        return _imported(call, data, copy)
+        return _imported(call, data, copy, ArgumentError)
     try:
         return np.asarray(data, copy=False) if copy is False else np.asarray(data)
     except ValueError as error:
@@ -159,12 +159,12 @@ def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, An
         raise ArgumentError(f"{call}: the nested lists are ragged ({error}); every row needs the same length") from None
 
 
-def _imported(call: str, x: Any, copy: bool | None) -> np.ndarray[Any, Any]:
-    """The memory that x exports through DLPack, as a numpy array."""
+def _imported(call: str, x: Any, copy: bool | None, refusal: type[TracegradError]) -> np.ndarray[Any, Any]:
+    """What x exports through DLPack, as a numpy array."""
     try:
         return np.from_dlpack(x, copy=False if copy is False else None)
     except (BufferError, RuntimeError) as error:
-        raise DLPackError(f"{call}: a {type(x).__name__} cannot be had: {error}; bring it to the CPU, or make a numpy array of it") from error
+        raise refusal(f"{call}: no array could be had of the {type(x).__name__}: {error}; bring it to the CPU, or copy it") from error
 
 
 def _entered(

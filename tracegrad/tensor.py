@@ -22,7 +22,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import Device, find_device, read, realize, resolve, upload
+from tracegrad.compile import Device, find_device, list_devices, read, realize, resolve, upload
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
@@ -719,7 +719,7 @@ def become_leaf(tensor: Tensor, node: Node) -> None:
 def synchronize() -> None:
     """Wait until everything that was asked for is computed."""
     flush()
-    for device in {t._device for t in (ref() for ref in _pending) if t is not None} | {find_device()}:
+    for device in list_devices():
         device.finish()
 
 
