@@ -98,7 +98,10 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
 
 @_create()
 def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """torch's name for `asarray(data, dtype=dtype, device=device)`."""
+    """torch's name for `asarray(data, dtype=dtype, device=device)`, with its errors.
+
+    >>> tg.as_tensor([1, 2, 3], dtype=tg.float32)
+    """
     return _converted("as_tensor", data, dtype, device, None)
 
 
@@ -121,12 +124,13 @@ def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Tens
     """A tensor of an object on the CPU that supports DLPack, such as another library's array. copy: as in `asarray`.
 
     DLPack does not tell whether others may write the memory, so None (the default) copies.
-    Raises DTypeError if x has no `__dlpack__` or a dtype that is not supported, DLPackError (a BufferError) if its exporter refuses,
-    its memory is not the CPU's, or copy=False needs a copy.
+    Raises DTypeError if x has no `__dlpack__` or a dtype that is not supported, DLPackError (a BufferError) if its exporter refuses
+    (as it does where x requires grad), its memory is not the CPU's, or copy=False needs a copy.
 
     >>> tg.from_dlpack(np.arange(3.0), copy=False)
     """
     if isinstance(x, Tensor):
+        x._forbid_grad("from_dlpack", DLPackError)
         return _converted("from_dlpack", x.detach(), None, device, copy, DLPackError)
     if not hasattr(x, "__dlpack__"):
         raise DTypeError(f"from_dlpack: expected an object with __dlpack__, got {type(x).__name__}; use tg.asarray")
