@@ -33,8 +33,6 @@ def _reduced(name: str, loss: Node, reduction: str) -> Any:
 
 
 def _same_shape(name: str, input: Any, target: Any) -> None:
-    if not isinstance(input, Node) or not isinstance(target, Node):
-        raise DTypeError(f"{name}: input and target must be Tensors, got {type(input).__name__} and {type(target).__name__}")
     if input.shape != target.shape:
         raise ShapeError(f"{name}: input {input.shape} and target {target.shape} must have one shape (a broadcast here is usually a "
                          "mistake); expand, squeeze or unsqueeze one of them")
