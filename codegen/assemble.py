@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen import mathlib
-from tracegrad.codegen.kernel import Kernel, RuntimeScalar, Temp
+from tracegrad.codegen.kernel import FAULTS, Kernel, RuntimeScalar, Temp
 from tracegrad.codegen.lower import Context
 from tracegrad.codegen.memory import assign
 from tracegrad.codegen.scalars import Program
@@ -20,7 +20,7 @@ from tracegrad.codegen.schedule import strip
 from tracegrad.codegen.vectors import LANES, ctype, prelude
 from tracegrad.errors import GraphError
 from tracegrad.ir import Graph, Node
-from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
+from tracegrad.plan import Fault, HostStep, Launch, Plan, Scalar, Slot
 
 
 class Slots:
@@ -62,7 +62,9 @@ class Slots:
     def of(self, ref: Any) -> int:
         """The slot that a kernel's parameter binds to."""
         if ref not in self.number:
-            if isinstance(ref, Temp):
+            if ref is FAULTS:
+                slot = self.add(Slot("faults", (2 * len(self.context.faults),), FAULTS.dtype, FAULTS.name))
+            elif isinstance(ref, Temp):
                 slot = self.add(Slot("temp", (ref.size,), np.dtype(ref.dtype), ref.name))
             elif ref.fn.name == "data":
                 slot = self.constant(ref)
@@ -83,7 +85,8 @@ def assemble(
         if isinstance(step, HostStep):
             final.append(HostStep(step.fn, tuple(map(slots.of, step.inputs)), tuple(map(slots.of, step.outputs)), step.name))
             continue
-        args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else slots.of(r) for r in step.refs)
+        args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else r if isinstance(r, Fault) else slots.of(r)
+                     for r in step.refs)
         final.append(Launch(entries[step.entry], step.global_size, step.local_size, args, step.flops, step.bytes, step.note))
     uses: list[list[Hashable]] = []
     sizes: dict[Hashable, int] = {}
@@ -96,7 +99,9 @@ def assemble(
     table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
     return Plan(source(kernels, context), tuple(final), table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
-                scalar_program=program + tuple((partial(_given, value), ()) for value in context.constants))
+                scalar_program=program + tuple((partial(_given, value), ()) for value in context.constants),
+                checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
+                reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])), checked=tuple(graph.masks(context.faults)))
 
 
 def distinct(kernels: Sequence[Kernel], context: Context) -> tuple[list[Kernel], dict[str, str]]:
@@ -130,6 +135,16 @@ def source(kernels: Sequence[Kernel], context: Context) -> str:
     return "\n".join(part for part in (*parts, helpers.rstrip(), body) if part).rstrip() + "\n"
 
 
+# What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all.
+_IN_RANGE = """\
+#define IN_RANGE(x, low, high, ignore, fault) if ((x) < (low) | (x) > (high)) tg_fault(x, low, high, ignore, fault)
+static void tg_fault(long x, long low, long high, long ignore, __global int *fault) {
+  ulong excess = x < low ? (ulong)low - (ulong)x : (ulong)x - (ulong)high;
+  if (x != ignore)
+    atomic_max(fault + (x < low), (int)min(excess, (ulong)0x7fffffff));
+}"""
+
+
 def vector_access(text: str, context: Context) -> list[str]:
     """The macros that the text uses to read and write vectors."""
     lines = []
@@ -149,8 +164,15 @@ def vector_access(text: str, context: Context) -> list[str]:
         lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
     if "PREFETCH" in context.macros:
         lines.append("#define PREFETCH(p) __builtin_prefetch((__global const void *)(p))")
-    for name in sorted(context.macros - {"KEPT", "PREFETCH"}):
+    if any(name.startswith("IN_RANGE") for name in context.macros):
+        lines.append(_IN_RANGE)
+    for name in sorted(context.macros - {"KEPT", "PREFETCH", "IN_RANGE"}):
         width = int(re.findall(r"\d+", name)[0])
+        if name.startswith("IN_RANGE"):
+            each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))
+            anywhere = " | ".join(f"(outside).s{LANES[i]}" for i in range(width))         # any(): a call, with vectors that not all CPUs have
+            lines.append(f"#define {name}(outside, x, low, high, ignore, fault) if ({anywhere}) {{ {each} }}")
+            continue
         parts = {
             "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],
             "GATHER": [f"(p)[(i).s{LANES[i]}]" for i in range(width)],

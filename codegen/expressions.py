@@ -17,12 +17,13 @@ import numpy as np
 from tracegrad.codegen import mathlib
 from tracegrad.codegen.facts import never_positive, operand_index
 from tracegrad.codegen.index import Index, bounded, constant, ravel, unravel, variable
-from tracegrad.codegen.kernel import RuntimeScalar
+from tracegrad.codegen.kernel import FAULTS, RuntimeScalar
 from tracegrad.codegen.opencl import Writer, literal, mask_type, register_dtype, register_type
 from tracegrad.codegen.reductions import UNROLLED
 from tracegrad.codegen.vectors import LANES, ctype
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
+from tracegrad.plan import Fault
 
 Guard = tuple[Any, ...]                    # ("range", Index, low, high) or ("multiple", Index, k)
 Guards = tuple[Guard, ...]
@@ -66,6 +67,7 @@ class Evaluator:
         self.narrow: dict[str, tuple[str, int]] = {}         # 64-bit positions: their text as vectors of indices, and their bound
         self.stored: frozenset[Node] = frozenset()           # results of this kernel: their pointers bear the plain names
         self.indices: list[Index] = []                       # of every load and guard: what `breakpoints` looks at
+        self.fault: Callable[[Node], Fault]                  # the place in FAULTS of an op that reports (set by whoever makes this)
 
     # -- the walk
 
@@ -330,7 +332,12 @@ class Evaluator:
         known = [v for v in values if v is not None]
         lanes = max(v.lanes for v in known)
         depth = max((v.depth for v in known), default=0)
+        if node.fn.reports:
+            depth = self.report(node, known[0], guards)
         expression, mask = self.render(node, known, lanes)
+        if node.fn.reports and expression == known[0].text:
+            self.put(node, flat, known[0], guards, depth)
+            return []
         type_ = register_type(node.dtype, self.writer.target, lanes)
         if node.dtype.kind == "b" and lanes > 1:
             type_ = mask_type(mask, lanes)
@@ -338,6 +345,24 @@ class Evaluator:
         name = self.writer.declare(type_, base, expression, node, depth)
         self.put(node, flat, Value(name, node.dtype, lanes, depth, mask), guards)
         return []
+
+    def report(self, node: Node, x: Value, guards: Guards) -> int:
+        """A statement that notes which elements of an index are out of range (where `guards` hold), and the depth at which it stands."""
+        check, condition = node.fn.check(node), self.condition(guards)  # type: ignore[attr-defined]
+        low, high = literal(check.low, x.dtype), literal(check.high, x.dtype)
+        if condition is not None:                            # elsewhere the value may be anything
+            x = self.select(node, condition, x, Value(high, x.dtype))
+        w = self.writer
+        macro, outside = "IN_RANGE", ""
+        if x.lanes > 1:
+            macro = f"IN_RANGE{x.lanes}"
+            mask = mask_type(x.dtype.itemsize, x.lanes)
+            outside = w.declare(mask, "outside", f"({x.text} < {low}) | ({x.text} > {high})", node, x.depth) + ", "
+        w.macros.add(macro)
+        ignore = high if check.ignore is None else literal(check.ignore, x.dtype)
+        place = f"{w.buffer(FAULTS, 'faults', FAULTS.dtype, 'inout')} + {w.scalar(self.fault(node), 'fault', 'int')}"
+        w.line(f"{macro}({outside}{x.text}, {low}, {high}, {ignore}, {place});", node, x.depth)
+        return x.depth
 
     def render(self, node: Node, values: list[Value], lanes: int) -> tuple[str, int]:
         """The expression of an elementwise node, and the bytes of a lane of its mask if it is a bool vector."""

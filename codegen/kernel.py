@@ -1,7 +1,7 @@
 """A kernel as the code generator holds it before a plan exists: its text, and what each parameter binds to.
 
 `Kernel.refs` lists, in parameter order, what `passes` has to turn into slots: a graph Node (that node's buffer), a
-`Temp` (scratch private to this lowering, such as packed GEMM panels) or a `RuntimeScalar`.
+`Temp` (scratch private to this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a `Fault`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Temp:
     dtype: np.dtype[Any]
 
 
+FAULTS = Temp("faults", "faults", 0, np.dtype(np.int32))       # where kernels note indices out of range (see plan.Check)
+
+
 @dataclass(frozen=True)
 class RuntimeScalar:
     """Run-time scalar number `index` of the plan, passed by value as `dtype`."""
@@ -43,7 +46,7 @@ class Kernel:
 
     entry: str
     text: str
-    refs: tuple[Any, ...]                   # Node | Temp | RuntimeScalar, in parameter order
+    refs: tuple[Any, ...]                   # Node | Temp | RuntimeScalar | Fault, in parameter order
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
     flops: int = 0

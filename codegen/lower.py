@@ -16,7 +16,7 @@ from tracegrad.codegen.schedule import Group, Schedule
 from tracegrad.codegen.vectors import index_type
 from tracegrad.errors import UnsupportedError
 from tracegrad.ir import Node
-from tracegrad.plan import HostStep, Target
+from tracegrad.plan import Fault, HostStep, Target
 
 
 class Context:
@@ -35,11 +35,16 @@ class Context:
         self.called: set[Any] = set()                # calls with several results that were lowered already
         self.user_kernels: dict[str, Any] = {}       # entry -> the user's kernel that bears it
         self.constants: list[Any] = []               # values of by-value arguments that are known now
+        self.faults: dict[Node, Fault] = {}          # ops that report -> the place in FAULTS
 
     def constant(self, value: Any, dtype: Any) -> RuntimeScalar:
         """A by-value argument with a value that is known now: a run-time scalar that always gets it."""
         self.constants.append(value)
         return RuntimeScalar(len(self.scalars) + len(self.constants) - 1, dtype)
+
+    def fault(self, node: Node) -> Fault:
+        """The place in FAULTS where kernels report what is wrong with `node`."""
+        return self.faults.setdefault(node, Fault(len(self.faults)))
 
     def entry(self, group: Group) -> str:
         """A fresh kernel name, after the value it computes, or the input that it updates."""
@@ -83,7 +88,7 @@ class Context:
 
     def evaluator(self, group: Group, writer: Writer) -> Evaluator:
         evaluator = Evaluator(writer, self.storage(group), self.scalars)
-        evaluator.stored = frozenset(group.stored)
+        evaluator.stored, evaluator.fault = frozenset(group.stored), self.fault
         return evaluator
 
     def finish(

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.kernel import Kernel
+from tracegrad.codegen.kernel import FAULTS, Kernel
 from tracegrad.codegen.lower_loops import SINGLE
 from tracegrad.plan import HostStep
 
@@ -81,7 +81,8 @@ def effects(step: Step) -> tuple[list[Any], list[Any]]:
     declared = parameters(step)
     if len(declared) != len(step.refs):            # a user's kernel: it might do anything
         return list(step.refs), list(step.refs)
-    return list(step.refs), [r for r, p in zip(step.refs, declared, strict=True) if "*" in p and "const" not in p.partition("*")[0].split()]
+    refs = [(r, p) for r, p in zip(step.refs, declared, strict=True) if r is not FAULTS]       # the order of faults does not matter
+    return [r for r, _ in refs], [r for r, p in refs if "*" in p and "const" not in p.partition("*")[0].split()]
 
 
 def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bool]]:

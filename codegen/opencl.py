@@ -30,7 +30,7 @@ _RESERVED = frozenset("""
     i r row col part chunk item first last uchar ushort uint ulong
 """.split())  # noqa: SIM905 - a list of words reads as words
 _BUILTIN = re.compile(
-    r"^(tg_|get_|vload|vstore|convert_|as_|native_|half_|atomic|__|LOAD_|STORE_|(uchar|char|ushort|short|uint|int|ulong|long|float|double|half)\d+$)"
+    r"^(tg_|get_|vload|vstore|convert_|as_|native_|half_|atomic|__|LOAD_|STORE_|c\d+$|(uchar|char|ushort|short|uint|int|ulong|long|float|double|half)\d+$)"
 )
 _FUNCTIONS = frozenset("""
     abs acos acosh add all any asin asinh atan atan2 atanh barrier bitselect cbrt ceil clamp copysign cos cosh cross degrees distance

@@ -29,6 +29,8 @@ def host_scalars(graph: Graph) -> tuple[dict[Node, RuntimeScalar], Program]:
     for node in graph:
         if node in found or node.fn.family not in ("elementwise", "movement") or node.shape != () or not node.operands:
             continue
+        if node.fn.reports:                                  # to the device's buffer of faults
+            continue
         if all(o in found or o.fn.name == "const" for o in node.operands) and any(o in found for o in node.operands):
             args = tuple(found[o].index for o in node.operands if o in found)
             program.append((_evaluation(node, [o in found for o in node.operands]), args))

@@ -19,6 +19,7 @@ import pyopencl as cl
 
 from tracegrad.errors import OutOfMemoryError
 from tracegrad.runtime.device import Device
+from tracegrad.runtime.faults import Suspicions, verify
 
 # Up to here an upload makes a fresh buffer from the array (0.6 us for 4 KB, no queue involved, so nothing is waited for);
 # above, page faults make that 6x slower than a copy into pooled memory (64 MB: 41 ms against 6). Below it, a copy is also preferred to
@@ -35,10 +36,11 @@ _serials = itertools.count()
 class Buffer:
     """`nbytes` bytes on `device`. `mem` is the OpenCL object; `serial` is unique, so that a launch knows what it has bound.
 
-    borrowed: the memory is a host array's, and no plan may write it. may_change: others may.
+    borrowed: the memory is a host array's, and no plan may write it. may_change: others may. suspicions: the runs that may have
+    computed the contents with an index out of range; `faults.verify` before the host sees them.
     """
 
-    __slots__ = ("__weakref__", "device", "mem", "nbytes", "serial")
+    __slots__ = ("__weakref__", "device", "mem", "nbytes", "serial", "suspicions")
     borrowed = may_change = False
 
     def __init__(self, device: Device, mem: Any, nbytes: int) -> None:
@@ -46,12 +48,14 @@ class Buffer:
         self.mem = mem
         self.nbytes = nbytes
         self.serial = next(_serials)
+        self.suspicions: Suspicions = ()
 
     def __repr__(self) -> str:
         return f"<Buffer of {self.nbytes} bytes on {self.device.name}>"
 
     def download(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """A fresh array with the contents. Waits for the commands before it."""
+        """A fresh array with the contents. Waits for the commands before it. Raises IndexOutOfRange (see `faults.verify`)."""
+        verify(self)
         out = np.empty(shape, dtype)
         if out.size:
             device = self.device
@@ -64,6 +68,7 @@ class Buffer:
 
         The view keeps the buffer alive and unchanged: updates in place happen only where nobody else holds a Buffer.
         """
+        verify(self)
         device = self.device
         if not device.in_host_memory or self.nbytes == 0:
             out = self.download(shape, dtype)
@@ -82,6 +87,7 @@ class Buffer:
         if self.nbytes:
             with device.lock:
                 cl.enqueue_copy(device.use(device.host_queue), made.mem, self.mem, byte_count=self.nbytes)
+        made.suspicions = self.suspicions
         return made
 
     def write(self, array: np.ndarray[Any, Any]) -> None:

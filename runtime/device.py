@@ -23,6 +23,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
 from tracegrad.plan import Plan, Target
+from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_intel
 
 # A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
@@ -56,6 +57,7 @@ class Device:
         self.lock = threading.RLock()
         self.caches: weakref.WeakSet[Any] = weakref.WeakSet()    # objects with release(): asked for memory when it runs out
         self.profiling = False
+        self.record = Record()                                   # of the runs that check indices
         self._active: cl.CommandQueue | None = None
         self._pid = os.getpid()
 
@@ -169,6 +171,11 @@ def devices() -> list[Device]:
         if not _devices:
             _devices.extend(sorted(_discover(), key=_rank))
         return list(_devices)
+
+
+def found() -> list[Device]:
+    """The devices that `devices` has found; none if nobody asked yet."""
+    return list(_devices)
 
 
 def find(spec: str | int | Device = "") -> Device:

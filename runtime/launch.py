@@ -20,9 +20,10 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
+from tracegrad.plan import Fault, HostStep, Launch, Plan, Scalar, Slot
 from tracegrad.runtime.buffer import Buffer, empty, upload
 from tracegrad.runtime.device import Device
+from tracegrad.runtime.faults import ROWS, Notes, Run, mark
 from tracegrad.runtime.program import build
 
 Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
@@ -88,6 +89,7 @@ class Executable:
         program = build(self.device, plan.source, self.small) if plan.launches else None
         places: list[list[Place]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
+        self._faults = [_ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
         self._segments: list[tuple[list[Enqueue], HostStep | None]] = [([], None)]     # launches, then a host step
         for step in plan.steps:
             if isinstance(step, HostStep):
@@ -101,6 +103,8 @@ class Executable:
             for index, arg in enumerate(step.args):
                 if isinstance(arg, Scalar):
                     scalars[arg.index].setdefault(arg.dtype, _ScalarBinding(arg.dtype)).places.append((set_bytes, index))
+                elif isinstance(arg, Fault):
+                    self._faults[arg.index].places.append((set_bytes, index))
                 else:
                     places[arg].append((kernel.set_arg, index))
             self._segments[-1][0].append((kernel, step.global_size, step.local_size))
@@ -122,9 +126,20 @@ class Executable:
         self._scalars = [list(by_dtype.values()) for by_dtype in scalars]
         for i, buffer in self._constants.items():
             _bind(places[i], buffer)
+        self._notes: Notes | None = None
+        if plan.checks:
+            rows = upload(self.device, np.zeros(ROWS * 2 * len(plan.checks), np.int32))
+            _bind([place for i, slot in enumerate(plan.slots) if slot.kind == "faults" for place in places[i]], rows)
+            self._notes = Notes(rows, len(plan.checks), self.device.record)
+            self._lines = [check.line for check in plan.checks]
+        self._made = [i for i, slot in enumerate(plan.outputs) if plan.slots[slot].kind == "output"]     # not handed through
+        self._reads, self._checked = ([masks[i] for i in self._made] if masks else [0] * len(self._made)
+                                      for masks in (plan.reads, plan.checked))
 
-    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = ()) -> list[Buffer]:
+    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[str] | None = None) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
+
+        lines: the user's lines of the plan's checks, where they are not those that the plan was made for.
 
         An aliased output and a passed-through input are the very Buffers given (the latter a copy if the memory is an array's that
         may change). Raises OutOfMemoryError before anything is written, ArgumentError for inputs that do not fit the plan,
@@ -142,10 +157,12 @@ class Executable:
             fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
             if self._blocks is None:
                 self._bind_blocks()
-            bound = self._bound
+            bound, suspected = self._bound, self._notes is not None
             for i, buffer in enumerate(inputs):
                 if buffer.serial != bound[i]:
                     self._bind_input(i, buffer)
+                if buffer.suspicions:
+                    suspected = True
             for i, buffer in enumerate(fresh):
                 mem = buffer.mem
                 for set_arg, index in self._fresh[i][1]:
@@ -153,8 +170,9 @@ class Executable:
             for i, value in enumerate(scalars):
                 for binding in self._scalars[i]:
                     binding.bind(value)
+            run = self._mark(inputs, fresh, lines) if suspected else None
             if self._host:
-                self._run_with_host_steps(inputs, fresh)
+                self._run_with_host_steps(inputs, fresh, run)
             else:
                 self._enqueue(self._segments[0][0])
         if self._plain:
@@ -200,19 +218,25 @@ class Executable:
         if profiling and len(self._events) > _EVENTS:
             self.profile()
 
-    def _run_with_host_steps(self, inputs: Sequence[Buffer], fresh: list[Buffer]) -> None:
+    def _run_with_host_steps(self, inputs: Sequence[Buffer], fresh: list[Buffer], run: Run | None) -> None:
         buffers = [self._pick(source, inputs, fresh) for source in self._slot_sources]
         first = 0
         self._busy = True
+        if run is not None:
+            run.running = True
         try:
             for launches, host in self._segments:
                 with self.device.lock:
                     self._enqueue(launches, first)
                 first += len(launches)
                 if host is not None:
+                    if run is not None and run.notes is not None:
+                        run.notes.raise_early(run)
                     self._call_host(host, buffers)
         finally:
             self._busy = False
+            if run is not None:
+                run.running = False
 
     def _call_host(self, step: HostStep, buffers: list[Buffer]) -> None:
         """Download, call, upload. The device's lock is not held during the call, so that it may compute on its own."""
@@ -236,6 +260,18 @@ class Executable:
         self._bound[i] = -1
         _bind(places, buffer)
         self._bound[i] = buffer.serial
+
+    def _mark(self, inputs: Sequence[Buffer], fresh: list[Buffer], lines: Sequence[str] | None) -> Run | None:
+        """Give this run its row of notes, and make the outputs suspect for what it may find and for what the inputs are suspected of."""
+        run, notes = None, self._notes
+        if notes is not None:
+            run = Run(self.plan.checks, lines or self._lines, notes)
+            place = notes.row(run)
+            for k, binding in enumerate(self._faults):
+                binding.bind(place + 2 * k)
+        outputs = fresh if self._plain else [self._pick(self._results[i], inputs, fresh) for i in self._made]
+        mark(outputs, inputs, self._reads, run, self._checked)
+        return run
 
     def _bind_blocks(self) -> None:
         blocks = [empty(self.device, nbytes) for nbytes in self.plan.blocks]

@@ -29,6 +29,7 @@ from tracegrad.plan import Plan
 from tracegrad.printing import namer
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
+from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
@@ -42,22 +43,27 @@ PLANS = 512  # cached plans; the least recently used is dropped
 class HostValue:
     """A value on the interpreter device: a numpy array with a Buffer's interface."""
 
-    __slots__ = ("array", "device", "may_change")
+    __slots__ = ("array", "device", "may_change", "suspicions")
     borrowed = False  # nothing is ever written in place
 
     def __init__(self, device: HostDevice, array: np.ndarray[Any, Any], may_change: bool = False) -> None:
         self.device, self.array, self.may_change = device, array, may_change
+        self.suspicions: Suspicions = ()
 
     def download(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        verify(self)
         return np.array(self.array, dtype=dtype).reshape(shape)
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        verify(self)
         out = np.asarray(buffers.View(self, np.asarray(self.array, dtype).reshape(shape)))
         out.flags.writeable = False
         return out
 
     def copy(self) -> HostValue:
-        return HostValue(self.device, np.array(self.array))
+        out = HostValue(self.device, np.array(self.array))
+        out.suspicions = self.suspicions
+        return out
 
 
 class HostDevice:
@@ -65,6 +71,9 @@ class HostDevice:
 
     name, kind, driver, platform, target = "numpy", "numpy", "interpreter", "numpy", None
     in_host_memory, host_alignment = True, 1
+
+    def __init__(self) -> None:
+        self.record = Record()
 
     def __repr__(self) -> str:
         return "<Device 'numpy' (interpreter)>"
@@ -87,6 +96,11 @@ def find_device(spec: Any = "") -> Device:
             _chosen.append(find_device(config.device) if config.device else devices_.find(""))
         return _chosen[0]
     return NUMPY if spec == "numpy" else devices_.find(spec)
+
+
+def used_devices() -> list[Device]:
+    """Those that something may have been computed on."""
+    return [*devices_.found(), NUMPY]
 
 
 def list_devices() -> list[Device]:
@@ -146,27 +160,44 @@ class Program:
         self.plan = self.executable = None
         if device is NUMPY:
             self._graph = executable_graph(self.graph)
+            reporting = [n for n in self._graph if n.fn.reports]
+            self.checks = tuple(n.fn.check(n) for n in reporting)  # type: ignore[attr-defined]
+            self._reads, self._checked = self._graph.masks(inputs), self._graph.masks(reporting)
         else:
             executable = executable_graph(self.graph)
             start = time.perf_counter()
             _check_dtypes(executable, device)
             self.plan = compile_graph(executable, device.target, donate=donate or {}, name=namer(executable))
             self.executable = Executable(self.plan, device)
+            self.checks = self.plan.checks
             if config.debug:
                 _tell(self.plan, len(executable), device, time.perf_counter() - start)
         self.buffers_only = self.executable is not None and not any(self.weak)
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """Values of the outputs, from those of the inputs (Buffers, and Python numbers for the weak ones). Waits for nothing."""
+    def __call__(self, values: Sequence[Any], lines: Sequence[str] | None = None) -> list[Any]:
+        """Values of the outputs, from those of the inputs (Buffers, and Python numbers for the weak ones). Waits for nothing.
+
+        lines: the user's lines of `checks`, where they are not those that the program was made for.
+        """
         if self.buffers_only:
-            return self.executable.run(values)  # type: ignore[union-attr]
+            return self.executable.run(values, (), lines)  # type: ignore[union-attr]
         if self.executable is None:
-            arrays = [np.asarray(v) if weak else v.array for v, weak in zip(values, self.weak, strict=True)]
-            changing = [v.array for v, weak in zip(values, self.weak, strict=True) if not weak and v.may_change]
-            results = [np.asarray(a) for a in interpret(self._graph, arrays)]
-            return [HostValue(self.device, a.copy() if any(np.may_share_memory(a, c) for c in changing) else a) for a in results]
+            return self._interpreted(values, lines)
         scalars = [v for v, weak in zip(values, self.weak, strict=True) if weak]
-        return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars)
+        return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars, lines)
+
+    def _interpreted(self, values: Sequence[Any], lines: Sequence[str] | None) -> list[HostValue]:
+        given = [HostValue(self.device, np.asarray(v)) if weak else v for v, weak in zip(values, self.weak, strict=True)]
+        changing = [v.array for v in given if v.may_change]
+        notes: list[int] = []
+        arrays = [np.asarray(a) for a in interpret(self._graph, [v.array for v in given], notes)]
+        results = [HostValue(self.device, a.copy() if any(np.may_share_memory(a, c) for c in changing) else a) for a in arrays]
+        run = None
+        if any(notes):
+            run = Run(self.checks, lines or [check.line for check in self.checks], found=np.array(notes))
+            self.device.record.hear(run)
+        mark(results, given, self._reads, run, self._checked)
+        return results
 
 
 def _check_dtypes(graph: Graph, device: Device) -> None:
@@ -237,7 +268,8 @@ def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] 
             wanted = set(targets)
             targets += [n for n in order if n not in wanted and keep(n)]
         program, inputs = _program(order, leaves, targets, device)
-        results = program([n.value if n.value is not None else n.attrs["value"].item() for n in inputs])
+        lines = [str(order[check.position].loc) for check in program.checks] if program.checks else None
+        results = program([n.value if n.value is not None else n.attrs["value"].item() for n in inputs], lines)
         for node, value in zip(targets, results, strict=True):
             node.value = value
         for node in targets:
@@ -335,14 +367,15 @@ def _compile(order: list[Node], leaves: list[Node], hoisted: list[Node], targets
         with located(n.loc):
             new[n] = placeholder(n.aval, "")
         inputs.append(new[n])
-    for node in order:
+    for position, node in enumerate(order):
         with located(node.loc):
             if node in from_scalar:
                 new[node] = bind(REGISTRY["cast"], (from_scalar[node],), {"dtype": node.dtype, "weak": False})
             elif not node.operands:
                 new[node] = _own_leaf(node)
-            else:
-                new[node] = bind(node.fn, tuple(new[resolve(o)] for o in node.operands), node.attrs)
+            else:       # what reports an error needs the line of each call, and this program will be used for other lines, too
+                attrs = node.attrs | {"position": position} if node.fn.reports else node.attrs
+                new[node] = bind(node.fn, tuple(new[resolve(o)] for o in node.operands), attrs)
     return Program([*inputs, *from_scalar.values()], [new[t] for t in targets], device)
 
 

@@ -27,6 +27,8 @@ from tracegrad.host import Shared
 from tracegrad.ir import Aval, Node, located, topological
 from tracegrad.operators import public
 from tracegrad.ops.movement import concat, narrow, reshape
+from tracegrad.ops.pointwise import logical_not
+from tracegrad.ops.ranges import counts_where
 from tracegrad.ops.shaping import stack
 from tracegrad.tensor import Tensor, new_tensor, state
 
@@ -59,21 +61,25 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     places = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]
     nodes = [flat[i]._node() for i in places]
 
-    def recorded(fn: Callable[..., Any]) -> tuple[list[Node], list[Node], Any]:
+    chosen = reshape(cast(pred._node(), dtypes.bool_), ())
+    refused: Any = logical_not(chosen)
+
+    def recorded(fn: Callable[..., Any], condition: Node) -> tuple[list[Node], list[Node], Any]:
         inputs = [_input(n) for n in nodes]
         filled = list(flat)
         for i, n in zip(places, inputs, strict=True):
             filled[i] = Tensor(n, pred.device, state.trace)
-        outs, out_tree = _flat("cond", _without_effects("cond", fn, *optree.tree_unflatten(tree, filled)))
+        with counts_where(condition):              # the branch not taken reports no index out of range
+            outs, out_tree = _flat("cond", _without_effects("cond", fn, *optree.tree_unflatten(tree, filled)))
         return inputs, outs, out_tree
 
-    yes, no = recorded(true_fn), recorded(false_fn)
+    yes, no = recorded(true_fn, chosen), recorded(false_fn, refused)
     if yes[2] != no[2]:
         raise ArgumentError(f"cond: the branches return different structures, {yes[2]} and {no[2]}")
     pairs = [_agreed("cond: the branches return", a, b) for a, b in zip(yes[1], no[1], strict=True)]
-    outer = _outer([*(a for a, _ in pairs), *(b for _, b in pairs)], {*yes[0], *no[0]}, lambda n: n.needs_grad)
+    outer = _outer([*(a for a, _ in pairs), *(b for _, b in pairs)], {*yes[0], *no[0]}, lambda n: n.needs_grad or n in (chosen, refused))
     operands_ = [*nodes, *outer]
-    results = choose(reshape(cast(pred._node(), dtypes.bool_), ()), _function([*yes[0], *outer], [a for a, _ in pairs]),
+    results = choose(chosen, _function([*yes[0], *outer], [a for a, _ in pairs]),
                      _function([*no[0], *outer], [b for _, b in pairs]), operands_)
     return optree.tree_unflatten(yes[2], [pred._wrap(r) for r in results])
 

@@ -22,6 +22,7 @@ from tracegrad.operators import Operators
 
 REGISTRY: dict[str, Primitive] = {}
 Shape = tuple[int, ...]
+Interval = tuple[int, int]              # two integers, the ends included
 _PYTHON_SCALARS = (bool, int, float)
 
 
@@ -39,6 +40,7 @@ class Primitive:
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
+    reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
 
@@ -66,6 +68,10 @@ class Primitive:
     def vjp(self, ct: Node, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         """Cotangents of the operands (None: no dependence), from the cotangent `ct` of the result `y`; symbolic."""
         raise AutogradError(f"{self.name} has no derivative")
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        """Between which integers the elements of an integer result lie, from those of the operands; None: nothing is known."""
+        return None
 
     def __repr__(self) -> str:
         return self.name
@@ -140,6 +146,10 @@ class Const(Primitive):
     def numpy(self, *, value: Any, bits: bytes, weak: bool) -> Any:
         return np.asarray(value)
 
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        value = node.attrs["value"]
+        return (int(value), int(value)) if value.dtype.kind in "biu" else None
+
 
 class Placeholder(Primitive):
     """An input of a captured program. `uid` makes each one unique."""
@@ -175,6 +185,9 @@ class Iota(Primitive):
 
     def numpy(self, *, shape: Shape, dim: int, dtype: DType) -> Any:
         return np.broadcast_to(np.arange(shape[dim], dtype=dtype).reshape([-1 if i == dim else 1 for i in range(len(shape))]), shape)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return 0, max(0, node.attrs["shape"][node.attrs["dim"]] - 1)
 
     cases = [((), dict(shape=(2, 3), dim=1, dtype=dtypes.int64)), ((), dict(shape=(4,), dim=0, dtype=dtypes.float32))]
 
@@ -382,6 +395,9 @@ class Cast(Primitive):
     def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
         return (cast(ct, x.dtype) if x.dtype.kind == "f" and dtype.kind == "f" else None,)
 
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return operands[0] if operands and node.operands[0].dtype.kind in "biu" else None
+
     cases = [(((2, 3),), dict(dtype=dtypes.float32, weak=False)), (((2, 3),), dict(dtype=dtypes.int64, weak=False))]
 
 
@@ -404,6 +420,10 @@ class Movement(Primitive):
     family = "movement"
     required = ("aval", "numpy", "locate")
     fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        ends = [*operands, *((int(v), int(v)) for k, v in node.attrs.items() if k == "value")]       # what pad fills in
+        return (min(low for low, _ in ends), max(high for _, high in ends)) if operands else None
 
     locate: Any = None
     # def locate(self, index, *operands: Aval, **attrs) -> list[tuple[int, tuple, list[guard]]]

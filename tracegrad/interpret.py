@@ -11,8 +11,11 @@ from tracegrad.function import Bundle
 from tracegrad.ir import Graph, Node
 
 
-def interpret(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    """The values of `graph.outputs`, as numpy arrays, from those of `graph.inputs` (iterative; frees what is no longer used)."""
+def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = None) -> list[Any]:
+    """The values of `graph.outputs`, as numpy arrays, from those of `graph.inputs` (iterative; frees what is no longer used).
+
+    notes: gets what the ops that report have to report, two numbers each, in the graph's order (see plan.Check).
+    """
     value: dict[Node, Any] = {node: np.asarray(x, dtype=node.dtype) for node, x in zip(graph.inputs, inputs, strict=True)}
     uses = {node: graph.out_degree(node) for node in graph}
     for node in graph.outputs:
@@ -21,6 +24,8 @@ def interpret(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
         for node in graph:
             if node not in value:
                 value[node] = evaluate(node, [value[o] for o in node.operands])
+                if node.fn.reports and notes is not None:
+                    notes += node.fn.excess(value[node.operands[0]], node)  # type: ignore[attr-defined]
                 for o in node.operands:
                     uses[o] -= 1
                     if not uses[o]:

@@ -237,6 +237,17 @@ class Graph(nx.MultiDiGraph):
         graph.add_edges_from((o, n, i) for n in order if n not in known for i, o in enumerate(n.operands))
         return graph
 
+    def masks(self, sources: Iterable[Node]) -> list[int]:
+        """For each output, which of `sources` it depends on: bit i is the i-th."""
+        found = {node: 1 << i for i, node in enumerate(sources)}
+        for node in self:
+            mask = found.get(node, 0)
+            for o in node.operands:
+                mask |= found.get(o, 0)
+            if mask:
+                found[node] = mask
+        return [found.get(o, 0) for o in self.outputs]
+
     def rebuilt(self, replace: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
         """The graph in which each node n became replace(n, its new operands); inputs stay. The way passes are written."""
         new: dict[Node, Node] = {n: n for n in self.inputs}

@@ -41,11 +41,11 @@ class Slot:
     """One buffer a plan touches.
 
     kind: "input" and "output" buffers come from the caller; "temp" slots share the plan's own storage; "constant" slots
-    hold `data` and are uploaded once. An output with `alias` = an input slot's index is written into that input's buffer
+    hold `data` and are uploaded once; the one of kind "faults" (see Check, Fault) is zeros at first. An output with `alias` = an input slot's index is written into that input's buffer
     (a real in-place update). A temp names the storage block it lives in (`block`, an index into `Plan.blocks`).
     """
 
-    kind: Literal["input", "output", "temp", "constant"]
+    kind: Literal["input", "output", "temp", "constant", "faults"]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     name: str = ""
@@ -70,8 +70,15 @@ class Scalar:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """A kernel argument passed by value: where in the buffer of kind "faults" check number `index` of this run writes."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class Launch:
-    """One kernel of `Plan.source` over an NDRange. `args` are slot indices (ints) and Scalars, in the kernel's order.
+    """One kernel of `Plan.source` over an NDRange. `args` are slot indices (ints), Scalars and Faults, in the kernel's order.
 
     Sizes are in work-items, first dimension fastest; a `local_size` of None leaves the choice to the driver; every
     global size is a multiple of its local size. `flops` and `bytes` are estimates for routing and `explain()`.
@@ -80,7 +87,7 @@ class Launch:
     entry: str
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
-    args: tuple[int | Scalar, ...]
+    args: tuple[int | Scalar | Fault, ...]
     flops: int = 0
     bytes: int = 0
     note: str = ""                        # why this kernel ends where it does, for explain()
@@ -97,6 +104,32 @@ class HostStep:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Indices that kernels compare with their range: `call` (the user's function) got them as `what`, an index into `of`.
+
+    Valid are low ... high, and `ignore`. line: where the user called it; position >= 0: the caller of the plan knows better.
+    Kernels write two integers for each check: by how much the worst index was above its range, and below; 0 for none.
+    """
+
+    call: str
+    what: str
+    of: str
+    low: int
+    high: int
+    ignore: int | None = None
+    line: str = ""
+    position: int = -1
+
+    def message(self, index: int, line: str) -> str:
+        """The error for an index out of range; line: where the call was, "" if it is the present one."""
+        spared = "" if self.ignore is None else f" (or ignore_index, {self.ignore})"
+        way_out = f"negative ones do not count from the end here: use {self.what} % {self.high + 1}" if self.low == 0 > index >= -self.high - 1 \
+            else "check where it comes from, or clamp it"
+        return (f"{self.call}{line and f' at {line}'}: {self.what} holds {index}, out of range for {self.of}: valid are {self.low} to "
+                f"{self.high}{spared}; {way_out}")
+
+
+@dataclass(frozen=True)
 class Plan:
     """A compiled program: launch `steps` in order (each sees the writes of those before it)."""
 
@@ -109,6 +142,9 @@ class Plan:
     blocks: tuple[int, ...] = ()          # bytes of each temp storage block
     notes: tuple[str, ...] = field(default=(), compare=False)
     scalar_program: tuple[tuple[Callable[..., Any], tuple[int, ...]], ...] = ()   # scalar number scalars + i is fn(*scalars[args])
+    checks: tuple[Check, ...] = ()
+    reads: tuple[int, ...] = ()           # for each output: the inputs that it depends on, as a bit mask over their order
+    checked: tuple[int, ...] = ()         # for each output: the checks that it depends on, as a bit mask
 
     def all_scalars(self, given: Sequence[Any]) -> list[Any]:
         """The scalars of a call and those that are computed from them on the host, as `Scalar.index` counts them."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import Device, find_device, list_devices, read, realize, resolve, upload
+from tracegrad.compile import Device, find_device, read, realize, resolve, upload, used_devices
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
@@ -717,10 +717,14 @@ def become_leaf(tensor: Tensor, node: Node) -> None:
 
 
 def synchronize() -> None:
-    """Wait until everything that was asked for is computed."""
+    """Wait until everything that was asked for is computed.
+
+    Raises IndexOutOfRange for an index out of range that nobody was told of (values computed with one raise it when looked at).
+    """
     flush()
-    for device in list_devices():
+    for device in used_devices():
         device.finish()
+        device.record.raise_first()
 
 
 def drop_history(order: Sequence[Node]) -> None:

@@ -1,4 +1,4 @@
-"""The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, convolution, windows,
+"""The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, ranges, convolution, windows,
 sorting, random bits. Functions composed of them: pointwise, shaping, statistics, linalg, neural, losses."""
 
 from tracegrad.ops import (
@@ -12,6 +12,7 @@ from tracegrad.ops import (
     neural,
     pointwise,
     random_bits,
+    ranges,
     reduction,
     shaping,
     sorting,
@@ -20,4 +21,4 @@ from tracegrad.ops import (
 )
 
 __all__ = ["contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "movement", "neural", "pointwise",
-           "random_bits", "reduction", "shaping", "sorting", "statistics", "windows"]
+           "random_bits", "ranges", "reduction", "shaping", "sorting", "statistics", "windows"]

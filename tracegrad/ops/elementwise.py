@@ -49,6 +49,7 @@ class Add(Elementwise):
     def numpy(self, a, b): return np.add(a, b)
     def vjp(self, ct, y, a, b): return ct, ct
     def opencl(self, a, b): return f"({a} + {b})"
+    def interval(self, node, *x): return (x[0][0] + x[1][0], x[0][1] + x[1][1]) if x else None
 
 
 class Sub(Elementwise):
@@ -57,6 +58,7 @@ class Sub(Elementwise):
     def numpy(self, a, b): return np.subtract(a, b)
     def vjp(self, ct, y, a, b): return ct, -ct
     def opencl(self, a, b): return f"({a} - {b})"
+    def interval(self, node, *x): return (x[0][0] - x[1][1], x[0][1] - x[1][0]) if x else None
 
 
 class Mul(Elementwise):
@@ -65,6 +67,10 @@ class Mul(Elementwise):
     def numpy(self, a, b): return np.multiply(a, b)
     def vjp(self, ct, y, a, b): return ct * b, ct * a
     def opencl(self, a, b): return f"({a} * {b})"
+
+    def interval(self, node, *x):
+        ends = [a * b for a in x[0] for b in x[1]] if x else []
+        return (min(ends), max(ends)) if x else None
 
 
 class Div(Elementwise):
@@ -88,6 +94,7 @@ class Remainder(Elementwise):
     def numpy(self, a, b): return np.remainder(a, b)
     def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
     def opencl(self, a, b): return f"tg_remainder({a}, {b})"
+    def interval(self, node, *x): return (0, x[1][1] - 1) if x and x[1][0] > 0 else None
 
 
 class Fmod(Elementwise):
@@ -147,6 +154,7 @@ class Maximum(Elementwise):
     def numpy(self, a, b): return np.maximum(a, b)
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, gt)
     def opencl(self, a, b): return f"tg_max({a}, {b})"
+    def interval(self, node, *x): return (max(x[0][0], x[1][0]), max(x[0][1], x[1][1])) if x else None
 
 
 class Minimum(Elementwise):
@@ -155,6 +163,7 @@ class Minimum(Elementwise):
     def numpy(self, a, b): return np.minimum(a, b)
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, lt)
     def opencl(self, a, b): return f"tg_min({a}, {b})"
+    def interval(self, node, *x): return (min(x[0][0], x[1][0]), min(x[0][1], x[1][1])) if x else None
 
 
 def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
@@ -220,6 +229,7 @@ class BitwiseAnd(Elementwise):
     name, nin, kinds, differentiable = "bitwise_and", 2, "biu", False
     def numpy(self, a, b): return np.bitwise_and(a, b)
     def opencl(self, a, b): return f"({a} & {b})"
+    def interval(self, node, *x): return (0, min(high for low, high in x if low >= 0)) if x and max(x)[0] >= 0 else None
 
 
 class BitwiseOr(Elementwise):
@@ -255,6 +265,7 @@ class ShiftRight(Elementwise):
     name, nin, kinds, differentiable, domain = "bitwise_right_shift", 2, "iu", False, (0, 5)
     def numpy(self, a, b): return np.right_shift(a, b)
     def opencl(self, a, b): return f"({a} >> {b})"
+    def interval(self, node, *x): return (x[0][0] >> x[1][0], x[0][1] >> x[1][0]) if x and 0 <= x[1][0] == x[1][1] else None
 
 
 class Where(Elementwise):
@@ -274,6 +285,7 @@ class Where(Elementwise):
     def numpy(self, c, a, b): return np.where(c, a, b)
     def vjp(self, ct, y, c, a, b): return None, where(c, ct, 0.0), where(c, 0.0, ct)
     def opencl(self, c, a, b): return f"({c} ? {a} : {b})"
+    def interval(self, node, *x): return (min(x[1][0], x[2][0]), max(x[1][1], x[2][1])) if x else None
 
 
 # ------------------------------------------------------------------------------------------------ exponentials and friends

@@ -1,8 +1,9 @@
 """Indexing: the primitives Take, ScatterAdd and ScatterSet, what torch makes of them (gather, embedding, ...), `getitem` and `setitem`.
 
 The three primitives work on whole rows of the first dimension; everything else brings its indices into that form by movement ops and
-index arithmetic. Indices that are known now (lists, numpy arrays) are checked at once; those that only the device knows
-are clamped to the valid range by all three (a kernel cannot raise), negative ones counting from the end.
+index arithmetic. Indices that are known now (lists, numpy arrays) are checked at once. Those that only the device knows are checked
+there (`ranges.in_range`), and whoever looks at the result gets the error; the three clamp them, so that memory stays safe.
+As in torch, negative ones count from the end in x[key], take and take_along_dim, and are errors in the other functions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.pointwise import eq, lt
+from tracegrad.ops.pointwise import eq
+from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import cat, full_like_shape, movedim
 
 Array = Any      # a Node or a Tensor
@@ -118,29 +120,20 @@ def scatter_rows(primitive: str, base: Node, index: Node, src: Node) -> Node:
     return bind(REGISTRY[primitive], (base, index, src), {})
 
 
-def _wrapped(name: str, index: Node, n: int) -> Any:
-    """An index node with negative values counted from the end of a dimension of n."""
-    if index.dtype.kind not in "iu":
-        raise DTypeError(f"{name}: an index must hold integers, got {index.dtype}; use index.long()")
-    if not n and index.aval.size:
-        raise IndexOutOfRange(f"{name}: {index.aval.size} indices into a dimension of size 0")
-    if index.dtype not in (dtypes.int32, dtypes.int64):
-        index = cast(index, dtypes.int64)
-    if index.fn is REGISTRY["iota"]:
-        return index
-    return where(lt(index, const(0, index.dtype)), index + n, index)
+def _of(d: int, shape: tuple[int, ...]) -> str:
+    return f"dimension {d} of shape {shape}"
 
 
 # ------------------------------------------------------------------------------------------------------- torch's functions
 
 
-def _linear(name: str, shape: tuple[int, ...], d: int, index: Node) -> Any:
+def _linear(name: str, shape: tuple[int, ...], d: int, index: Node, what: str = "index", wrap: bool = False) -> Any:
     """For each element of index (which stands in place d of a multi-index), its place in a flattened tensor of `shape`."""
     if index.ndim != len(shape):
         raise ShapeError(f"{name}: index {index.shape} must have as many dimensions as the input {shape}; take_along_dim broadcasts")
     if any(i > n for k, (i, n) in enumerate(zip(index.shape, shape, strict=True)) if k != d):
         raise ShapeError(f"{name}: index {index.shape} is larger than the input {shape} beyond dimension {d}")
-    out = _wrapped(name, index, shape[d]) * prod(shape[d + 1:])
+    out = in_range(index, shape[d], name, what, _of(d, shape), wrap=wrap) * prod(shape[d + 1:])
     for k, n in enumerate(index.shape):
         if k != d and n > 1:
             out = out + iota(index.shape, k, out.dtype) * prod(shape[k + 1:])
@@ -158,34 +151,36 @@ def gather(input: Array, dim: int, index: Array) -> Array:
     return _gather("gather", input, dim, index)
 
 
-def _gather(name: str, x: Node, dim: int, index: Node) -> Node:
+def _gather(name: str, x: Node, dim: int, index: Node, what: str = "index", wrap: bool = False) -> Node:
     d = one_dim(name, dim, x.ndim)
     if x.ndim:
-        return take_rows(_flat(x), _linear(name, x.shape, d, index))
+        return take_rows(_flat(x), _linear(name, x.shape, d, index, what, wrap=wrap))
     if index.ndim > 1:
-        raise ShapeError(f"{name}: index {index.shape} must have at most one dimension, as the input has none")
-    return mv.expand(x, _wrapped(name, index, 1).shape)
+        raise ShapeError(f"{name}: {what} {index.shape} must have at most one dimension, as the input has none")
+    return take_rows(_flat(x), in_range(index, 1, name, what, "a 0-d tensor", wrap=wrap))
 
 
 @public("take_along_dim", "take_along_axis")
 @on_nodes
 def take_along_dim(input: Array, indices: Array, dim: int | None = None) -> Array:
-    """gather, with input and indices broadcast beyond dim; dim None: both are flattened."""
+    """gather, with input and indices broadcast beyond dim; dim None: both are flattened. Negative indices count from the end."""
     if dim is None:
-        return _gather("take_along_dim", _flat(input), 0, _flat(indices))
+        return _gather("take_along_dim", _flat(input), 0, _flat(indices), "indices", wrap=True)
     d = one_dim("take_along_dim", dim, input.ndim)
     if indices.ndim != input.ndim:
         raise ShapeError(f"take_along_dim: indices {indices.shape} must have as many dimensions as the input {input.shape}")
     shape = broadcast_shapes("take_along_dim", [(*s[:d], 1, *s[d + 1:]) for s in (input.shape, indices.shape)])
     x = mv.expand(input, (*shape[:d], input.shape[d], *shape[d + 1:]))
-    return _gather("take_along_dim", x, d, mv.expand(indices, (*shape[:d], indices.shape[d], *shape[d + 1:])))
+    index = mv.expand(indices, (*shape[:d], indices.shape[d], *shape[d + 1:]))
+    return _gather("take_along_dim", x, d, index, "indices", wrap=True)
 
 
 @public("take")
 @on_nodes
 def take(input: Array, index: Array) -> Array:
-    """The elements of the flattened input at index: the shape of index."""
-    return take_rows(_flat(input), _wrapped("take", index, prod(input.shape)))
+    """The elements of the flattened input at index: the shape of index. Negative indices count from the end."""
+    n = prod(input.shape)
+    return take_rows(_flat(input), in_range(index, n, "take", "index", f"the {n} elements of shape {input.shape}", wrap=True))
 
 
 @public("scatter_add")
@@ -215,7 +210,8 @@ def _scatter(name: str, primitive: str, x: Node, dim: int, index: Node, src: Any
     else:
         src = mv.expand(cast(src, x.dtype) if isinstance(src, Node) else scalar(name, src, x.dtype), index.shape)
     if not x.ndim:
-        return mv.reshape(scatter_rows(primitive, mv.reshape(x, (1,)), mv.reshape(index, (1,)), mv.reshape(src, (1,))), ())
+        rows = in_range(mv.reshape(index, (1,)), 1, name, "index", "a 0-d tensor")
+        return mv.reshape(scatter_rows(primitive, mv.reshape(x, (1,)), rows, mv.reshape(src, (1,))), ())
     lines = _linear(name, x.shape, d, index)
     return mv.reshape(scatter_rows(primitive, _flat(x), _flat(lines), _flat(src)), x.shape)
 
@@ -267,7 +263,7 @@ def _rows(name: str, x: Node, dim: int, index: Any) -> tuple[int, Node, Node]:
         raise ShapeError(f"{name}: index must be a 1-d tensor, got {getattr(index, 'shape', type(index).__name__)}")
     d = one_dim(name, dim, x.ndim)
     x = x if x.ndim else mv.reshape(x, (1,))
-    rows = _wrapped(name, index if index.ndim else mv.reshape(index, (1,)), x.shape[d])
+    rows = in_range(index if index.ndim else mv.reshape(index, (1,)), x.shape[d], name, "index", _of(d, x.shape))
     return d, rows, movedim(x, d, 0)
 
 
@@ -300,14 +296,11 @@ def masked_select(input: Array, mask: Array) -> Array:
 @functional
 @on_nodes
 def embedding(input: Array, weight: Array, padding_idx: int | None = None) -> Array:
-    """Rows of weight (V, D) for integers input (*): (*, D). padding_idx: that row gets no gradient.
-
-    An index outside [-V, V) is clamped, not reported: it is only known on the device.
-    """
+    """Rows of weight (V, D) for integers input (*) from 0 to V - 1: (*, D). padding_idx: that row gets no gradient."""
     if weight.ndim != 2:
         raise ShapeError(f"embedding: weight must be (number of rows, size), got {weight.shape}")
     n = weight.shape[0]
-    rows = _wrapped("embedding", input, n)
+    rows = in_range(input, n, "embedding", "input", f"a weight of {n} rows")
     y = take_rows(weight, rows)
     if padding_idx is None:
         return y
@@ -323,9 +316,8 @@ def one_hot(input: Array, num_classes: int = -1) -> Array:
     """int64 (*, num_classes) with a 1 at each integer of input (*). num_classes must be given: inferring it would read the values."""
     if num_classes <= 0:
         raise ArgumentError("one_hot: num_classes must be given and positive (it would otherwise depend on the values)")
-    if input.dtype.kind not in "iu":
-        raise DTypeError(f"one_hot: takes integers, got {input.dtype}; use x.long()")
-    hit = eq(iota((*input.shape, num_classes), input.ndim, input.dtype), mv.reshape(input, (*input.shape, 1)))
+    classes = in_range(input, num_classes, "one_hot", "input", f"{num_classes} classes")
+    hit = eq(iota((*input.shape, num_classes), input.ndim, classes.dtype), mv.reshape(classes, (*input.shape, 1)))
     return cast(hit, dtypes.int64)
 
 
@@ -429,7 +421,7 @@ class _Key:
             if k.dtype == dtypes.bool_:
                 raise TraceError(f"{name}: the shape of a tensor indexed by a boolean mask depends on values, which are not known here; "
                                  "use tg.where(mask, x, 0), or masked_fill")
-            k = _wrapped(name, k, n)
+            k = in_range(k, n, name, "index", _of(d, shape), wrap=True)
         else:
             k = _checked(name, k, n, d, shape)
         self.arrays.append((len(self.shape), k))

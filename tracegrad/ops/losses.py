@@ -16,6 +16,7 @@ from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.elementwise import exp, log, where
 from tracegrad.ops.pointwise import abs_, eq, ge, le, log1p, lt, ne
+from tracegrad.ops.ranges import in_range
 from tracegrad.ops.reduction import total
 from tracegrad.ops.statistics import mean, reduce, sum_
 
@@ -91,7 +92,7 @@ def cross_entropy(input: Array, target: Array, weight: Array = None, ignore_inde
     input: logits (C), (N, C) or (N, C, d1, ...). target: class numbers () / (N) / (N, d1, ...), or probabilities of input's shape.
     weight: (C), a factor per class; "mean" divides by the targets' weights. Targets equal to ignore_index count for nothing.
     label_smoothing: that share of the target is spread evenly over the classes (Szegedy et al. 2016).
-    A class number outside [0, C) other than ignore_index makes the loss NaN: it cannot raise inside a kernel.
+    A class number outside [0, C) other than ignore_index is an IndexOutOfRange when the loss, or what follows from it, is looked at.
     """
     if not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentError(f"cross_entropy: label_smoothing must be from 0 to 1, got {label_smoothing}")
@@ -158,10 +159,11 @@ class _Picked:
         if weight is not None and weight.shape != (x.shape[axis],):
             raise ShapeError(f"{name}: weight {weight.shape} must be ({x.shape[axis]},), one number for each class")
         self.name, self.axis, self.dtype = name, axis, x.dtype
-        self.hit = eq(iota(x.shape, axis, target.dtype), mv.reshape(target, _kept(x, axis)))
+        n = x.shape[axis]
+        classes = in_range(target, n, name, "target", f"{n} classes", ignore=ignore_index)
+        self.hit = eq(iota(x.shape, axis, classes.dtype), mv.reshape(classes, _kept(x, axis)))
         # A negative ignore_index can match no class: with no weights, whether a target counts is the only thing to find out.
         self.counts = ne(target, ignore_index) if target.dtype.kind != "u" or ignore_index >= 0 else None
-        self.known = lt(target, x.shape[axis]) if target.dtype.kind == "u" else lt(target, x.shape[axis]) & ge(target, 0)
         self.weight = None if weight is None else self.of(_per_class(weight, x, axis))
 
     def of(self, x: Node) -> Any:
@@ -173,7 +175,6 @@ class _Picked:
             loss = loss * self.weight
         if smoothing is not None:
             loss = loss * (1.0 - share) + smoothing * (share / self.hit.shape[self.axis])
-        loss = where(self.known, loss, const(float("nan"), loss.dtype))
         if self.counts is not None:
             loss = where(self.counts, loss, const(0, loss.dtype))
         if reduction != "mean":

@@ -9,7 +9,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, Primitive, Reduction, bind, cast
+from tracegrad.function import REGISTRY, Interval, Primitive, Reduction, bind, cast
 from tracegrad.ir import Aval, Node
 from tracegrad.ops.elementwise import eq
 from tracegrad.ops.movement import expand, flip, narrow, pad, permute, reshape
@@ -91,6 +91,9 @@ class ArgReduction(Primitive):  # two outputs (value and index) would make a nod
         if x.shape[dim] == 0:
             raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {dim} of shape {x.shape} is empty: no extremum")
         return Aval(x.shape[:dim] + x.shape[dim + 1:], dtypes.int64)
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return (0, node.operands[0].shape[node.attrs["dim"]] - 1) if operands else None
 
 
 class Argmax(ArgReduction):

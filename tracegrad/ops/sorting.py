@@ -29,6 +29,7 @@ class Argsort(Primitive):
              (((2, 1),), dict(descending=True))]
 
     def aval(self, x, *, descending): return Aval(x.shape, dtypes.int64)
+    def interval(self, node, *operands): return 0, max(0, node.shape[-1] - 1)
 
     def numpy(self, x, *, descending):
         if not descending:
@@ -42,6 +43,7 @@ class Topk(Primitive):
     cases = [(((5,),), dict(k=2, descending=True)), (((2, 7),), dict(k=7, descending=False)), (((0, 4),), dict(k=1, descending=True))]
 
     def aval(self, x, *, k, descending): return Aval((*x.shape[:-1], k), dtypes.int64)
+    def interval(self, node, *operands): return (0, max(0, node.operands[0].shape[-1] - 1)) if operands else None
     def numpy(self, x, *, k, descending): return REGISTRY["argsort"].numpy(x, descending=descending)[..., :k]
 
 

@@ -1,0 +1,121 @@
+"""Indices that must lie in a range: the primitive InRange, `in_range` that makes it, and `interval`, which finds out that it is not needed.
+
+Whether an index fits is known at the call for constants and for what cannot be larger (arange, argmax, randint, ...); otherwise only on
+the device, which cannot raise. There InRange notes what it sees, and whoever looks at a value computed with it gets the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.errors import DTypeError, IndexOutOfRange
+from tracegrad.function import REGISTRY, Elementwise, Interval, Primitive, bind, cast, const
+from tracegrad.ir import Aval, Node
+from tracegrad.ops.elementwise import where
+from tracegrad.ops.pointwise import lt
+from tracegrad.plan import Check
+
+NODES = 64                             # how far `interval` looks
+_conditions: list[Node] = []           # what must hold for the code being recorded to count (see `counts_where`)
+
+
+class InRange(Elementwise):
+    """x (negative ones counted from the end if `wrap`), which must lie in 0 ... size - 1 (wrap: from -size on), or be `ignore`.
+
+    What does not is reported when a value computed with it is looked at, as an error of `call` about `what`, an index into `of`.
+    position: where the program that this is part of has the node whose line the error names (-1: the line is this node's own).
+    """
+
+    name, nin, kinds, differentiable, reports = "in_range", 1, "iu", False, True
+    cases = [((np.array([0, 2, -3]),), dict(size=3, wrap=True, ignore=None, call="f", what="index", of="a", position=-1)),
+             ((np.array([[0, 2], [-100, 1]], np.int32),), dict(size=3, wrap=False, ignore=-100, call="f", what="index", of="a", position=-1))]
+
+    def aval(self, x: Aval, **attrs: Any) -> Aval:
+        if x.dtype not in (dtypes.int32, dtypes.int64):
+            raise DTypeError(f"in_range: takes int32 and int64, got {x.dtype}")
+        return Aval(x.shape, x.dtype)
+
+    def numpy(self, x: Any, *, size: int, wrap: bool, **attrs: Any) -> Any:
+        return np.where(x < 0, x + size, x).astype(x.dtype) if wrap else x
+
+    def opencl(self, x: str, *, size: int, wrap: bool, **attrs: Any) -> str:
+        return f"({x} < 0 ? {x} + {size} : {x})" if wrap else x
+
+    def excess(self, x: Any, node: Node) -> tuple[int, int]:
+        """By how much the worst elements are above and below the range; 0 for none."""
+        check = self.check(node)
+        x = np.asarray(x)[np.asarray(x) != check.ignore]
+        return max(0, int(x.max()) - check.high) if x.size else 0, max(0, check.low - int(x.min())) if x.size else 0
+
+    def check(self, node: Node) -> Check:
+        """What the runtime has to know of a node of this op."""
+        a = node.attrs
+        return Check(a["call"], a["what"], a["of"], -a["size"] if a["wrap"] else 0, a["size"] - 1, a["ignore"], str(node.loc), a["position"])
+
+
+def in_range(index: Node, size: int, call: str, what: str, of: str, *, wrap: bool = False, ignore: int | None = None) -> Any:
+    """An index for a dimension of `size`, as int32 or int64; negative ones are counted from the end if `wrap`, else they are errors, too.
+
+    call: the function that the user called, what: the name of its argument, of: what is indexed, for the error. ignore: a value that passes.
+    Raises IndexOutOfRange for indices that are known here, DTypeError for floats and bools.
+    """
+    if index.dtype.kind not in "iu":
+        raise DTypeError(f"{call}: {what} must hold integers, got {index.dtype}; use {what}.long()")
+    if index.dtype not in (dtypes.int32, dtypes.int64) or index.aval.weak or size > np.iinfo(index.dtype).max:
+        index = cast(index, dtypes.int64)
+    if not index.aval.size:
+        return index
+    if not size:
+        raise IndexOutOfRange(f"{call}: {index.aval.size} indices in {what}, but {of} has no elements")
+    attrs = dict(size=size, wrap=wrap, ignore=ignore, call=call, what=what, of=of, position=-1)
+    low, high = interval(index)
+    if low >= (-size if wrap else 0) and high < size:
+        return where(lt(index, const(0, index.dtype)), index + size, index) if low < 0 else index
+    if not _conditions and ignore is None and (low >= size or high < (-size if wrap else 0)):
+        check = REGISTRY["in_range"].check(bind(REGISTRY["in_range"], (index,), attrs))  # type: ignore[attr-defined]
+        raise IndexOutOfRange(check.message(low if low >= size else high, ""))
+    for condition in _conditions:
+        index = where(condition, index, const(0, index.dtype))
+    return bind(REGISTRY["in_range"], (index,), attrs)
+
+
+@contextmanager
+def counts_where(condition: Node) -> Iterator[None]:
+    """What is recorded inside counts only where `condition` (a 0-d bool) holds: elsewhere its indices may be anything."""
+    _conditions.append(condition)
+    try:
+        yield
+    finally:
+        _conditions.pop()
+
+
+def interval(node: Node) -> Interval:
+    """Two integers between which every element of an integer node lies, the ends included. (Iterative; gives up after NODES nodes.)"""
+    known: dict[Node, Interval] = {}
+    stack = [node]
+    while stack:
+        n = stack[-1]
+        if n not in known:
+            rule = n.dtype.kind in "biu" and type(n.fn).interval is not Primitive.interval
+            missing = [o for o in n.operands if o not in known] if rule else []
+            if missing and len(known) + len(stack) + len(missing) <= NODES:
+                stack += missing
+                continue
+            found = n.fn.interval(n, *(known[o] for o in n.operands)) if rule and not missing else None
+            low, high = _all_of(n)
+            known[n] = found if found is not None and low <= found[0] and found[1] <= high else (low, high)
+        stack.pop()
+    return known[node]
+
+
+def _all_of(node: Node) -> Interval:
+    """What the dtype holds; nothing is known of floats."""
+    if node.dtype.kind == "b":
+        return 0, 1
+    info = np.iinfo(node.dtype if node.dtype.kind in "iu" else np.int64)
+    return int(info.min), int(info.max)
