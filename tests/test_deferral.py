@@ -25,9 +25,9 @@ class Work:
         self.runs = 0
         real = tg_compile.Program.__call__
 
-        def counted(program, values):
+        def counted(program, values, *lines):
             self.runs += 1
-            return real(program, values)
+            return real(program, values, *lines)
 
         monkeypatch.setattr(tg_compile.Program, "__call__", counted)
         self._compiled = tg_compile.compiled[0]

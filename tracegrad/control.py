@@ -247,7 +247,7 @@ class WhileLoop(Shared):
         return self.carried
 
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
-        values = [upload(self.device, np.ascontiguousarray(a, dtype=d)) for a, d in zip(arrays, self.dtypes, strict=True)]
+        values = [upload(self.device, np.asarray(a, d)) for a, d in zip(arrays, self.dtypes, strict=True)]
         n = len(self.carried)
         while bool(self.test(values)[0].download((), self.test.graph.outputs[0].dtype)):
             values[:n] = self.body(values)

@@ -285,7 +285,15 @@ class Where(Elementwise):
     def numpy(self, c, a, b): return np.where(c, a, b)
     def vjp(self, ct, y, c, a, b): return None, where(c, ct, 0.0), where(c, 0.0, ct)
     def opencl(self, c, a, b): return f"({c} ? {a} : {b})"
-    def interval(self, node, *x): return (min(x[1][0], x[2][0]), max(x[1][1], x[2][1])) if x else None
+
+    def interval(self, node, *x):
+        if not x:
+            return None
+        condition, a, b = node.operands
+        low, high = min, max
+        if condition.fn.name in ("lt", "gt") and condition.operands == (b, a):             # b limited by a, as clamp does
+            low = high = max if condition.fn.name == "lt" else min
+        return low(x[1][0], x[2][0]), high(x[1][1], x[2][1])
 
 
 # ------------------------------------------------------------------------------------------------ exponentials and friends
