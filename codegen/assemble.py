@@ -170,7 +170,7 @@ def vector_access(text: str, context: Context) -> list[str]:
         width = int(re.findall(r"\d+", name)[0])
         if name.startswith("IN_RANGE"):
             each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))
-            anywhere = " | ".join(f"(outside).s{LANES[i]}" for i in range(width))         # any(): a call, with vectors that not all CPUs have
+            anywhere = " | ".join(f"(outside).s{LANES[i]}" for i in range(width))      # any() would be a call, with wide vectors
             lines.append(f"#define {name}(outside, x, low, high, ignore, fault) if ({anywhere}) {{ {each} }}")
             continue
         parts = {

@@ -161,7 +161,7 @@ class Program:
         if device is NUMPY:
             self._graph = executable_graph(self.graph)
             reporting = [n for n in self._graph if n.fn.reports]
-            self.checks = tuple(n.fn.check(n) for n in reporting)  # type: ignore[attr-defined]
+            self.checks = tuple(n.fn.check(n) for n in reporting)
             self._reads, self._checked = self._graph.masks(inputs), self._graph.masks(reporting)
         else:
             executable = executable_graph(self.graph)

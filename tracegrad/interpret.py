@@ -25,7 +25,7 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
             if node not in value:
                 value[node] = evaluate(node, [value[o] for o in node.operands])
                 if node.fn.reports and notes is not None:
-                    notes += node.fn.excess(value[node.operands[0]], node)  # type: ignore[attr-defined]
+                    notes += node.fn.excess(value[node.operands[0]], node)
                 for o in node.operands:
                     uses[o] -= 1
                     if not uses[o]:

@@ -41,8 +41,9 @@ class Slot:
     """One buffer a plan touches.
 
     kind: "input" and "output" buffers come from the caller; "temp" slots share the plan's own storage; "constant" slots
-    hold `data` and are uploaded once; the one of kind "faults" (see Check, Fault) is zeros at first. An output with `alias` = an input slot's index is written into that input's buffer
-    (a real in-place update). A temp names the storage block it lives in (`block`, an index into `Plan.blocks`).
+    hold `data` and are uploaded once; the one of kind "faults" (see Check, Fault) is zeros at first. An output with `alias` = an input
+    slot's index is written into that input's buffer (a real in-place update). A temp names the storage block it lives in (`block`, an
+    index into `Plan.blocks`).
     """
 
     kind: Literal["input", "output", "temp", "constant", "faults"]
@@ -123,8 +124,9 @@ class Check:
     def message(self, index: int, line: str) -> str:
         """The error for an index out of range; line: where the call was, "" if it is the present one."""
         spared = "" if self.ignore is None else f" (or ignore_index, {self.ignore})"
-        way_out = f"negative ones do not count from the end here: use {self.what} % {self.high + 1}" if self.low == 0 > index >= -self.high - 1 \
-            else "check where it comes from, or clamp it"
+        way_out = "check where it comes from, or clamp it"
+        if self.low == 0 and -self.high - 1 <= index < 0:
+            way_out = f"negative ones do not count from the end here: use {self.what} % {self.high + 1}"
         return (f"{self.call}{line and f' at {line}'}: {self.what} holds {index}, out of range for {self.of}: valid are {self.low} to "
                 f"{self.high}{spared}; {way_out}")
 

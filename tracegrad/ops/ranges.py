@@ -32,8 +32,8 @@ class InRange(Elementwise):
     """
 
     name, nin, kinds, differentiable, reports = "in_range", 1, "iu", False, True
-    cases = [((np.array([0, 2, -3]),), dict(size=3, wrap=True, ignore=None, call="f", what="index", of="a", position=-1)),
-             ((np.array([[0, 2], [-100, 1]], np.int32),), dict(size=3, wrap=False, ignore=-100, call="f", what="index", of="a", position=-1))]
+    cases = [((np.array(i, dtype),), dict(size=3, wrap=wrap, ignore=ignore, call="f", what="index", of="a", position=-1))
+             for i, dtype, wrap, ignore in (([0, 2, -3], "int64", True, None), ([[0, 2], [-100, 1]], "int32", False, -100))]
 
     def aval(self, x: Aval, **attrs: Any) -> Aval:
         if x.dtype not in (dtypes.int32, dtypes.int64):
@@ -55,13 +55,14 @@ class InRange(Elementwise):
     def check(self, node: Node) -> Check:
         """What the runtime has to know of a node of this op."""
         a = node.attrs
-        return Check(a["call"], a["what"], a["of"], -a["size"] if a["wrap"] else 0, a["size"] - 1, a["ignore"], str(node.loc), a["position"])
+        low = -a["size"] if a["wrap"] else 0
+        return Check(a["call"], a["what"], a["of"], low, a["size"] - 1, a["ignore"], str(node.loc), a["position"])
 
 
 def in_range(index: Node, size: int, call: str, what: str, of: str, *, wrap: bool = False, ignore: int | None = None) -> Any:
-    """An index for a dimension of `size`, as int32 or int64; negative ones are counted from the end if `wrap`, else they are errors, too.
+    """An index for a dimension of `size`, as int32 or int64. Negative ones are counted from the end if `wrap`, else they are errors.
 
-    call: the function that the user called, what: the name of its argument, of: what is indexed, for the error. ignore: a value that passes.
+    call: the function that the user called, what: the name of its argument, of: what is indexed, for the error. ignore: what may pass.
     Raises IndexOutOfRange for indices that are known here, DTypeError for floats and bools.
     """
     if index.dtype.kind not in "iu":
