@@ -27,50 +27,50 @@ def put(x: Any, index: Any) -> Any:
 
 # What is called, of a float32 tensor (5, 3) and indices (3): the name in the error, the function, whether negative ones count from the end.
 CASES: list[tuple[str, Any, bool]] = [
-    ("getitem", lambda x, i: x[i], True),
-    ("getitem", lambda x, i: x.t()[:, i], True),
-    ("getitem", lambda x, i: x[i, i % 3], True),
+    ("getitem", lambda x, at: x[at], True),
+    ("getitem", lambda x, at: x.t()[:, at], True),
+    ("getitem", lambda x, at: x[at, at % 3], True),
     ("setitem", put, True),
-    ("take", lambda x, i: x[:, 0].take(i), True),
-    ("take_along_dim", lambda x, i: x.take_along_dim(i.reshape(3, 1), 0), True),
-    ("take_along_dim", lambda x, i: x[:, 1].take_along_dim(i), True),
-    ("gather", lambda x, i: x.gather(0, i.reshape(1, 3)), False),
-    ("gather", lambda x, i: x.t().gather(1, i.int().reshape(3, 1)), False),
-    ("scatter", lambda x, i: x.scatter(0, i.reshape(1, 3), 2.0), False),
-    ("scatter_add", lambda x, i: x.scatter_add(0, i.reshape(1, 3), x[:1]), False),
-    ("index_select", lambda x, i: x.index_select(0, i), False),
-    ("index_add", lambda x, i: x.index_add(0, i, x[:3]), False),
-    ("index_copy", lambda x, i: x.index_copy(0, i, x[:3]), False),
-    ("embedding", lambda x, i: F.embedding(i, x, padding_idx=1), False),
-    ("one_hot", lambda x, i: F.one_hot(i, N) * x.sum(), False),
-    ("nll_loss", lambda x, i: F.nll_loss(x.t(), i), False),
-    ("cross_entropy", lambda x, i: F.cross_entropy(x.t(), i, reduction="none"), False),
-    ("cross_entropy", lambda x, i: F.cross_entropy(x.t(), i, x[:, 0] ** 2, label_smoothing=0.1), False),
+    ("take", lambda x, at: x[:, 0].take(at), True),
+    ("take_along_dim", lambda x, at: x.take_along_dim(at.reshape(3, 1), 0), True),
+    ("take_along_dim", lambda x, at: x[:, 1].take_along_dim(at), True),
+    ("gather", lambda x, at: x.gather(0, at.reshape(1, 3)), False),
+    ("gather", lambda x, at: x.t().gather(1, at.int().reshape(3, 1)), False),
+    ("scatter", lambda x, at: x.scatter(0, at.reshape(1, 3), 2.0), False),
+    ("scatter_add", lambda x, at: x.scatter_add(0, at.reshape(1, 3), x[:1]), False),
+    ("index_select", lambda x, at: x.index_select(0, at), False),
+    ("index_add", lambda x, at: x.index_add(0, at, x[:3]), False),
+    ("index_copy", lambda x, at: x.index_copy(0, at, x[:3]), False),
+    ("embedding", lambda x, at: F.embedding(at, x, padding_idx=1), False),
+    ("one_hot", lambda x, at: F.one_hot(at, N) * x.sum(), False),
+    ("nll_loss", lambda x, at: F.nll_loss(x.t(), at), False),
+    ("cross_entropy", lambda x, at: F.cross_entropy(x.t(), at, reduction="none"), False),
+    ("cross_entropy", lambda x, at: F.cross_entropy(x.t(), at, x[:, 0] ** 2, label_smoothing=0.1), False),
 ]
 IDS = [f"{name}{k}" for k, (name, _, _) in enumerate(CASES)]
 X = np.random.default_rng(0).standard_normal((N, 3)).astype(np.float32)
 
 
 def untraced(fn: Any) -> Any:
-    return lambda x, i: fn(x, i).numpy()
+    return lambda x, at: fn(x, at).numpy()
 
 
 def traced(fn: Any) -> Any:
     whole = tg.trace(fn)
-    return lambda x, i: whole(x, i).numpy()
+    return lambda x, at: whole(x, at).numpy()
 
 
 def gradient(fn: Any) -> Any:
-    def run(x: Any, i: Any) -> Any:
+    def run(x: Any, at: Any) -> Any:
         x = x.clone().requires_grad_()
-        (fn(x, i) ** 2).sum().backward()
+        (fn(x, at) ** 2).sum().backward()
         return x.grad.numpy()
     return run
 
 
 def traced_gradient(fn: Any) -> Any:
-    whole = tg.trace(tg.grad(lambda x, i: (fn(x, i) ** 2).sum()))
-    return lambda x, i: whole(x, i).numpy()
+    whole = tg.trace(tg.grad(lambda x, at: (fn(x, at) ** 2).sum()))
+    return lambda x, at: whole(x, at).numpy()
 
 
 def backward_through_a_replay(fn: Any) -> Any:
@@ -114,11 +114,11 @@ def fails(look: Any) -> str:
 class TestWhoIsTold:
     def test_what_does_not_depend_on_it_is_as_it_was(self):
         """Also where both are results of one program."""
-        x, i = tg.tensor(X), tg.tensor([9])
-        bad, good = x[i], x * 2
+        x, at = tg.tensor(X), tg.tensor([9])
+        bad, good = x[at], x * 2
         fails(bad.numpy)
         np.testing.assert_array_equal(good.numpy(), X * 2)
-        bad, good = tg.trace(lambda x, i: (x[i], x * 3))(x, i)
+        bad, good = tg.trace(lambda x, at: (x[at], x * 3))(x, at)
         np.testing.assert_array_equal(good.numpy(), X * 3)
         fails(bad.numpy)
         fails(bad.numpy)                                           # it stays wrong
@@ -126,14 +126,14 @@ class TestWhoIsTold:
     @pytest.mark.parametrize("look", [lambda x: x.sum().item(), lambda x: x.tolist(), repr, np.asarray, lambda x: bool((x > 0).any()),
                                       lambda x: x.to("numpy").numpy(), lambda x: [row.tolist() for row in x]])
     def test_what_follows_from_it_is_wrong(self, look):
-        x, i = tg.tensor(X), tg.tensor([9])
-        bad = x[i]
+        x, at = tg.tensor(X), tg.tensor([9])
+        bad = x[at]
         with pytest.raises(tg.IndexOutOfRange):
             look(tg.trace(lambda y: y + 1)(bad * 2) - 1)
 
     def test_gather_only_in_the_past_of_a_loop(self):
         x = tg.tensor(X)
-        step = tg.trace(lambda x, i: x * 0.5 + x[i])
+        step = tg.trace(lambda x, at: x * 0.5 + x[at])
         for k in range(3 * ROWS):                                            # nobody looks; more runs than are remembered
             x = step(x, tg.tensor([N if k == 1 else 0]))
         fails(x.numpy)
@@ -143,8 +143,8 @@ class TestWhoIsTold:
         other = tg.tensor(X)
 
         @tg.trace
-        def step(i):
-            w.sub_(w[i].sum())
+        def step(at):
+            w.sub_(w[at].sum())
             other.mul_(2.0)
 
         step(tg.tensor([0]))
@@ -158,7 +158,7 @@ class TestWhoIsTold:
         np.testing.assert_array_equal(w.numpy(), before)
 
     def test_synchronize_tells_once_what_nobody_looked_at(self):
-        f = tg.trace(lambda x, i: x[i])
+        f = tg.trace(lambda x, at: x[at])
         f(tg.tensor(X), tg.tensor([-6]))
         assert " holds -6," in fails(tg.synchronize)
         tg.synchronize()
@@ -170,8 +170,8 @@ class TestWhoIsTold:
     def test_a_line_of_its_own_for_each_use_of_a_cached_program(self):
         x = tg.tensor(X)
         calls = (
-            lambda i: x.index_select(0, i),
-            lambda i: x.index_select(0, i),
+            lambda at: x.index_select(0, at),
+            lambda at: x.index_select(0, at),
         )
         for call, wrong in zip(calls, (7, 8), strict=True):
             message = fails(call(tg.tensor([wrong])).numpy)
@@ -188,8 +188,8 @@ class TestWhoIsTold:
         seen = []
 
         @tg.trace
-        def f(x, i):
-            return tg.host_call(lambda a: seen.append(a) or a, x[i], like=((1, 3), tg.float32)) + 1
+        def f(x, at):
+            return tg.host_call(lambda a: seen.append(a) or a, x[at], like=((1, 3), tg.float32)) + 1
 
         assert f(tg.tensor(X), tg.tensor([1])).shape == (1, 3)
         fails(lambda: f(tg.tensor(X), tg.tensor([5])).numpy())
@@ -197,8 +197,8 @@ class TestWhoIsTold:
         np.testing.assert_array_equal(f(tg.tensor(X), tg.tensor([2])).numpy(), X[[2]] + 1)
 
     def test_a_loop_on_the_device(self):
-        f = tg.trace(lambda x, i: tg.while_loop(lambda c: c[0].sum() < 20, lambda c: (c[0] + x[c[1]], c[1] + 1), (x[0], i)))
-        fails(f(tg.ones(3, 4), tg.tensor(0))[0].numpy)
+        f = tg.trace(lambda x, at: tg.while_loop(lambda c: c[0].sum() < 20, lambda c: (c[0] + x[c[1]], c[1] + 1), (x[0], at)))
+        fails(lambda: f(tg.ones(3, 4), tg.tensor(0)))
 
 
 # ------------------------------------------------------------------------------------------------------------- what is in order
@@ -217,11 +217,11 @@ class TestNoFalseAlarm:
     def test_the_branch_not_taken(self):
         x = tg.tensor(X)
 
-        def branch(i):
-            return tg.cond((i < N).all(), lambda i: x[i].sum(), lambda i: x.sum(), i)
+        def branch(at):
+            return tg.cond((at < N).all(), lambda at: x[at].sum(), lambda at: x.sum(), at)
 
         f = tg.trace(branch)
-        g = tg.trace(lambda x, i: tg.grad(lambda x: tg.cond((i < N).all(), lambda x: x[i].sum(), lambda x: x.sum(), x))(x))
+        g = tg.trace(lambda x, at: tg.grad(lambda x: tg.cond((at < N).all(), lambda x: x[at].sum(), lambda x: x.sum(), x))(x))
         np.testing.assert_allclose(f(tg.tensor([9])).item(), X.sum(), rtol=1e-5)
         np.testing.assert_allclose(f(tg.tensor([2])).item(), X[2].sum(), rtol=1e-5)
         np.testing.assert_array_equal(g(x, tg.tensor([9])).numpy(), np.ones((N, 3)))
@@ -240,10 +240,10 @@ class TestNoFalseAlarm:
 
     def test_vmap(self):
         x = tg.tensor(X)
-        f = tg.vmap(lambda i: x[i])
+        f = tg.vmap(lambda at: x[at])
         np.testing.assert_array_equal(f(tg.tensor([4, -5])).numpy(), X[[4, 0]])
         fails(lambda: f(tg.tensor([4, 5])).numpy())
-        fails(lambda: tg.vmap(lambda x, i: x[i])(x, tg.tensor([0, 1, 2, 3, 0])).numpy())
+        fails(lambda: tg.vmap(lambda x, at: x[at])(x, tg.tensor([0, 1, 2, 3, 0])).numpy())
 
 
 @pytest.mark.usefixtures("device")
