@@ -21,14 +21,17 @@ ROWS = 64                # runs of a plan that nobody asked about; the next one 
 class Run:
     """One run of a plan with `checks`, which stand in `lines` of the user's program.
 
-    notes: where its kernels report; None once that was read. found: what was read, if something is wrong.
+    notes: where its kernels report; None once that was read. found: what was read, if something is wrong. running: its kernels are
+    still being launched, because there are host steps between them.
     """
 
     __slots__ = ("checks", "found", "lines", "notes", "reported", "running")
 
-    def __init__(self, checks: Sequence[Check], lines: Sequence[str], notes: Notes | None = None, found: Any = None) -> None:
-        self.checks, self.lines, self.notes, self.found = checks, lines, notes, found
-        self.running = self.reported = False
+    def __init__(
+        self, checks: Sequence[Check], lines: Sequence[str], notes: Notes | None = None, found: Any = None, running: bool = False
+    ) -> None:
+        self.checks, self.lines, self.notes, self.found, self.running = checks, lines, notes, found, running
+        self.reported = False
 
     def guilty(self, mask: int) -> bool:
         """Whether one of the checks in `mask` failed. Waits for the run."""
@@ -91,18 +94,19 @@ class Notes:
 
     def row(self, run: Run) -> int:
         """The place of the row for a new run."""
-        if len(self.runs) == ROWS:
-            self.settle()
-        self.runs.append(run)
-        self.record.open.add(self)
-        return (len(self.runs) - 1) * self.width
+        with self.buffer.device.lock:
+            if len(self.runs) == ROWS:
+                self.settle()
+            self.runs.append(run)
+            self.record.open.add(self)
+            return (len(self.runs) - 1) * self.width
 
     def read(self) -> Any:
         """The rows of `runs`. Waits for them."""
         return self.buffer.download((len(self.runs), self.width), np.int32)
 
     def settle(self) -> None:
-        """Find out about all runs, but one whose kernels are still being launched (a plan with host steps). Waits."""
+        """Find out about all runs but one that is `running`. Waits."""
         with self.buffer.device.lock:
             rows = self.read()
             bad = np.count_nonzero(rows)

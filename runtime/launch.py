@@ -222,8 +222,6 @@ class Executable:
         buffers = [self._pick(source, inputs, fresh) for source in self._slot_sources]
         first = 0
         self._busy = True
-        if run is not None:
-            run.running = True
         try:
             for launches, host in self._segments:
                 with self.device.lock:
@@ -265,7 +263,7 @@ class Executable:
         """Give this run its row of notes, and make the outputs suspect for what it may find and for what the inputs are suspected of."""
         run, notes = None, self._notes
         if notes is not None:
-            run = Run(self.plan.checks, lines or self._lines, notes)
+            run = Run(self.plan.checks, lines or self._lines, notes, running=self._host)
             place = notes.row(run)
             for k, binding in enumerate(self._faults):
                 binding.bind(place + 2 * k)

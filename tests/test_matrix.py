@@ -197,6 +197,28 @@ def test_gather_and_scatter(on: Any, dtype: Any) -> None:
     check(on, fn, x, rng.integers(0, 20, 50), rng.integers(0, 20, (20, 33)))
 
 
+def test_indices_out_of_range_are_reported(on: Any) -> None:
+    """By the results that depend on them, and no others: in vectors, in scalar rests, in work-groups, in kernels of their own."""
+    tg.set_device(on)
+    rng = np.random.default_rng(0)
+    x, = (tg.tensor(a) for a in draw(F4, (20, 33)))
+    good = [rng.integers(0, 20, 50), rng.integers(0, 20, (20, 33)).astype(np.int32), rng.integers(0, 33, 20), rng.integers(0, 20, 20)]
+    f = tg.trace(lambda x, rows, where, labels, places: (
+        x[rows] * 2, x.gather(0, where).sum(1), F.cross_entropy(x, labels), tg.zeros_like(x).index_add(0, places, x), x + 1))
+    names = ("getitem", "gather", "cross_entropy", "index_add")
+    for k, name in enumerate(names):
+        for place, wrong in ((0, -40), (-1, 40)):
+            indices = [a.copy() for a in good]
+            indices[k].reshape(-1)[place] = wrong
+            results = f(x, *map(tg.tensor, indices))
+            for j, result in enumerate(results):
+                if j != k:
+                    result.numpy()
+                    continue
+                with pytest.raises(tg.IndexOutOfRange, match=f"^{name} at .* holds {wrong}, "):
+                    result.numpy()
+
+
 @pytest.mark.parametrize("length", [1, 7, 64, 1000])
 def test_scans_and_sorting(on: Any, dtype: Any, length: int) -> None:
     def fn(x: Any) -> Any:
