@@ -157,6 +157,20 @@ class TestWhoIsTold:
         w.copy_(tg.tensor(before))
         np.testing.assert_array_equal(w.numpy(), before)
 
+    def test_a_copy_is_as_wrong(self):
+        """A traced update of a tensor whose old value somebody else holds works on a copy."""
+        w = tg.tensor(X)[tg.tensor([9])]
+        old = w.clone()
+        same = w.detach()
+
+        @tg.trace
+        def step():
+            w.add_(1.0)
+
+        fails(lambda: (step(), w.numpy()))
+        fails(old.numpy)
+        fails(same.numpy)
+
     def test_synchronize_tells_once_what_nobody_looked_at(self):
         f = tg.trace(lambda x, at: x[at])
         f(tg.tensor(X), tg.tensor([-6]))
