@@ -66,9 +66,12 @@ def verify(value: Value) -> None:
 
 
 def mark(outputs: Sequence[Value], inputs: Sequence[Value], reads: Sequence[int], run: Run | None, checked: Sequence[int]) -> None:
-    """Hand the suspicions of the inputs, and this run's, on to the outputs that depend on them. (An output may be an input's buffer.)"""
+    """Hand the suspicions of the inputs, and this run's, on to the outputs that depend on them. (An output may be an input's buffer.)
+
+    inputs: none where none is suspect.
+    """
     own: list[Suspicions] = [((run, mask),) if run is not None and mask else () for mask in checked]
-    if any(value.suspicions for value in inputs):
+    if inputs:
         own = [inherited(inputs, of) + new for of, new in zip(reads, own, strict=True)]
     for value, suspicions in zip(outputs, own, strict=True):
         value.suspicions = suspicions

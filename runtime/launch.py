@@ -157,12 +157,12 @@ class Executable:
             fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
             if self._blocks is None:
                 self._bind_blocks()
-            bound, suspected = self._bound, self._notes is not None
+            bound, inherits = self._bound, False
             for i, buffer in enumerate(inputs):
                 if buffer.serial != bound[i]:
                     self._bind_input(i, buffer)
                 if buffer.suspicions:
-                    suspected = True
+                    inherits = True
             for i, buffer in enumerate(fresh):
                 mem = buffer.mem
                 for set_arg, index in self._fresh[i][1]:
@@ -170,7 +170,7 @@ class Executable:
             for i, value in enumerate(scalars):
                 for binding in self._scalars[i]:
                     binding.bind(value)
-            run = self._mark(inputs, fresh, lines) if suspected else None
+            run = self._mark(inputs, fresh, inherits, lines) if inherits or self._notes is not None else None
             if self._host:
                 self._run_with_host_steps(inputs, fresh, run)
             else:
@@ -259,7 +259,7 @@ class Executable:
         _bind(places, buffer)
         self._bound[i] = buffer.serial
 
-    def _mark(self, inputs: Sequence[Buffer], fresh: list[Buffer], lines: Sequence[str] | None) -> Run | None:
+    def _mark(self, inputs: Sequence[Buffer], fresh: list[Buffer], inherits: bool, lines: Sequence[str] | None) -> Run | None:
         """Give this run its row of notes, and make the outputs suspect for what it may find and for what the inputs are suspected of."""
         run, notes = None, self._notes
         if notes is not None:
@@ -268,7 +268,7 @@ class Executable:
             for k, binding in enumerate(self._faults):
                 binding.bind(place + 2 * k)
         outputs = fresh if self._plain else [self._pick(self._results[i], inputs, fresh) for i in self._made]
-        mark(outputs, inputs, self._reads, run, self._checked)
+        mark(outputs, inputs if inherits else (), self._reads, run, self._checked)
         return run
 
     def _bind_blocks(self) -> None:
