@@ -533,10 +533,6 @@ def test_cross_entropy_of_probabilities_and_of_one_example() -> None:
     check(lambda x, p: F["cross_entropy"](x, p, label_smoothing=0.1), lambda x, p: -(mixed * special.log_softmax(x, 1)).sum(1).mean(), x, p)
     check(F["cross_entropy"], lambda x, t: -special.log_softmax(x)[3], r(5), np.array(3))
     check(F["cross_entropy"], lambda x, t: np.array(nan), np.zeros((0, 5)), np.zeros((0, 5)))
-    for wrong in (5, -1):                                    # a class that does not exist cannot raise in a kernel, but shows
-        check(lambda x, t: F["cross_entropy"](x, t, reduction="none").isnan(), lambda x, t: np.arange(3) == 1, r(3, 5),
-              np.array([0, wrong, 4]))
-        check(lambda x, t: F["nll_loss"](x, t).isnan(), lambda x, t: np.True_, r(3, 5), np.array([0, wrong, 4]))
     big = np.array([[1e4, 1e4 - 10.0]])
     np.testing.assert_allclose(evaluate(F["cross_entropy"], big, np.array([0])), np.log1p(np.exp(-10.0)), rtol=1e-9)
 
