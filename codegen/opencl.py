@@ -26,8 +26,8 @@ Namer = Callable[[Node], str]
 _RESERVED = frozenset("""
     auto break case char const continue default do double else enum extern float for goto half if inline int long register restrict
     return short signed sizeof static struct switch typedef union unsigned void volatile while bool size_t ptrdiff_t global local
-    constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE KEPT TG M_PI M_E complex imaginary uniform pipe main
-    i r row col part chunk item first last uchar ushort uint ulong
+    constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE KEPT PREFETCH TG M_PI M_E complex imaginary uniform pipe
+    main i r row col part chunk item first last uchar ushort uint ulong
 """.split())  # noqa: SIM905 - a list of words reads as words
 _BUILTIN = re.compile(
     r"^(tg_|get_|vload|vstore|convert_|as_|native_|half_|atomic|__|LOAD_|STORE_|c\d+$|(uchar|char|ushort|short|uint|int|ulong|long|float|double|half)\d+$)"

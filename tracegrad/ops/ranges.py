@@ -72,7 +72,7 @@ def in_range(index: Node, size: int, call: str, what: str, of: str, *, wrap: boo
     if not index.aval.size:
         return index
     if not size:
-        raise IndexOutOfRange(f"{call}: {index.aval.size} indices in {what}, but {of} has no elements")
+        raise IndexOutOfRange(f"{call}: {index.aval.size} indices in {what}, but {of} has size 0")
     attrs = dict(size=size, wrap=wrap, ignore=ignore, call=call, what=what, of=of, position=-1)
     low, high = interval(index)
     if low >= (-size if wrap else 0) and high < size:
