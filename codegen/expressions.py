@@ -212,14 +212,15 @@ class Evaluator:
 
     # -- loads and stores
 
-    def load(self, node: Node, stored: Storage, flat: Index, guards: Guards) -> Value:
+    def load(self, node: Node, stored: Storage, flat: Index, guards: Guards, written: bool = False) -> Value:
+        """The element `flat` of a buffer. written: this kernel writes it, too, so it is read where it is asked for and not before a loop."""
         w, target = self.writer, self.writer.target
         dtype = node.dtype
         flat = flat.opened()
         self.indices.append(flat)
         condition = self.condition(guards)
         names = flat.names
-        depth = self.depth_of(names)
+        depth = w.depth if written else self.depth_of(names)
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
         half = dtype == np.float16 and not target.fp16
         wide = self.varies(names) or (condition is not None and condition.lanes > 1)

@@ -65,7 +65,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
         ev.lane, ev.width = "", 1
 
     def accumulator(r: Node, where: Index) -> Value:
-        return ev.load(r, context.output(group, r), where, ())
+        return ev.load(r, context.output(group, r), where, (), written=True)
 
     body(first, True)
     w.open(f"for ({w.index} r = {(first + 1).c()}; r < {stop}; r++) {{", ("r",))

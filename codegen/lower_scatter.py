@@ -52,7 +52,7 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         def write(k: Index, to: Index, column: Index) -> None:
             value, at = ev.value(source, k * rest + column), to * rest + column
             if node.fn.name == "scatter_add":
-                value = o.add(ev.load(node, out, at, ()), value, w.base(node))
+                value = o.add(ev.load(node, out, at, (), written=True), value, w.base(node))
             ev.store(out, node, at, value)
 
         o.columns("column", rest, low, high, partial(write, k, to))

@@ -320,3 +320,10 @@ def test_gpu_kernels_are_right_on_a_cpu(local_memory: int) -> None:
     ):
         graph = capture(fn, arrays)
         agree(execute(graph, compile_graph(graph, target), arrays), interpret(graph, arrays), 2e-5)
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 3)])
+def test_additions_into_one_row_read_what_was_added_before(shape: Any) -> None:
+    """The row that is read lies at a constant place, but other iterations write it: the read stays in the loop."""
+    count = 5
+    check(lambda x, i, s: op("scatter_add", x, i, s), f4(*shape), np.zeros(count, np.int64), f4(count, *shape[1:]))
