@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegrad import dtypes, random_state
 from tracegrad.compile import find_device, obstacle
-from tracegrad.errors import ArgumentError, DLPackError, DTypeError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import Shape, cast, data, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
 from tracegrad.operators import public
@@ -208,9 +208,17 @@ def _entered(
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` (a sequence of ints, or one) filled with a number, whose kind gives the dtype unless dtype does.
 
+    fill_value may be a tensor of no dimensions: a Python float given to a @trace function is one.
     Raises DTypeError if fill_value is no number, or does not fit dtype.
     """
-    return _filled("full", (size,), fill_value, dtype, device, requires_grad)
+    if not isinstance(fill_value, Tensor):
+        return _filled("full", (size,), fill_value, dtype, device, requires_grad)
+    if fill_value.shape:
+        raise ShapeError(f"full: fill_value has shape {fill_value.shape}; give a number or a tensor of no dimensions")
+    node = fill_value._node()
+    found = dtypes.as_dtype(dtype) if dtype is not None else dtypes.get_default_dtype() if node.aval.weak else node.dtype
+    out = fill_value.detach().to(dtype=found, device=device)
+    return new_tensor(expand(out._node(), _shape("full", (size,))), out.device, requires_grad)
 
 
 def _filled(call: str, size: Sequence[Any], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:

@@ -127,7 +127,7 @@ class Tensor(Operators):
             if dtypes.category(node.dtype) > dtypes.category(old.dtype):
                 raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation that is not in place")
             node = cast(node, old.dtype)
-        if self._base is not None:
+        if self._base is not None and not (state.trace is not None and state.trace.stands_alone(self)):
             with set_grad_enabled(state.grad and not self._detached):  # detach() shares its memory but no history
                 self._base._rebind(self._put(self._base._node(), node, call), call)
             return self
@@ -436,6 +436,8 @@ class Tensor(Operators):
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Start (or stop) recording operations on this tensor, in place. Only floats can require grad; only leaves can stop."""
         node = self._node()
+        if requires_grad != node.needs_grad:
+            self._own_history("requires_grad_")
         if requires_grad and not node.needs_grad:
             if not dtypes.is_float(node.dtype):
                 raise DTypeError(f"requires_grad_: only float tensors have gradients, this one is {node.dtype}")
@@ -460,8 +462,17 @@ class Tensor(Operators):
             raise AutogradError("detach_: a view shares the history of the tensor that it is a view of; use detach()")
         node = self._node()
         if node.needs_grad:
+            self._own_history("detach_")
             self._set_node(bind(_DETACH, (node,), {}))
         return self
+
+    def _own_history(self, call: str) -> None:
+        """Refuse to change in a trace whether a tensor from outside requires grad: a replay writes values only."""
+        if state.trace is not None and self._trace is not state.trace:
+            raise TraceError(
+                f"{call} at {user_location()}: inside @trace ({state.trace.name}) a tensor from outside cannot start or stop requiring grad; "
+                "do it before the call, or use x.detach() in its place"
+            )
 
     def clone(self) -> Tensor:
         """A copy of its own, with history."""
