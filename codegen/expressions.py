@@ -213,7 +213,7 @@ class Evaluator:
     # -- loads and stores
 
     def load(self, node: Node, stored: Storage, flat: Index, guards: Guards, written: bool = False) -> Value:
-        """The element `flat` of a buffer. written: this kernel writes it, too, so it is read where it is asked for and not before a loop."""
+        """The element `flat` of a buffer. written: this kernel writes it, too, so it is read here and not before a loop."""
         w, target = self.writer, self.writer.target
         dtype = node.dtype
         flat = flat.opened()

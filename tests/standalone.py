@@ -1,7 +1,7 @@
 """A plan as a program of its own: `write` makes a .cl file with its kernels and a script that runs them with numpy and pyopencl only.
 
-The script holds the inputs and the results expected; it exits with 1 if a result differs. For bug reports to drivers, and for failures of the
-random programs (tests/test_fuzz.py).
+The script holds the inputs and the results expected; it exits with 1 if a result differs. For bug reports to drivers, and for failures
+of the random programs (tests/test_fuzz.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random programs: every way to run one gives the same values, and every way to differentiate one the same derivatives.
 
-A failure on a device is written to `fuzz-failures/` as a standalone script with its kernels (tests/standalone.py), the smallest that hypothesis
-found last. `HYPOTHESIS_PROFILE=long` runs many more examples.
+A failure on a device is written to `fuzz-failures/` as a standalone script with its kernels (tests/standalone.py), the smallest that
+hypothesis found last. `HYPOTHESIS_PROFILE=long` runs many more examples.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Watched:
             if program.plan is not None and self.script is None:
                 wanted = interpret(tg_compile.executable_graph(program.graph), given)
                 found = [b.download(n.shape, n.dtype) for b, n in zip(out, program.graph.outputs, strict=True)]
-                if any(not np.allclose(f, w, rtol=1e-4, atol=1e-4 * np.max(np.abs(w), initial=1)) for f, w in zip(found, wanted, strict=True)):
+                pairs = zip(found, wanted, strict=True)
+                if any(not np.allclose(f, w, rtol=1e-4, atol=1e-4 * np.max(np.abs(w), initial=1)) for f, w in pairs):
                     buffers = [g for g, weak in zip(given, program.weak, strict=True) if not weak]
                     numbers = [g for g, weak in zip(given, program.weak, strict=True) if weak]
                     self.script = standalone.write(FAILURES, "failure", program.plan, buffers, numbers, wanted, 1e-4)
@@ -109,7 +110,7 @@ def compare(program: Program, what: str, run: Any, wanted: Any) -> None:
             tg_compile._plans.clear()
             try:
                 run()
-            except Exception as again:      # noqa: BLE001
+            except Exception as again:
                 error.add_note(f"again: {again}")
         error.add_note(f"{what}; standalone: {watched.script or 'no single program is at fault'}")
         raise
@@ -209,8 +210,10 @@ def test_ways_to_differentiate_agree(program: Program) -> None:
         return
     wanted = backward(program, 1, "numpy")
     for what, found in (
-        ("value_and_grad", functional(program, 1, "numpy")), ("traced value_and_grad", functional(program, 1, "numpy", tg.trace)),
-        ("value_and_grad of traced", value_and_grad_of_traced(program, 1)), ("backward through a traced call", backward(program, 1, "numpy", tg.trace)),
+        ("value_and_grad", functional(program, 1, "numpy")),
+        ("traced value_and_grad", functional(program, 1, "numpy", tg.trace)),
+        ("value_and_grad of traced", value_and_grad_of_traced(program, 1)),
+        ("backward through a traced call", backward(program, 1, "numpy", tg.trace)),
         ("a traced backward", traced_backward(program, 1)),
     ):
         agree(found, wanted, program, what)

@@ -13,7 +13,6 @@ import array
 import builtins
 import dis
 import functools
-import math
 import operator
 import random
 import sys
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.errors import TracegradError, TraceError
+from tracegrad.errors import TraceError, TracegradError
 from tracegrad.tensor import Tensor
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
@@ -38,7 +37,7 @@ _MISSING = object()
 
 
 class Reach:
-    """Everything that `fn` (and `objects`, its static arguments) can name, as it is now. Raises TraceError where that is too much to watch."""
+    """Everything that `fn` (and `objects`, its static arguments) can name, as it is now. Raises TraceError where that is too much."""
 
     def __init__(self, fn: Callable[..., Any], objects: Iterable[Any] = ()) -> None:
         self.tensors: set[int] = set()
@@ -151,8 +150,8 @@ class Reach:
                 self._alive.append(value)
                 if len(self._seen) > _LIMIT:
                     raise TraceError(
-                        f"trace: the function reaches more than {_LIMIT} Python objects through closures, globals and attributes, too many to "
-                        "watch for changes; keep large tables in a tensor, or pass what it needs as arguments"
+                        f"trace: the function reaches more than {_LIMIT} Python objects through closures, globals and attributes, "
+                        "too many to watch for changes; keep large tables in a tensor, or pass what it needs as arguments"
                     )
                 self._look_into(value)
 
@@ -428,6 +427,6 @@ def _same(a: Any, b: Any) -> bool:
     """Equal as compile-time values: scalars by type and value (NaN is itself, -0.0 is not 0.0), everything else by identity."""
     if not isinstance(a, _SCALARS) or type(a) is not type(b):
         return False
-    if isinstance(a, float) and a == b == 0.0:
-        return math.copysign(1.0, a) == math.copysign(1.0, b)
+    if isinstance(a, (float, np.floating)) and isinstance(b, (float, np.floating)) and a == b == 0.0:
+        return bool(np.signbit(a) == np.signbit(b))
     return bool(a == b or (a != a and b != b))

@@ -35,7 +35,7 @@ from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.shaping import expanded
 
 if TYPE_CHECKING:
-    from tracegrad.trace import Recording
+    from tracegrad.recording import Recording
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
@@ -470,8 +470,8 @@ class Tensor(Operators):
         """Refuse to change in a trace whether a tensor from outside requires grad: a replay writes values only."""
         if state.trace is not None and self._trace is not state.trace:
             raise TraceError(
-                f"{call} at {user_location()}: inside @trace ({state.trace.name}) a tensor from outside cannot start or stop requiring grad; "
-                "do it before the call, or use x.detach() in its place"
+                f"{call} at {user_location()}: inside @trace ({state.trace.name}) a tensor from outside cannot start or stop "
+                "requiring grad; do it before the call, or use x.detach() in its place"
             )
 
     def clone(self) -> Tensor:

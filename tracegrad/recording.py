@@ -1,0 +1,166 @@
+"""What a trace notes while the body runs on tracers: `Recording`; and where a replay finds the tensors again: `Place`.
+
+Tensors that come with the arguments, and those that the body reaches otherwise, become inputs by reference. In-place changes of them, and
+gradients that backward() stored on them, are kept here in an overlay: outside nothing changes before a replay succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracegrad import autodiff
+from tracegrad.dtypes import float64, int64
+from tracegrad.errors import TraceError
+from tracegrad.function import REGISTRY, placeholder
+from tracegrad.ir import Aval, Node, user_location
+from tracegrad.tensor import Tensor, become_leaf
+
+_VARIABLE = REGISTRY["variable"]
+
+Place = tuple[str, Any]  # ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor)
+
+
+def at(place: Place, args: Sequence[Any]) -> Tensor:
+    """The tensor at `place` in a call with argument leaves `args`."""
+    kind, what = place
+    found: Tensor = what if kind == "tensor" else args[what] if kind == "arg" else base_of(args[what])
+    return found
+
+
+def base_of(tensor: Tensor) -> Tensor:
+    """The tensor that a view is a view of in the end; others themselves."""
+    while tensor._base is not None:
+        tensor = tensor._base
+    return tensor
+
+
+def path_of(tensor: Tensor) -> tuple[Any, ...]:
+    """How a view is reached from its base, to compare."""
+    path: list[Any] = []
+    while tensor._base is not None:
+        path.append((tensor._detached, *((fn, *attrs.items()) for fn, attrs in tensor._chain)))
+        tensor = tensor._base
+    return tuple(path)
+
+
+class Recording:
+    """One trace: what it read, what it computes, what it changes. Made while the body runs on tracers."""
+
+    def __init__(self, name: str, device: Any, names: dict[int, str] | None = None) -> None:
+        self.name, self.device = name, device
+        self.names = names or {}  # what the user calls the tensors from outside, by id
+        self.scalars: dict[tuple[int, str], Tensor] = {}  # attributes read as run-time scalars
+        self.inputs: list[Node] = []  # placeholders, in call order
+        self.sources: list[tuple[str, Any]] = []  # where a replay gets each input's value: a Place, or another kind (see Replay.run)
+        self.places: dict[int, Place] = {}  # id of a tensor that came with the arguments -> where a replay finds it
+        self.captured: dict[int, tuple[Tensor, Node]] = {}  # tensors from outside -> their node in here
+        self.nodes: dict[int, tuple[Tensor, Node]] = {}  # tensors from outside that were changed -> new node
+        self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # tensors from outside -> their gradient in here
+        self.present: dict[int, Tensor] = {}  # tensors from outside -> what stands for the gradient that they came with
+        self.no_grads: list[Place] = []  # tensors whose grad was seen to be None
+        self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
+        self.adopted: dict[int, Tensor] = {}  # constants made by the body
+        self.versions: dict[int, tuple[Tensor, int]] = {}  # of changed tensors, before: a recording changes nothing yet
+        self.freed: set[Node] = set()
+        self.draws = 0  # random numbers drawn so far
+        self._random: tuple[Node, Node] | None = None
+
+    def _input(self, aval: Aval, label: str, source: tuple[str, Any]) -> Node:
+        node = placeholder(aval, label)
+        self.inputs.append(node)
+        self.sources.append(source)
+        return node
+
+    def argument(self, index: int, leaf: Any, label: str) -> Any:
+        """The tracer for argument leaf number `index`."""
+        if isinstance(leaf, float):
+            return Tensor(self._input(Aval((), float64, True), label, ("arg", index)), self.device, self)
+        self.place_argument(leaf, ("arg", index), label)
+        return leaf
+
+    def place_argument(self, tensor: Tensor, place: Place, label: str) -> None:
+        """A tensor that comes with the arguments: in a replay, the one at `place` plays its part."""
+        self.places[id(tensor)] = place
+        self._adopt_as(tensor, self._input(tensor._node_outside().aval, label, place))
+
+    def place(self, tensor: Tensor) -> Place:
+        """Where a replay finds the tensor that plays the part of this one from outside."""
+        return self.places.get(id(tensor), ("tensor", tensor))
+
+    def stands_alone(self, tensor: Tensor) -> bool:
+        """Whether a view from outside has a node of its own: its base is not in this trace."""
+        return id(tensor) in self.captured
+
+    def _adopt_as(self, tensor: Tensor, node: Node) -> None:
+        if tensor._node_outside().needs_grad:
+            node = autodiff.variable(node)
+            become_leaf(tensor, node)
+        self.captured[id(tensor)] = (tensor, node)
+
+    def node_of(self, tensor: Tensor) -> Node:
+        """The node that stands for a tensor from outside."""
+        if tensor._base is not None and id(tensor) not in self.captured:
+            return tensor._replay(self.node_of(tensor._base))
+        changed = self.nodes.get(id(tensor))
+        if changed is not None:
+            return changed[1]
+        if id(tensor) not in self.captured:
+            if tensor._trace is not None:
+                raise TraceError(
+                    f"{self.name}: uses a tensor that another @trace function ({tensor._trace.name}) leaked; return it from there"
+                )
+            if tensor._device is not self.device:
+                raise TraceError(
+                    f"{self.name} at {user_location()}: runs on {self.device}, but a tensor it uses is on {tensor._device}; move it first"
+                )
+            self._adopt_as(tensor, self._input(tensor._n.aval, self.names.get(id(tensor), ""), ("tensor", tensor)))
+        return self.captured[id(tensor)][1]
+
+    def rebind(self, tensor: Tensor, node: Node) -> None:
+        """A tensor from outside was changed in place."""
+        self.node_of(tensor)
+        self.versions.setdefault(id(tensor), (tensor, tensor._versions))
+        self.nodes[id(tensor)] = (tensor, node)
+        if node.fn is _VARIABLE:
+            self.leaves.append((tensor, node))
+
+    def grad_of(self, tensor: Tensor) -> Tensor | None:
+        """The gradient of a tensor from outside, as the body sees it."""
+        if id(tensor) not in self.grads:
+            present = tensor._grad
+            if present is None:
+                self.no_grads.append(self.place(tensor))
+                return None
+            name = self.names.get(id(tensor))
+            node = self._input(present._n.aval, f"{name}.grad" if name else "", ("grad", self.place(tensor)))
+            self.present[id(tensor)] = Tensor(node, self.device, self)
+            self.grads[id(tensor)] = (tensor, self.present[id(tensor)])
+        return self.grads[id(tensor)][1]
+
+    def set_grad(self, tensor: Tensor, grad: Tensor | None) -> None:
+        """A gradient was stored on a tensor from outside."""
+        self.grads[id(tensor)] = (tensor, grad)
+
+    def adopt(self, tensor: Tensor) -> None:
+        """A constant that the body made from host data."""
+        self.adopted[id(tensor)] = tensor
+
+    def scalar(self, owner: Any, name: str) -> Tensor:
+        """A Python float attribute (an optimiser's learning rate) as a run-time scalar."""
+        key = (id(owner), name)
+        if key not in self.scalars:
+            self.scalars[key] = Tensor(self._input(Aval((), float64, True), name, ("attribute", (owner, name))), self.device, self)
+        return self.scalars[key]
+
+    def random(self, count: int) -> tuple[Node, Node]:
+        """Seed and offset of the next `count` random numbers: fresh at every replay."""
+        if self._random is None:
+            self._random = (
+                self._input(Aval((), int64, True), "seed", ("seed", None)),
+                self._input(Aval((), int64, True), "offset", ("offset", None)),
+            )
+        seed, offset = self._random
+        start = offset + self.draws if self.draws else offset
+        self.draws += count
+        return seed, start
