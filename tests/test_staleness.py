@@ -1,4 +1,4 @@
-"""@trace is never stale: whatever Python state or memory a function depends on, a traced call does what the plain one does, or says why not.
+"""@trace is never stale: whatever state or memory a function depends on, a traced call does what the plain one does, or says why not.
 
 Each scenario is a function of `wrap`; it runs with the identity and with tg.trace and must return the same values.
 """
@@ -364,6 +364,20 @@ def helper(x, scale=2.0):
     return x * scale
 
 
+def set_(o, **attributes):
+    for name, value in attributes.items():
+        setattr(o, name, value)
+    return o
+
+
+def deep():
+    inner = [2.0]
+    s = inner
+    for _ in range(2000):
+        s = [s]
+    return inner, s
+
+
 CHANGES = {
     "item of an array": (lambda a: a[0], lambda a: a.__setitem__(0, 7.0), lambda: np.array([2.0, 3.0])),
     "member of a set": (lambda s: 2.0 if 3 in s else 1.0, lambda s: s.add(3), lambda: {1}),
@@ -388,34 +402,21 @@ CHANGES = {
     "__getattr__": (lambda o: o.scale, lambda o: o.table.update(scale=5.0), Dynamic),
     "operators": (lambda o: (o + 1.0) + (1.0 * o) + o[0] + sum(o), attribute("scale", 5.0), Operators),
     "globals()": (lambda _: globals()["WATCHED"], lambda _: globals().update(WATCHED=5.0), lambda: globals().update(WATCHED=2.0)),
-    "a global that hides a builtin": (lambda _: abs(-1.0), lambda _: (setattr(HERE, "abs", lambda x: x * 5), lambda: delattr(HERE, "abs"))[1]),
+    "a global that hides a builtin": (lambda _: abs(-1.0),
+                                      lambda _: (setattr(HERE, "abs", lambda x: x * 5), lambda: delattr(HERE, "abs"))[1]),
     "default argument": (lambda o: o.f(1.0), lambda o: setattr(o.f, "__defaults__", (5.0,)),
                          lambda: Plain(f=types.FunctionType(helper.__code__, globals(), argdefs=(2.0,)))),
     "code": (lambda o: o.f(1.0), lambda o: setattr(o.f, "__code__", (lambda x: x * 5).__code__),
              lambda: Plain(f=types.FunctionType(helper.__code__, globals(), argdefs=(2.0,)))),
     "partial": (lambda p: p(1.0), lambda p: setattr(p.args[0], "scale", 5.0),
                 lambda: functools.partial(lambda o, x: o.scale * x, Plain(scale=2.0))),
-    "context variable": (lambda c: c.get(), lambda c: (c.set(5.0), None)[1], lambda: contextvars.ContextVar("scale", default=2.0)),
+    "context variable": (contextvars.ContextVar.get, lambda c: (c.set(5.0), None)[1], lambda: contextvars.ContextVar("scale", default=2.0)),
     "weak reference": (lambda o: o[0]().scale, lambda o: setattr(o[1], "scale", 5.0), lambda: (weakref.ref(p := Plain(scale=2.0)), p)),
     "thread-local": (lambda t: t.scale, attribute("scale", 5.0), lambda: set_(threading.local(), scale=2.0)),
     "sign of zero": (lambda o: 1.0 / tg.full((), o.zero), attribute("zero", -0.0), lambda: Plain(zero=0.0)),
     "int to float": (lambda o: (tg.ones(1, dtype=tg.int64) * o.k).dtype.itemsize, attribute("k", 2.0), lambda: Plain(k=2)),
-    "deep structure": (lambda s: functools.reduce(lambda a, _: a[0], range(2000), s[1])[0], lambda s: s[0].__setitem__(0, 5.0), lambda: deep()),
+    "deep structure": (lambda s: functools.reduce(lambda a, _: a[0], range(2000), s[1])[0], lambda s: s[0].__setitem__(0, 5.0), deep),
 }
-
-
-def set_(o, **attributes):
-    for name, value in attributes.items():
-        setattr(o, name, value)
-    return o
-
-
-def deep():
-    inner = [2.0]
-    s = inner
-    for _ in range(2000):
-        s = [s]
-    return inner, s
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -451,7 +452,8 @@ def objects_as_arguments(wrap):
 def test_the_default_device_is_part_of_a_call_without_tensors():
     f = tg.trace(lambda: tg.ones(2))
     for device in ("numpy", *tg.devices()[:1], "numpy"):
-        assert f().device is tg.set_device(device)
+        found = tg.set_device(device)
+        assert f().device is found
 
 
 @scenario

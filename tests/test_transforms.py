@@ -1,5 +1,7 @@
 """grad, value_and_grad, vjp, jvp, jacobian, hessian, vmap: against closed forms and loops, nested, and inside @trace."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -147,6 +149,55 @@ def test_per_example_gradients():
     expected = (1 - np.tanh(x.numpy() @ w.numpy()) ** 2)[:, None] * x.numpy()
     close(per_example(w, x), expected)
     close(tg.grad(lambda w: tg.vmap(lambda x: (w @ x).tanh())(x).sum())(w), expected.sum(0))
+
+
+def cubes(x):
+    return (x**3).sum() + x[0] * x[1] * x[2]
+
+
+def in_place(x):
+    y = x * 1
+    y[0] *= y[1]
+    y.add_(x)
+    y[1:] = y[1:] * y[:2]
+    return y.sum()
+
+
+def branches(x):
+    return tg.cond(x.sum() > 0, lambda y: (y**2).sum(), lambda y: (y**3).sum(), x)
+
+
+T = tg.tensor([1.0, 2.0, -1.0], dtype=tg.float64, device="numpy")
+NESTED = {      # each with a place for tg.trace outside, between and inside; of a matrix whose rows are examples
+    "grad": lambda a, b, c, f: lambda X: a(tg.grad(b(c(f))))(X[0]),
+    "jacrev of grad": lambda a, b, c, f: lambda X: a(tg.jacrev(b(tg.grad(c(f)))))(X[0]),
+    "jacfwd of grad": lambda a, b, c, f: lambda X: a(tg.jacfwd(b(tg.grad(c(f)))))(X[0]),
+    "hvp": lambda a, b, c, f: lambda X: a(lambda x: tg.hvp(b(c(f)), (x,), (T,))[1])(X[0]),
+    "jvp of jvp": lambda a, b, c, f: lambda X: a(lambda x: tg.jvp(b(lambda y: tg.jvp(c(f), (y,), (T,))[1]), (x,), (T,))[1])(X[0]),
+    "grad of jvp": lambda a, b, c, f: lambda X: a(tg.grad(b(lambda y: tg.jvp(c(f), (y,), (T,))[1])))(X[0]),
+    "vjp of grad": lambda a, b, c, f: lambda X: a(lambda x: tg.vjp(b(tg.grad(c(f))), x)[1](T)[0])(X[0]),
+    "vmap of grad": lambda a, b, c, f: a(tg.vmap(b(tg.grad(c(f))))),
+    "grad of vmap": lambda a, b, c, f: a(tg.grad(b(lambda Y: tg.vmap(c(f))(Y).sum()))),
+    "vmap of hessian": lambda a, b, c, f: a(tg.vmap(b(tg.hessian(c(f))))),
+    "vmap of jvp": lambda a, b, c, f: a(tg.vmap(b(lambda x: tg.jvp(c(f), (x,), (T,))[1]))),
+    "jvp of vmap": lambda a, b, c, f: a(lambda Y: tg.jvp(b(tg.vmap(c(f))), (Y,), (tg.stack([T, T]),))[1]),
+    "vmap": lambda a, b, c, f: a(tg.vmap(b(c(f)))),
+}
+
+
+@pytest.mark.parametrize("f", [cubes, in_place, branches], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", NESTED)
+def test_transforms_nest_with_each_other_and_with_trace_at_any_level(name, f):
+    device = tg.device()
+    tg.set_device("numpy")
+    try:
+        x = tg.tensor([[0.3, -0.7, 1.1], [-0.6, 1.4, -2.2]], dtype=tg.float64)
+        none = lambda fn: fn
+        wanted = NESTED[name](none, none, none, f)(x)
+        for wraps in itertools.product((none, tg.trace), repeat=3):
+            close(NESTED[name](*wraps, f)(x).numpy(), wanted.numpy())
+    finally:
+        tg.set_device(device)
 
 
 @pytest.mark.parametrize(
