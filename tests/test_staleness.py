@@ -463,6 +463,25 @@ def a_python_float_fills_a_tensor(wrap):
 
 
 @scenario
+def numpy_floats_are_python_s(wrap):
+    """As in torch: they do not promote, and a schedule that numpy computes does not compile anew."""
+    f = wrap(lambda x, k: x * k)
+    out = [(y := f(tg.ones(1), np.float64(k))).dtype.name + str(y.tolist()) for k in (1.5, 2.5)]
+    assert len(getattr(f, "compilations", "1")) == 1
+    return out
+
+
+def test_recordings_of_one_signature_do_not_pile_up():
+    w = v(1.0)
+    f = tg.trace(lambda x: x * w)
+    for i in range(40):
+        w = v(i)
+        assert f(v(2)).item() == 2 * i
+    assert len(f.compilations) == 40
+    assert max(map(len, f._replays.values())) == 32
+
+
+@scenario
 def what_the_body_sets_up_once(wrap):
     o = Plain(cache={})
 

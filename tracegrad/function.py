@@ -23,7 +23,7 @@ from tracegrad.operators import Operators
 REGISTRY: dict[str, Primitive] = {}
 Shape = tuple[int, ...]
 Interval = tuple[int, int]              # two integers, the ends included
-_PYTHON_SCALARS = (bool, int, float)
+_PYTHON_SCALARS = (bool, int, float)          # numpy.float64 is a float: to torch, too, a Python number that promotes nothing
 
 
 class Primitive:
@@ -124,7 +124,7 @@ def as_node(value: Any, name: str = "") -> Node:
     """A Node for a Node or a Python or numpy scalar (a constant; weak if it is a Python scalar). name: the op's, for errors."""
     if isinstance(value, Node):
         return value
-    if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
+    if isinstance(value, _PYTHON_SCALARS):
         return const(value, dtypes.as_dtype(type(value)) if not isinstance(value, float) else dtypes.float64, weak=True)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return const(value.item(), dtypes.as_dtype(value.dtype))

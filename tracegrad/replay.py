@@ -16,7 +16,7 @@ import numpy as np
 import optree
 
 from tracegrad import autodiff, random_state
-from tracegrad.compile import Program, realize, resolve, upload
+from tracegrad.compile import Program, realize, resolve
 from tracegrad.errors import TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data
 from tracegrad.guards import Reach, is_foreign

@@ -24,6 +24,7 @@ from tracegrad.replay import Replay
 from tracegrad.report import Kernels, explain, python_source
 from tracegrad.tensor import Tensor, flush, from_array, state
 
+KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -86,6 +87,7 @@ class Traced:
             else:
                 self._changing.discard(signature)
                 candidates.append(replay)
+                del candidates[:-KEPT]
             self.compilations.append(reason)
         self._latest = replay
         return replay.run(flat)
@@ -235,7 +237,7 @@ def _signature(leaf: Any) -> Any:
         if leaf._hooks:
             return (node.aval, node.needs_grad, leaf._device, *leaf._hooks)
         return (node.aval, node.needs_grad, leaf._device)
-    return float if type(leaf) is float else (type(leaf), leaf)
+    return float if isinstance(leaf, float) else (type(leaf), leaf)
 
 
 def _sharing(tensors: Sequence[Tensor]) -> Any:
