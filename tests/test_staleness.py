@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tracegrad.ir import Graph
 
 SCENARIOS = []
 ERRORS = []
@@ -630,6 +631,15 @@ def test_arguments_of_the_recording_are_not_kept():
     refs = [weakref.ref(x), weakref.ref(y)]
     del x, y
     assert [r() for r in refs] == [None, None]
+
+
+def test_writing_views_in_a_loop_does_not_gather_work():
+    x = tg.zeros(4)
+    f = tg.trace(lambda a: a.add_(1.0))
+    for i in range(40):
+        f(x[i % 4:i % 4 + 1])
+    assert len(list(Graph.capture([], [x._n]))) < 20
+    assert x.tolist() == [10, 10, 10, 10]
 
 
 def test_threads_that_call_one_traced_function():

@@ -362,6 +362,8 @@ def _changed(recording: Recording, tensor: Tensor, grad: Tensor) -> bool:
 
 
 def _value(tensor: Tensor) -> Any:
+    if tensor._base is not None:
+        _value(base_of(tensor))  # or what was written through views would gather
     found = resolve(tensor._n if tensor._base is None else tensor._node_outside())
     if found.value is None:
         if tensor._base is not None:
