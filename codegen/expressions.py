@@ -23,6 +23,7 @@ from tracegrad.codegen.reductions import UNROLLED
 from tracegrad.codegen.vectors import LANES, ctype
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
+from tracegrad.ops.ranges import may_wrap
 from tracegrad.plan import Fault
 
 Guard = tuple[Any, ...]                    # ("range", Index, low, high) or ("multiple", Index, k)
@@ -33,6 +34,7 @@ _PLAIN = frozenset(
 _MIXES = frozenset(("float32", "float64", "int32", "int64"))      # scalars of these mix with vectors of the same
 
 
+_WRAPPING = frozenset(("add", "sub", "mul", "neg"))              # signed overflow is undefined in C: `x * 2 > 5` may become `x > 2`
 @dataclass(frozen=True, slots=True)
 class Value:
     """A C expression (a name or a literal). lanes: 1 if it is the same for all lanes; mask: bytes a lane of a bool vector."""
@@ -372,13 +374,15 @@ class Evaluator:
         if name == "cast":
             return self.cast(values[0], node.dtype, lanes)
         spell = fn.opencl
+        wraps = dtype.kind == "i" and name in _WRAPPING and may_wrap(node)
         if name == "exp" and self.writer.target.plain_math and never_positive(node.operands[0]):
             spell = "exp_nonpositive({})".format
         if lanes == 1:
-            texts = [v.text for v in values]
+            texts = [f"(u{ctype(dtype)}){v.text}" if wraps else v.text for v in values]
             if name == "bitwise_not" and dtype.kind == "b":
                 return f"!{texts[0]}", 0
-            return self.strip(self.translate(spell(*texts, **node.attrs), dtype, 1)), 0
+            text = self.strip(self.translate(spell(*texts, **node.attrs), dtype, 1))
+            return f"({ctype(dtype)})({text})" if wraps else text, 0
         if name in ("eq", "ne") and dtype == np.int64:
             for x, other in (values, values[::-1]):
                 if x.text in self.narrow and other.lanes == 1:
@@ -392,10 +396,13 @@ class Evaluator:
             minus = "-" if node.dtype.kind == "b" else ""
             return f"({type_})({', '.join(minus + self.translate(p, dtype, 1) for p in parts)})", size
         mixes = name in _PLAIN and dtype.name in _MIXES
-        texts = [v.text if mixes and v.dtype.kind != "b" else self.vector(v, size) for v in values]
-        if mixes and all(v.lanes == 1 for v in values):
-            texts[0] = self.vector(values[0], size)
-        return self.strip(self.translate(spell(*texts, **node.attrs), dtype, lanes)), size
+        single = [mixes and v.lanes == 1 and v.dtype.kind != "b" for v in values]
+        single[0] &= not all(single)
+        texts = [v.text if alone else self.vector(v, size) for v, alone in zip(values, single, strict=True)]
+        if wraps:
+            texts = [f"(u{ctype(dtype)}){t}" if alone else f"as_u{ctype(dtype, lanes)}({t})" for t, alone in zip(texts, single, strict=True)]
+        text = self.strip(self.translate(spell(*texts, **node.attrs), dtype, lanes))
+        return f"as_{ctype(dtype, lanes)}({text})" if wraps else text, size
 
     def equals_position(self, x: Value, other: Value, sign: str) -> tuple[str, int]:
         """A position compared with a 64-bit number (labels, mostly): in the width of indices, with -1 for what is out of range."""

@@ -246,8 +246,6 @@ def power_constant(node: Node) -> Node | None:
         return op("div", const(1, node.dtype), x)
     if c == -2:
         return op("div", const(1, node.dtype), op("mul", x, x))
-    if c == 1.5:
-        return op("mul", x, op("sqrt", x))
     return None
 
 

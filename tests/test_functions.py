@@ -1,5 +1,6 @@
 """The composed functions against numpy and scipy, and torch's meanings written down as expected values."""
 
+import pickle
 from itertools import product
 from typing import Any
 
@@ -753,3 +754,26 @@ def test_names_that_torch_has_as_functions_methods_and_dtypes() -> None:
     assert x.tolist() == [0, 2]
     with pytest.raises(DTypeError, match=r"^clone: "):
         tg.clone([1.0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("n", [1, 5, 100])
+def test_signed_integers_wrap_also_where_they_are_compared(dtype: str, n: int) -> None:
+    """A C compiler may take it that they never overflow, and make `x * 2 > 5` of it `x > 2`."""
+    limits, rng = np.iinfo(dtype), np.random.default_rng(0)
+    x, y = (rng.integers(limits.min, limits.max, n, dtype=dtype) for _ in range(2))
+    x[0] = limits.min
+    a, b = tg.tensor(x), tg.tensor(y)
+    with np.errstate(all="ignore"):
+        for f in (lambda x, y: x * 2 > 5, lambda x, y: x + y > x, lambda x, y: x - y < x, lambda x, y: x * y, lambda x, y: -x > 0):
+            np.testing.assert_array_equal(f(a, b).numpy(), f(x, y))
+
+
+@pytest.mark.parametrize("make", [lambda: tg.randn(3, 4), lambda: tg.arange(5), lambda: tg.ones(2, requires_grad=True),
+                                  lambda: tg.randn(2).half(), lambda: tg.nn.Parameter(tg.ones(3))])
+def test_tensors_are_pickled(make: Any) -> None:
+    x = make()
+    back = pickle.loads(pickle.dumps(x))
+    assert type(back) is type(x)
+    assert (back.dtype, back.requires_grad) == (x.dtype, x.requires_grad)
+    np.testing.assert_array_equal(back.detach().numpy(), x.detach().numpy())

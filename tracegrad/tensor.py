@@ -431,6 +431,10 @@ class Tensor(Operators):
         copied.grad = None if self.grad is None else self.grad.detach().clone()
         return copied.requires_grad_() if self.requires_grad else copied
 
+    def __reduce__(self) -> Any:
+        """For pickle and copy: the values and requires_grad, without history. Restored on the default device."""
+        return _restored, (type(self), self.detach().numpy(), self.requires_grad)
+
     # ------------------------------------------------------------------------------------------- gradients and history
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -840,3 +844,8 @@ def new_tensor(node: Node, device: Any = None, requires_grad: bool = False) -> T
     found = state.trace.device if state.trace is not None and device is None else find_device(device)
     out = Tensor(node, found, state.trace)
     return out.requires_grad_() if requires_grad else out
+
+
+def _restored(cls: Any, array: np.ndarray[Any, Any], requires_grad: bool) -> Tensor:
+    """A tensor (or Parameter) that was pickled."""
+    return from_array(array, requires_grad=requires_grad) if cls is Tensor else cls(array, requires_grad)

@@ -114,6 +114,13 @@ def interval(node: Node) -> Interval:
     return known[node]
 
 
+def may_wrap(node: Node) -> bool:
+    """Whether an integer result may be beyond its dtype: it then wraps, which C leaves undefined for signed types."""
+    found = node.fn.interval(node, *map(interval, node.operands))
+    low, high = _all_of(node)
+    return found is None or found[0] < low or found[1] > high
+
+
 def _all_of(node: Node) -> Interval:
     """What the dtype holds; nothing is known of floats."""
     if node.dtype.kind == "b":
