@@ -400,7 +400,8 @@ class Evaluator:
         single[0] &= not all(single)
         texts = [v.text if alone else self.vector(v, size) for v, alone in zip(values, single, strict=True)]
         if wraps:
-            texts = [f"(u{ctype(dtype)}){t}" if alone else f"as_u{ctype(dtype, lanes)}({t})" for t, alone in zip(texts, single, strict=True)]
+            scalar, vector = ctype(dtype), ctype(dtype, lanes)
+            texts = [f"(u{scalar}){t}" if alone else f"as_u{vector}({t})" for t, alone in zip(texts, single, strict=True)]
         text = self.strip(self.translate(spell(*texts, **node.attrs), dtype, lanes))
         return f"as_{ctype(dtype, lanes)}({text})" if wraps else text, size
 

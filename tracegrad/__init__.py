@@ -31,9 +31,10 @@ from tracegrad.dtypes import (
     uint64,
 )
 from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
+from tracegrad.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from tracegrad.operators import PUBLIC
 from tracegrad.random_state import get_rng_state, manual_seed, set_rng_state
-from tracegrad.tensor import Tensor, enable_grad, flush, is_grad_enabled, is_tensor, no_grad, set_grad_enabled, synchronize
+from tracegrad.tensor import Tensor, flush, is_tensor, synchronize
 from tracegrad.trace import trace
 
 autograd_backward = backward

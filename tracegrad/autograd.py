@@ -13,7 +13,8 @@ from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, ShapeError
 from tracegrad.function import REGISTRY, CustomCall, bind, unique
 from tracegrad.ir import Node, topological
-from tracegrad.tensor import Tensor, drop_history, flush, leaves, no_grad, state
+from tracegrad.modes import no_grad, state
+from tracegrad.tensor import Tensor, drop_history, flush, leaves
 
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "grad", "register_hook", "retain_grad"]
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]

@@ -25,12 +25,13 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, placeholder
 from tracegrad.host import Shared
 from tracegrad.ir import Aval, Node, located, topological
+from tracegrad.modes import state
 from tracegrad.operators import public
 from tracegrad.ops.movement import concat, narrow, reshape
 from tracegrad.ops.pointwise import logical_not
 from tracegrad.ops.ranges import counts_where
 from tracegrad.ops.shaping import stack
-from tracegrad.tensor import Tensor, new_tensor, state
+from tracegrad.tensor import Tensor, new_tensor
 
 _VARIABLE, _DETACH, _OUTPUT, _WHERE = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["where"]
 NodeFn = Callable[[Sequence[Node]], list[Node]]

@@ -14,11 +14,12 @@ from tracegrad.compile import find_device, obstacle
 from tracegrad.errors import ArgumentError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import Shape, cast, data, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
+from tracegrad.modes import state
 from tracegrad.operators import public
 from tracegrad.ops import random_bits
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.movement import expand
-from tracegrad.tensor import Tensor, from_array, new_tensor, state
+from tracegrad.tensor import Tensor, from_array, new_tensor
 
 _create = functools.partial(public, method=False)
 

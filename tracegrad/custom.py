@@ -21,7 +21,8 @@ from tracegrad.autodiff import zeros_like
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError
 from tracegrad.function import REGISTRY, CustomCall, bind, cast
 from tracegrad.ir import Aval, Node
-from tracegrad.tensor import Tensor, state
+from tracegrad.modes import state
+from tracegrad.tensor import Tensor
 
 _OUTPUT, _DETACH = REGISTRY["output"], REGISTRY["detach"]
 

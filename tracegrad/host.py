@@ -12,8 +12,9 @@ from tracegrad.custom import opaque_value
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from tracegrad.function import Primitive, bind
 from tracegrad.ir import Aval
+from tracegrad.modes import state
 from tracegrad.operators import public
-from tracegrad.tensor import Tensor, from_array, state
+from tracegrad.tensor import Tensor, from_array
 
 
 class Shared(Primitive):

@@ -14,8 +14,9 @@ from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeErro
 from tracegrad.function import Elementwise, bind
 from tracegrad.host import Shared
 from tracegrad.ir import Aval, Node
+from tracegrad.modes import state
 from tracegrad.operators import public
-from tracegrad.tensor import Tensor, state
+from tracegrad.tensor import Tensor
 
 # ------------------------------------------------------------------------------------------------------------ elementwise
 

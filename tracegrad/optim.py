@@ -16,7 +16,8 @@ import numpy as np
 
 from tracegrad.compile import read, resolve
 from tracegrad.errors import ArgumentError, TraceError, TracegradError
-from tracegrad.tensor import Tensor, enable_grad, from_array, no_grad, state
+from tracegrad.modes import enable_grad, no_grad, state
+from tracegrad.tensor import Tensor, from_array
 
 
 class ParamGroup(MutableMapping[str, Any]):

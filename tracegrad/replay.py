@@ -21,8 +21,9 @@ from tracegrad.errors import TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data
 from tracegrad.guards import Reach, is_foreign
 from tracegrad.ir import Aval, Graph, Node, located, topological
+from tracegrad.modes import set_grad_enabled, state
 from tracegrad.recording import Recording, at, base_of, path_of
-from tracegrad.tensor import Tensor, become_leaf, flush, set_grad_enabled, state
+from tracegrad.tensor import Tensor, become_leaf, flush
 
 _VARIABLE = REGISTRY["variable"]
 

@@ -11,8 +11,6 @@ While a trace runs, tensors from outside it are never touched: the trace keeps w
 from __future__ import annotations
 
 import functools
-import inspect
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -27,6 +25,7 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
 from tracegrad.ir import Aval, Node, forget_operands, user_location
+from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
 from tracegrad.ops.arguments import one_dim
@@ -40,18 +39,6 @@ if TYPE_CHECKING:
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
 
-class _State(threading.local):
-    """Per thread: whether derivatives are recorded, and the trace being recorded, if any."""
-
-    grad: bool = True
-    examples: int = 0  # inside vmap: tensors stand for one example and have no values
-    hidden: bool = False  # inside a custom forward: tensors report no requires_grad
-    pulling: bool = False  # inside a custom backward
-    looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
-    trace: Recording | None = None
-
-
-state = _State()
 _pending: list[weakref.ref[Tensor]] = []
 leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # uid of a variable node -> its tensor
 
@@ -749,80 +736,6 @@ def drop_history(order: Sequence[Node]) -> None:
             if node.fn.family == "output" and node.operands:
                 node.value = resolve(node).value  # of a custom Function: it is on the node behind
             forget_operands(node)
-
-
-# ----------------------------------------------------------------------------------------------------------- grad mode
-
-
-class _GradMode:
-    """Context manager and decorator that switches the recording of derivatives."""
-
-    def __init__(self, mode: bool) -> None:
-        self._mode = mode
-        self._previous: list[bool] = []
-
-    def __enter__(self) -> None:
-        self._previous.append(state.grad)
-        state.grad = self._mode
-
-    def __exit__(self, *exc: object) -> None:
-        state.grad = self._previous.pop()
-
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(fn)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with _GradMode(self._mode):
-                return fn(*args, **kwargs)
-
-        @functools.wraps(fn)
-        def generator(*args: Any, **kwargs: Any) -> Any:  # the mode holds while it runs, not while it waits
-            running, sent = fn(*args, **kwargs), None
-            while True:
-                with _GradMode(self._mode):
-                    try:
-                        item = running.send(sent)
-                    except StopIteration as end:
-                        return end.value
-                sent = yield item
-
-        return generator if inspect.isgeneratorfunction(fn) else wrapped
-
-
-class _SetGradMode(_GradMode):
-    """A mode that holds from when it is made on; as a context manager, it ends with the block."""
-
-    def __init__(self, mode: bool) -> None:
-        super().__init__(mode)
-        self._before = state.grad
-        state.grad = mode
-
-    def __enter__(self) -> None:
-        self._previous.append(self._before)
-        state.grad = self._mode
-
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        state.grad = self._before
-        return super().__call__(fn)
-
-
-def no_grad(fn: Callable[..., Any] | None = None) -> Any:
-    """Context manager (and decorator, with or without parentheses): operations inside are not recorded for backward."""
-    return _GradMode(False) if fn is None else _GradMode(False)(fn)
-
-
-def enable_grad(fn: Callable[..., Any] | None = None) -> Any:
-    """Context manager (and decorator): operations inside are recorded, also within no_grad."""
-    return _GradMode(True) if fn is None else _GradMode(True)(fn)
-
-
-def set_grad_enabled(mode: bool) -> _GradMode:
-    """Record operations or not, from now on; as a context manager or decorator, inside only."""
-    return _SetGradMode(bool(mode))
-
-
-def is_grad_enabled() -> bool:
-    """Whether operations are being recorded."""
-    return state.grad
 
 
 # ---------------------------------------------------------------------------------------------------------------- making

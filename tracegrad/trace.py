@@ -19,10 +19,11 @@ from tracegrad.compile import find_device
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.guards import Reach, tensor_names
 from tracegrad.ir import Graph
+from tracegrad.modes import state
 from tracegrad.recording import Recording, base_of, path_of
 from tracegrad.replay import Replay
 from tracegrad.report import Kernels, explain, python_source
-from tracegrad.tensor import Tensor, flush, from_array, state
+from tracegrad.tensor import Tensor, flush, from_array
 
 KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
 F = TypeVar("F", bound=Callable[..., Any])

@@ -19,9 +19,10 @@ from tracegrad.creation import tensor
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, as_node, bind, cast, iota, placeholder
 from tracegrad.ir import Aval, Node, topological
+from tracegrad.modes import enable_grad, state
 from tracegrad.operators import public
 from tracegrad.ops.movement import permute, reshape
-from tracegrad.tensor import Tensor, enable_grad, state
+from tracegrad.tensor import Tensor
 from tracegrad.tensor import leaves as leaves_of_users
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]

@@ -7,8 +7,9 @@ from typing import Any
 
 from tracegrad.creation import rand, randn
 from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor, no_grad
+from tracegrad.tensor import Tensor
 
 _GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
           "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 0.75}

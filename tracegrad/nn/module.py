@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.modes import no_grad, state
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor, from_array, no_grad, state
+from tracegrad.tensor import Tensor, from_array
 
 M = TypeVar("M", bound="Module")
 

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 from tracegrad import dtypes
 from tracegrad.creation import empty, ones, zeros
 from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.modes import no_grad
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor, no_grad
+from tracegrad.tensor import Tensor
 
 Size = int | tuple[int, ...]
 

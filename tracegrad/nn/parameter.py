@@ -8,7 +8,8 @@ import numpy as np
 
 from tracegrad.errors import TraceError
 from tracegrad.ir import user_location
-from tracegrad.tensor import Tensor, from_array, state
+from tracegrad.modes import state
+from tracegrad.tensor import Tensor, from_array
 
 
 class Parameter(Tensor):

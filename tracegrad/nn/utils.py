@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor, no_grad
+from tracegrad.tensor import Tensor
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Any:

@@ -1,0 +1,97 @@
+"""What holds while code runs, per thread: whether derivatives are recorded (`no_grad`, `enable_grad`), the trace being recorded, ..."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracegrad.recording import Recording
+
+
+class _State(threading.local):
+    """Per thread: whether derivatives are recorded, and the trace being recorded, if any."""
+
+    grad: bool = True
+    examples: int = 0  # inside vmap: tensors stand for one example and have no values
+    hidden: bool = False  # inside a custom forward: tensors report no requires_grad
+    pulling: bool = False  # inside a custom backward
+    looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
+    trace: Recording | None = None
+
+
+state = _State()
+
+
+class _GradMode:
+    """Context manager and decorator that switches the recording of derivatives."""
+
+    def __init__(self, mode: bool) -> None:
+        self._mode = mode
+        self._previous: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._previous.append(state.grad)
+        state.grad = self._mode
+
+    def __exit__(self, *exc: object) -> None:
+        state.grad = self._previous.pop()
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with _GradMode(self._mode):
+                return fn(*args, **kwargs)
+
+        @functools.wraps(fn)
+        def generator(*args: Any, **kwargs: Any) -> Any:  # the mode holds while it runs, not while it waits
+            running, sent = fn(*args, **kwargs), None
+            while True:
+                with _GradMode(self._mode):
+                    try:
+                        item = running.send(sent)
+                    except StopIteration as end:
+                        return end.value
+                sent = yield item
+
+        return generator if inspect.isgeneratorfunction(fn) else wrapped
+
+
+class _SetGradMode(_GradMode):
+    """A mode that holds from when it is made on; as a context manager, it ends with the block."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        self._before = state.grad
+        state.grad = mode
+
+    def __enter__(self) -> None:
+        self._previous.append(self._before)
+        state.grad = self._mode
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        state.grad = self._before
+        return super().__call__(fn)
+
+
+def no_grad(fn: Callable[..., Any] | None = None) -> Any:
+    """Context manager (and decorator, with or without parentheses): operations inside are not recorded for backward."""
+    return _GradMode(False) if fn is None else _GradMode(False)(fn)
+
+
+def enable_grad(fn: Callable[..., Any] | None = None) -> Any:
+    """Context manager (and decorator): operations inside are recorded, also within no_grad."""
+    return _GradMode(True) if fn is None else _GradMode(True)(fn)
+
+
+def set_grad_enabled(mode: bool) -> _GradMode:
+    """Record operations or not, from now on; as a context manager or decorator, inside only."""
+    return _SetGradMode(bool(mode))
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations are being recorded."""
+    return state.grad
