@@ -129,8 +129,6 @@ def source(kernels: Sequence[Kernel], context: Context) -> str:
     parts = []
     if context.target.fp64 and re.search(r"\bdouble\d*\b", text):
         parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    if context.target.fp16 and re.search(r"\bhalf\d*\b", text):
-        parts.append("#pragma OPENCL EXTENSION cl_khr_fp16 : enable")
     parts += vector_access(text, context)
     return "\n".join(part for part in (*parts, helpers.rstrip(), body) if part).rstrip() + "\n"
 

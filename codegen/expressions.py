@@ -20,7 +20,7 @@ from tracegrad.codegen.index import Index, bounded, constant, ravel, unravel, va
 from tracegrad.codegen.kernel import FAULTS, RuntimeScalar
 from tracegrad.codegen.opencl import Writer, literal, mask_type, register_dtype, register_type
 from tracegrad.codegen.reductions import UNROLLED
-from tracegrad.codegen.vectors import LANES, ctype
+from tracegrad.codegen.vectors import LANES, computed_in, ctype
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 from tracegrad.ops.ranges import may_wrap
@@ -117,8 +117,8 @@ class Evaluator:
         """Compute `node` if its operands are known, else return what is needed first."""
         if node in self.scalars:
             ref = self.scalars[node]
-            held = register_dtype(ref.dtype, self.writer.target)
-            name = self.writer.scalar(replace(ref, dtype=held), self.writer.base(node), register_type(ref.dtype, self.writer.target))
+            held = register_dtype(ref.dtype)
+            name = self.writer.scalar(replace(ref, dtype=held), self.writer.base(node), register_type(ref.dtype))
             self.put(node, flat, Value(name, node.dtype), guards)
             return []
         given = self.given(node, flat)
@@ -216,7 +216,7 @@ class Evaluator:
 
     def load(self, node: Node, stored: Storage, flat: Index, guards: Guards, written: bool = False) -> Value:
         """The element `flat` of a buffer. written: this kernel writes it, too, so it is read here and not before a loop."""
-        w, target = self.writer, self.writer.target
+        w = self.writer
         dtype = node.dtype
         flat = flat.opened()
         self.indices.append(flat)
@@ -224,7 +224,7 @@ class Evaluator:
         names = flat.names
         depth = w.depth if written else self.depth_of(names)
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
-        half = dtype == np.float16 and not target.fp16
+        half = dtype == np.float16
         wide = self.varies(names) or (condition is not None and condition.lanes > 1)
         if condition is not None:
             depth = max(depth, condition.depth)
@@ -234,7 +234,7 @@ class Evaluator:
             text = f"vload_half({flat.c()}, {pointer})" if half else f"{pointer}[{flat.c()}]"
             if condition is not None:
                 text = f"({condition.text} ? {text} : {zero})"
-            return Value(w.declare(register_type(dtype, target), base, text, depth=depth), dtype, 1, depth)
+            return Value(w.declare(register_type(dtype), base, text, depth=depth), dtype, 1, depth)
         width = self.width
         memory = ctype(dtype, width)
         uniform = condition is None or condition.lanes == 1
@@ -281,7 +281,7 @@ class Evaluator:
         """Write `value` as element(s) `flat` of `node`; in vector code the lanes follow one another."""
         w, dtype = self.writer, node.dtype
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
-        half = dtype == np.float16 and not w.target.fp16
+        half = dtype == np.float16
         flat = flat.opened()
         if self.width == 1 or not self.varies(flat.names):
             text = value.text
@@ -312,14 +312,14 @@ class Evaluator:
             return f"({text} != 0)" if mask > value.mask else text      # Mesa (22.3) takes the sign of a widened mask to be 0
         if value.lanes > 1:
             return value.text
-        return f"({register_type(value.dtype, self.writer.target, self.width)})({value.text})"
+        return f"({register_type(value.dtype, self.width)})({value.text})"
 
     def convert(self, text: str, type_: str) -> str:
         return f"__builtin_convertvector({text}, {type_})" if self.writer.target.clang_builtins else f"convert_{type_}({text})"
 
     def translate(self, expression: str, dtype: DType, lanes: int) -> str:
         """`expression` with the math library's functions for operands of `dtype`."""
-        type_ = register_type(dtype, self.writer.target, lanes) if dtype.kind != "b" else "int"
+        type_ = register_type(dtype, lanes) if dtype.kind != "b" else "int"
         text, names = mathlib.translate(expression, self.writer.target, type_)
         self.writer.helper(names)
         return text
@@ -341,7 +341,7 @@ class Evaluator:
         if node.fn.reports and expression == known[0].text:
             self.put(node, flat, known[0], guards, depth)
             return []
-        type_ = register_type(node.dtype, self.writer.target, lanes)
+        type_ = register_type(node.dtype, lanes)
         if node.dtype.kind == "b" and lanes > 1:
             type_ = mask_type(mask, lanes)
         base = self.writer.base(node) + ("_i" if node in self.stored else "")
@@ -387,12 +387,10 @@ class Evaluator:
             for x, other in (values, values[::-1]):
                 if x.text in self.narrow and other.lanes == 1:
                     return self.equals_position(x, other, "==" if name == "eq" else "!=")
-        half = dtype == np.float16
-        size = (4 if half and not self.writer.target.fp16 else dtype.itemsize) if dtype.kind != "b" else max(
-            (v.mask for v in values if v.dtype.kind == "b"), default=4)
+        size = computed_in(dtype).itemsize if dtype.kind != "b" else max((v.mask for v in values if v.dtype.kind == "b"), default=4)
         if getattr(fn, "lanewise", False):                   # a user's expression: any C will do, so scalars only
             parts = [fn.opencl(*(v.text if v.lanes == 1 else f"{v.text}.s{LANES[k]}" for v in values)) for k in range(lanes)]
-            type_ = mask_type(size, lanes) if node.dtype.kind == "b" else register_type(node.dtype, self.writer.target, lanes)
+            type_ = mask_type(size, lanes) if node.dtype.kind == "b" else register_type(node.dtype, lanes)
             minus = "-" if node.dtype.kind == "b" else ""
             return f"({type_})({', '.join(minus + self.translate(p, dtype, 1) for p in parts)})", size
         mixes = name in _PLAIN and dtype.name in _MIXES
@@ -428,21 +426,18 @@ class Evaluator:
         return text
 
     def cast(self, x: Value, dtype: DType, lanes: int) -> tuple[str, int]:
-        target = self.writer.target
         narrow = x.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4          # through int: -1.0 is 255, as in numpy
         if lanes == 1:
             if dtype.kind == "b":
                 return (x.text if x.dtype.kind == "b" else f"({x.text} != 0)"), 0
-            return f"({register_type(dtype, target)}){'(int)' * narrow}{x.text}", 0
-        size = x.dtype.itemsize if x.dtype != np.float16 or target.fp16 else 4
+            return f"({register_type(dtype)}){'(int)' * narrow}{x.text}", 0
         if dtype.kind == "b":
-            zero = "0" if x.dtype.name in _MIXES else f"({register_type(x.dtype, target, lanes)})(0)"
-            return f"({x.text} != {zero})", size
-        type_ = register_type(dtype, target, lanes)
+            zero = "0" if x.dtype.name in _MIXES else f"({register_type(x.dtype, lanes)})(0)"
+            return f"({x.text} != {zero})", computed_in(x.dtype).itemsize
+        type_ = register_type(dtype, lanes)
         if x.dtype.kind == "b":
-            wide = dtype.itemsize if dtype != np.float16 or target.fp16 else 4
-            return f"{self.vector(x, wide)} ? ({type_})(1) : ({type_})(0)", 0
-        if register_type(x.dtype, target, lanes) == type_:
+            return f"{self.vector(x, computed_in(dtype).itemsize)} ? ({type_})(1) : ({type_})(0)", 0
+        if register_type(x.dtype, lanes) == type_:
             return x.text, 0
         return self.convert(self.convert(x.text, f"int{lanes}") if narrow else x.text, type_), 0
 
@@ -450,12 +445,12 @@ class Evaluator:
         index = unravel(flat, node.shape)[node.attrs["dim"]]
         self.indices.append(index)
         depth = self.depth_of(index.names)
-        type_ = register_type(node.dtype, self.writer.target)
+        type_ = register_type(node.dtype)
         if not self.varies(index.names):
             if not index.terms:
                 return Value(literal(index.constant, node.dtype), node.dtype)
             return Value(self.writer.declare(type_, "iota", f"({type_})({index.c()})", node, depth), node.dtype, 1, depth)
-        wide = register_type(node.dtype, self.writer.target, self.width)
+        wide = register_type(node.dtype, self.width)
         text = self.lanes_text(index)
         if wide != f"{self.writer.index}{self.width}":
             narrow, text = text, self.convert(text, wide)
@@ -520,11 +515,11 @@ class Evaluator:
         depth = max(condition.depth, a.depth, b.depth)
         dtype = node.dtype
         if lanes == 1:
-            name = self.writer.declare(register_type(dtype, self.writer.target), self.writer.base(node),
+            name = self.writer.declare(register_type(dtype), self.writer.base(node),
                                        f"{condition.text} ? {a.text} : {b.text}", node, depth)
             return Value(name, dtype, 1, depth)
-        size = 4 if dtype.kind == "b" or (dtype == np.float16 and not self.writer.target.fp16) else dtype.itemsize
-        type_ = mask_type(size, lanes) if dtype.kind == "b" else register_type(dtype, self.writer.target, lanes)
+        size = 4 if dtype.kind == "b" else computed_in(dtype).itemsize
+        type_ = mask_type(size, lanes) if dtype.kind == "b" else register_type(dtype, lanes)
         text = f"{self.vector(condition, size)} ? {self.vector(a, size)} : {self.vector(b, size)}"
         name = self.writer.declare(type_, self.writer.base(node), text, node, depth)
         return Value(name, dtype, lanes, depth, size if dtype.kind == "b" else 0)
@@ -544,7 +539,7 @@ class Evaluator:
 
     def fold(self, node: Node, values: list[Value], lanes: int, depth: int) -> Value:
         """All values combined by a reduction's rule, pairwise."""
-        type_ = register_type(node.dtype, self.writer.target, lanes)
+        type_ = register_type(node.dtype, lanes)
         level = [self.vector(v) if lanes > 1 else v.text for v in values]
         while len(level) > 1:
             odd = level[-1:] if len(level) % 2 else []
@@ -572,7 +567,7 @@ class Evaluator:
         if key not in block.memo:
             lanes, top = known.lanes, x.shape[0] - 1                     # clamped first, made an index then: it may not fit one
             type_ = self.writer.index + (str(lanes) if lanes > 1 else "")
-            wide = register_type(index.dtype, self.writer.target, lanes) if lanes > 1 else ""
+            wide = register_type(index.dtype, lanes) if lanes > 1 else ""
             low, high = (f"({wide})(0)", f"({wide})({top})") if lanes > 1 else ("0", str(top))
             clamped = f"{known.text} < {low} ? {low} : {known.text} > {high} ? {high} : {known.text}"
             expression = clamped if wide == type_ else self.convert(f"({clamped})", type_) if lanes > 1 else f"({type_})({clamped})"

@@ -57,7 +57,7 @@ def _search(group: Group, context: Context, length: int, winners: Temp | None) -
             return ev.value(x, (row * n + i) * inner + column)
 
         start = chunk * length
-        type_ = register_type(x.dtype, w.target)
+        type_ = register_type(x.dtype)
         found = value(start)
         best = w.declare(type_, "best", found.text, node)
         at = w.declare(w.index, "at", start.c(), node)
@@ -90,7 +90,7 @@ def _best_of(group: Group, context: Context, chunks: int, winners: Temp) -> Kern
         return name, ev.value(x, (row * n + variable(name, n)) * inner + column)
 
     at, value = winner(variable("", 1))
-    best = w.declare(register_type(x.dtype, w.target), "best", value.text, node)
+    best = w.declare(register_type(x.dtype), "best", value.text, node)
     index = w.declare(w.index, "found", at, node)
     with o.loop("chunk", chunks, "1") as chunk:
         at, value = winner(chunk)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from tracegrad.codegen.expressions import Evaluator, Value
 from tracegrad.codegen.gemm import Matrix, Store, gemm
 from tracegrad.codegen.index import Index, variable
@@ -18,8 +16,7 @@ from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering, traffic
 from tracegrad.codegen.opencl import Block, Writer, line_comment, register_type, with_comment
 from tracegrad.codegen.schedule import Group
-from tracegrad.codegen.vectors import Emit, ctype, is_reserved
-from tracegrad.dtypes import DType
+from tracegrad.codegen.vectors import Emit, computed_in, is_reserved
 from tracegrad.ir import Node
 
 
@@ -48,11 +45,6 @@ class Callback:
 
     def params(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         return tuple(d for d, _ in self.writer.params.values()), tuple(self.writer.params)
-
-
-def computed_in(dtype: DType) -> DType:
-    """The dtype of sums of products: float16 is storage only."""
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 def position(text: str, size: int) -> Index:
@@ -106,12 +98,10 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
         at = position(j, n)
         call.begin(next(iter(at.names), "") if width > 1 else "", width)
         flat = (position(b, batch) * m + position(i, m)) * n + at
-        type_ = register_type(product.dtype, context.target, width)
-        if type_ != ctype(computed_in(product.dtype), width):
-            value = f"convert_{type_}({value})"
         kind = Value(value, product.dtype, width)
         if not value.isidentifier() and (len(stored) > 1 or stored[0] is not product):
-            kind = Value(call.writer.declare(type_, call.writer.base(product), value, product), product.dtype, width)
+            name = call.writer.declare(register_type(product.dtype, width), call.writer.base(product), value, product)
+            kind = Value(name, product.dtype, width)
         call.ev.given = lambda node, _: kind if node is product else None
         values = [call.ev.value(sink, flat) for sink in stored]
         for sink, result in zip(stored, values, strict=True):

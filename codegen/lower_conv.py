@@ -16,10 +16,10 @@ from tracegrad.codegen.expressions import Value
 from tracegrad.codegen.index import ravel, variable
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering
-from tracegrad.codegen.lower_contraction import Callback, computed_in, position
+from tracegrad.codegen.lower_contraction import Callback, position
 from tracegrad.codegen.opencl import register_type
 from tracegrad.codegen.schedule import Group
-from tracegrad.codegen.vectors import Emit, ctype, is_reserved
+from tracegrad.codegen.vectors import Emit, computed_in, is_reserved
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
@@ -34,7 +34,7 @@ def lower_conv(group: Group, context: Context) -> list[Kernel]:
     dtype = computed_in(result.dtype)
     calls = [_callback(group, context, used) for _ in range(3)]
     first, second = (_operand(node, call, dtype) for node, call in zip(result.operands, calls, strict=False))
-    store = _epilogue(result, group, context, calls[2], dtype)
+    store = _epilogue(result, group, context, calls[2])
     generate = GENERATORS[result.fn.name]
     kernels = generate(context.entry(group), window(result), dtype, first, second, store, context.target, result)
     helpers = frozenset().union(*(call.writer.helpers for call in calls))
@@ -101,19 +101,18 @@ def _strided(node: Node, call: Callback, dtype: DType, names: tuple[str, ...]) -
     return pointer, tuple(whole)
 
 
-def _epilogue(result: Node, group: Group, context: Context, call: Callback, dtype: DType) -> Store:
+def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> Store:
     """What becomes of the elements of `result`: every stored sink of the group."""
     stored = group.stored
-    plain = stored == [result] and result.dtype == dtype
+    plain = stored == [result]
 
     def write(emit: Emit, n: str, c: str, y: str, x: str, value: str, width: int) -> None:
         pixel = position(x, result.shape[3])
         call.begin(next(iter(pixel.names), "") if width > 1 else "", width)
         names = set(call.writer.used)
         if not plain:
-            type_ = register_type(result.dtype, context.target, width)
-            text = value if type_ == ctype(dtype, width) else f"convert_{type_}({value})"
-            value = text if text.isidentifier() else call.writer.declare(type_, call.writer.base(result), text, result)
+            value = value if value.isidentifier() else call.writer.declare(register_type(result.dtype, width),
+                                                                           call.writer.base(result), value, result)
         known = Value(value, result.dtype, width)
         call.ev.given = lambda node, _: known if node is result else None
         flat = ravel((*(position(i, size) for i, size in zip((n, c, y), result.shape, strict=False)), pixel), result.shape)

@@ -60,7 +60,7 @@ class Team(Rows):
         self.kept = {}
         self.scratch: dict[str, str] = {}
         for r in self.reductions:
-            type_ = register_type(r.dtype, w.target)
+            type_ = register_type(r.dtype)
             if type_ not in self.scratch:
                 self.scratch[type_] = w.unique(f"scratch_{type_}")
                 w.line(f"__local {type_} {self.scratch[type_]}[{self.size}];")
@@ -94,7 +94,7 @@ class Team(Rows):
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
-        accumulators = {r: w.declare(register_type(r.dtype, w.target), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
+        accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
         start, stop = ("item", str(s.cols[0])) if s.length is None else (f"chunk * {s.length} + item", "last")
         w.open(f"for ({w.index} col = {start}; col < {stop}; col += {self.size}) {{", ("col",))
         self.body(self.row * s.cols[0] + variable("col", s.cols[0]), reductions, sinks, accumulators)
@@ -105,7 +105,7 @@ class Team(Rows):
     def tree(self, r: Node, accumulator: str) -> None:
         """Combine the items' accumulators in local memory."""
         w, ev = self.writer, self.ev
-        scratch = self.scratch[register_type(r.dtype, w.target)]
+        scratch = self.scratch[register_type(r.dtype)]
         w.line(f"{scratch}[item] = {accumulator};", r)
         w.line("barrier(CLK_LOCAL_MEM_FENCE);")
         w.open(f"for (int half_size = {self.size // 2}; half_size > 0; half_size /= 2) {{")
@@ -147,7 +147,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     w.open(f"if (col < {inner}) {{", ("col", "chunk"))
     reductions = [s for s in group.stored if s.fn.family == "partial"]
     sinks = [s for s in group.stored if s.fn.family != "partial"]
-    accumulators = {r: w.declare(register_type(r.dtype, w.target), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
+    accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
     col = variable("col", inner)
     end = (part * group.length + group.length).c() if chunks > 1 else str(middle)
     stop = end if middle % group.length == 0 or chunks == 1 else f"min({end}, {middle})"

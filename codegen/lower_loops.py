@@ -191,7 +191,7 @@ class Rows:
         self.depth = w.depth
         for node in self.kept:
             self.arrays[node] = w.unique(w.base(node) + "_row")
-            w.line(f"{register_type(node.dtype, w.target)} {self.arrays[node]}[{s.row_size}];")
+            w.line(f"{register_type(node.dtype)} {self.arrays[node]}[{s.row_size}];")
         self.passes()
         self.store([x for x in self.group.stored if self.group.place[x] == "row"], self.row)
         return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)
@@ -252,7 +252,7 @@ class Rows:
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
         depth = ev.depth_of(at.names)
-        type_ = register_type(node.dtype, w.target, ev.width)
+        type_ = register_type(node.dtype, ev.width)
         if ev.width == 1:
             return Value(w.declare(type_, w.base(node), f"{self.arrays[node]}[{at.c()}]", depth=depth), node.dtype, 1, depth)
         w.macros.add("KEPT")
@@ -269,7 +269,7 @@ class Rows:
                     self.writer.line(f"{self.arrays[node]}[{col}] = {value.text};")
                 else:
                     self.writer.macros.add("KEPT")
-                    type_ = register_type(node.dtype, self.writer.target, self.ev.width)
+                    type_ = register_type(node.dtype, self.ev.width)
                     self.writer.line(f"KEPT({type_}, {self.arrays[node]} + {col}) = {self.ev.vector(value)};")
 
     # -- one pass over a row
@@ -292,9 +292,9 @@ class Rows:
             start = literal(r_identity(r), r.dtype)
             base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
             if tail:
-                scalar_acc[r] = w.declare(register_type(r.dtype, w.target), base, start, r)
+                scalar_acc[r] = w.declare(register_type(r.dtype), base, start, r)
             if vectors:
-                type_ = register_type(r.dtype, w.target, width)
+                type_ = register_type(r.dtype, width)
                 vector_acc[r] = [w.declare(type_, base + "_v", f"({type_})({start})", r) for _ in range(unroll)]
         outer = ZERO
         opened = 0
@@ -389,7 +389,7 @@ class Rows:
         x = ev.value(*found[0])
         zero = literal(0, r.dtype)
         text = f"{inside} ? {x.text} + {zero} : {zero}"      # a sum: -0 becomes 0
-        name = w.declare(register_type(r.dtype, w.target), w.base(r), text, r, self.depth)
+        name = w.declare(register_type(r.dtype), w.base(r), text, r, self.depth)
         ev.put(r, self.row, Value(name, r.dtype, 1, self.depth))
 
     def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
@@ -434,11 +434,11 @@ class Rows:
             text = vectors[0]
             while width > 2:
                 width //= 2
-                text = w.declare(register_type(r.dtype, w.target, width), f"{vectors[0]}{width}",
+                text = w.declare(register_type(r.dtype, width), f"{vectors[0]}{width}",
                                  ev.strip(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, width)), r)
             total = ev.strip(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, 1))
             if scalar is None:
-                name = w.declare(register_type(r.dtype, w.target), vectors[0].replace("_v", ""), total, r)
+                name = w.declare(register_type(r.dtype), vectors[0].replace("_v", ""), total, r)
             else:
                 w.line(f"{scalar} = {ev.strip(ev.translate(combine(scalar, f'({total})'), r.dtype, 1))};", r)
         assert name is not None

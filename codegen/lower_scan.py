@@ -41,8 +41,8 @@ def _columns(o: Owner, inner: int, rows: int) -> tuple[str, str]:
 
 def _sum(o: Owner, name: str, start: str) -> str:
     """Declares the running sum."""
-    return o.writer.declare(register_type(o.node.dtype, o.context.target, o.ev.width), name,
-                            f"({register_type(o.node.dtype, o.context.target, o.ev.width)})({start})" if o.ev.width > 1 else start, o.node)
+    return o.writer.declare(register_type(o.node.dtype, o.ev.width), name,
+                            f"({register_type(o.node.dtype, o.ev.width)})({start})" if o.ev.width > 1 else start, o.node)
 
 
 def _step(o: Owner, total: str, value: Value) -> None:

@@ -35,7 +35,7 @@ def lower_selection(group: Group, context: Context) -> list[Kernel]:
 
 def _start(o: Owner) -> None:
     w, k = o.writer, o.node.shape[-1]
-    w.line(f"{register_type(o.node.operands[0].dtype, w.target)} keys[{k}];", o.node)
+    w.line(f"{register_type(o.node.operands[0].dtype)} keys[{k}];", o.node)
     w.line(f"{w.index} order[{k}];", o.node)
     w.line(f"{w.index} length = 0;", o.node)
 
@@ -80,7 +80,7 @@ def _finish(o: Owner, pointer: str, first: Index) -> Kernel:
     """Takes the worst out of the heap until it is in order, and writes it."""
     w, node = o.writer, o.node
     w.open(f"for ({w.index} last = length - 1; last > 0; last--) {{", ("last",))
-    w.line(f"const {register_type(node.operands[0].dtype, w.target)} mine = keys[last];", node)
+    w.line(f"const {register_type(node.operands[0].dtype)} mine = keys[last];", node)
     w.line(f"const {w.index} from = order[last];", node)
     w.line("keys[last] = keys[0];", node)
     w.line("order[last] = order[0];", node)

@@ -57,7 +57,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     o = Owner(group, context)
     node, w, ev = o.node, o.writer, o.ev
     n, x = node.shape[-1], node.operands[0]
-    key, short, passes = register_type(x.dtype, w.target), n <= RUN, _passes(min(n, block))
+    key, short, passes = register_type(x.dtype), n <= RUN, _passes(min(n, block))
     first, last = o.part("part", n, block)
     row = o.item("row", node.aval.size // n)
     base = (row * n).c()

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.vectors import ctype
-from tracegrad.dtypes import OPENCL, DType, float32, int32
+from tracegrad.codegen.vectors import computed_in, ctype
+from tracegrad.dtypes import OPENCL, DType, int32
 from tracegrad.ir import Node
 from tracegrad.plan import Target
 
@@ -224,20 +224,16 @@ def line_comment(node: Node | None, previous: Any) -> tuple[str, Any]:
 # ------------------------------------------------------------------------------------------------------------ types, literals
 
 
-def register_type(dtype: DType, target: Target, width: int = 1) -> str:
-    """The type a value of `dtype` has in registers. (Bools: int; half where the device lacks it: float.)"""
+def register_type(dtype: DType, width: int = 1) -> str:
+    """The type a value of `dtype` has in registers. (Bools: int; halves: float.)"""
     if dtype.kind == "b":
         return "int" if width == 1 else mask_type(4, width)
-    if dtype == np.float16 and not target.fp16:
-        return "float" if width == 1 else f"float{width}"
-    return ctype(dtype, width)
+    return ctype(computed_in(dtype), width)
 
 
-def register_dtype(dtype: DType, target: Target) -> DType:
+def register_dtype(dtype: DType) -> DType:
     """The dtype of one value as `register_type` holds it."""
-    if dtype.kind == "b":
-        return int32
-    return float32 if dtype == np.float16 and not target.fp16 else dtype
+    return int32 if dtype.kind == "b" else computed_in(dtype)
 
 
 def mask_type(size: int, width: int) -> str:

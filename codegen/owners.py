@@ -18,6 +18,7 @@ from tracegrad.codegen.lower import Context
 from tracegrad.codegen.lower_loops import SINGLE, vector_width
 from tracegrad.codegen.opencl import Writer, register_type
 from tracegrad.codegen.schedule import Group
+from tracegrad.codegen.vectors import computed_in
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
@@ -105,7 +106,7 @@ class Owner:
         """a + b in a new variable (of bools: or)."""
         lanes, dtype, w = max(a.lanes, b.lanes), a.dtype, self.writer
         left, right = (self.ev.vector(v) if lanes > 1 else v.text for v in (a, b))
-        found = w.declare(register_type(dtype, w.target, lanes), name, f"{left} {'|' if dtype.kind == 'b' else '+'} {right}", self.node)
+        found = w.declare(register_type(dtype, lanes), name, f"{left} {'|' if dtype.kind == 'b' else '+'} {right}", self.node)
         return Value(found, dtype, lanes, w.depth if depth is None else depth)
 
     def clamped(self, index: Value, count: int) -> Index:
@@ -126,7 +127,7 @@ class Owner:
 
 def scratch(dtype: DType) -> DType:
     """The dtype in which values of `dtype` lie in scratch buffers: one that every device loads and stores plainly."""
-    return np.dtype(np.uint8) if dtype.kind == "b" else np.dtype(np.float32) if dtype == np.float16 else dtype
+    return np.dtype(np.uint8) if dtype.kind == "b" else computed_in(dtype)
 
 
 def view(node: Node, dim: int) -> tuple[int, int, int]:

@@ -7,7 +7,6 @@ matched with the inputs they may overwrite, kernels are written, and temporaries
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from tracegrad.codegen.assemble import assemble
 from tracegrad.codegen.inplace import arrange, separate
@@ -42,8 +41,6 @@ def compile_graph(
     Inputs that are weak placeholders are the plan's run-time scalars, the others its buffers, each in their order. donate: output
     number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
     """
-    # Halves are storage: arithmetic is in float on every device, as torch's CPU kernels do it, and the math library has no half functions.
-    target = replace(target, fp16=False)
     for label, run in PASSES:
         graph = run(graph, target)
         if config.check:

@@ -41,6 +41,13 @@ def ctype(dtype: np.dtype[Any], width: int = 1) -> str:
     return OPENCL[np.dtype(dtype)] + (str(width) if width > 1 else "")
 
 
+def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of arithmetic on values of `dtype`. Halves are storage: on every device they are computed as float, as torch's CPU
+    kernels do it, because drivers' and our math functions have no good half versions.
+    """
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
 def lanes(dtype: np.dtype[Any], target: Target) -> int:
     """How many elements of `dtype` one vector register holds (OpenCL has no vectors over 16)."""
     return max(1, min(16, target.simd_bytes // np.dtype(dtype).itemsize))
@@ -50,9 +57,8 @@ def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
     """The LOAD and STORE macros for those of `dtypes` that the target computes in: once in front of a program whose kernels use them."""
     out = ["#define LOAD(V, p) LOAD_##V(p)", "#define LOAD_PRIVATE(V, p) LOAD_PRIVATE_##V(p)", "#define STORE(V, p, v) STORE_##V(p, v)"]
     sizes = {ctype(dtype): np.dtype(dtype).itemsize for dtype in dtypes}
-    lacking = [scalar for scalar, has in (("half", target.fp16), ("double", target.fp64)) if not has]
     for scalar, size in sorted(sizes.items()):
-        if scalar in lacking:
+        if scalar == "half" or (scalar == "double" and not target.fp64):
             continue
         for width in WIDTHS:
             v = f"{scalar}{width}"

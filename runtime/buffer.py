@@ -208,13 +208,13 @@ def make_room(device: Device) -> None:
 def _exceeds(device: Device, nbytes: int) -> bool:
     """Whether a *new* block of `nbytes` would not fit beside what the pool manages."""
     pool = device.pool
-    return nbytes > device.target.max_buffer or int(pool.managed_bytes) + nbytes > device.memory
+    return nbytes > device.max_buffer or int(pool.managed_bytes) + nbytes > device.memory
 
 
 def _out_of_memory(device: Device, nbytes: int) -> OutOfMemoryError:
     gib = float(1 << 30)
     return OutOfMemoryError(
         f"out of memory: {nbytes} bytes ({nbytes / gib:.2f} GiB) wanted on {device.name}, which has {device.memory / gib:.2f} GiB, "
-        f"{int(device.pool.active_bytes) / gib:.2f} GiB of it in use, and takes at most {device.target.max_buffer / gib:.2f} GiB a buffer; "
+        f"{int(device.pool.active_bytes) / gib:.2f} GiB of it in use, and takes at most {device.max_buffer / gib:.2f} GiB a buffer; "
         "drop tensors that are no longer needed, or use smaller batches"
     )

@@ -54,6 +54,7 @@ class Device:
         self.platform = cl_device.platform.name.strip()
         self.target = _target(cl_device, self.kind)
         self.memory = _memory(cl_device, self.kind)
+        self.max_buffer = int(cl_device.max_mem_alloc_size)
         self.lock = threading.RLock()
         self.caches: weakref.WeakSet[Any] = weakref.WeakSet()    # objects with release(): asked for memory when it runs out
         self.profiling = False
@@ -285,10 +286,8 @@ def _target(device: cl.Device, kind: Literal["cpu", "gpu"]) -> Target:
         local_memory=int(device.local_mem_size) if real_local else 0,
         l2_bytes=cache if kind == "gpu" and cache else Target.l2_bytes,
         fp64="cl_khr_fp64" in extensions or bool(_ask(device, "double_fp_config", 0)),
-        fp16="cl_khr_fp16" in extensions,
         plain_math=pocl_cpu,
         clang_builtins=kind == "cpu" and clang,
-        max_buffer=int(device.max_mem_alloc_size),
     )
 
 

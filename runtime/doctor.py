@@ -37,7 +37,7 @@ def devices_report() -> str:
         default = find()
     except DeviceError:
         default = None
-    rows: list[tuple[str, ...]] = [("", "", "name", "kind", "driver", "cores", "vector", "local", "fp64", "fp16", "memory")]
+    rows: list[tuple[str, ...]] = [("", "", "name", "kind", "driver", "cores", "vector", "local", "fp64", "memory")]
     rows += [(str(i), "*" if device is default else "", *_capabilities(device)) for i, device in enumerate(found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
@@ -65,7 +65,7 @@ def _capabilities(device: Device) -> tuple[str, ...]:
     yes = {True: "yes", False: "no"}
     return (
         device.name, device.kind, device.driver, str(target.cores), f"{target.simd_bytes} B", local,
-        yes[target.fp64], yes[target.fp16], f"{device.memory / (1 << 30):.1f} GiB",
+        yes[target.fp64], f"{device.memory / (1 << 30):.1f} GiB",
     )
 
 

@@ -98,8 +98,7 @@ class TestDevices:
         target = device.target
         assert target.simd_bytes in (16, 32, 64)
         assert target.cores >= 1
-        assert target.max_buffer > 1 << 20
-        assert hash(target.key()) is not None
+        assert device.max_buffer > 1 << 20
 
     def test_reports(self) -> None:
         assert devices()[0].name in devices_report()

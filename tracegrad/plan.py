@@ -26,14 +26,8 @@ class Target:
     local_memory: int = 0                 # bytes of *real* local memory; 0 where it is emulated (CPUs)
     l2_bytes: int = 512 << 10
     fp64: bool = True
-    fp16: bool = False
     plain_math: bool = True               # True: builtins stop this driver's vectoriser, use the plain-operator library
     clang_builtins: bool = True           # True: __builtin_fma & co compile (clang-based drivers)
-    max_buffer: int = 1 << 40             # CL_DEVICE_MAX_MEM_ALLOC_SIZE
-
-    def key(self) -> tuple[Any, ...]:
-        """What a plan cache needs to tell two targets apart."""
-        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
