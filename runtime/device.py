@@ -23,6 +23,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
 from tracegrad.plan import Plan, Target
+from tracegrad.runtime.capabilities import has_clang_builtins
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_intel
 
@@ -41,8 +42,8 @@ NO_DRIVER = "no OpenCL driver was found; install one with `pip install pocl-bina
 class Device:
     """An OpenCL device (or PoCL's pair of them), with the context, queues and memory pool that live on it.
 
-    `target` is what the code generator may know. `lock` guards everything that enqueues. Hold it and call
-    `use(queue)` before enqueuing: all commands of a Device form one sequence, whichever queue they go to.
+    `target` is what the code generator may know; it is found out when first asked for. `lock` guards everything that enqueues.
+    Hold it and call `use(queue)` before enqueuing: all commands of a Device form one sequence, whichever queue they go to.
     """
 
     def __init__(self, cl_device: cl.Device, basic: cl.Device | None = None) -> None:
@@ -52,7 +53,6 @@ class Device:
         self.driver = driver_name(cl_device.platform)
         self.name = cl_device.name.strip().removeprefix("pthread-").removeprefix("basic-")
         self.platform = cl_device.platform.name.strip()
-        self.target = _target(cl_device, self.kind)
         self.memory = _memory(cl_device, self.kind)
         self.max_buffer = int(cl_device.max_mem_alloc_size)
         self.lock = threading.RLock()
@@ -68,6 +68,14 @@ class Device:
     @cached_property
     def context(self) -> cl.Context:
         return cl.Context([self.cl_device] if self.cl_basic is None else [self.cl_basic, self.cl_device])
+
+    @cached_property
+    def target(self) -> Target:
+        """What the code generator may know."""
+        self._check_process()
+        side = self.cl_device if self.cl_basic is None else self.cl_basic            # one compiler makes both's code
+        clang = self.kind == "cpu" and has_clang_builtins(self.context, side)        # a GPU's kernels are scalar: nothing to ask
+        return _target(self.cl_device, self.kind, clang)
 
     @cached_property
     def queue(self) -> cl.CommandQueue:
@@ -135,11 +143,14 @@ class Device:
         return queue
 
     def _switch(self, queue: cl.CommandQueue) -> None:
-        if self._pid != os.getpid():
-            raise DeviceError(f"{self.name}: an OpenCL driver does not survive fork; start workers with the 'spawn' method")
+        self._check_process()
         if self._active is not None:
             self._active.finish()
         self._active = queue
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise DeviceError(f"{self.name}: an OpenCL driver does not survive fork; start workers with the 'spawn' method")
 
     def finish(self) -> None:
         """Wait until everything enqueued so far has run."""
@@ -246,7 +257,7 @@ def _rank(device: Device) -> tuple[int, int]:
     if "oclgrind" in device.platform.lower():
         return 9, 0
     if device.kind == "gpu":
-        return 0, -device.target.cores * device.cl_device.max_clock_frequency
+        return 0, -device.cl_device.max_compute_units * device.cl_device.max_clock_frequency
     if "PoCL" in device.driver:
         return (2 if "Asserts" in version else 1), 0             # a distribution's debug build comes second
     return (3 if "intel" in device.platform.lower() else 4), 0
@@ -268,15 +279,16 @@ def _ask(device: cl.Device, name: str, default: Any) -> Any:
         return default
 
 
-def _target(device: cl.Device, kind: Literal["cpu", "gpu"]) -> Target:
-    """The device as numbers; nothing is assumed that the driver does not state."""
+def _target(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool) -> Target:
+    """The device as numbers; nothing is assumed that the driver does not state or a trial did not show."""
     extensions = set(device.extensions.split())
     width = 4 * int(_ask(device, "native_vector_width_float", 0))
     simd = max(16, width) if kind == "cpu" else 16               # 1 is a driver's way of saying "leave it to me"
     real_local = device.local_mem_type == cl.device_local_mem_type.LOCAL
     cache = int(_ask(device, "global_mem_cache_size", 0))
-    pocl_cpu = kind == "cpu" and _is_pocl(device)
-    clang = _is_pocl(device) or "intel" in device.platform.name.lower()
+    # A CPU driver that prefers scalars (1) joins work-items to vectors itself, with math functions for vectors. One that prefers vectors
+    # leaves both to the author: a call of a builtin stays a call, and what is around it scalar.
+    by_hand = kind == "cpu" and int(_ask(device, "preferred_vector_width_float", 0)) > 1
     return Target(
         kind=kind,
         simd_bytes=simd,
@@ -286,8 +298,8 @@ def _target(device: cl.Device, kind: Literal["cpu", "gpu"]) -> Target:
         local_memory=int(device.local_mem_size) if real_local else 0,
         l2_bytes=cache if kind == "gpu" and cache else Target.l2_bytes,
         fp64="cl_khr_fp64" in extensions or bool(_ask(device, "double_fp_config", 0)),
-        plain_math=pocl_cpu,
-        clang_builtins=kind == "cpu" and clang,
+        plain_math=by_hand,
+        clang_builtins=clang_builtins,
     )
 
 

@@ -10,15 +10,18 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
 from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
-from tracegrad.runtime import icd
+from tracegrad.runtime import capabilities, icd
+from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.device import SMALL_WORK, Device, devices, find, synchronize
 from tracegrad.runtime.doctor import devices_report, doctor_report, findings
@@ -52,6 +55,74 @@ def pair() -> Device:
     if not found:
         pytest.skip("needs PoCL with its basic and pthread devices")
     return found[0]
+
+
+class TestCapabilities:
+    """What is found out by trying."""
+
+    @pytest.fixture
+    def ask(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[bool, bool]]:
+        """Whether a driver of some version has clang's builtins, and whether it was tried; answers are kept in an empty folder."""
+        real = devices()[0]
+        side, probe = real.cl_basic or real.cl_device, capabilities.probe
+        tries: list[Any] = []
+
+        def counted(context: Any, device: Any) -> bool:
+            tries.append(device)
+            return probe(context, side)
+
+        def ask(version: str = "1") -> tuple[bool, bool]:
+            tries.clear()
+            fake = SimpleNamespace(platform=SimpleNamespace(name="a driver", version=version), name="a device", driver_version=version)
+            return capabilities.has_clang_builtins(real.context, fake), bool(tries)
+
+        monkeypatch.setattr(capabilities, "probe", counted)
+        monkeypatch.setattr(capabilities, "cache_folder", lambda name: tmp_path / name)
+        monkeypatch.setattr(config, "cache", True)
+        return ask
+
+    @pytest.mark.parametrize(("old", "new"), [
+        ("__builtin_convertvector(", "__builtin_nowhere("),          # does not build
+        ("__builtin_floorf(", "(1.0f + "),                           # builds, and is wrong
+        ("void probe(", "void another("),                            # builds, and cannot be launched
+    ])
+    def test_what_fails_is_not_there(self, ask: Any, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+        assert ask() == (devices()[0].target.clang_builtins, True)
+        assert old in capabilities._PROBE
+        monkeypatch.setattr(capabilities, "_PROBE", capabilities._PROBE.replace(old, new))
+        assert ask() == (False, True)
+
+    def test_a_driver_is_tried_once(self, ask: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        found, tried = ask()
+        assert tried
+        assert ask() == (found, False)
+        assert ask("2") == (found, True)
+        for file in (tmp_path / "capabilities").iterdir():
+            file.write_text("{half of a file")
+        assert ask() == (found, True)
+        monkeypatch.setattr(config, "cache", False)
+        assert ask() == (found, True)
+        monkeypatch.setattr(config, "cache", True)
+        (tmp_path / "a file").touch()
+        monkeypatch.setattr(capabilities, "cache_folder", lambda name: tmp_path / "a file" / name)
+        assert ask() == (found, True)                                 # no folder to keep it in: no error
+
+    @pytest.mark.parametrize(("type_", "preferred", "plain"), [("CPU", 8, True), ("CPU", 1, False), ("CPU", 0, False), ("GPU", 4, False)])
+    def test_a_target_says_what_the_device_says(self, type_: str, preferred: int, plain: bool) -> None:
+        """The name of a driver decides nothing."""
+        fake = SimpleNamespace(
+            type=getattr(cl.device_type, type_), platform=SimpleNamespace(name="Portable Computing Language"), extensions="cl_khr_fp64",
+            local_mem_type=cl.device_local_mem_type.LOCAL, local_mem_size=1 << 15, max_compute_units=7, max_work_group_size=512,
+            native_vector_width_float=16, preferred_vector_width_float=preferred)
+        target = runtime_device._target(fake, runtime_device._kind(fake), plain)
+        assert (target.plain_math, target.clang_builtins, target.fp64, target.cores) == (plain, plain, True, 7)
+        assert (target.kind, target.simd_bytes) == (("cpu", 64) if type_ == "CPU" else ("gpu", 16))
+
+    def test_a_gpu_is_not_tried(self, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
+        monkeypatch.setattr(runtime_device, "has_clang_builtins", lambda *_: pytest.fail("tried"))
+        fresh = Device(device.cl_device)
+        fresh.kind = "gpu"
+        assert fresh.target.clang_builtins is False
 
 
 def slot(kind: Any, n: int = 64, **rest: Any) -> Slot:

@@ -26,8 +26,8 @@ class Target:
     local_memory: int = 0                 # bytes of *real* local memory; 0 where it is emulated (CPUs)
     l2_bytes: int = 512 << 10
     fp64: bool = True
-    plain_math: bool = True               # True: builtins stop this driver's vectoriser, use the plain-operator library
-    clang_builtins: bool = True           # True: __builtin_fma & co compile (clang-based drivers)
+    plain_math: bool = True               # builtins stop this driver's vectoriser: use the plain-operator library
+    clang_builtins: bool = True           # __builtin_fma & co and vectors at any element's address compile
 
 
 @dataclass(frozen=True)
