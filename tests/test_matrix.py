@@ -34,7 +34,7 @@ def on(request: Any) -> Iterator[Any]:
         if found.target.kind == "gpu":
             pytest.skip("this device is a GPU")
         found = Device(previous.cl_device, previous.cl_basic)
-        found.target = replace(previous.target, kind="gpu", local_memory=32768, plain_math=False,
+        found.target = replace(previous.target, kind="gpu", local_memory=32768, plain_math=False, clang_builtins=False,
                                max_work_group=min(256, previous.target.max_work_group))
     yield found
     tg.set_device(previous)
