@@ -87,7 +87,8 @@ def assemble(
             continue
         args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else r if isinstance(r, Fault) else slots.of(r)
                      for r in step.refs)
-        final.append(Launch(entries[step.entry], step.global_size, step.local_size, args, step.flops, step.bytes, step.note))
+        final.append(Launch(entries[step.entry], step.global_size, step.local_size, args, step.flops, step.bytes, step.note,
+                            step.fused))
     uses: list[list[Hashable]] = []
     sizes: dict[Hashable, int] = {}
     for launch in final:
@@ -127,10 +128,24 @@ def source(kernels: Sequence[Kernel], context: Context) -> str:
     helpers = mathlib.source(sorted(set().union(*(k.helpers for k in kernels))), context.target)
     text = helpers + body
     parts = []
+    if context.target.clang_builtins and wider(text, context.target.simd_bytes):
+        parts.append('#pragma clang diagnostic ignored "-Wpsabi"')           # how vectors wider than a register would be passed to others
     if context.target.fp64 and re.search(r"\bdouble\d*\b", text):
         parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    parts += vector_access(text, context)
-    return "\n".join(part for part in (*parts, helpers.rstrip(), body) if part).rstrip() + "\n"
+    access = vector_access(text, context)
+    if access:
+        parts += ["// Access to vectors at any element's address, and to elements by index.", *access]
+    if helpers and context.target.plain_math:
+        parts.append("// Math functions in plain operators: a call of the driver's own would keep it from using vectors.")
+    above = "\n".join(part for part in (*parts, helpers.rstrip()) if part)
+    return (f"{above}\n\n" if above else "") + body.rstrip() + "\n"
+
+
+def wider(text: str, simd_bytes: int) -> bool:
+    """Whether the text has vector types that are wider than a register."""
+    found = set(re.findall(r"\b(u?(?:char|short|int|long)|float|double)(2|4|8|16)\b", text))
+    size = {"char": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
+    return any(int(width) * size[scalar.removeprefix("u")] > simd_bytes for scalar, width in found)
 
 
 # What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all.

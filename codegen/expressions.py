@@ -118,7 +118,10 @@ class Evaluator:
         if node in self.scalars:
             ref = self.scalars[node]
             held = register_dtype(ref.dtype)
-            name = self.writer.scalar(replace(ref, dtype=held), self.writer.base(node), register_type(ref.dtype))
+            number = node
+            while number.fn.name == "cast":
+                number = number.operands[0]
+            name = self.writer.scalar(replace(ref, dtype=held), self.writer.base(number), register_type(ref.dtype))
             self.put(node, flat, Value(name, node.dtype), guards)
             return []
         given = self.given(node, flat)
@@ -454,7 +457,7 @@ class Evaluator:
         text = self.lanes_text(index)
         if wide != f"{self.writer.index}{self.width}":
             narrow, text = text, self.convert(text, wide)
-            self.narrow[text] = (narrow, index.hi + 1)
+            self.narrow[text] = (narrow, node.shape[node.attrs["dim"]])
             return Value(text, node.dtype, self.width, depth)
         return Value(self.writer.declare(wide, "iota", text, node, depth), node.dtype, self.width, depth)
 
@@ -514,6 +517,10 @@ class Evaluator:
         lanes = max(condition.lanes, a.lanes, b.lanes)
         depth = max(condition.depth, a.depth, b.depth)
         dtype = node.dtype
+        if a.text == b.text and a.lanes == b.lanes:
+            return a
+        if dtype.kind == "b" and (a.text, b.text) == ("1", "0"):
+            return condition
         if lanes == 1:
             name = self.writer.declare(register_type(dtype), self.writer.base(node),
                                        f"{condition.text} ? {a.text} : {b.text}", node, depth)

@@ -53,6 +53,7 @@ class Kernel:
     bytes: int = 0
     note: str = ""
     helpers: frozenset[str] = frozenset()
+    fused: tuple[tuple[str, int, bool], ...] = ()          # see plan.Launch
     foreign: bool = False                   # a user's text, about which nothing is known
 
     @cached_property

@@ -7,6 +7,7 @@ and evaluators for a kernel, and gives out entry names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tracegrad.codegen.expressions import Evaluator, Storage
@@ -15,7 +16,7 @@ from tracegrad.codegen.opencl import Namer, Writer
 from tracegrad.codegen.schedule import Group, Schedule
 from tracegrad.codegen.vectors import index_type
 from tracegrad.errors import UnsupportedError
-from tracegrad.ir import Node
+from tracegrad.ir import Node, topological
 from tracegrad.plan import Fault, HostStep, Target
 
 
@@ -133,4 +134,20 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep]:
     if found is None:
         what = group.anchor.fn.name if group.anchor is not None else group.kind
         raise UnsupportedError(f"{what}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
-    return found(group, context)
+    steps = found(group, context)
+    last = steps[-1] if steps else None
+    if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
+        note = "; ".join(dict.fromkeys(filter(None, (last.note, group.note))))
+        steps[-1] = replace(last, note=note, fused=computed(group, context))
+    return steps
+
+
+def computed(group: Group, context: Context) -> tuple[tuple[str, int, bool], ...]:
+    """What a group computes: the operations of its results, down to what is stored."""
+    find = context.storage(group)
+
+    def given(node: Node) -> bool:
+        return node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
+
+    found = [n for n in topological(group.sinks, given) if not given(n)]
+    return tuple((n.fn.name, n.loc.line, n.loc.derived) for n in [n for n in found if n.fn.family != "movement"] or found)

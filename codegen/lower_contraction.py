@@ -6,6 +6,7 @@ directly); the group's other sinks (bias, activation, masks of the backward pass
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -130,5 +131,5 @@ def lower_contraction(group: Group, context: Context) -> list[Kernel]:
         context.macros |= call.writer.macros
     context.dtypes |= {dtype, *(n.dtype for n in (*group.reads, *group.sinks))}
     work, moved = 2 * product.aval.size * x.shape[-1] + flops(group), traffic(group)
-    return [Kernel(k.entry, k.text, k.refs, k.global_size, k.local_size, k.flops or work, k.bytes or moved, group.note, k.helpers | helpers)
-            for k in kernels]
+    kernels[-1] = replace(kernels[-1], flops=kernels[-1].flops or work, bytes=kernels[-1].bytes or moved)
+    return [replace(k, helpers=k.helpers | helpers) for k in kernels]

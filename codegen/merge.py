@@ -168,7 +168,8 @@ def together(parts: Sequence[Kernel]) -> Kernel:
     notes = "; ".join(dict.fromkeys(note for k in parts for note in k.note.split("; ") if note))
     sizes = (1,) * max(len(k.global_size) for k in parts)
     return Kernel(main.entry, text, tuple(names), sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
-                  f"{len(parts)} small kernels in one launch: {notes}", frozenset().union(*(k.helpers for k in parts)))
+                  f"{len(parts)} small kernels in one launch: {notes}", frozenset().union(*(k.helpers for k in parts)),
+                  fused=tuple(x for k in parts for x in k.fused))
 
 
 def renamed(code: str, names: dict[str, str]) -> str:

@@ -85,7 +85,7 @@ class Writer:
             n += 1
             name = f"{base}{n}"
             if self.reserved(name):
-                name = f"{base}_{n}" if base.isalpha() else f"{base}_v{n}"
+                name = base + "_" * n
         self._counts[base] = n
         self.used.add(name)
         return name

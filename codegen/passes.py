@@ -6,7 +6,7 @@ matched with the inputs they may overwrite, kernels are written, and temporaries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tracegrad.codegen.assemble import assemble
 from tracegrad.codegen.inplace import arrange, separate
@@ -15,7 +15,7 @@ from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.merge import merge
 from tracegrad.codegen.reductions import canonical
 from tracegrad.codegen.scalars import host_scalars
-from tracegrad.codegen.schedule import schedule
+from tracegrad.codegen.schedule import schedule, strip
 from tracegrad.codegen.simplify import simplify
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node
@@ -34,19 +34,26 @@ assert LOWERINGS, "codegen: no lowerings"
 
 
 def compile_graph(
-    graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None, name: Callable[[Node], str] | None = None
+    graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None, name: Callable[[Node], str] | None = None,
+    results: Sequence[str] = (),
 ) -> Plan:
     """The plan that computes `graph.outputs` on a device like `target`.
 
     Inputs that are weak placeholders are the plan's run-time scalars, the others its buffers, each in their order. donate: output
     number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
+    results: what he calls the outputs, in their order; "" where that is not known.
     """
     for label, run in PASSES:
         graph = run(graph, target)
         if config.check:
             verify(graph, label)
-    namer = name or (lambda node: "")
     graph, outputs, wanted = separate(graph, dict(donate or {}))              # results that need a buffer of their own are copies
+    called = {node: text for node, text in zip(graph.outputs, results, strict=False) if text and node.fn.family != "leaf"}
+    called |= {strip(node): text for node, text in called.items() if strip(node) not in called and strip(node).fn.family != "leaf"}
+
+    def namer(node: Node) -> str:
+        return called.get(node) or (name(node) if name is not None else "")
+
     scalars, program = host_scalars(graph)                                    # 0-d arithmetic on Python numbers stays on the host
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later

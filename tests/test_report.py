@@ -4,16 +4,22 @@ import ast
 import keyword
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import tracegrad as tg
+from tests.test_registry import OPS, accepts, cases, operands
 from tracegrad import nn, optim, printing, report
 from tracegrad.__main__ import main
 from tracegrad.compile import executable_graph
 from tracegrad.errors import ArgumentError
+from tracegrad.function import bind, placeholder
 from tracegrad.interpret import interpret
+from tracegrad.ir import Aval, Graph
 from tracegrad.nn import functional as F
 from tracegrad.plan import Launch, Plan, Slot
+from tracegrad.python_source import python_source
+from tracegrad.runtime import program as runtime_program
 
 RNG = np.random.default_rng(9)
 
@@ -45,7 +51,7 @@ def run_source(traced):
         drawn = RNG.integers(0, 3, size=shape) if kind in "iub" else RNG.uniform(0.3, 1.7, size=shape)
         values.append(np.asarray(drawn).astype(node.dtype))
     given = [v.item() if node.aval.weak else tg.tensor(v) for v, node in zip(values, graph.inputs, strict=True)]
-    function = next(f for name, f in space.items() if callable(f) and name not in ("tg", "primitive"))
+    function = space[printing.identifier(traced.__name__)]
     got = [o.numpy() if isinstance(o, tg.Tensor) else np.asarray(o) for o in function(*given)]
     return text, got, interpret(executable_graph(graph), values)
 
@@ -99,6 +105,138 @@ def test_source_computes_the_same(number):
         assert a.shape == b.shape, text
         assert a.dtype == b.dtype, text
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12, err_msg=text)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_source_of_every_op(op):
+    """Executed, it is what the op's numpy rule says; what has a name in the public interface is called by it."""
+    for shapes, attrs in cases(op):
+        dtype = np.dtype("uint32" if op.name == "philox" else "float64" if accepts(op, np.dtype("float64")) else "int32")
+        arrays = operands(op, shapes, dtype)
+        inputs = [placeholder(Aval(a.shape, a.dtype), "xyzw"[i]) for i, a in enumerate(arrays)]
+        text = python_source(Graph.capture(inputs, [bind(op, tuple(inputs), attrs)]), "f")
+        space = {}
+        exec(compile(text, "<source>", "exec"), space)
+        with np.errstate(all="ignore"):
+            expected = np.asarray(op.numpy(*arrays, **attrs))
+        (got,) = space["f"](*map(tg.tensor, arrays))
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape), text
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-12, err_msg=text)
+        assert "primitive" not in text or op.name in ("philox", "conv2d_weight_grad", "unfold", "scatter_add", "scatter_set") or (
+            "interior" in attrs or "padding" in attrs), text
+
+
+def test_source_of_what_the_user_wrote(device):
+    """Kernels, expressions, host functions and loops stand in front of the function; with them in place the text runs."""
+    if device.kind == "numpy":
+        pytest.skip("kernels need an OpenCL device")
+    leaky = tg.elementwise("(x > 0) ? x : a*x", derivatives={"x": "(x > 0) ? 1 : a"}, name="leaky")
+    cube = tg.opencl_function(entry="cube", backward=lambda g, x, k: g * 3 * x * x * k, source="""
+        __kernel void cube(__global const float *x, __global float *y, const float k) {  // a \\ and a \"
+            int i = get_global_id(0);
+            y[i] = x[i] * x[i] * x[i] * k;
+        }""")
+    both = tg.opencl_function(entry="both", shape=lambda s: [s, (1,)], dtype=[None, "int32"], source="""
+        __kernel void both(__global const float *x, __global float *y, __global int *n) {
+            int i = get_global_id(0);
+            y[i] = -x[i];
+            if (i == 0) n[0] = 7;
+        }""")
+
+    @tg.trace
+    def step(x, k):
+        def loss(x):
+            return cube(leaky(x, 0.1), k).sum()
+
+        value, slope = tg.value_and_grad(loss)(x)
+        negative, seven = both(x)
+        last = tg.while_loop(lambda v: v[0].sum() < 100, lambda v: (v[0] * 2, v[1] + k), (x * x, x))
+        order = tg.host_call(np.sort, negative)
+        return value, slope, seven, last, order
+
+    x = tg.tensor(RNG.standard_normal(7).astype("float32"))
+    expected = step(x, 1.5)
+    text, space = step.source(), {}
+    exec(compile(text.replace("sort = ...", "import numpy; sort = numpy.sort"), "<source>", "exec"), space)
+    for name in ("leaky = tg.elementwise(", "cube = tg.opencl_function(", "d_leaky(", "def condition(", "value, slope, "):
+        assert name in text, text
+    got = space["step"](x, 1.5)
+    flat = [expected[0], expected[1], expected[2], *expected[3], expected[4]]
+    for a, b in zip(got, flat, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, err_msg=text)
+    kernels = step.kernels()
+    assert {"cube", "both", "goes_on_k0"} <= set(kernels.names)
+    assert "// while_loop: condition\n" in str(kernels)
+    assert "goes_on[0]" in kernels["goes_on_k0"]
+    assert "while_loop: body: " in step.explain()
+
+
+def test_results_are_called_as_the_user_does(device):
+    """In kernels and in source(): by the return statement, by keys, by the argument that a gradient belongs to, or by the function."""
+    w = tg.ones(3, requires_grad=True)
+
+    def loss(w):
+        return (w * w).sum()
+
+    def returns(x):
+        total = x.sum()
+        return x * 2, total
+
+    def one(x):
+        return x.exp() * x
+
+    programs = [
+        (one, ["one"]),
+        (lambda x: x.exp() * x, ["result"]),
+        (returns, ["returns_0", "total"]),
+        (lambda x: {"first": x + 1, "second": (x * 2, x * 3)}, ["first", "second_0", "second_1"]),
+        (tg.grad(loss), ["w_grad"]),
+        (tg.value_and_grad(loss), ["loss", "w_grad"]),
+    ]
+    for fn, names in programs:
+        f = tg.trace(fn)
+        f(tg.arange(3.0))
+        assert f"return ({', '.join(names)}{',' * (len(names) == 1)})" in f.source(), f.source()
+        if device.kind != "numpy":
+            assert {s.name for s in f.plan.slots if s.kind == "output"} == set(names)
+            assert all(name.rpartition("_k")[0] in names for name in f.kernels().names)
+
+    @tg.trace
+    def step(x, rate):
+        loss = (w * w * x).sum()
+        loss.backward()
+        with tg.no_grad():
+            w.sub_(w.grad, alpha=rate)
+        return loss
+
+    step(tg.arange(3.0), 0.5)
+    assert "return (loss, w_new, w_grad)" in step.source()
+    if device.kind != "numpy":
+        text = str(step.kernels())
+        assert "const float rate" in text
+        assert "float w_new" in text.replace("float8", "float").replace("float2", "float")
+
+
+def test_generated_programs_leave_the_driver_nothing_to_say(monkeypatch):
+    """No warnings in the driver's log; PoCL prints their number."""
+    previous, fresh = tg.device(), float(np.random.default_rng().random())      # a program that no cache holds
+    tg.set_device("pocl")
+    logs = []
+    real = runtime_program._build
+
+    def build(context, cl_device, source):
+        program = real(context, cl_device, source)
+        logs.append((program.get_build_info(cl_device, cl.program_build_info.LOG), source))
+        return program
+
+    monkeypatch.setattr(runtime_program, "_build", build)
+    try:
+        with_gradients(lambda a: (a.sin().tanh() * a.softmax(1) + fresh).amax(1))(tg.randn(64, 101, requires_grad=True))
+    finally:
+        tg.set_device(previous)
+    assert logs
+    for log, source in logs:
+        assert not log.strip(), f"{log}\n{source}"
 
 
 def training_step():
@@ -261,6 +399,26 @@ def test_explain():
                    "temporary memory: 2.0 KiB in 1 block for 1 intermediate", "updated in place: x", "dead code removed",
                    "compiled 0 times"):
         assert wanted in text
+
+
+def test_explain_tells_what_each_kernel_computes_and_why_it_ends(device):
+    if device.kind == "numpy":
+        pytest.skip("the interpreter has no kernels")
+
+    @tg.trace
+    def f(x, w):
+        h = (x @ w).relu()
+        return h - h.mean(0)
+
+    f(tg.rand(8, 16), tg.rand(16, 4))
+    f(tg.rand(4, 16), tg.rand(16, 4))
+    line = f.__wrapped__.__code__.co_firstlineno + 2
+    text = f.explain()
+    assert f"computes matmul, le, where (line {line})" in text
+    assert "is read at other positions" in text
+    assert "its results are results of the program" in text
+    assert f"(lines {line}-{line + 1})" in text or f"(line {line + 1})" in text
+    assert "2. x was float32[8, 16] and is float32[4, 16]" in text
 
 
 def test_of_real_plans(device):

@@ -82,6 +82,9 @@ def grad(
                 f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get None for it"
             )
     result = tuple(None if g is None else Tensor(g, roots[0]._device, state.trace) for g in found)
+    if state.trace is not None:
+        names = [state.trace.names.get(id(t)) for t in wanted]
+        state.trace.called.update({t._n: f"{name}_grad" for name, t in zip(names, result, strict=True) if name and t is not None})
     keep = create_graph if retain_graph is None else retain_graph
     if not keep and state.trace is None:
         flush(keep_history=False)

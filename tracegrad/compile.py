@@ -150,11 +150,14 @@ class Program:
     """A graph compiled for a device.
 
     inputs: its leaves, in call order; those with a weak aval are run-time scalars. donate: output index -> input index whose
-    buffer the output may overwrite. `graph` is what was captured, `plan` what came of it (None on the interpreter).
+    buffer the output may overwrite. results: what the user calls the outputs, "" where that is not known. `graph` is what was
+    captured, `plan` what came of it (None on the interpreter).
     """
 
-    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None) -> None:
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
+                 results: Sequence[str] = ()) -> None:
         self.graph = Graph.capture(inputs, outputs)
+        self.graph.graph["output_names"] = list(results)
         self.device = device
         self.weak = [n.aval.weak for n in inputs]
         self.plan = self.executable = None
@@ -167,7 +170,7 @@ class Program:
             executable = executable_graph(self.graph)
             start = time.perf_counter()
             _check_dtypes(executable, device)
-            self.plan = compile_graph(executable, device.target, donate=donate or {}, name=namer(executable))
+            self.plan = compile_graph(executable, device.target, donate=donate or {}, name=namer(executable), results=results)
             self.executable = Executable(self.plan, device)
             self.checks = self.plan.checks
             if config.debug:

@@ -200,7 +200,7 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
         return value
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
     nodes = [cast(n, dtypes.get_default_dtype() if n.dtype.kind == "f" else n.dtype) if n.aval.weak else n for n in nodes]
-    inputs = [placeholder(n.aval, "carry") for n in nodes]
+    inputs = [placeholder(n.aval, f"value_{i}" if len(nodes) > 1 else "value") for i, n in enumerate(nodes)]
     drawn = trace.draws
 
     def record(fn: Callable[[Any], Any]) -> tuple[list[Node], Any]:
@@ -242,10 +242,18 @@ class WhileLoop(Shared):
         self.name = "while_loop"  # type: ignore[misc]
         self.device, self.carried = device, tuple(n.aval for n in outs)
         self.dtypes = [n.dtype for n in inputs]
-        self.test, self.body = Program(inputs, [test], device), Program(inputs, outs, device)
+        self.test, self.body = Program(inputs, [test], device, results=["goes_on"]), Program(inputs, outs, device)
+        self.programs = (("condition", self.test), ("body", self.body))
 
     def avals(self, **attrs: Any) -> tuple[Aval, ...]:
         return self.carried
+
+    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
+        n = len(self.carried)
+        test, body = define("condition", self.test.graph), define("body", self.body.graph)
+        first = operands[0] if n == 1 else f"({', '.join(operands[:n])})"
+        given = ", ".join(["value" if n == 1 else "*value", *operands[n:]])
+        return f"tg.while_loop(lambda value: {test}({given})[0], lambda value: {body}({given}){'[0]' * (n == 1)}, {first})"
 
     def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
         values = [upload(self.device, np.asarray(a, d)) for a, d in zip(arrays, self.dtypes, strict=True)]

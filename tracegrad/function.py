@@ -21,6 +21,19 @@ from tracegrad.ir import Aval, Location, Node, intern
 from tracegrad.operators import Operators
 
 REGISTRY: dict[str, Primitive] = {}
+
+
+class _Primitives:
+    """The ops of the registry by name, for what `f.source()` shows: `primitive.scatter_add(x, index, y)`."""
+
+    def __getattr__(self, name: str) -> Primitive:
+        try:
+            return REGISTRY[name]
+        except KeyError:
+            raise AttributeError(f"tracegrad has no operation {name!r}") from None
+
+
+primitive = _Primitives()
 Shape = tuple[int, ...]
 Interval = tuple[int, int]              # two integers, the ends included
 _PYTHON_SCALARS = (bool, int, float)          # numpy.float64 is a float: to torch, too, a Python number that promotes nothing
@@ -72,6 +85,10 @@ class Primitive:
     def interval(self, node: Node, *operands: Interval) -> Interval | None:
         """Between which integers the elements of an integer result lie, from those of the operands; None: nothing is known."""
         return None
+
+    # How f.source() writes a call, for operations that are not in the registry: python(define, operands as text, **attrs) -> text.
+    # define(name, expression or graph) puts what the call needs in front of the function, and gives the name to use.
+    python: Any = None
 
     def __repr__(self) -> str:
         return self.name

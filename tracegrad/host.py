@@ -24,6 +24,7 @@ class Shared(Primitive):
     """
 
     differentiable, expensive = False, True
+    programs: Sequence[tuple[str, Any]] = ()         # the compile.Programs that it runs itself, and what they are
 
     def __init__(self) -> None:
         self._memo: tuple[tuple[Any, ...], Sequence[Any], set[int]] | None = None
@@ -62,6 +63,12 @@ class HostCall(Shared):
 
     def avals(self, **attrs: Any) -> tuple[Aval, ...]:
         return self.output_avals
+
+    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
+        like = [f"({a.shape}, {str(a.dtype)!r})" for a in self.output_avals]
+        shown = like[0] if len(like) == 1 else f"[{', '.join(like)}]"
+        name = define(self.name, "...      # a Python function on numpy arrays, which the program calls; put it here")
+        return f"tg.host_call({', '.join([name, *operands])}, like={shown})"
 
     def results(self, *arrays: Any, **attrs: Any) -> list[np.ndarray[Any, Any]]:
         """Call the function, and check what it returned."""

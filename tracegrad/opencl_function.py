@@ -44,6 +44,10 @@ class UserElementwise(Elementwise):
         given = dict(zip(self.args, operands, strict=True))
         return "(" + _IDENTIFIER.sub(lambda m: _atom(given[m[0]]) if m[0] in given else m[0], self.expression) + ")"
 
+    def python(self, define: Any, operands: Sequence[str]) -> str:
+        more = "".join([f", name={self.name!r}", ", result='bool'" * (self.result == "bool")])
+        return f"{define(self.name, f'tg.elementwise({self.expression!r}, args={self.args}{more})')}({', '.join(operands)})"
+
     def numpy(self, *operands: Any) -> Any:
         if self._numpy is None:
             raise UnsupportedError(f"{self.name}: runs on OpenCL devices only; give tg.elementwise a numpy= function for the numpy device")
@@ -132,6 +136,17 @@ class UserKernel(Shared):
 
     def avals(self, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(attrs["outputs"])
+
+    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
+        outputs, runtime = attrs["outputs"], iter(operands[attrs["inputs"]:])
+        shapes, kinds = [a.shape for a in outputs], [str(a.dtype) for a in outputs]
+        made = {"shape": shapes if len(outputs) > 1 else shapes[0], "dtype": kinds if len(outputs) > 1 else kinds[0],
+                "global_size": attrs["global_size"], "local_size": attrs["local_size"]}
+        options = "".join(f", {k}={v!r}" for k, v in made.items() if v is not None)
+        text = self.source.strip("\n").replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+        name = define(self.entry, f'tg.opencl_function(entry="{self.entry}"{options}, source="""\n{text}\n""")')
+        numbers = [next(runtime) if value is None else f"{value!r}" for value, _ in attrs["scalars"]]
+        return f"{name}({', '.join([*operands[:attrs['inputs']], *numbers])})"
 
     def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
         if self._numpy is None:

@@ -86,6 +86,7 @@ class Launch:
     flops: int = 0
     bytes: int = 0
     note: str = ""                        # why this kernel ends where it does, for explain()
+    fused: tuple[tuple[str, int, bool], ...] = ()     # what it computes: (operation, the user's line, whether derived), in order
 
 
 @dataclass(frozen=True)

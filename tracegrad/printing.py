@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import keyword
 import linecache
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from os.path import basename
@@ -35,6 +37,26 @@ def assigned_name(filename: str, line: int) -> str:
     if isinstance(statement, (ast.AugAssign, ast.AnnAssign)) and isinstance(statement.target, ast.Name):
         return statement.target.id
     return ""
+
+
+def returned_names(fn: Callable[..., Any]) -> list[str]:
+    """The variables in a function's return statement: one a result, "" for what is no variable; empty if there is no one such statement."""
+    try:
+        definition = ast.parse(textwrap.dedent(inspect.getsource(fn))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):        # no text, or none that stands alone
+        return []
+    if not isinstance(definition, ast.FunctionDef):
+        return []
+    found = []
+    todo: list[ast.AST] = list(definition.body)
+    while todo:
+        part = todo.pop()
+        if isinstance(part, ast.Return) and part.value is not None:
+            results = part.value.elts if isinstance(part.value, ast.Tuple) else [part.value]
+            found.append([r.id if isinstance(r, ast.Name) else r.attr if isinstance(r, ast.Attribute) else "" for r in results])
+        elif not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            todo += ast.iter_child_nodes(part)
+    return found[0] if found and all(names == found[0] for names in found) else []
 
 
 def namer(graph: Graph) -> Callable[[Node], str]:
@@ -92,7 +114,7 @@ def unique_names(nodes: Iterable[Node], suggest: Callable[[Node], str] = suggest
 def identifier(text: str) -> str:
     """`text` made into a Python identifier (not necessarily a free one)."""
     cleaned = re.sub(r"\W+", "_", text).strip("_") or "value"
-    return f"_{cleaned}" if cleaned[0].isdigit() else cleaned
+    return f"_{cleaned}" if cleaned[0].isdigit() else f"{cleaned}_" if keyword.iskeyword(cleaned) else cleaned
 
 
 def attribute_text(value: Any) -> str:

@@ -14,6 +14,7 @@ from tracegrad.dtypes import float64, int64
 from tracegrad.errors import TraceError
 from tracegrad.function import REGISTRY, placeholder
 from tracegrad.ir import Aval, Node, user_location
+from tracegrad.printing import assigned_name, identifier
 from tracegrad.tensor import Tensor, become_leaf
 
 _VARIABLE = REGISTRY["variable"]
@@ -63,6 +64,7 @@ class Recording:
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
         self.versions: dict[int, tuple[Tensor, int]] = {}  # of changed tensors, before: a recording changes nothing yet
         self.freed: set[Node] = set()
+        self.called: dict[Node, str] = {}  # what transforms call the values that they return
         self.draws = 0  # random numbers drawn so far
         self._random: tuple[Node, Node] | None = None
 
@@ -141,6 +143,17 @@ class Recording:
     def set_grad(self, tensor: Tensor, grad: Tensor | None) -> None:
         """A gradient was stored on a tensor from outside."""
         self.grads[id(tensor)] = (tensor, grad)
+
+    def result_names(self, labels: Sequence[str], results: Sequence[Node]) -> list[str]:
+        """What to call each result: as the return statement does (`labels`), else the line that made it, else the transform that did,
+        else after the function."""
+        own = identifier(self.name.rpartition(".")[2])
+        own = "result" if own == "lambda_" else own
+        names = []
+        for i, (label, node) in enumerate(zip(labels, results, strict=True)):
+            assigned = not node.loc.derived and assigned_name(node.loc.filename, node.loc.line) != ""
+            names.append(label or self.called.get(node) or ("" if assigned else own if len(results) == 1 else f"{own}_{i}"))
+        return names
 
     def adopt(self, tensor: Tensor) -> None:
         """A constant that the body made from host data."""

@@ -31,8 +31,8 @@ _VARIABLE = REGISTRY["variable"]
 class Replay:
     """A finished recording, compiled. `run` replays it on the present values."""
 
-    def __init__(self, recording: Recording, result: Any, reach: Reach, flat: Sequence[Any]) -> None:
-        """flat: the argument leaves."""
+    def __init__(self, recording: Recording, result: Any, reach: Reach, flat: Sequence[Any], returned: Sequence[str] = ()) -> None:
+        """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`."""
         self.recording, self.reach = recording, reach
         self.guarded = [
             (t, t._node_outside().aval, t._node_outside().needs_grad, tuple(t._hooks or ()))
@@ -40,7 +40,7 @@ class Replay:
             if id(t) not in recording.adopted and id(t) not in recording.places
         ]
         self.aliases = reached(flat, reach)
-        recipe = _Recipe(recording, result, flat, reach)
+        recipe = _Recipe(recording, result, flat, reach, returned)
         self.recipe, self.treedef = recipe.entries, recipe.treedef
         results = [t._n if t._base is None else t._replay(_node_in(recording, t._base)) for t in recipe.tensors]
         for t, node in recording.nodes.values():
@@ -63,10 +63,10 @@ class Replay:
             start = resolve(recording.captured[id(t)][1])
             if resolve(node) is not start and id(start) in position:
                 self.donors[len(results) + k] = position[id(start)]
-        self.program = Program(recording.inputs, self.outputs, recording.device, self.donors)
-        names = [recording.names.get(id(t), "") for t, _ in recording.nodes.values()]
+        updated = [recording.names.get(id(t), "") for t, _ in recording.nodes.values()]
         grads = [recording.names.get(id(t), "") for t, g in changed if g is not None]
-        self.program.graph.graph["output_names"] = [*[""] * len(results), *names, *(n and f"{n}.grad" for n in grads)]  # for source()
+        names = [*recording.result_names(recipe.labels, results), *(n and f"{n}_new" for n in updated), *(n and f"{n}_grad" for n in grads)]
+        self.program = Program(recording.inputs, self.outputs, recording.device, self.donors, names)
         self.result_nodes = results
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
         # A function of its tensor arguments and nothing else, each used once and in order: the short way through `run`.
@@ -81,6 +81,7 @@ class Replay:
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
         # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
         recording.captured.clear()
+        recording.called.clear()
         recording.nodes.clear()
         recording.grads.clear()
         recording.present.clear()
@@ -227,17 +228,18 @@ class _Recipe:
 
     "static": a Python value. "value": number of a tensor that the program computes, of `tensors`. "outside": a tensor from outside
     or a view of it, (place, the views that lead to it). "view": a view of a computed tensor, (its number, the views). "grad": the
-    gradient of the tensor at a place.
+    gradient of the tensor at a place. labels: what the return statement calls `tensors`, "" where it does not.
     """
 
-    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: Reach) -> None:
-        leaves, self.treedef = optree.tree_flatten(result, none_is_leaf=True)
+    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: Reach, returned: Sequence[str]) -> None:
+        paths, leaves, self.treedef = optree.tree_flatten_with_path(result, none_is_leaf=True)
+        self.labels: list[str] = []
         self.is_tuple = type(result) is tuple and all(isinstance(x, Tensor) for x in result)
         self.tensors: list[Tensor] = []
         self.entries: list[tuple[str, Any]] = []
         grads = {id(g): t for t, g in recording.grads.values() if g is not None}
         bases = [_levels(recording, x)[0] for x in leaves if isinstance(x, Tensor)]
-        for x in leaves:
+        for x, label in zip(leaves, _labels(paths, returned), strict=True):
             if not isinstance(x, Tensor):
                 _check_static(recording, x, flat, reach)
                 self.entries.append(("static", x))
@@ -250,17 +252,34 @@ class _Recipe:
             elif base._trace is None and id(base) not in recording.adopted:
                 self.entries.append(("outside", (recording.place(base), levels)))
             elif levels and sum(b is base for b in bases) > 1:
-                self.entries.append(("view", (self._number(base), levels)))
+                self.entries.append(("view", (self._number(base, ""), levels)))
             else:
-                self.entries.append(("value", self._number(x)))
+                self.entries.append(("value", self._number(x, label)))
 
-    def _number(self, tensor: Tensor) -> int:
+    def _number(self, tensor: Tensor, label: str) -> int:
         """The number of a computed tensor; the same for the same one."""
         for k, t in enumerate(self.tensors):
             if t is tensor:
                 return k
         self.tensors.append(tensor)
+        self.labels.append(label)
         return len(self.tensors) - 1
+
+
+def _labels(paths: Sequence[tuple[Any, ...]], returned: Sequence[str]) -> list[str]:
+    """The name of each leaf of a result, from those in the return statement (of the result, or of its items) or from its own keys."""
+    heads = {path[0] for path in paths if path}
+    labels = []
+    for path in paths:
+        parts: list[Any] = [""]
+        if path and isinstance(path[0], str):
+            parts = [*path]
+        elif len(returned) == 1:
+            parts = [returned[0], *path]
+        elif path and isinstance(path[0], int) and len(returned) == len(heads):
+            parts = [returned[path[0]], *path[1:]]
+        labels.append("_".join(map(str, parts)) if parts[0] else "")
+    return labels
 
 
 def _levels(recording: Recording, tensor: Tensor) -> tuple[Tensor, list[tuple[Any, bool]]]:

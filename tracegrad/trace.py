@@ -20,9 +20,11 @@ from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.guards import Reach, tensor_names
 from tracegrad.ir import Graph
 from tracegrad.modes import state
+from tracegrad.printing import aval_text, returned_names
+from tracegrad.python_source import python_source
 from tracegrad.recording import Recording, base_of, path_of
 from tracegrad.replay import Replay
-from tracegrad.report import Kernels, explain, python_source
+from tracegrad.report import Kernels, explain, inner_plans
 from tracegrad.tensor import Tensor, flush, from_array
 
 KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
@@ -75,7 +77,7 @@ class Traced:
             if replay.fits(flat):
                 break
         else:
-            reason = self._reason(signature, flat, candidates)
+            reason = self._reason(signature, _labels(self._fn, args, kwargs), flat, candidates)
             replay, change = self._record(args, kwargs, flat)
             if change and signature in self._changing:
                 raise TraceError(
@@ -128,7 +130,7 @@ class Traced:
                 )
             self._check_reach(recording, reach)
             change = "" if reach.holds() else reach.change()
-            replay = Replay(recording, result, reach, flat)
+            replay = Replay(recording, result, reach, flat, returned_names(self._fn))
         finally:
             state.trace = None
             for tensor, before in recording.versions.values():
@@ -153,7 +155,7 @@ class Traced:
                 tracers.append(recording.argument(i, x, label) if isinstance(x, float) else x)
         return tracers
 
-    def _reason(self, signature: Any, flat: Sequence[Any], candidates: list[Replay]) -> str:
+    def _reason(self, signature: Any, labels: Sequence[str], flat: Sequence[Any], candidates: list[Replay]) -> str:
         """Why a call needs a recording of its own, for explain()."""
         previous, self._signature = self._signature, signature
         if candidates:
@@ -166,12 +168,10 @@ class Traced:
             return f"grad mode is {'on' if signature[1] else 'off'} now"
         if previous[2] != signature[2]:
             return "other arguments share memory"
-        new = [
-            f"argument {i} was {_described(a)} and is {_described(b)}"
-            for i, (a, b) in enumerate(zip(previous[3:], signature[3:], strict=True))
-            if a != b
-        ]
-        return "; ".join(new[:3])
+        names = [*labels, *(f"argument {i}" for i in range(len(labels), len(signature)))]
+        pairs = enumerate(zip(previous[3:], signature[3:], strict=True))
+        new = [f"{names[i]} was {_described(a, b)} and is {_described(b, a)}" for i, (a, b) in pairs if a != b]
+        return "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
 
     def _check_reach(self, recording: Recording, reach: Reach) -> None:
         known = reach.tensors | recording.places.keys() | recording.adopted.keys()
@@ -202,7 +202,8 @@ class Traced:
 
     def kernels(self) -> Kernels:
         """The OpenCL C of the latest call; str() is the whole text, and it can be indexed by kernel."""
-        return Kernels(self._seen().program.plan)
+        program = self._seen().program
+        return Kernels(program.plan, inner_plans(program.graph))
 
     def source(self) -> str:
         """The latest call's forward and derived backward as readable Python."""
@@ -219,12 +220,13 @@ _ordering.__enter__()
 _FLAT = frozenset({Tensor, float, int, bool, str, type(None)})
 
 
-def _described(entry: Any) -> str:
-    """One entry of a signature in words."""
+def _described(entry: Any, other: Any) -> str:
+    """One entry of a signature in words, with what may differ from the other."""
     if entry is float:
         return "a float"
     if len(entry) > 2:
-        return f"{entry[0]}{' that requires grad' if entry[1] else ''} on {entry[2].name}"
+        place = f" on {entry[2].name}" if other is not float and len(other) > 2 and other[2] is not entry[2] else ""
+        return f"{aval_text(entry[0])}{' that requires grad' if entry[1] else ''}{place}"
     return repr(entry[1])
 
 

@@ -82,12 +82,28 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
             found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
         nodes = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
         value, *results = _release([node, *nodes], flat, value, outer)
+        if state.trace is not None:
+            state.trace.called = {**_names(fn, numbers, flat, value, results), **state.trace.called}
         tensors = iter(results)
         grads = tuple(optree.tree_unflatten(tree, [next(tensors) for _ in group]) for group, tree in zip(flat, trees, strict=True))
         result = grads[0] if single else grads
         return ((value, aux), result) if has_aux else (value, result)
 
     return wrapped
+
+
+def _names(fn: Callable[..., Any], numbers: Sequence[int], flat: Sequence[Sequence[Tensor]], value: Tensor,
+           gradients: Sequence[Tensor]) -> dict[Node, str]:
+    """What a program's text calls a value (as its function) and its gradients (as their arguments)."""
+    code = getattr(fn, "__code__", None)
+    parameters = code.co_varnames[:code.co_argcount] if code is not None else ()
+    names = {value._n: "value" if code is None or code.co_name == "<lambda>" else code.co_name}
+    left = iter(gradients)
+    for k, group in zip(numbers, flat, strict=True):
+        base = parameters[k] if -len(parameters) <= k < len(parameters) else "argument"
+        for i in range(len(group)):
+            names.setdefault(next(left)._n, f"{base}_grad" if len(group) == 1 else f"{base}_{i}_grad")
+    return names
 
 
 _active: set[Node] = set()  # the variables of transforms that are running
