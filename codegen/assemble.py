@@ -110,11 +110,11 @@ def distinct(kernels: Sequence[Kernel], context: Context) -> tuple[list[Kernel],
     first: dict[str, Kernel] = {}
     entries: dict[str, str] = {}
     for kernel in kernels:
-        key = kernel.entry if kernel.entry in context.user_kernels else kernel.form
+        key = kernel.entry if kernel.foreign else kernel.form
         entries[kernel.entry] = first.setdefault(key, kernel).entry
     count = Counter(entries[k.entry] for k in kernels)
     note = "// launched {} times; names and lines are the first's\n"
-    alone = {k.entry for k in first.values() if count[k.entry] == 1} | context.user_kernels.keys()
+    alone = {k.entry for k in first.values() if k.foreign or count[k.entry] == 1}
     return [k if k.entry in alone else replace(k, text=note.format(count[k.entry]) + k.text) for k in first.values()], entries
 
 

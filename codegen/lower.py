@@ -14,6 +14,7 @@ from tracegrad.codegen.expressions import Evaluator, Storage
 from tracegrad.codegen.kernel import Kernel, RuntimeScalar
 from tracegrad.codegen.opencl import Namer, Writer
 from tracegrad.codegen.schedule import Group, Schedule
+from tracegrad.codegen.user_sources import UserSources
 from tracegrad.codegen.vectors import index_type
 from tracegrad.errors import UnsupportedError
 from tracegrad.ir import Node, topological
@@ -32,9 +33,10 @@ class Context:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
         self.macros: set[str] = set()
         self.dtypes: set[Any] = set()
-        self.entries: dict[str, int] = {}
+        self.entries: set[str] = set()
+        self.numbers: dict[str, int] = {}
         self.called: set[Any] = set()                # calls with several results that were lowered already
-        self.user_kernels: dict[str, Any] = {}       # entry -> the user's kernel that bears it
+        self.user_sources = UserSources()
         self.constants: list[Any] = []               # values of by-value arguments that are known now
         self.faults: dict[Node, Fault] = {}          # ops that report -> the place in FAULTS
 
@@ -56,8 +58,12 @@ class Context:
         if base == "partial":
             base = f"{self.namer(last) or last.attrs['op'].name}_partial"
         base = "".join(c if c.isalnum() else "_" for c in base)
-        n = self.entries[base] = self.entries.get(base, -1) + 1
-        return f"{base}_k{n}"
+        while True:
+            n = self.numbers[base] = self.numbers.get(base, -1) + 1
+            entry = f"{base}_k{n}"
+            if entry not in self.entries and entry not in self.user_sources.names:
+                self.entries.add(entry)
+                return entry
 
     def ref(self, node: Node) -> Node:
         """What a parameter that holds `node`'s buffer binds to."""

@@ -1,8 +1,7 @@
-"""Kernels that users wrote: the groups of `tg.opencl_function`. The source goes into the program as it is, once."""
+"""Kernels that users wrote: the groups of `tg.opencl_function`. Their sources share one program without meeting: see `UserSources`."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from tracegrad.codegen.kernel import Kernel, RuntimeScalar
@@ -29,12 +28,6 @@ def lower_opencl(group: Group, context: Context) -> list[Kernel]:
             scalars.append(RuntimeScalar(context.scalars[next(runtime)].index, dtype))
         else:
             scalars.append(context.constant(value, dtype))
-    known = next((entry for entry, user in context.user_kernels.items() if user is fn), None)
-    entry, text = known or fn.entry, ""
-    if known is None:
-        while entry in context.user_kernels:
-            entry += "_"
-        context.user_kernels[entry] = fn
-        text = re.sub(rf"\b{fn.entry}\b", entry, fn.source).rstrip() + "\n"
+    entry, text = context.user_sources.add(fn.source, fn.entry, context.entries)
     return [Kernel(entry, text, (*inputs, *map(context.ref, outputs), *scalars), attrs["global_size"], attrs["local_size"],
                    anchor.aval.size, traffic(group), "a kernel of the user's", foreign=True)]

@@ -52,7 +52,8 @@ def _build(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program
             return program
         except cl.Error as error:
             log = str(error)
-    raise BuildError(f"build: {_explain(source, log)} (the exception's .source and .log hold the rest)", source, log)
+    raise BuildError(f"build: {_explain(source, log)}; correct the text if it is yours, else please report it "
+                     "(the exception's .source and .log hold the rest)", source, log)
 
 
 def _explain(source: str, log: str) -> str:
@@ -65,4 +66,5 @@ def _explain(source: str, log: str) -> str:
     number = int(found[1])
     names = [name for line in lines[:number] for name in _KERNEL.findall(line)]
     where = f"{names[-1]}, line {number}" if names else f"line {number}"
-    return f"the driver rejected {where}: `{lines[number - 1].strip()}`: {found[2].strip()}"
+    code, _, origin = lines[number - 1].strip().partition("  // ")
+    return f"the driver rejected {where}: `{code.strip()}`{f' (from {origin.strip()})' if origin else ''}: {found[2].strip()}"

@@ -1,5 +1,9 @@
 """host_call, elementwise and opencl_function: what users bring along, untraced, traced and differentiated."""
 
+import os
+import re
+import sys
+
 import numpy as np
 import pytest
 import scipy.special
@@ -386,6 +390,74 @@ def test_two_kernels_of_one_name(device):
     text = "__kernel void same(__global const double *x, __global double *y) {{ int i = get_global_id(0); y[i] = {} * x[i]; }}"
     two, three = (tg.opencl_function(entry="same", source=text.format(k)) for k in (2, 3))
     close(tg.trace(lambda x: two(x) + three(x))(f64(1.0, 2.0, grad=False)), [5.0, 10.0])
+
+
+def test_helpers_of_one_name(device):
+    """Different functions, types, tables and macros of one name live side by side; what is equal stands in the program once."""
+    if device.kind == "numpy":
+        pytest.skip("no kernels")
+    text = """
+        // a comment in front
+        #define SCALE {k}
+        typedef struct {{ double first; double second; }} pair;      // {{ "a brace in a comment
+        __constant double table[2] = {{ {k}.5, 2 }};
+        static double twice(double x) {{ return x + x; }}
+        double helper(double x);
+        double helper(double x) {{ pair p = {{ x, table[0] }}; return p.first * p.second * SCALE; }}
+        __attribute__((always_inline)) inline double scaled(double x) {{ return twice(x) * SCALE; }}
+        __kernel void {entry}(__global const double *x, __global double *y) {{
+            int i = get_global_id(0);
+            y[i] = helper(x[i]) + scaled(x[i]);
+        }}
+        __kernel void {entry}_other(__global const double *x, __global double *y) {{ int i = get_global_id(0); y[i] = twice(x[i]); }}"""
+
+    def made(k, entry, called=None):
+        return tg.opencl_function(entry=called or entry, source=text.format(k=k, entry=entry))
+
+    one, two, again, other = made(1, "one"), made(2, "two"), made(1, "one"), made(2, "two", "two_other")
+    f = tg.trace(lambda x: one(x) + two(x) + again(x + 1.0) + other(x))
+    x = np.array([1.0, 3.0])
+    close(f(tg.tensor(x)), 3.5 * x + 9 * x + 3.5 * (x + 1) + 2 * x)
+    source = str(f.kernels())
+    assert source.count("double twice(double") == 1                            # equal, whoever defines it
+    assert source.count("__kernel void one(") == 1
+    assert len(set(re.findall(r"double (helper\w*)\(double x\) \{", source))) == 2
+    assert source.count("#undef SCALE") == source.count("#define SCALE") == 2
+
+
+def test_kernels_behind_macros(device):
+    """What cannot be cut into definitions goes into the program as a whole, once."""
+    if device.kind == "numpy":
+        pytest.skip("no kernels")
+    text = """#define GROUP(n) __attribute__((reqd_work_group_size(n, 1, 1)))
+        GROUP(1) __kernel void {0}(__global const double *x, __global double *y) {{ int i = get_global_id(0); y[i] = {1} * x[i]; }}"""
+    triple, tenfold = (tg.opencl_function(entry=e, source=text.format(e, k), local_size=1) for e, k in (("triple", 3), ("tenfold", 10)))
+    close(tg.trace(lambda x: triple(x) + triple(x * 2.0) + tenfold(x))(f64(1.0, grad=False)), [19.0])
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_mistake_in_the_users_text(device, traced):
+    """The message has the line of C, what it came from, the compiler's words and the way out; the exception has all of the log."""
+    if device.kind == "numpy":
+        pytest.skip("no kernels")
+    expression = tg.elementwise("x * missing_a(x)", args=["x"], name="wrong")
+    kernel = tg.opencl_function(entry="scale", source="""
+        double helper(double v) { return v * missing_b; }
+        __kernel void scale(__global const double *x, __global double *y) { y[get_global_id(0)] = helper(x[get_global_id(0)]); }""")
+    for fn, line in ((expression, "_i * missing_a("), (kernel, "double helper(double v) { return v * missing_b; }")):
+        here = sys._getframe().f_lineno + 2
+        with pytest.raises(BuildError) as caught:
+            (tg.trace(lambda x: fn(x) + 1.0) if traced else fn)(f64(1.0, 2.0, grad=False)).numpy()  # noqa: B023 - called at once
+        error, missing = caught.value, "missing_a" if fn is expression else "missing_b"
+        message = str(error)
+        assert line in message
+        assert f"{missing}'" in message.partition(line)[2]                 # what the compiler says of it
+        assert "correct the text if it is yours" in message
+        assert message.endswith(f"(at {__file__}:{here})")
+        assert missing in error.log
+        assert missing in error.source
+        if fn is expression:
+            assert f"(from {os.path.basename(__file__)}:{here}" in message
 
 
 def test_kernel_mistakes(device):
