@@ -25,3 +25,21 @@ def device(request):
         pytest.skip("the default device is the interpreter already")
     yield found
     tg.set_device(previous)
+
+
+@pytest.fixture
+def on_numpy(request):
+    """The interpreter, unless the test asks for every device."""
+    if "device" in request.fixturenames:
+        yield
+        return
+    previous = tg.device()
+    tg.set_device("numpy")
+    yield
+    tg.set_device(previous)
+
+
+@pytest.fixture(params=["untraced", "traced"])
+def run(request):
+    """A decorator that leaves a function as it is, or traces it."""
+    return tg.trace if request.param == "traced" else lambda fn: fn

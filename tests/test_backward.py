@@ -6,24 +6,11 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.values import close, f64
 from tracegrad.errors import AutogradError, DTypeError, ShapeError
 from tracegrad.testing import gradcheck, gradgradcheck
 
 pytestmark = pytest.mark.usefixtures("device")
-
-
-@pytest.fixture(params=["untraced", "traced"])
-def run(request):
-    """A decorator that leaves a function as it is, or traces it."""
-    return tg.trace if request.param == "traced" else lambda fn: fn
-
-
-def f64(*values, grad=True):
-    return tg.tensor(np.array(values, dtype=np.float64), requires_grad=grad)
-
-
-def close(actual, expected):
-    np.testing.assert_allclose(actual.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_several_roots(run):

@@ -6,25 +6,12 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.values import close, f64
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError, TraceError
 from tracegrad.testing import gradcheck, gradgradcheck
 
 pytestmark = pytest.mark.usefixtures("device")
 LN2 = math.log(2.0)
-
-
-@pytest.fixture(params=["untraced", "traced"])
-def run(request):
-    """A decorator that leaves a function as it is, or traces it."""
-    return tg.trace if request.param == "traced" else lambda fn: fn
-
-
-def f64(*values, grad=True):
-    return tg.tensor(np.array(values, dtype=np.float64), requires_grad=grad)
-
-
-def close(actual, expected):
-    np.testing.assert_allclose(actual.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
 def gradients(fn, *inputs):

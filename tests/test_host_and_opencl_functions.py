@@ -9,25 +9,12 @@ import pytest
 import scipy.special
 
 import tracegrad as tg
+from tests.values import close, f64
 from tracegrad.errors import ArgumentError, AutogradError, BuildError, DTypeError, ShapeError, UnsupportedError
 from tracegrad.plan import HostStep
 from tracegrad.testing import gradcheck, gradgradcheck
 
 pytestmark = pytest.mark.usefixtures("device")
-
-
-@pytest.fixture(params=["untraced", "traced"])
-def run(request):
-    """A decorator that leaves a function as it is, or traces it."""
-    return tg.trace if request.param == "traced" else lambda fn: fn
-
-
-def f64(*values, grad=True):
-    return tg.tensor(np.array(values, dtype=np.float64), requires_grad=grad)
-
-
-def close(actual, expected, tolerance=1e-9):
-    np.testing.assert_allclose(actual.detach().numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
 # -------------------------------------------------------------------------------------------------------------- host_call

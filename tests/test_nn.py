@@ -13,19 +13,9 @@ from tracegrad.errors import ArgumentError, ShapeError, TraceError
 from tracegrad.nn import functional as F
 from tracegrad.nn import saving
 
+# What a layer computes is tested on every device with the functions that it calls.
+pytestmark = pytest.mark.usefixtures("on_numpy")
 RNG = np.random.default_rng(5)
-
-
-@pytest.fixture(autouse=True)
-def on_numpy(request):
-    """The interpreter, unless a test asks for every device: what a layer computes is tested with the functions it calls."""
-    if "device" in request.fixturenames:
-        yield
-        return
-    previous = tg.device()
-    tg.set_device("numpy")
-    yield
-    tg.set_device(previous)
 
 
 def random(*shape, dtype="float32"):

@@ -111,14 +111,6 @@ def test_learning_rate_is_a_run_time_number(kind, device):
     assert len(steps[1].compilations) == 1
 
 
-@pytest.fixture
-def on_numpy():
-    previous = tg.device()
-    tg.set_device("numpy")
-    yield
-    tg.set_device(previous)
-
-
 @pytest.mark.usefixtures("on_numpy")
 class TestInterface:
     def test_other_hyperparameters_record_anew(self):

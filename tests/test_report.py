@@ -21,19 +21,8 @@ from tracegrad.plan import Launch, Plan, Slot
 from tracegrad.python_source import python_source
 from tracegrad.runtime import program as runtime_program
 
+pytestmark = pytest.mark.usefixtures("on_numpy")
 RNG = np.random.default_rng(9)
-
-
-@pytest.fixture(autouse=True)
-def on_numpy(request):
-    """The interpreter, unless a test asks for every device."""
-    if "device" in request.fixturenames:
-        yield
-        return
-    previous = tg.device()
-    tg.set_device("numpy")
-    yield
-    tg.set_device(previous)
 
 
 def random(*shape, dtype="float64", requires_grad=False):

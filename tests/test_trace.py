@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests import values
 from tracegrad.ir import Node
 
 SCALE = 2.0
 TABLE: dict[str, float] = {"factor": 3.0}
 
 
-def close(a, b, tol=1e-5):
-    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tol, atol=tol)
+def close(actual, expected, tolerance=1e-5):
+    values.close(actual, expected, tolerance)
 
 
 def test_replay_gives_what_the_body_gives(device):

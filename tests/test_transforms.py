@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.values import close
 from tracegrad.nn import functional as F
 
 RNG = np.random.default_rng(3)
-
-
-def close(a, b, tol=1e-9):
-    np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tol, atol=tol)
 
 
 def draw(*shape):

@@ -186,16 +186,16 @@ def _count(n: int, one: str, many: str = "") -> str:
 
 
 def _bytes(n: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} GiB"
+    return _scaled(n, 1024, ("B", "KiB", "MiB", "GiB"))
 
 
 def _flops(n: float) -> str:
-    for unit in ("flop", "kflop", "Mflop"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "flop" else f"{n:.1f} {unit}"
-        n /= 1000
-    return f"{n:.1f} Gflop"
+    return _scaled(n, 1000, ("flop", "kflop", "Mflop", "Gflop"))
+
+
+def _scaled(n: float, step: int, units: Sequence[str]) -> str:
+    """n in the largest unit that leaves it above one; whole in the smallest."""
+    power = 0
+    while n >= step and power < len(units) - 1:
+        n, power = n / step, power + 1
+    return f"{n:.{1 if power else 0}f} {units[power]}"

@@ -63,43 +63,41 @@ class Take(Primitive):
     def vjp(self, ct, y, x, index): return scatter_rows("scatter_add", full_like_shape(x.shape, 0, ct.dtype), index, ct), None
 
 
-_SCATTER_CASES: list[Any] = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}),
-                  (((3, 2), np.array(1), (2,)), {}), (((3, 2), np.zeros((0,), np.int64), (0, 2)), {})]
-
-
-class ScatterAdd(Primitive):
-    """base (N, *rest) with src (*I, *rest) added to the rows that index (*I) names; in index order, so deterministic."""
-    name, family, expensive = "scatter_add", "scatter", True
-    cases = _SCATTER_CASES
+class Scatter(Primitive):
+    """Base of the two; base (N, *rest), index (*I, integers clamped to [0, N)), src (*I, *rest)."""
+    family, expensive = "scatter", True
+    cases = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}),
+             (((3, 2), np.array(1), (2,)), {}), (((3, 2), np.zeros((0,), np.int64), (0, 2)), {})]
 
     def aval(self, base, index, src):
-        _check_source("scatter_add", base, index, src)
+        _check_source(self.name, base, index, src)
         return base
 
     def numpy(self, base, index, src):
         out = np.array(base)
-        np.add.at(out, np.clip(index, 0, max(0, len(out) - 1)).reshape(-1), src.reshape(index.size, *out.shape[1:]))
+        self.put(out, np.clip(index, 0, max(0, len(out) - 1)).reshape(-1), src.reshape(index.size, *out.shape[1:]))
         return out
 
+    def put(self, out, rows, values):
+        """Bring `values` to the `rows` of the array `out`."""
+        raise NotImplementedError
+
+
+class ScatterAdd(Scatter):
+    """base with src added to the rows that index names; in index order, so deterministic."""
+    name = "scatter_add"
+
+    def put(self, out, rows, values): np.add.at(out, rows, values)
     def vjp(self, ct, y, base, index, src): return ct, None, take_rows(ct, index)
 
 
-class ScatterSet(Primitive):
-    """base (N, *rest) with the rows that index (*I) names replaced by src (*I, *rest); of equal indices the last wins."""
-    name, family, expensive = "scatter_set", "scatter", True
-    cases = _SCATTER_CASES
+class ScatterSet(Scatter):
+    """base with the rows that index names replaced by src; of equal indices the last wins."""
+    name = "scatter_set"
 
-    def aval(self, base, index, src):
-        _check_source("scatter_set", base, index, src)
-        return base
-
-    def numpy(self, base, index, src):
-        out = np.array(base)
-        flat = np.clip(index, 0, max(0, len(out) - 1)).reshape(-1)
-        last = {int(row): k for k, row in enumerate(flat)}
-        rows = np.fromiter(last.keys(), np.int64, len(last))
-        out[rows] = src.reshape(index.size, *out.shape[1:])[np.fromiter(last.values(), np.int64, len(last))]
-        return out
+    def put(self, out, rows, values):
+        last = {int(row): k for k, row in enumerate(rows)}
+        out[np.fromiter(last.keys(), np.int64, len(last))] = values[np.fromiter(last.values(), np.int64, len(last))]
 
     def vjp(self, ct, y, base, index, src):
         kept = scatter_rows("scatter_set", ct, index, full_like_shape(src.shape, 0, ct.dtype))

@@ -1,0 +1,18 @@
+"""What tests of tensors share: float64 tensors from numbers, and comparison with expected values."""
+
+from typing import Any
+
+import numpy as np
+
+import tracegrad as tg
+
+
+def f64(*values: Any, grad: bool = True) -> tg.Tensor:
+    """A float64 tensor of `values`; it requires grad unless grad is False."""
+    return tg.tensor(np.array(values, dtype=np.float64), requires_grad=grad)
+
+
+def close(actual: Any, expected: Any, tolerance: float = 1e-9) -> None:
+    """Assert that tensors (or arrays) are equal up to `tolerance`, relative and absolute."""
+    found, wanted = (np.asarray(x.detach() if isinstance(x, tg.Tensor) else x) for x in (actual, expected))
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
