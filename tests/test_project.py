@@ -37,12 +37,21 @@ def test_no_second_name_is_importable():
         assert f"import tracegrad.{name}, not {name}" in done.stderr
 
 
-def test_readme_opens_with_a_program_that_runs(tmp_path):
-    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
-    assert len(program.splitlines()) <= 15
+def test_readme_opens_with_a_program_that_runs_and_so_does_the_rest_of_it(tmp_path):
+    """The first lines end in a gradient and a printed kernel; the later blocks go on from there."""
+    first, *rest = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(first.splitlines()) <= 15
     path = tmp_path / "readme.py"
-    path.write_text(program)
-    assert "__kernel" in run(str(path))
+    path.write_text(first)
+    shown = run(str(path))
+    assert shown.startswith("Tensor([")
+    assert "__kernel void w_grad_k0(" in shown
+    assert "readme.py:6" in shown                               # the line of the loss, beside its statement
+    path.write_text("\n".join([first, *rest]))
+    last = run(str(path)).splitlines()[-1]
+    before, after, *compilations = last.split(maxsplit=2)
+    assert float(after) < float(before)
+    assert compilations == ["['first call']"]
 
 
 def test_every_example_is_listed():
