@@ -79,7 +79,7 @@ def assemble(
 ) -> Plan:
     """The plan of `steps`, in order."""
     slots = Slots(graph, context, copies)
-    kernels, entries = distinct([s for s in steps if isinstance(s, Kernel)], context)
+    kernels, entries = distinct([s for s in steps if isinstance(s, Kernel)])
     final: list[Launch | HostStep] = []
     for step in steps:
         if isinstance(step, HostStep):
@@ -105,7 +105,7 @@ def assemble(
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])), checked=tuple(graph.masks(context.faults)))
 
 
-def distinct(kernels: Sequence[Kernel], context: Context) -> tuple[list[Kernel], dict[str, str]]:
+def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, str]]:
     """Kernels of different form, and the entry to launch for each kernel: equal steps of a loop share one function."""
     first: dict[str, Kernel] = {}
     entries: dict[str, str] = {}
