@@ -45,7 +45,7 @@ def test_readme_opens_with_a_program_that_runs_and_so_does_the_rest_of_it(tmp_pa
     path.write_text(first)
     shown = run(str(path))
     assert shown.startswith("Tensor([")
-    assert "__kernel void w_grad_k0(" in shown
+    assert "__global float *restrict w_grad" in shown
     assert "readme.py:6" in shown                               # the line of the loss, beside its statement
     path.write_text("\n".join([first, *rest]))
     last = run(str(path)).splitlines()[-1]

@@ -2,6 +2,7 @@
 
 import ast
 import keyword
+import re
 
 import numpy as np
 import pyopencl as cl
@@ -111,8 +112,8 @@ def test_source_of_every_op(op):
         (got,) = space["f"](*map(tg.tensor, arrays))
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape), text
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-12, err_msg=text)
-        assert "primitive" not in text or op.name in ("philox", "conv2d_weight_grad", "unfold", "scatter_add", "scatter_set") or (
-            "interior" in attrs or "padding" in attrs), text
+        unnamed = {"philox", "conv2d_weight_grad", "unfold", "in_range", "scatter_add", "scatter_set"}         # of some arguments, at least
+        assert "primitive" not in text or op.name in unnamed or "interior" in attrs or "padding" in attrs, text
 
 
 def test_source_of_what_the_user_wrote(device):
@@ -403,10 +404,10 @@ def test_explain_tells_what_each_kernel_computes_and_why_it_ends(device):
     f(tg.rand(4, 16), tg.rand(16, 4))
     line = f.__wrapped__.__code__.co_firstlineno + 2
     text = f.explain()
-    assert f"computes matmul, le, where (line {line})" in text
+    assert re.search(rf"computes matmul, le, where.* \(lines? {line}", text)
     assert "is read at other positions" in text
     assert "its results are results of the program" in text
-    assert f"(lines {line}-{line + 1})" in text or f"(line {line + 1})" in text
+    assert re.search(rf"sub \(lines? ({line}-)?{line + 1}\)", text)
     assert "2. x was float32[8, 16] and is float32[4, 16]" in text
 
 

@@ -117,6 +117,8 @@ class _Writer:
         kept = _keepdim(node)
         if kept is not None:
             return [resolve(kept.operands[0])]
+        if node.fn.name == "take" and operands[1].fn.name == "in_range" and operands[1].attrs["wrap"]:
+            return [operands[0], resolve(operands[1].operands[0])]         # x[index] checks it, too
         if node.aval.weak:
             return [_Scalar(o) if node.fn.name in _INFIX or node.fn.name == "neg" else o for o in operands]
         if node.fn.name == "cast" and operands[0].aval.weak and operands[0].fn.name != "const":
@@ -498,6 +500,11 @@ def _argsort(node: Node, args: list[_Text]) -> str:
     return f"{args[0].within(ATOM)}.argsort({'descending=True' if node.attrs['descending'] else ''})"
 
 
+def _topk(node: Node, args: list[_Text]) -> str | None:
+    k, largest = node.attrs["k"], node.attrs["descending"]
+    return f"{args[0].within(ATOM)}.topk({k}{'' if largest else ', largest=False'})[1]"
+
+
 def _unfold(node: Node, args: list[_Text]) -> str | None:
     dim, size, step, gap = (node.attrs[k] for k in ("dim", "size", "step", "gap"))
     return f"{args[0].within(ATOM)}.unfold({dim}, {size}, {step})" if gap == 1 and size != step else None
@@ -529,8 +536,8 @@ def _conv(node: Node, args: list[_Text]) -> str | None:
 
 _WRITTEN: dict[str, Callable[[Node, list[_Text]], str | None]] = {
     "reshape": _reshape, "permute": _permute, "expand": _expand, "slice": _slice, "pad": _pad, "concat": _concat, "flip": _flip,
-    "take": _take, "scatter_add": _scatter("index_add"), "scatter_set": _scatter("index_copy"), "argsort": _argsort, "unfold": _unfold,
-    "first_max": _first_best, "first_min": _first_best, "conv2d": _conv, "conv2d_input_grad": _conv,
+    "take": _take, "scatter_add": _scatter("index_add"), "scatter_set": _scatter("index_copy"), "argsort": _argsort, "topk": _topk,
+    "unfold": _unfold, "first_max": _first_best, "first_min": _first_best, "conv2d": _conv, "conv2d_input_grad": _conv,
 }
 
 
