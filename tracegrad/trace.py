@@ -226,7 +226,7 @@ def _described(entry: Any, other: Any) -> str:
         return "a float"
     if len(entry) > 2:
         place = f" on {entry[2].name}" if other is not float and len(other) > 2 and other[2] is not entry[2] else ""
-        return f"{aval_text(entry[0])}{' that requires grad' if entry[1] else ''}{place}"
+        return f"{aval_text(entry[0])}{' that requires grad' if entry[1] else ''}{' with hooks' if len(entry) > 3 else ''}{place}"
     return repr(entry[1])
 
 
