@@ -144,6 +144,14 @@ def test_rows_that_are_used_again(on: Any, dtype: Any) -> None:
         check(on, fn, x, w, np.random.default_rng(0).integers(0, cols, rows), tolerance=2e-5)
 
 
+def test_rows_that_are_fetched_ahead(on: Any, dtype: Any) -> None:
+    """Two passes over each of rows that no cache holds; the last row has no next one."""
+    def fn(x: Any, labels: Any) -> Any:
+        return [F.cross_entropy(x, labels), x.softmax(-1).amax(-1)]
+    x, = draw(dtype, (700, 512))
+    check(on, fn, x, np.random.default_rng(0).integers(0, 512, 700), tolerance=2e-5)
+
+
 # ----------------------------------------------------------------------------------------------------- products and convolutions
 
 
