@@ -29,7 +29,6 @@ static inline __attribute__((overloadable, always_inline)) float4 thrice(float4 
 }
 __kernel void probe(__global const float *in, __global float *out) {
   float kept[5];
-  __builtin_prefetch((__global const void *)(in + 64));
   *(float4_u *)(kept + 1) = *(__global const float4_u *)(in + 1) + 0.5f;
   int4 whole = __builtin_convertvector(*(const float4_u *)(kept + 1), int4);
   float4 x = thrice(__builtin_convertvector(whole, float4));
