@@ -69,6 +69,7 @@ class Evaluator:
         self.narrow: dict[str, tuple[str, int]] = {}         # 64-bit positions: their text as vectors of indices, and their bound
         self.stored: frozenset[Node] = frozenset()           # results of this kernel: their pointers bear the plain names
         self.indices: list[Index] = []                       # of every load and guard: what `breakpoints` looks at
+        self.guards: list[Guard] = []                        # every guard: what `Rows.edges` looks at
         self.fault: Callable[[Node], Fault]                  # the place in FAULTS of an op that reports (set by whoever makes this)
 
     # -- the walk
@@ -179,6 +180,7 @@ class Evaluator:
         tests: list[tuple[str, bool]] = []
         names: frozenset[str] = frozenset()
         varying = any(self.varies(g[1].names) for g in guards)
+        self.guards += guards
         for kind, x, *rest in guards:
             self.indices.append(x)
             text = self.lanes_text(x) if varying and self.varies(x.names) else x.c()

@@ -16,7 +16,7 @@ from tracegrad.codegen.index import ZERO, Index, breakpoints, variable
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context
 from tracegrad.codegen.opencl import Writer, literal, register_type
-from tracegrad.codegen.schedule import Group, cost, small_reduction
+from tracegrad.codegen.schedule import MAX_STATEMENTS, Group, cost, small_reduction
 from tracegrad.ir import Node
 
 ITEM = 4096                # elements a work-item should at least have to do
@@ -77,19 +77,20 @@ def in_group_reductions(group: Group) -> set[Node]:
     return {s for s in group.sinks if is_reduction(s)}
 
 
-def probe(group: Group, context: Context, rows: int, cols: int) -> list[Index]:
-    """All indices that the kernel would compute with, as functions of `row` and `col`."""
+def probe(group: Group, context: Context, rows: int, cols: int, flat: Index | None = None) -> Evaluator:
+    """An evaluator that has seen all indices and guards that the kernel would compute with, as functions of `row` and `col`."""
     writer = context.writer(group)
     evaluator = context.evaluator(group, writer)
     reductions = in_group_reductions(group)
     evaluator.given = lambda node, flat: Value("0", node.dtype) if node in reductions else None
-    flat = variable("row", rows) * cols + variable("col", cols)
+    if flat is None:
+        flat = variable("row", rows) * cols + variable("col", cols)
     for sink in group.sinks:
         if sink in reductions:
             evaluator.value(sink.operands[0], flat)
         elif group.place[sink] == "full" and sink in group.stored:
             evaluator.value(sink, flat)
-    return evaluator.indices
+    return evaluator
 
 
 def vector_width(group: Group, context: Context) -> int:
@@ -109,7 +110,7 @@ def shape_of(group: Group, context: Context) -> Shape:
     if shape.length is not None or len(shape.cols) > 1 or shape.rows < LINE // 4 or any(is_reduction(s) for s in group.sinks) \
             or any(place == "row" for place in group.place.values()):
         return shape
-    found = probe(group, context, shape.rows, shape.cols[0])
+    found = probe(group, context, shape.rows, shape.cols[0]).indices
     if not any(i.stride("row") == 1 and (i.stride("col") or 0) > 1 for i in found):
         return shape
     return replace(shape, block=LINE // 4, across=True)
@@ -125,14 +126,14 @@ def _row_by_row(group: Group, context: Context) -> Shape:
     simple = _plain(group)
     if group.cols is not None:
         cols, rows = group.cols, group.size // group.cols
-        found = [] if simple else breakpoints(probe(group, context, rows, cols), "col", cols)
+        found = [] if simple else breakpoints(probe(group, context, rows, cols).indices, "col", cols)
         points = [k for k in found if k >= 2 * width]
         if group.length is not None:
             return Shape(rows, (cols,), width, 1, group.length)
         inner = points[0] if points else cols
         block = max(1, min(ITEM // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    found = [] if simple else breakpoints(probe(group, context, 1, group.size), "col", group.size)
+    found = [] if simple else breakpoints(probe(group, context, 1, group.size).indices, "col", group.size)
     points = [k for k in found if k >= 2 * width]
     cols = points[0] if points else group.size
     rows = group.size // cols
@@ -308,9 +309,9 @@ class Rows:
         base_index = self.row * s.row_size + outer
         first, last = ("0", str(n)) if s.length is None else ("first", "last")
         col = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
-        if vectors:
+        for begin, stop in self.segments(step) if vectors else []:
             if s.length is None:
-                head = f"for ({w.index} {col} = 0; {col} < {n - n % step}; {col} += {step}) {{"
+                head = f"for ({w.index} {col} = {begin}; {col} < {stop}; {col} += {step}) {{"
             elif tail:
                 head = f"for ({w.index} {col} = first; {col} + {step} <= last; {col} += {step}) {{"
             else:
@@ -321,8 +322,9 @@ class Rows:
             if s.across:
                 self.open_rows()
             self.ev.lane, self.ev.width = col, width
+            end = n if stop == n - n % step else stop
             for u in range(unroll):
-                at = base_index + (variable(col, n - (unroll - 1) * width) + u * width)
+                at = base_index + (variable(col, end - begin - (unroll - 1) * width, begin) + u * width)
                 self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
             self.ev.lane, self.ev.width = "", 1
             if s.across:
@@ -345,6 +347,33 @@ class Rows:
             w.close()
         for r in reductions:
             self.result(r, vector_acc.get(r, []), scalar_acc.get(r))
+
+    def segments(self, step: int) -> list[tuple[int, int]]:
+        """The ranges of columns that vectors do: all, or the left edge, the inside, where no guard needs to be checked, and the right edge.
+
+        A stencil's neighbours (pad, then slices) are guarded, and a guarded load is made lane by lane.
+        """
+        s = self.shape
+        n = s.cols[-1]
+        whole = n - n % step
+        if s.length is not None or s.across or not self.group.positional or self.group.statements > MAX_STATEMENTS // 3:
+            return [(0, whole)]
+        col, flat = variable("col", n), variable("row", s.rows) * s.row_size
+        scale = s.row_size
+        for d, size in enumerate(s.cols[:-1]):
+            scale //= size
+            flat = flat + variable(f"c{d}", size) * scale
+        left = right = 0
+        for kind, x, *rest in probe(self.group, self.context, s.rows, s.row_size, flat + col).guards:
+            if kind == "range" and x.stride("col") == 1:
+                around = x - col                             # low <= col + around < high is certain from here on, and up to there
+                before, after = rest[0] - around.lo, n - (rest[1] - around.hi)
+                if max(before, after) <= n // 4:
+                    left, right = max(left, before), max(right, after)
+        start, stop = -(-left // step) * step, min((n - right) // step * step, whole)
+        if not (left or right) or stop - start < n // 2:
+            return [(0, whole)]
+        return [(a, b) for a, b in ((0, start), (start, stop), (stop, whole)) if a < b]
 
     def fetch_next_row(self, col: str, step: int) -> None:
         """Ask for what the next row's first pass reads, in the pass that has arithmetic to hide it behind.

@@ -264,6 +264,18 @@ def test_repeated_stencils_do_not_compound() -> None:
     assert len(plan.source) < 60_000
 
 
+def test_a_stencils_inside_is_read_as_vectors() -> None:
+    """Only the first and the last vector of a row look at the guards of their neighbours, which are loaded lane by lane."""
+    u = leaf(200, 256, label="u")
+    p = op("pad", u, low=(1, 1), high=(1, 1), interior=(0, 0), value=0.0)
+    left, right = (op("slice", p, start=(1, at), stop=(201, 256 + at), step=(1, 1)) for at in (0, 2))
+    source = plan_of([u], [u + (left + right - u * 2.0) * 0.2]).source
+    inside = source.partition("for (int col = 8; col < 248; col += 8) {")[2].partition("}")[0]
+    assert "LOAD(float8, u + row * 256 + col - 1)" in inside
+    assert "GATHER" not in inside
+    assert source.count("= GATHER8_IF") == 2
+
+
 def functions(plan: Plan) -> int:
     return plan.source.count("\n__kernel void ")
 

@@ -5,6 +5,7 @@ from benchmarks.workloads.convnet import ConvnetStep
 from benchmarks.workloads.elementwise_chain import ChainGradient, ChainValue
 from benchmarks.workloads.gemm import Gemm
 from benchmarks.workloads.graph_size import GraphSize
+from benchmarks.workloads.heat import HeatAdjoint, HeatStep
 from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyValue
 from benchmarks.workloads.tiny import Tiny
 from benchmarks.workloads.two_layer import TwoLayerStep
@@ -19,6 +20,8 @@ WORKLOADS: dict[str, Workload] = {
         *(Gemm(transpose_a, transpose_b) for transpose_a in (False, True) for transpose_b in (False, True)),
         TwoLayerStep(),
         ConvnetStep(),
+        HeatStep(),
+        HeatAdjoint(),
         Tiny(),
         *(GraphSize(nodes) for nodes in (1_000, 4_000, 16_000)),
     ]
