@@ -188,7 +188,7 @@ UNARY = [       # x: a value of one dimension or more, d: one of them, n: its si
     "x.transpose(0, d)", "x.flip(d)", "x.unsqueeze(d)", "x.roll(1, d)", "x.select(d, i)", "x[i0]", "x[::2]", "x[..., s]", "x[..., None]",
     "x[None].expand(2, *x.shape)", "x.narrow(d, 0, 1 + n // 2)", "tg.cat([x, x * c], d)", "tg.stack([x, x + 1.0], d)", "x.relu()",
     "x.clamp(-1.0, 0.5)", "F.leaky_relu(x, 0.25)", "F.gelu(x * 0.1) * 0.731", "F.silu(x * 0.1) * 0.731", "(x > 0).sum(d)",
-    "tg.where(x > 0, x, x * 0.5)", "x.to(tg.int32)", "x.to(tg.float64)", "x.to(tg.float32)", "(x + 0.5).floor()", "x.detach()",
+    "tg.where(x > 0, x, x * 0.5)", "x.to(tg.int32)", "x.to(tg.float64)", "x.to(tg.float32)", "(x + 0.5).floor()", "x.detach().clone()",
     "x.clone()", "F.pad(x, (1, 2), value=0.5)", "x.index_select(d, fit(k, (3,)) % n)", "x[fit(k, (4,)) % n0]",
     "x.masked_fill(x < 0, 2.0)", "x.tril()", "x.triu()", "x.unbind(d)[i]", "x.chunk(2, d)[0]", "x.squeeze()", "x.T", "x.diagonal()",
     "x.var(d, correction=0) * 0.0731", "x * c", "x - c * 0.5", "x.square()", "F.one_hot(fit(k, (3,)) % 4, 4)",
