@@ -72,10 +72,13 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     space = "" if scratch else "__global const "
     if scratch:
         emit(f"{real} image[{t.c * planes.channel}];")
-        emit(f"for (int c = 0; c < {t.c}; c++) {{")
-        emit(f"{real} *plane = image + {plus(('c', planes.channel))};")
-        fill(emit, t.x, t.image, planes, t.stride, t.padding, "n", plus((g, t.c), "c"), "plane")
-        emit("}")
+        c = "c" if t.c > 1 else "0"
+        if t.c > 1:
+            emit(f"for (int c = 0; c < {t.c}; c++) {{")
+            emit(f"{real} *plane = image + {plus(('c', planes.channel))};")
+        fill(emit, t.x, t.image, planes, t.stride, t.padding, "n", plus((g, t.c), c), "plane" if t.c > 1 else "image")
+        if t.c > 1:
+            emit("}")
     else:
         n = "(size_t)n" if t.n * planes.image >> 31 else "n"
         emit(f"__global const {real} *image = {planes.pointer} + {plus((n, planes.image), (g, t.c * planes.channel))};")
@@ -140,10 +143,12 @@ def _sum(emit: Text, t: Taps, u: Units, planes: Planes, rows: int, vectors: int,
     (kh, kw), (_, _, (_, wo, wc, wy, wx)), vector = t.size, t.w.strided, ctype(t.dtype, u.width)
     for r in range(rows):
         emit(f"{vector} " + ", ".join(f"c{r}_{v} = 0" for v in range(vectors)) + ";")
-    emit(f"for (int c = 0; c < {t.c}; c++) {{")
-    emit(f"for (int ky = 0; ky < {kh}; ky++) {{")
-    emit(f"const int at = {plus(('c', planes.channel), ('ky', t.dilation[0] * planes.row))};")
-    emit(f"__global const {ctype(t.dtype)} *wk = w + {plus(('c', wc), ('ky', wy))};")
+    c, ky = (name if size > 1 else "0" for name, size in (("c", t.c), ("ky", kh)))
+    for name, size in ((c, t.c), (ky, kh)):
+        if size > 1:
+            emit(f"for (int {name} = 0; {name} < {size}; {name}++) {{")
+    emit(f"const int at = {plus((c, planes.channel), (ky, t.dilation[0] * planes.row))};")
+    emit(f"__global const {ctype(t.dtype)} *wk = {plus('w', (c, wc), (ky, wy))};")
     unrolled = kw <= UNROLLED
     if not unrolled:
         emit(f"for (int kx = 0; kx < {kw}; kx++) {{")
@@ -159,7 +164,7 @@ def _sum(emit: Text, t: Taps, u: Units, planes: Planes, rows: int, vectors: int,
             for v in range(vectors):
                 emit(f"c{r}_{v} += w{r} * v{v};")
         emit("}")
-    for _ in range(2 if unrolled else 3):
+    for _ in range((t.c > 1) + (kh > 1) + (not unrolled)):
         emit("}")
 
 

@@ -136,10 +136,12 @@ def fill(emit: Emit, x: Array, image: Pair, p: Planes, stride: Pair, padding: Pa
 
 
 def _zeros(emit: Emit, y: str, row: int, to: str, first: int, stop: int) -> None:
-    if stop > first:
+    if stop > first + 1:
         emit(f"for (int x = {first}; x < {stop}; x++) {{")
         emit(f"{to}[{plus((y, row), 'x')}] = 0;")
         emit("}")
+    elif stop > first:
+        emit(f"{to}[{plus((y, row), first)}] = 0;")
 
 
 def pad(

@@ -20,7 +20,7 @@ from tracegrad.codegen.index import Index, bounded, constant, ravel, unravel, va
 from tracegrad.codegen.kernel import FAULTS, RuntimeScalar
 from tracegrad.codegen.opencl import Writer, literal, mask_type, register_dtype, register_type
 from tracegrad.codegen.reductions import UNROLLED
-from tracegrad.codegen.vectors import LANES, computed_in, ctype
+from tracegrad.codegen.vectors import LANES, computed_in, ctype, splat, unwrapped
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 from tracegrad.ops.ranges import may_wrap
@@ -37,13 +37,17 @@ _MIXES = frozenset(("float32", "float64", "int32", "int64"))      # scalars of t
 _WRAPPING = frozenset(("add", "sub", "mul", "neg"))              # signed overflow is undefined in C: `x * 2 > 5` may become `x > 2`
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A C expression (a name or a literal). lanes: 1 if it is the same for all lanes; mask: bytes a lane of a bool vector."""
+    """A C expression (a name or a literal). lanes: 1 if it is the same for all lanes; mask: bytes a lane of a bool vector.
+
+    only_if: the condition without which it is 0, if it was loaded under one.
+    """
 
     text: str
     dtype: DType
     lanes: int = 1
     depth: int = 0
     mask: int = 0
+    only_if: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,11 @@ class Evaluator:
         self.indices: list[Index] = []                       # of every load and guard: what `breakpoints` looks at
         self.guards: list[Guard] = []                        # every guard: what `Rows.edges` looks at
         self.fault: Callable[[Node], Fault]                  # the place in FAULTS of an op that reports (set by whoever makes this)
+
+    def name(self, node: Node) -> str:
+        """What to call a value: a result after its pointer; a step of a derivative, which is no variable of the user's, by its operation."""
+        base = self.writer.base(node)
+        return f"{base}_i" if node in self.stored else node.fn.name if node.loc.derived else base
 
     # -- the walk
 
@@ -188,11 +197,10 @@ class Evaluator:
             wide = varying and self.varies(x.names)
             if kind == "range":
                 low, high = rest
-                simple = text if text.isidentifier() else f"({text})"
                 if x.lo < low:
-                    tests.append((f"({simple} >= {low})", wide))
+                    tests.append((f"({text} >= {low})", wide))
                 if x.hi >= high:
-                    tests.append((f"({simple} < {high})", wide))
+                    tests.append((f"({text} < {high})", wide))
             else:
                 k, = rest
                 if (x % k).key != "0":
@@ -234,12 +242,12 @@ class Evaluator:
         if condition is not None:
             depth = max(depth, condition.depth)
         base = w.base(node) + ("_i" if self.varies(names) or names else "_0")
-        zero = "0"
+        only_if = "" if condition is None else condition.text
         if not wide:
             text = f"vload_half({flat.c()}, {pointer})" if half else f"{pointer}[{flat.c()}]"
             if condition is not None:
-                text = f"({condition.text} ? {text} : {zero})"
-            return Value(w.declare(register_type(dtype), base, text, depth=depth), dtype, 1, depth)
+                text = f"{condition.text} ? {text} : 0"
+            return Value(w.declare(register_type(dtype), base, text, depth=depth), dtype, 1, depth, only_if=only_if)
         width = self.width
         memory = ctype(dtype, width)
         uniform = condition is None or condition.lanes == 1
@@ -248,21 +256,21 @@ class Evaluator:
             if stride == 1 and uniform:
                 text = f"vload_half{width}(0, {pointer} + {flat.c()})"
             else:
-                at = w.declare(f"{w.index}{width}", "at", self.as_lanes(flat), depth=depth)
+                at = self.lanes_name(flat, depth)
                 parts = [f"vload_half({at}.s{LANES[i]}, {pointer})" for i in range(width)]
                 if condition is not None and not uniform:
                     parts = [f"({condition.text}.s{LANES[i]} ? {p} : 0)" for i, p in enumerate(parts)]
                 text = f"(float{width})({', '.join(parts)})"
             if condition is not None and uniform:
-                text = f"({condition.text} ? {text} : (float{width})(0))"
-            return Value(w.declare(f"float{width}", base, text, depth=depth), dtype, width, depth)
+                text = f"{condition.text} ? {text} : (float{width})(0)"
+            return Value(w.declare(f"float{width}", base, text, depth=depth), dtype, width, depth, only_if=only_if)
         if stride == 1 and uniform:
             text = f"LOAD({memory}, {pointer} + {flat.c()})" if flat.key != "0" else f"LOAD({memory}, {pointer})"
         elif stride is not None and uniform:
             w.macros.add(f"STRIDED{width}")
             text = f"STRIDED{width}({memory}, {pointer} + {flat.c()}, {stride})"
         else:
-            at = w.declare(f"{w.index}{width}", "at", self.as_lanes(flat), depth=depth)
+            at = self.lanes_name(flat, depth)
             if uniform:
                 w.macros.add(f"GATHER{width}")
                 text = f"GATHER{width}({memory}, {pointer}, {at})"
@@ -274,13 +282,21 @@ class Evaluator:
             text = f"({condition.text} ? {text} : ({memory})(0))"
         if dtype.kind == "b":
             size = 4
-            name = w.declare(mask_type(size, width), base, f"({self.convert(text, mask_type(size, width))} != 0)", depth=depth)
-            return Value(name, dtype, width, depth, size)
-        return Value(w.declare(memory, base, text, depth=depth), dtype, width, depth)
+            name = w.declare(mask_type(size, width), base, f"{self.convert(text, mask_type(size, width))} != 0", depth=depth)
+            return Value(name, dtype, width, depth, size, only_if)
+        return Value(w.declare(memory, base, text, depth=depth), dtype, width, depth, only_if=only_if)
 
-    def as_lanes(self, flat: Index) -> str:
-        text = self.lanes_text(flat)
-        return text if self.varies(flat.names) else f"({self.writer.index}{self.width})({text})"
+    def lanes_name(self, flat: Index, depth: int) -> str:
+        """The name of the vector of indices `flat`."""
+        type_ = f"{self.writer.index}{self.width}"
+        text = self.lanes_text(flat) if self.varies(flat.names) else splat(type_, flat.c())
+        if text.isidentifier():
+            return text
+        memo = self.writer.blocks[depth].memo
+        key = ("indices", text)
+        if key not in memo:
+            memo[key] = self.writer.declare(type_, "at", text, depth=depth)
+        return memo[key]  # type: ignore[no-any-return]
 
     def store(self, stored: Storage, node: Node, flat: Index, value: Value) -> None:
         """Write `value` as element(s) `flat` of `node`; in vector code the lanes follow one another."""
@@ -299,7 +315,7 @@ class Evaluator:
         memory = ctype(dtype, width)
         text = self.vector(value)
         if dtype.kind == "b":
-            text = self.convert(f"{text} & 1", memory) if value.lanes > 1 else f"({memory})({value.text})"
+            text = self.convert(f"{text} & 1", memory) if value.lanes > 1 else splat(memory, value.text)
         address = f"{pointer} + {flat.c()}" if flat.key != "0" else pointer
         w.line(f"vstore_half{width}({text}, 0, {address});" if half else f"STORE({memory}, {address}, {text});", node)
 
@@ -317,7 +333,7 @@ class Evaluator:
             return f"({text} != 0)" if mask > value.mask else text      # Mesa (22.3) takes the sign of a widened mask to be 0
         if value.lanes > 1:
             return value.text
-        return f"({register_type(value.dtype, self.width)})({value.text})"
+        return splat(register_type(value.dtype, self.width), value.text)
 
     def convert(self, text: str, type_: str) -> str:
         return f"__builtin_convertvector({text}, {type_})" if self.writer.target.clang_builtins else f"convert_{type_}({text})"
@@ -349,8 +365,7 @@ class Evaluator:
         type_ = register_type(node.dtype, lanes)
         if node.dtype.kind == "b" and lanes > 1:
             type_ = mask_type(mask, lanes)
-        base = self.writer.base(node) + ("_i" if node in self.stored else "")
-        name = self.writer.declare(type_, base, expression, node, depth)
+        name = self.writer.declare(type_, self.name(node), expression, node, depth)
         self.put(node, flat, Value(name, node.dtype, lanes, depth, mask), guards)
         return []
 
@@ -386,7 +401,7 @@ class Evaluator:
             texts = [f"(u{ctype(dtype)}){v.text}" if wraps else v.text for v in values]
             if name == "bitwise_not" and dtype.kind == "b":
                 return f"!{texts[0]}", 0
-            text = self.strip(self.translate(spell(*texts, **node.attrs), dtype, 1))
+            text = unwrapped(self.translate(spell(*texts, **node.attrs), dtype, 1))
             return f"({ctype(dtype)})({text})" if wraps else text, 0
         if name in ("eq", "ne") and dtype == np.int64:
             for x, other in (values, values[::-1]):
@@ -405,7 +420,7 @@ class Evaluator:
         if wraps:
             scalar, vector = ctype(dtype), ctype(dtype, lanes)
             texts = [f"(u{scalar}){t}" if alone else f"as_u{vector}({t})" for t, alone in zip(texts, single, strict=True)]
-        text = self.strip(self.translate(spell(*texts, **node.attrs), dtype, lanes))
+        text = unwrapped(self.translate(spell(*texts, **node.attrs), dtype, lanes))
         return f"as_{ctype(dtype, lanes)}({text})" if wraps else text, size
 
     def equals_position(self, x: Value, other: Value, sign: str) -> tuple[str, int]:
@@ -418,17 +433,6 @@ class Evaluator:
             block.memo[key] = self.writer.declare(kind, "at", f"{y} >= 0 && {y} < {size} ? ({kind}){y} : -1", depth=other.depth)
         left = lanes if lanes.isidentifier() else f"({lanes})"
         return f"{left} {sign} {block.memo[key]}", 4 if self.writer.index == "int" else 8
-
-    def strip(self, text: str) -> str:
-        """Without the outer parentheses, if they belong together."""
-        if text.startswith("(") and text.endswith(")"):
-            level = 0
-            for i, ch in enumerate(text):
-                level += (ch == "(") - (ch == ")")
-                if level == 0 and i < len(text) - 1:
-                    return text
-            return text[1:-1]
-        return text
 
     def cast(self, x: Value, dtype: DType, lanes: int) -> tuple[str, int]:
         narrow = x.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4          # through int: -1.0 is 255, as in numpy
@@ -454,14 +458,16 @@ class Evaluator:
         if not self.varies(index.names):
             if not index.terms:
                 return Value(literal(index.constant, node.dtype), node.dtype)
-            return Value(self.writer.declare(type_, "iota", f"({type_})({index.c()})", node, depth), node.dtype, 1, depth)
+            text = index.c() if type_ == self.writer.index else splat(type_, index.c())
+            return Value(text if text.isidentifier() else self.writer.declare(type_, "iota", text, node, depth), node.dtype, 1, depth)
         wide = register_type(node.dtype, self.width)
         text = self.lanes_text(index)
         if wide != f"{self.writer.index}{self.width}":
             narrow, text = text, self.convert(text, wide)
             self.narrow[text] = (narrow, node.shape[node.attrs["dim"]])
             return Value(text, node.dtype, self.width, depth)
-        return Value(self.writer.declare(wide, "iota", text, node, depth), node.dtype, self.width, depth)
+        name = text if text.isidentifier() else self.writer.declare(wide, "iota", text, node, depth)
+        return Value(name, node.dtype, self.width, depth)
 
     def move(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
         if node.fn.name == "reshape":
@@ -523,14 +529,16 @@ class Evaluator:
             return a
         if dtype.kind == "b" and (a.text, b.text) == ("1", "0"):
             return condition
+        if a.only_if == condition.text and b.text == literal(0, dtype):         # padding with what the load gives there
+            return a
         if lanes == 1:
-            name = self.writer.declare(register_type(dtype), self.writer.base(node),
+            name = self.writer.declare(register_type(dtype), self.name(node),
                                        f"{condition.text} ? {a.text} : {b.text}", node, depth)
             return Value(name, dtype, 1, depth)
         size = 4 if dtype.kind == "b" else computed_in(dtype).itemsize
         type_ = mask_type(size, lanes) if dtype.kind == "b" else register_type(dtype, lanes)
         text = f"{self.vector(condition, size)} ? {self.vector(a, size)} : {self.vector(b, size)}"
-        name = self.writer.declare(type_, self.writer.base(node), text, node, depth)
+        name = self.writer.declare(type_, self.name(node), text, node, depth)
         return Value(name, dtype, lanes, depth, size if dtype.kind == "b" else 0)
 
     def unrolled(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
@@ -555,8 +563,8 @@ class Evaluator:
             pairs = zip(level[::2], level[1::2], strict=False)
             level = [self.translate(self.combiner(node)(a, b), node.dtype, lanes) for a, b in pairs] + odd
             if len(level) > 1 and len(level[0]) > 60:
-                level = [self.writer.declare(type_, self.writer.base(node), self.strip(t), node, depth) for t in level]
-        return Value(self.writer.declare(type_, self.writer.base(node), self.strip(level[0]), node, depth), node.dtype, lanes, depth)
+                level = [self.writer.declare(type_, self.name(node), t, node, depth) for t in level]
+        return Value(self.writer.declare(type_, self.name(node), level[0], node, depth), node.dtype, lanes, depth)
 
     def combiner(self, node: Node) -> Callable[[str, str], str]:
         fn: Any = node.attrs.get("op", node.fn)

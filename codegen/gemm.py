@@ -152,25 +152,26 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     emit = Text()
     head(emit, f"Packs the {what} in panels of {panel} (k-major).", f"{p.name}_pack_{x.name}", params)
     index = p.index
-    emit(f"const {index} panel = get_global_id(0);")
-    first = _start(x.lines, panel, "panel")
-    emit(f"const {index} line0 = {first};")
+    number, line0 = ("panel", "line0") if count > 1 else ("0", "0")
+    if count > 1:
+        emit(f"const {index} panel = get_global_id(0);")
+        emit(f"const {index} line0 = {_start(x.lines, panel, 'panel')};")
     if batch > 1:
         emit(f"const {index} b = get_global_id(2);")
     b = "b" if batch > 1 else "0"
     if chunks > 1:
         emit(f"const {index} k0 = get_global_id(1) * {chunk};")
         emit(f"const {index} k1 = min(k0 + {chunk}, ({index}){p.k});")
-    base = plus((f"b * {count} + panel" if batch > 1 else "panel", panel * p.k))
+    base = plus((plus((b, count), number), panel * p.k))
     emit(f"for ({index} k = {'k0' if chunks > 1 else 0}; k < {'k1' if chunks > 1 else p.k}; k++) {{")
     if panel > 1:
         emit(f"for ({index} line = 0; line < {min(panel, x.lines)}; line++) {{")
-        value = x.load(emit, b, "line0 + line", "k")
-        emit(f"{packed}[{base} + k * {panel} + line] = {value};")
+        value = x.load(emit, b, plus(line0, "line"), "k")
+        emit(f"{packed}[{plus(base, ('k', panel), 'line')}] = {value};")
         emit("}")
     else:
-        value = x.load(emit, b, "line0", "k")
-        emit(f"{packed}[{base} + k] = {value};")
+        value = x.load(emit, b, line0, "k")
+        emit(f"{packed}[{plus(base, 'k')}] = {value};")
     emit("}")
     emit("}")
     kernel = Kernel(

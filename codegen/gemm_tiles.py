@@ -147,8 +147,8 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:
     k0, k1 = ("k0", "k1") if parts > 1 else ("0", str(p.k))
     loops = _open(emit, index, "column_tile", "j", p.n, columns, "", wide, across, loop=True)
     loops += _open(emit, index, "row_tile", "i", p.m, rows, "", high, down, loop=True)
-    emit(f"__global const {ctype(p.dtype)} *pa = {plus(a.base(batch, 'row_tile', 'i'), (k0, a.along))};")
-    emit(f"__global const {ctype(p.dtype)} *pb = {plus(b.base(batch, 'column_tile', 'j'), (k0, b.along))};")
+    emit(f"__global const {ctype(p.dtype)} *pa = {plus(a.base(batch, 'row_tile' if down > 1 else '0', 'i'), (k0, a.along))};")
+    emit(f"__global const {ctype(p.dtype)} *pb = {plus(b.base(batch, 'column_tile' if across > 1 else '0', 'j'), (k0, b.along))};")
     inner.loop(emit, index, a, b, k0, k1)
     _store(emit, p, inner, batch)
     for _ in range(loops + 1):
@@ -159,6 +159,10 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:
 
 def _open(emit: Text, index: str, tile: str, first: str, lines: int, panel: int, gid: str, block: int, count: int, loop: bool) -> int:
     """Emits, for one direction, the range of tiles of this work-item (loop=False) or the loop over it; returns the loops opened."""
+    if count == 1:
+        if loop:
+            emit(f"const {index} {first} = 0;")
+        return 0
     if not loop:
         if block == 1:
             emit(f"const {index} {tile} = {gid};")

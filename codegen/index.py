@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 from typing import Union
 
+from tracegrad.codegen.vectors import unwrapped
+
 IndexLike = Union["Index", int]
 
 
@@ -176,7 +178,7 @@ class Index:
         parts: list[str] = []
         for atom, c in self.terms:
             text = _atom_text(atom, names)
-            parts.append(text if c == 1 else f"-{text}" if c == -1 else f"{text} * {c}")
+            parts.append(unwrapped(text) if c == 1 else f"-{text}" if c == -1 else f"{text} * {c}")
         if self.constant or not parts:
             parts.append(str(self.constant))
         if len(parts) > 1 and parts[0].startswith("-") and self.terms[0][1] == -1:
@@ -242,7 +244,7 @@ def _atom_text(atom: Atom, names: Mapping[str, str] | None) -> str:
     if shift:
         base = base + shift * k
     text = base.c(names)
-    text = text if len(base.terms) == 1 and base.terms[0][1] == 1 and not base.constant and base.terms[0][0].base is None else f"({text})"
+    text = text if text.isidentifier() else f"({text})"
     if atom.kind == "mod":
         return f"({text} % {k})"
     return f"({text} / {k} - {shift})" if shift else f"({text} / {k})"

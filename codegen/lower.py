@@ -91,7 +91,9 @@ class Context:
 
     def writer(self, group: Group, target: Target | None = None) -> Writer:
         sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]
-        return Writer(target or self.target, self.namer, index_type(*sizes))
+        writer = Writer(target or self.target, self.namer, index_type(*sizes))
+        writer.held = frozenset(writer.base(n) for n in (*group.reads, *group.stored))
+        return writer
 
     def evaluator(self, group: Group, writer: Writer) -> Evaluator:
         evaluator = Evaluator(writer, self.storage(group), self.scalars)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tracegrad.codegen.expressions import Evaluator, Value
 from tracegrad.codegen.gemm import Matrix, Store, gemm
-from tracegrad.codegen.index import Index, variable
+from tracegrad.codegen.index import Index, constant, variable
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering, traffic
 from tracegrad.codegen.opencl import Block, Writer, line_comment, register_type, with_comment
@@ -31,18 +31,20 @@ class Callback:
         used |= {"a", "b", "c", "i", "j", "k", "part", "column"}
         self.writer.used = used
         letters = "" if context.target.kind == "gpu" else "dgnopqrstvwxy"       # the product's kernels for CPUs leave these to users
-        self.writer.reserved = lambda name: is_reserved(name) and name not in letters
+        self.writer.reserved = lambda name: is_reserved(name) and name.rstrip("0123456789") not in letters
         self.ev: Evaluator = context.evaluator(group, self.writer)
+        self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
 
     def begin(self, lane: str = "", width: int = 1) -> None:
         self.writer.blocks = [Block("")]
         self.ev.lane, self.ev.width = lane, width
 
     def flush(self, emit: Emit) -> None:
-        previous = None
+        previous = self.shown[1] if self.shown[0] is emit else None
         for text, node in self.writer.blocks[0].items:  # type: ignore[misc]
             comment, previous = line_comment(node, previous)
             emit(with_comment(text, comment))
+        self.shown = emit, previous
 
     def params(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         return tuple(d for d, _ in self.writer.params.values()), tuple(self.writer.params)
@@ -50,7 +52,7 @@ class Callback:
 
 def position(text: str, size: int) -> Index:
     """An index that another generator gives as C text, known to be in range."""
-    return variable(text if text.isidentifier() else f"({text})", size)
+    return constant(int(text)) if text.isdigit() else variable(text if text.isidentifier() else f"({text})", size)
 
 
 def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple[Matrix, Callback]:

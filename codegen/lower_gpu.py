@@ -13,6 +13,7 @@ from tracegrad.codegen.lower import Context
 from tracegrad.codegen.lower_loops import Rows, Shape, r_identity
 from tracegrad.codegen.opencl import literal, register_type
 from tracegrad.codegen.schedule import Group
+from tracegrad.codegen.vectors import unwrapped
 from tracegrad.ir import Node
 
 GROUP = 256                # work-items of a group
@@ -110,7 +111,7 @@ class Team(Rows):
         w.line("barrier(CLK_LOCAL_MEM_FENCE);")
         w.open(f"for (int half_size = {self.size // 2}; half_size > 0; half_size /= 2) {{")
         text = ev.translate(ev.combiner(r)(f"{scratch}[item]", f"{scratch}[item + half_size]"), r.dtype, 1)
-        w.line(f"if (item < half_size) {scratch}[item] = {ev.strip(text)};", r)
+        w.line(f"if (item < half_size) {scratch}[item] = {unwrapped(text)};", r)
         w.line("barrier(CLK_LOCAL_MEM_FENCE);")
         w.close()
         w.line(f"{accumulator} = {scratch}[0];", r)
@@ -155,7 +156,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     at = (a * middle + variable("r", middle)) * inner + col
     for r in reductions:
         value = ev.value(r.operands[0], at)
-        w.line(f"{accumulators[r]} = {ev.strip(ev.translate(ev.combiner(r)(accumulators[r], value.text), r.dtype, 1))};", r)
+        w.line(f"{accumulators[r]} = {unwrapped(ev.translate(ev.combiner(r)(accumulators[r], value.text), r.dtype, 1))};", r)
     values = [ev.value(sink, at) for sink in sinks]
     for sink, value in zip(sinks, values, strict=True):
         ev.store(context.output(group, sink), sink, at, value)

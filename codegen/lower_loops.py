@@ -17,6 +17,7 @@ from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context
 from tracegrad.codegen.opencl import Writer, literal, register_type
 from tracegrad.codegen.schedule import MAX_STATEMENTS, Group, cost, small_reduction
+from tracegrad.codegen.vectors import splat, unwrapped
 from tracegrad.ir import Node
 
 ITEM = 4096                # elements a work-item should at least have to do
@@ -176,7 +177,8 @@ class Rows:
             if s.block == 1:
                 w.line(f"const {w.index} row = get_global_id({item});")
             else:
-                w.line(f"const {w.index} part = get_global_id({item});")
+                if s.block < rows:
+                    w.line(f"const {w.index} part = get_global_id({item});")
                 if not s.across:
                     self.open_rows()
             sizes.append(-(-rows // s.block))
@@ -214,6 +216,9 @@ class Rows:
     def open_rows(self) -> None:
         """The loop over the rows of a work-item."""
         s = self.shape
+        if s.block >= s.rows:
+            self.writer.open(f"for ({self.writer.index} row = 0; row < {s.rows}; row++) {{", ("row",))
+            return
         end = f"part * {s.block} + {s.block}"
         stop = end if s.rows % s.block == 0 else f"({end} < {s.rows} ? {end} : {s.rows})"
         self.writer.open(f"for ({self.writer.index} row = part * {s.block}; row < {stop}; row++) {{", ("row",))
@@ -288,15 +293,18 @@ class Rows:
         vectors = width > 1 and n >= width if s.length is None else width > 1 and s.length >= width and n >= width
         tail = n % step if vectors else n
         vector_acc: dict[Node, list[str]] = {}
-        scalar_acc: dict[Node, str] = {}
+        total: dict[Node, str] = {}
         for r in reductions:
             start = literal(r_identity(r), r.dtype)
             base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
+            total[r] = w.unique(base + ("_i" if r in self.ev.stored else ""))
             if tail:
-                scalar_acc[r] = w.declare(register_type(r.dtype), base, start, r)
+                w.line(f"{register_type(r.dtype)} {total[r]} = {unwrapped(start)};", r)
             if vectors:
                 type_ = register_type(r.dtype, width)
-                vector_acc[r] = [w.declare(type_, base + "_v", f"({type_})({start})", r) for _ in range(unroll)]
+                stem = total[r].replace(f"{base}_i", base, 1)
+                names = [f"{stem}_v{u}" if unroll > 1 else f"{stem}_v" for u in range(unroll)]
+                vector_acc[r] = [w.declare(type_, name, splat(type_, start), r) for name in names]
         outer = ZERO
         opened = 0
         scale = s.row_size
@@ -330,7 +338,9 @@ class Rows:
             if s.across:
                 w.close()
             w.close()
-        if tail:
+        if tail == 1 and s.length is None and not s.across:
+            self.body(base_index + (n - 1), reductions, sinks, total)
+        elif tail:
             if s.length is None:
                 head = f"for ({w.index} {col} = {n - tail if vectors else first}; {col} < {n}; {col}++) {{"
             else:
@@ -339,14 +349,14 @@ class Rows:
             w.open(head, (col,))
             if s.across:
                 self.open_rows()
-            self.body(base_index + variable(col, n), reductions, sinks, scalar_acc)
+            self.body(base_index + variable(col, n), reductions, sinks, total)
             if s.across:
                 w.close()
             w.close()
         for _ in range(opened):
             w.close()
         for r in reductions:
-            self.result(r, vector_acc.get(r, []), scalar_acc.get(r))
+            self.result(r, vector_acc.get(r, []), total[r], tail > 0)
 
     def segments(self, step: int) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do: all, or the left edge, the inside, where no guard needs to be checked, and the right edge.
@@ -439,7 +449,7 @@ class Rows:
             value = ev.value(r.operands[0], at)
             lanes = ev.width
             text = ev.translate(ev.combiner(r)(accumulators[r], ev.vector(value) if lanes > 1 else value.text), r.dtype, lanes)
-            w.line(f"{accumulators[r]} = {ev.strip(text)};", r)
+            w.line(f"{accumulators[r]} = {unwrapped(text)};", r)
         self.store(sinks, at)
         self.keep(at)
 
@@ -449,30 +459,29 @@ class Rows:
         for sink, value in zip(sinks, values, strict=True):
             self.ev.store(self.context.output(self.group, sink), sink, at, value)
 
-    def result(self, r: Node, vectors: list[str], scalar: str | None) -> None:
-        """Combine the accumulators of one reduction: the row's value."""
+    def result(self, r: Node, vectors: list[str], total: str, tail: bool) -> None:
+        """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
         ev, w = self.ev, self.writer
         combine = ev.combiner(r)
-        name = scalar
         if vectors:
             width = self.shape.width
             while len(vectors) > 1:
                 half = len(vectors) // 2
                 for a, b in zip(vectors[:half], vectors[half:], strict=True):
-                    w.line(f"{a} = {ev.strip(ev.translate(combine(a, b), r.dtype, width))};", r)
+                    w.line(f"{a} = {unwrapped(ev.translate(combine(a, b), r.dtype, width))};", r)
                 vectors = vectors[:half]
             text = vectors[0]
-            while width > 2:
-                width //= 2
-                text = w.declare(register_type(r.dtype, width), f"{vectors[0]}{width}",
-                                 ev.strip(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, width)), r)
-            total = ev.strip(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, 1))
-            if scalar is None:
-                name = w.declare(register_type(r.dtype), vectors[0].replace("_v", ""), total, r)
+            for part in ("half", "quarter", "eighth"):
+                if width > 2:
+                    width //= 2
+                    text = w.declare(register_type(r.dtype, width), f"{vectors[0].rpartition('_')[0]}_{part}",
+                                     ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, width), r)
+            lanes = unwrapped(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, 1))
+            if tail:
+                w.line(f"{total} = {unwrapped(ev.translate(combine(total, f'({lanes})'), r.dtype, 1))};", r)
             else:
-                w.line(f"{scalar} = {ev.strip(ev.translate(combine(scalar, f'({total})'), r.dtype, 1))};", r)
-        assert name is not None
-        value = Value(name, r.dtype, 1, self.depth)
+                w.line(f"{register_type(r.dtype)} {total} = {lanes};", r)
+        value = Value(total, r.dtype, 1, self.depth)
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
             ev.store(self.context.output(self.group, r), r, self.row * chunks + variable("chunk", chunks), value)

@@ -177,7 +177,9 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> str
         "T": ctype, "I": integer + lanes, "U": _UNSIGNED[integer] + lanes, "M": integer + lanes if lanes else "int",
         "D": wide, "ID": f"long{lanes}", "UD": f"ulong{lanes}",
     }
-    return re.sub(r"\b(as_)?(T|I|U|M|D|ID|UD)\b(?!\.tg_)", lambda m: (m[1] or "") + types[m[2]], text)
+    text = re.sub(r"\b(as_)?(T|I|U|M|D|ID|UD)\b(?!\.tg_)", lambda m: (m[1] or "") + types[m[2]], text)
+    number = r"-?(?:0x[0-9a-f.]+p[-+]?\d+|\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)"       # what needs no cast: no vector is made of it
+    return re.sub(rf"\(float\)\(({number}f)\)|\(double\)\(({number})\)", lambda m: m[1] or m[2], text)
 
 
 def _render_int(template: str, scalar: str, lanes: str) -> str:

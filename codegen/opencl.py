@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.vectors import computed_in, ctype
+from tracegrad.codegen.vectors import computed_in, ctype, unwrapped
 from tracegrad.dtypes import OPENCL, DType, int32
 from tracegrad.ir import Node
 from tracegrad.plan import Target
@@ -33,11 +33,11 @@ _BUILTIN = re.compile(
     r"^(tg_|get_|vload|vstore|convert_|as_|native_|half_|atomic|__|LOAD_|STORE_|c\d+$|(uchar|char|ushort|short|uint|int|ulong|long|float|double|half)\d+$)"
 )
 _FUNCTIONS = frozenset("""
-    abs acos acosh add all any asin asinh atan atan2 atanh barrier bitselect cbrt ceil clamp copysign cos cosh cross degrees distance
+    abs acos acosh all any asin asinh atan atan2 atanh barrier bitselect cbrt ceil clamp copysign cos cosh cross degrees distance
     dot erf erfc exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod fract frexp gamma hypot ilogb isequal isfinite isinf isnan
     isnormal ldexp length lgamma log log10 log1p log2 logb mad mad24 max min mix modf mul24 mul_hi nan nextafter normalize pow pown
     powr prefetch radians remainder remquo rhadd rint rootn rotate round rsqrt select shuffle sign signbit sin sincos sinh sinpi
-    smoothstep sqrt step sub_sat sub add_sat tan tanh tgamma trunc upsample vec_step printf popcount clz ctz y0 y1 yn j0 j1 jn index
+    smoothstep sqrt step sub_sat add_sat tan tanh tgamma trunc upsample vec_step printf popcount clz ctz y0 y1 yn j0 j1 jn index
 """.split())  # noqa: SIM905 - as above
 
 
@@ -66,14 +66,15 @@ class Writer:
         self.macros: set[str] = set()
         self.blocks: list[Block] = [Block("")]
         self.used: set[str] = set()
+        self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
         self.reserved: Callable[[str], bool] = lambda name: False      # names that another generator uses in the same kernel
         self.statements = 0
 
     # -- names and parameters
 
-    def unique(self, base: str) -> str:
-        """A name not used in this kernel, from `base`."""
+    def unique(self, base: str, pointer: bool = False) -> str:
+        """A name not used in this kernel, from `base`; those of `held` are for pointers."""
         base = re.sub(r"\W+", "_", base).strip("_") or "t"
         if base[0].isdigit():
             base = "t" + base
@@ -81,10 +82,10 @@ class Writer:
             base = "t_" + base
         name = base
         n = self._counts.get(base, 0)
-        while name in self.used or name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) or self.reserved(name):
+        while name in self.used or (name in self.held and not pointer) or name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) or self.reserved(name):
             n += 1
-            name = f"{base}{n}"
-            if self.reserved(name):
+            name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
+            if self.reserved(base) or self.reserved(name):
                 name = base + "_" * n
         self._counts[base] = n
         self.used.add(name)
@@ -103,7 +104,7 @@ class Writer:
         """The name of the pointer parameter for `storage` (a Node or a Temp). access: "const", "out" or "inout"."""
         if storage in self.params:
             return self.params[storage][1]
-        name = self.unique(base)
+        name = self.unique(base, pointer=True)
         qualifiers = {"const": f"__global const {OPENCL[dtype]} *restrict", "out": f"__global {OPENCL[dtype]} *restrict",
                       "inout": f"__global {OPENCL[dtype]} *"}[access]
         self.params[storage] = (f"{qualifiers} {name}" if qualifiers.endswith("restrict") else qualifiers + name, name)
@@ -133,7 +134,7 @@ class Writer:
 
     def declare(self, type_: str, base: str, expression: str, node: Node | None = None, depth: int | None = None) -> str:
         name = self.unique(base)
-        self.line(f"{type_} {name} = {expression};", node, depth)
+        self.line(f"{type_} {name} = {unwrapped(expression)};", node, depth)
         return name
 
     def open(self, head: str, names: Sequence[str] = ()) -> Block:
