@@ -72,13 +72,9 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     space = "" if scratch else "__global const "
     if scratch:
         emit(f"{real} image[{t.c * planes.channel}];")
-        c = "c" if t.c > 1 else "0"
-        if t.c > 1:
-            emit(f"for (int c = 0; c < {t.c}; c++) {{")
-            emit(f"{real} *plane = image + {plus(('c', planes.channel))};")
-        fill(emit, t.x, t.image, planes, t.stride, t.padding, "n", plus((g, t.c), c), "plane" if t.c > 1 else "image")
-        if t.c > 1:
-            emit("}")
+        with emit.counting("c", t.c) as c:
+            emit(f"{real} *plane = {plus('image', (c, planes.channel))};")
+            fill(emit, t.x, t.image, planes, t.stride, t.padding, "n", plus((g, t.c), c), "plane")
     else:
         n = "(size_t)n" if t.n * planes.image >> 31 else "n"
         emit(f"__global const {real} *image = {planes.pointer} + {plus((n, planes.image), (g, t.c * planes.channel))};")
@@ -143,29 +139,26 @@ def _sum(emit: Text, t: Taps, u: Units, planes: Planes, rows: int, vectors: int,
     (kh, kw), (_, _, (_, wo, wc, wy, wx)), vector = t.size, t.w.strided, ctype(t.dtype, u.width)
     for r in range(rows):
         emit(f"{vector} " + ", ".join(f"c{r}_{v} = 0" for v in range(vectors)) + ";")
-    c, ky = (name if size > 1 else "0" for name, size in (("c", t.c), ("ky", kh)))
-    for name, size in ((c, t.c), (ky, kh)):
-        if size > 1:
-            emit(f"for (int {name} = 0; {name} < {size}; {name}++) {{")
-    emit(f"const int at = {plus((c, planes.channel), (ky, t.dilation[0] * planes.row))};")
-    emit(f"__global const {ctype(t.dtype)} *wk = {plus('w', (c, wc), (ky, wy))};")
     unrolled = kw <= UNROLLED
-    if not unrolled:
-        emit(f"for (int kx = 0; kx < {kw}; kx++) {{")
-        at = f"kx * {t.dilation[1]}"
-        emit(f"const int right = {at} % {t.stride[1]} * {planes.phase} + {at} / {t.stride[1]};")
-    for kx in range(kw if unrolled else 1):
-        emit("{")
-        right: str | int = tap(t, planes, kx) if unrolled else "right"
-        for v in range(vectors):
-            emit(f"const {vector} v{v} = {u.load(t.dtype, plus(f'p{v}', 'at', right), t.stride[0] * planes.row, scratch)};")
-        for r in range(rows):
-            emit(f"const {vector} w{r} = wk[{plus(r * wo + kx * wx, *([] if unrolled else [('kx', wx)]))}];")
+    with emit.counting("c", t.c) as c, emit.counting("ky", kh) as ky:
+        emit(f"const int at = {plus((c, planes.channel), (ky, t.dilation[0] * planes.row))};")
+        emit(f"__global const {ctype(t.dtype)} *wk = {plus('w', (c, wc), (ky, wy))};")
+        if not unrolled:
+            emit(f"for (int kx = 0; kx < {kw}; kx++) {{")
+            at = f"kx * {t.dilation[1]}"
+            emit(f"const int right = {at} % {t.stride[1]} * {planes.phase} + {at} / {t.stride[1]};")
+        for kx in range(kw if unrolled else 1):
+            emit("{")
+            right: str | int = tap(t, planes, kx) if unrolled else "right"
             for v in range(vectors):
-                emit(f"c{r}_{v} += w{r} * v{v};")
-        emit("}")
-    for _ in range((t.c > 1) + (kh > 1) + (not unrolled)):
-        emit("}")
+                emit(f"const {vector} v{v} = {u.load(t.dtype, plus(f'p{v}', 'at', right), t.stride[0] * planes.row, scratch)};")
+            for r in range(rows):
+                emit(f"const {vector} w{r} = wk[{plus(r * wo + kx * wx, *([] if unrolled else [('kx', wx)]))}];")
+                for v in range(vectors):
+                    emit(f"c{r}_{v} += w{r} * v{v};")
+            emit("}")
+        if not unrolled:
+            emit("}")
 
 
 def _store(emit: Text, t: Taps, u: Units, g: str, rows: int, vectors: int) -> None:

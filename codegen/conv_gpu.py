@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from tracegrad.codegen.convolution import Array, Store, Taps, Window
@@ -12,6 +15,16 @@ from tracegrad.codegen.vectors import Text, ctype, merge, plus
 def _open(emit: Text, comment: str, name: str, params: tuple[str, ...]) -> None:
     emit(f"// {comment}")
     emit(f"__kernel void {name}({', '.join(params)}) {{")
+
+
+@contextmanager
+def _inside(emit: Text, t: Taps, pixel: str, k: str, size: int, axis: int) -> Iterator[str]:
+    """The loop over the taps `k` of one axis whose pixel, `ix` or `iy`, is in the image."""
+    with emit.counting(k, size) as tap:
+        emit(f"const int i{pixel} = {plus((pixel, t.stride[axis]), (tap, t.dilation[axis]), -t.padding[axis])};")
+        emit(f"if (i{pixel} >= 0 && i{pixel} < {t.image[axis]}) {{")
+        yield tap
+        emit("}")
 
 
 def taps(t: Taps) -> list[Kernel]:
@@ -27,16 +40,10 @@ def taps(t: Taps) -> list[Kernel]:
     emit(f"{ctype(t.dtype)} sum = 0;")
     if not empty:
         emit(f"const int g = channel / {t.o}, o = channel % {t.o};")
-        emit(f"for (int c = 0; c < {t.c}; c++) {{")
-        for k, pixel, size, axis in (("ky", "y", kh, 0), ("kx", "x", kw, 1)):
-            emit(f"for (int {k} = 0; {k} < {size}; {k}++) {{")
-            emit(f"const int i{pixel} = {plus((pixel, t.stride[axis]), (k, t.dilation[axis]), -t.padding[axis])};")
-            emit(f"if (i{pixel} >= 0 && i{pixel} < {t.image[axis]}) {{")
-        value = t.x.load(emit, "n", plus(("g", t.c), "c"), "iy", "ix")
-        weight = t.w.load(emit, "g", "o", "c", "ky", "kx")
-        emit(f"sum += {value} * {weight};")
-        for _ in range(5):
-            emit("}")
+        with emit.counting("c", t.c) as c, _inside(emit, t, "y", "ky", kh, 0) as ky, _inside(emit, t, "x", "kx", kw, 1) as kx:
+            value = t.x.load(emit, "n", plus(("g", t.c), c), "iy", "ix")
+            weight = t.w.load(emit, "g", "o", c, ky, kx)
+            emit(f"sum += {value} * {weight};")
     t.store.write(emit, "n", "channel", "y", "x", "sum", 1)
     emit("}")
     return [Kernel(t.name, emit.text(), refs, (oh * ow, t.groups * t.o, t.n), None, t.flops, t.bytes, "one output pixel a work-item")]

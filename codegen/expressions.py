@@ -77,7 +77,7 @@ class Evaluator:
         self.fault: Callable[[Node], Fault]                  # the place in FAULTS of an op that reports (set by whoever makes this)
 
     def name(self, node: Node) -> str:
-        """What to call a value: a result after its pointer; a step of a derivative, which is no variable of the user's, by its operation."""
+        """What to call a value: a result after its pointer; a derivative's step, which is no variable of the user's, by its operation."""
         base = self.writer.base(node)
         return f"{base}_i" if node in self.stored else node.fn.name if node.loc.derived else base
 

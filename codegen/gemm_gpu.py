@@ -46,30 +46,25 @@ def gemm(p: Product, parts: int) -> Kernel:
         emit(f"for ({index} k = {k0}; k < {k1}; k++) {{")
     emit(f"{t} a[{tile}], b_[{tile}];")
     for operand, name, lane in ((p.a, "a", "y"), (p.b, "b_", "x")):
-        emit(f"for (int r = 0; r < {tile}; r++) {{")
-        line = f"{lane} + r * {side}"
-        if local:
-            emit(f"{name}[r] = block_{operand.name}[k][{line}];")
-        else:
-            emit(f"const {index} line = min({_start(operand)} + {line}, ({index}){operand.lines - 1});")
-            emit(f"{name}[r] = {operand.load(emit, batch, 'line', 'k')};")
-        emit("}")
-    emit(f"for (int r = 0; r < {tile}; r++) {{")
-    emit(f"for (int q = 0; q < {tile}; q++) {{")
-    emit("c[r][q] += a[r] * b_[q];")
-    emit("}")
-    emit("}")
+        with emit.counting("r", tile) as r:
+            line, number = plus(lane, (r, side)), f"{operand.name}_line"
+            if local:
+                emit(f"{name}[{r}] = block_{operand.name}[k][{line}];")
+            else:
+                emit(f"const {index} {number} = min({_start(operand)} + {line}, ({index}){operand.lines - 1});")
+                emit(f"{name}[{r}] = {operand.load(emit, batch, number, 'k')};")
+    with emit.counting("r", tile) as r, emit.counting("q", tile) as q:
+        emit(f"c[{r}][{q}] += a[{r}] * b_[{q}];")
     emit("}")
     if local:
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
         emit("}")
-    emit(f"for (int r = 0; r < {tile}; r++) {{")
-    emit(f"for (int q = 0; q < {tile}; q++) {{")
-    emit(f"const {index} i = i0 + y + r * {side}, j = j0 + x + q * {side};")
-    emit(f"if (i < {p.m} && j < {p.n}) {{")
-    p.store.write(emit, batch, "i", "j", "c[r][q]", 1)
-    for _ in range(4):
+    with emit.counting("r", tile) as r, emit.counting("q", tile) as q:
+        emit(f"const {index} i = {plus('i0', 'y', (r, side))}, j = {plus('j0', 'x', (q, side))};")
+        emit(f"if (i < {p.m} && j < {p.n}) {{")
+        p.store.write(emit, batch, "i", "j", f"c[{r}][{q}]", 1)
         emit("}")
+    emit("}")
     size = (ceil_div(p.n, block) * side, ceil_div(p.m, block) * side, p.batch * parts)
     return Kernel(p.name, emit.text(), refs, size, (side, side, 1), p.flops, p.bytes, f"{block}x{block} blocks {through}")
 

@@ -166,13 +166,14 @@ def _open(emit: Text, index: str, tile: str, first: str, lines: int, panel: int,
     if not loop:
         if block == 1:
             emit(f"const {index} {tile} = {gid};")
-        else:
+        elif block < count:
             emit(f"const {index} first_{tile} = {gid} * {block};")
             end = f"first_{tile} + {block}"
             emit(f"const {index} last_{tile} = {end if count % block == 0 else f'min({end}, {count})'};")
         return 0
     if block > 1:
-        emit(f"for ({index} {tile} = first_{tile}; {tile} < last_{tile}; {tile}++) {{")
+        start, stop = (f"first_{tile}", f"last_{tile}") if block < count else (0, count)
+        emit(f"for ({index} {tile} = {start}; {tile} < {stop}; {tile}++) {{")
     start = f"{tile} * {panel}" if panel > 1 else tile
     emit(f"const {index} {first} = {start if lines % panel == 0 else f'min({start}, {lines - panel})'};")
     return int(block > 1)

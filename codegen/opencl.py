@@ -82,7 +82,8 @@ class Writer:
             base = "t_" + base
         name = base
         n = self._counts.get(base, 0)
-        while name in self.used or (name in self.held and not pointer) or name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) or self.reserved(name):
+        taken = self.used if pointer else self.used | self.held
+        while name in taken or name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) or self.reserved(name):
             n += 1
             name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
             if self.reserved(base) or self.reserved(name):

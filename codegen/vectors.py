@@ -7,7 +7,8 @@ an out-of-line call on some CPU drivers and spills every accumulator; a pointer 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,16 @@ class Text:
         self.depth -= line.startswith("}")
         self.lines.append("  " * self.depth + line)
         self.depth += line.endswith("{")
+
+    @contextmanager
+    def counting(self, name: str, n: int) -> Iterator[str]:
+        """A loop in which `name` counts to `n`; yields what to call it. Of one turn it is no loop, and its variable is "0"."""
+        if n == 1:
+            yield "0"
+            return
+        self(f"for (int {name} = 0; {name} < {n}; {name}++) {{")
+        yield name
+        self("}")
 
     def text(self) -> str:
         return "\n".join(self.lines) + "\n"
