@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tracegrad.codegen.product import DType
+from tracegrad.codegen.product import DType, Epilogue
 from tracegrad.codegen.vectors import Emit
 from tracegrad.plan import Target
 
@@ -36,13 +36,7 @@ class Array:
     strided: tuple[str, tuple[int, int, int, int]] | None = None
 
 
-@dataclass(frozen=True)
-class Store:
-    """What becomes of the result: the fused epilogue and the store, and the kernel parameters they need."""
-
-    write: Write
-    params: tuple[str, ...]
-    refs: tuple[Any, ...]
+Store = Epilogue[Write]
 
 
 @dataclass(frozen=True)

@@ -324,7 +324,10 @@ class Rows:
                 head = f"for ({w.index} {col} = first; {col} + {step} <= last; {col} += {step}) {{"
             else:
                 head = f"for ({w.index} {col} = first; {col} < last; {col} += {step}) {{"
-            w.open(head, (col,))
+            once = s.length is None and stop - begin == step
+            w.open("{" if once else head, (col,))
+            if once:
+                w.line(f"const {w.index} {col} = {begin};")
             if self.ahead:
                 self.fetch_next_row(col, step)
             if s.across:

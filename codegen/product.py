@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tracegrad.codegen.vectors import Emit, index_type
 from tracegrad.plan import Target
 
 DType = np.dtype[Any]
+W = TypeVar("W")
 
 
 class Load(Protocol):
@@ -40,12 +41,15 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Store:
-    """What becomes of the result: the fused epilogue and the store, and the kernel parameters they need."""
+class Epilogue(Generic[W]):
+    """What becomes of the result: the fused operations and the store, and the kernel parameters they need."""
 
-    write: Write
+    write: W
     params: tuple[str, ...]
     refs: tuple[Any, ...]
+
+
+Store = Epilogue[Write]
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def test_kernels_bear_the_names_and_lines_of_the_program() -> None:
 NOISE = (
     r"\(\([^()]*\)\)",                                      # doubled parentheses
     r"(?<![.\w])[01] \* |\* [01](?![.\w])|[-+] 0[\];,)]",    # arithmetic with nothing in it
-    r"for \(int (\w+) = 0; \1 < 1;",                         # a loop of one turn
+    r"for \(int (\w+) = 0; \1 < (\d+); \1 \+= \2\)|for \(int (\w+) = 0; \3 < 1;",         # a loop of one turn
     r"_v\d\d",                                              # the second accumulator's second half
 )
 
@@ -237,12 +237,12 @@ NOISE = (
 def test_kernels_hold_no_noise(program: str, kind: str) -> None:
     def body(x: Any) -> Any:
         wide = tg.nn.functional.pad(x, (1, 1, 1, 1))
+        parts = x.reshape(2, 32, 33)
         return {
-            "softmax": lambda: softmax(x), "layer_norm": lambda: layer_norm(x), "amax": lambda: x.amax(1) * x.sum(1),
-            "pad": lambda: wide[2:, 1:-1] + wide[1:-1, :-2] - x, "product": lambda: (x @ w).exp() + b,
-            "batched": lambda: (x.reshape(4, 16, 33) @ x.reshape(4, 16, 33).transpose(1, 2)).exp(),
-            "conv": lambda: tg.nn.functional.conv2d(x.reshape(8, 1, 8, 33), kernels, padding=1).exp(), "topk": lambda: x.topk(3)[0],
-        }[program]()
+            "softmax": softmax(x), "layer_norm": layer_norm(x), "amax": x.amax(1) * x.sum(1), "topk": x.topk(3)[0],
+            "pad": wide[2:, 1:-1] + wide[1:-1, :-2] - x, "product": (x @ w).exp() + b, "batched": (parts @ parts.transpose(1, 2)).exp(),
+            "conv": tg.nn.functional.conv2d(x.reshape(8, 1, 8, 33), kernels, padding=1).exp(),
+        }[program]
 
     x, w, b, kernels = leaf(64, 33, label="x"), leaf(33, 7, label="w1"), leaf(7, label="b"), leaf(5, 1, 3, 3, label="kernels")
     inputs, outputs = with_gradient(body, x)
