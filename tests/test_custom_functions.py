@@ -7,7 +7,7 @@ import pytest
 
 import tracegrad as tg
 from tests.values import close, f64
-from tracegrad.errors import ArgumentError, AutogradError, ShapeError, TraceError
+from tracegrad.errors import ArgumentError, AutogradError, ShapeError
 from tracegrad.testing import gradcheck, gradgradcheck
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -798,53 +798,3 @@ def test_gradients_within_backward(run):
     fn = run(lambda x: Checkpoint.apply(x, tg.sin))
     close(gradients(fn, x)[0], np.cos(x.detach().numpy()))
     assert gradgradcheck(fn, x)
-
-
-# -------------------------------------------------------------------------------------------------------------- 7. opaque Python
-
-
-class NumpySin(tg.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return tg.tensor(np.sin(x.numpy()))
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return tg.tensor(grad.numpy() * np.cos(x.numpy()))
-
-
-def test_numpy_on_values_untraced():
-    x = f64(0.3, 0.7)
-    NumpySin.apply(x).sum().backward()
-    close(x.grad, np.cos([0.3, 0.7]))
-
-
-def test_numpy_on_values_inside_a_trace_names_host_call():
-    traced = tg.trace(NumpySin.apply)
-    with pytest.raises(TraceError, match=r"test_custom_functions.py:\d+.*tg\.host_call"):
-        traced(f64(0.3))
-    with pytest.raises(TraceError, match=r"test_custom_functions.py:\d+.*tg\.host_call"):
-        tg.trace(lambda x: tg.tensor(np.sin(x)))(f64(0.3))
-
-
-def test_a_value_saved_from_numpy_refuses_a_second_derivative():
-    class Opaque(tg.Function):
-        @staticmethod
-        def forward(ctx, x):
-            slope = tg.tensor(np.cos(x.numpy()))                                   # depends on x, but the graph cannot know
-            ctx.save_for_backward(slope)
-            return x.sin()
-
-        @staticmethod
-        def backward(ctx, grad):
-            (slope,) = ctx.saved_tensors
-            return grad * slope
-
-    x = f64(0.3)
-    (g,) = tg.autograd.grad(Opaque.apply(x), x, create_graph=True)
-    close(g, np.cos([0.3]))
-    close(tg.jvp(Opaque.apply, (x.detach(),), (tg.ones_like(x),))[1], np.cos([0.3]))
-    with pytest.raises(AutogradError, match="Opaque: its second derivative needs the derivative of a tensor that forward saved"):
-        tg.autograd.grad(g, x)
