@@ -148,13 +148,14 @@ def wider(text: str, simd_bytes: int) -> bool:
     return any(int(width) * size[scalar.removeprefix("u")] > simd_bytes for scalar, width in found)
 
 
-# What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all.
+# What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all. It is compared as
+# what it is: Mesa 22.3 takes an int that became a long to be greater than every constant.
 _IN_RANGE = """\
-#define IN_RANGE(x, low, high, ignore, fault) if ((x) < (low) | (x) > (high)) tg_fault(x, low, high, ignore, fault)
-static void tg_fault(long x, long low, long high, long ignore, __global int *fault) {
-  ulong excess = x < low ? (ulong)low - (ulong)x : (ulong)x - (ulong)high;
+#define IN_RANGE(x, low, high, ignore, fault) if ((x) < (low) | (x) > (high)) tg_fault((x) < (low), x, low, high, ignore, fault)
+static void tg_fault(int below, long x, long low, long high, long ignore, __global int *fault) {
+  ulong excess = below ? (ulong)low - (ulong)x : (ulong)x - (ulong)high;
   if (x != ignore)
-    atomic_max(fault + (x < low), (int)min(excess, (ulong)0x7fffffff));
+    atomic_max(fault + below, (int)min(excess, (ulong)0x7fffffff));
 }"""
 
 

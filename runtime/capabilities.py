@@ -1,8 +1,7 @@
-"""What no OpenCL query tells about a driver's compiler, found out by trying. Start at `has_clang_builtins`.
+"""What no OpenCL query tells about a driver's compiler, found out by trying. Start at `capabilities`.
 
-A small program in the C of clang-based drivers (vectors at any element's address, __builtin functions) is built and run on the device.
-The answer is kept on disk, by device and driver version, so only the first process after an installation asks (about a second with
-PoCL, a tenth elsewhere).
+Small programs are built and run on the device, beside what they have to compute. The answers are kept on disk, by device and driver
+version, so only the first process after an installation asks (about a second with PoCL, a tenth elsewhere).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import json
 import os
 import tempfile
 import warnings
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,35 @@ import pyopencl as cl
 from tracegrad.config import config
 from tracegrad.runtime.icd import cache_folder
 
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a device's compiler can do; each field is a trial of that name. Where nothing is asked, it is as OpenCL says."""
+
+    clang_builtins: bool = False          # the C of clang-based drivers: vectors at any element's address, __builtin functions
+    long_loops: bool = True               # a work-item's loops run to their ends (llvmpipe leaves all of them after 65,535 turns)
+    wide_comparisons: bool = True         # an int that became a long compares with constants as it should (Mesa 22.3: always greater)
+
+    def doubts(self) -> list[str]:
+        """What will be wrong without an error."""
+        return [text for fine, text in (
+            (self.long_loops, "it leaves the loops of a work-item after some number of turns, so kernels with long ones (running sums and "
+                              "scatters of many elements, above all) compute something else"),
+            (self.wide_comparisons, "it compares integers that were widened to 64 bits with constants as if all were greater"),
+        ) if not fine]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program with one kernel `probe(in, out)`; it is passed if `out`, zeros at first, is as given afterwards."""
+
+    source: str
+    given: np.ndarray[Any, Any]
+    wanted: np.ndarray[Any, Any]
+
+
 # Everything that `Target.clang_builtins` lets the code generator write; out = 3 * (int)(in + 0.5) + 4, for in = 1.25, 2.25, ...
-_PROBE = """
+_CLANG = """
 typedef float4 __attribute__((aligned(4))) float4_u;
 static inline __attribute__((overloadable, always_inline)) float4 thrice(float4 x) {
   float4 y = (float4)(__builtin_fmaf(3.0f, x.s0, 0.0f), __builtin_fmaf(3.0f, x.s1, 0.0f), 3.0f * x.s2, 3.0f * x.s3);
@@ -35,44 +62,69 @@ __kernel void probe(__global const float *in, __global float *out) {
   *(__global float4_u *)(out + 1) = x + __builtin_sqrtf(9.0f) + __builtin_ceilf(in[1] - 1.0f);
 }
 """
-_IN = np.array([0.0, 1.25, 2.25, 3.25, 4.25], np.float32)
-_OUT = np.array([0.0, 7.0, 10.0, 13.0, 16.0], np.float32)
+
+# The sum depends on every turn: no compiler may do it in another way.
+_LOOP = """
+__kernel void probe(__global const int *in, __global int *out) {
+  float x = 0.0f;
+  for (int i = 0; i < in[0]; i++) x += 1.0f;
+  out[0] = x;
+}
+"""
+
+_WIDE = """
+__kernel void probe(__global const int *in, __global int *out) {
+  const long x = in[0], y = in[1];
+  out[0] = x < 0; out[1] = x > 19; out[2] = y < 19; out[3] = y >= 20;
+}
+"""
+
+TRIALS = {
+    "clang_builtins": Trial(_CLANG, np.array([0.0, 1.25, 2.25, 3.25, 4.25], np.float32), np.array([0.0, 7.0, 10.0, 13.0, 16.0], np.float32)),
+    "long_loops": Trial(_LOOP, np.array([1 << 17], np.int32), np.array([1 << 17], np.int32)),
+    "wide_comparisons": Trial(_WIDE, np.array([-40, 5], np.int32), np.array([1, 0, 1, 0], np.int32)),
+}
 
 
-def has_clang_builtins(context: cl.Context, device: cl.Device) -> bool:
-    """Whether the C of clang-based drivers builds and computes what it should; from the disk where it was asked before."""
+def capabilities(context: cl.Context, device: cl.Device) -> Capabilities:
+    """What the trials show; from the disk where they were made before."""
     if not config.cache:
         return probe(context, device)
-    asked = [device.platform.name, device.platform.version, device.name, device.driver_version, _PROBE]
+    asked = [device.platform.name, device.platform.version, device.name, device.driver_version, *(t.source for t in TRIALS.values())]
     path = cache_folder("capabilities") / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
     try:
-        return bool(json.loads(path.read_text())["clang_builtins"])
-    except (OSError, ValueError, TypeError, KeyError):     # not there yet, or damaged
+        return Capabilities(**{name: bool(passed) for name, passed in json.loads(path.read_text()).items()})
+    except (OSError, ValueError, TypeError, AttributeError):   # not there yet, or damaged
         found = probe(context, device)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:
-            json.dump({"clang_builtins": found}, draft)
+            json.dump(asdict(found), draft)
         os.replace(draft.name, path)                       # at once: another process reads all of it or nothing
     except OSError:                                        # no place to keep it: asked again next time
         pass
     return found
 
 
-def probe(context: cl.Context, device: cl.Device) -> bool:
-    """Try it. What fails, in whatever way the driver has, is not there."""
+def probe(context: cl.Context, device: cl.Device) -> Capabilities:
+    """Make the trials."""
+    return Capabilities(**{name: passes(trial, context, device) for name, trial in TRIALS.items()})
+
+
+def passes(trial: Trial, context: cl.Context, device: cl.Device) -> bool:
+    """Whether the device builds and runs it, and the results are right. What fails, in whatever way the driver has, is not there."""
     flags = cl.mem_flags
-    out: np.ndarray[Any, Any] = np.zeros_like(_OUT)
+    out = np.zeros_like(trial.wanted)
     try:
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            program = cl.Program(context, _PROBE).build([], devices=[device], cache_dir=nowhere)
+            program = cl.Program(context, trial.source).build([], devices=[device], cache_dir=nowhere)
         queue = cl.CommandQueue(context, device)
-        given = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=_IN)
+        given = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=trial.given)
         result = cl.Buffer(context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=out)
         cl.Kernel(program, "probe")(queue, (1,), (1,), given, result)
         cl.enqueue_copy(queue, out, result)
         queue.finish()
     except cl.Error:
         return False
-    return np.array_equal(out, _OUT)
+    return np.array_equal(out, trial.wanted)

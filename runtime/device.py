@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from functools import cached_property
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
 from tracegrad.plan import Plan, Target
-from tracegrad.runtime.capabilities import has_clang_builtins
+from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_intel
 
@@ -60,6 +61,7 @@ class Device:
         self.profiling = False
         self.record = Record()                                   # of the runs that check indices
         self._active: cl.CommandQueue | None = None
+        self._warned = False
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -70,12 +72,26 @@ class Device:
         return cl.Context([self.cl_device] if self.cl_basic is None else [self.cl_basic, self.cl_device])
 
     @cached_property
-    def target(self) -> Target:
-        """What the code generator may know."""
+    def capabilities(self) -> Capabilities:
+        """What its compiler can do. A GPU's kernels are scalar, in C without extensions: nothing to ask."""
         self._check_process()
         side = self.cl_device if self.cl_basic is None else self.cl_basic            # one compiler makes both's code
-        clang = self.kind == "cpu" and has_clang_builtins(self.context, side)        # a GPU's kernels are scalar: nothing to ask
-        return _target(self.cl_device, self.kind, clang)
+        return capabilities(self.context, side) if self.kind == "cpu" else Capabilities()
+
+    @cached_property
+    def target(self) -> Target:
+        """What the code generator may know. A CPU whose driver cannot do long loops gets many small work-items, as a GPU does."""
+        found = self.capabilities
+        return _target(self.cl_device, self.kind if found.long_loops else "gpu", found.clang_builtins and found.long_loops)
+
+    def warn(self) -> None:
+        """Tell, once, what this device will compute wrongly."""
+        if self._warned:
+            return
+        self._warned = True
+        for doubt in self.capabilities.doubts():
+            warnings.warn(f"results of {self.name} ({self.driver}) may be wrong: {doubt}. `python -m tracegrad doctor` names other drivers",
+                          RuntimeWarning, stacklevel=2)
 
     @cached_property
     def queue(self) -> cl.CommandQueue:
@@ -284,7 +300,8 @@ def _target(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool
     extensions = set(device.extensions.split())
     width = 4 * int(_ask(device, "native_vector_width_float", 0))
     simd = max(16, width) if kind == "cpu" else 16               # 1 is a driver's way of saying "leave it to me"
-    real_local = device.local_mem_type == cl.device_local_mem_type.LOCAL
+    # A CPU's is emulated: no use, unless it is planned for as a GPU, where a work-group's items share long loops with its help.
+    real_local = device.local_mem_type == cl.device_local_mem_type.LOCAL or kind != _kind(device)
     cache = int(_ask(device, "global_mem_cache_size", 0))
     # A CPU driver that prefers scalars (1) joins work-items to vectors itself, with math functions for vectors. One that prefers vectors
     # leaves both to the author: a call of a builtin stays a call, and what is around it scalar.

@@ -129,6 +129,8 @@ def _devices() -> list[Finding]:
             found.append(Finding("ok", f"{device.name} ({device.driver}) builds kernels"))
         except (DeviceError, cl.Error) as error:
             found.append(Finding("problem", f"{device.name} ({device.driver}) cannot build a kernel: {error}"))
+        found += [Finding("problem", f"{device.name} ({device.driver}): {doubt}", "pip install pocl-binary-distribution")
+                  for doubt in device.capabilities.doubts()]
         if not device.target.fp64:
             found.append(Finding("hint", f"{device.name} ({device.driver}) has no float64: float64 tensors raise UnsupportedError there"))
     try:

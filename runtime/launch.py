@@ -71,6 +71,7 @@ class Executable:
 
     def __init__(self, plan: Plan, device: Device) -> None:
         _check(plan, device)
+        device.warn()
         self.plan, self.device = plan, device
         self.small = device.is_small(plan)
         self._host = any(isinstance(step, HostStep) for step in plan.steps)

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverErr
 from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
 from tracegrad.runtime import capabilities, icd
 from tracegrad.runtime import device as runtime_device
+from tracegrad.runtime.capabilities import Capabilities
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.device import SMALL_WORK, Device, devices, find, synchronize
 from tracegrad.runtime.doctor import devices_report, doctor_report, findings
@@ -61,36 +63,40 @@ class TestCapabilities:
     """What is found out by trying."""
 
     @pytest.fixture
-    def ask(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[bool, bool]]:
-        """Whether a driver of some version has clang's builtins, and whether it was tried; answers are kept in an empty folder."""
+    def ask(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Capabilities, bool]]:
+        """What a driver of some version can do, and whether it was tried; answers are kept in an empty folder."""
         real = devices()[0]
         side, probe = real.cl_basic or real.cl_device, capabilities.probe
         tries: list[Any] = []
 
-        def counted(context: Any, device: Any) -> bool:
+        def counted(context: Any, device: Any) -> Capabilities:
             tries.append(device)
             return probe(context, side)
 
-        def ask(version: str = "1") -> tuple[bool, bool]:
+        def ask(version: str = "1") -> tuple[Capabilities, bool]:
             tries.clear()
             fake = SimpleNamespace(platform=SimpleNamespace(name="a driver", version=version), name="a device", driver_version=version)
-            return capabilities.has_clang_builtins(real.context, fake), bool(tries)
+            return capabilities.capabilities(real.context, fake), bool(tries)
 
         monkeypatch.setattr(capabilities, "probe", counted)
         monkeypatch.setattr(capabilities, "cache_folder", lambda name: tmp_path / name)
         monkeypatch.setattr(config, "cache", True)
         return ask
 
-    @pytest.mark.parametrize(("old", "new"), [
-        ("__builtin_convertvector(", "__builtin_nowhere("),          # does not build
-        ("__builtin_floorf(", "(1.0f + "),                           # builds, and is wrong
-        ("void probe(", "void another("),                            # builds, and cannot be launched
+    @pytest.mark.parametrize(("name", "old", "new"), [
+        ("clang_builtins", "__builtin_convertvector(", "__builtin_nowhere("),          # does not build
+        ("clang_builtins", "__builtin_floorf(", "(1.0f + "),                           # builds, and is wrong
+        ("clang_builtins", "void probe(", "void another("),                            # builds, and cannot be launched
+        ("long_loops", "i < in[0]", "i < in[0] && i < 65535"),                         # what llvmpipe does
+        ("wide_comparisons", "x = in[0]", "x = in[0] & 0x7fffffff"),                   # as if the sign were lost
     ])
-    def test_what_fails_is_not_there(self, ask: Any, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-        assert ask() == (devices()[0].target.clang_builtins, True)
-        assert old in capabilities._PROBE
-        monkeypatch.setattr(capabilities, "_PROBE", capabilities._PROBE.replace(old, new))
-        assert ask() == (False, True)
+    def test_what_fails_is_not_there(self, ask: Any, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
+        real = devices()[0].capabilities
+        assert ask() == (real, True)
+        trial = capabilities.TRIALS[name]
+        assert old in trial.source
+        monkeypatch.setitem(capabilities.TRIALS, name, replace(trial, source=trial.source.replace(old, new)))
+        assert ask() == (replace(real, **{name: False}), True)
 
     def test_a_driver_is_tried_once(self, ask: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         found, tried = ask()
@@ -118,8 +124,20 @@ class TestCapabilities:
         assert (target.plain_math, target.clang_builtins, target.fp64, target.cores) == (plain, plain, True, 7)
         assert (target.kind, target.simd_bytes) == (("cpu", 64) if type_ == "CPU" else ("gpu", 16))
 
+    def test_a_driver_that_is_wrong_is_told_once(self, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
+        """Loops that end early also mean that a work-item gets little to do."""
+        monkeypatch.setattr(runtime_device, "capabilities", lambda *_: Capabilities(True, False, False))
+        fresh = Device(device.cl_device)
+        fresh.kind = "cpu"
+        assert (fresh.target.kind, fresh.target.clang_builtins) == ("gpu", False)
+        with pytest.warns(RuntimeWarning, match="may be wrong") as told:
+            Executable(Plan("", (), (), (), ()), fresh)
+            Executable(Plan("", (), (), (), ()), fresh)
+        assert [word in str(told[i].message) for i, word in enumerate(("loops", "widened"))] == [True, True]
+        assert len(told) == 2
+
     def test_a_gpu_is_not_tried(self, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
-        monkeypatch.setattr(runtime_device, "has_clang_builtins", lambda *_: pytest.fail("tried"))
+        monkeypatch.setattr(runtime_device, "capabilities", lambda *_: pytest.fail("tried"))
         fresh = Device(device.cl_device)
         fresh.kind = "gpu"
         assert fresh.target.clang_builtins is False
