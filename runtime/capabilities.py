@@ -80,7 +80,7 @@ __kernel void probe(__global const int *in, __global int *out) {
 """
 
 TRIALS = {
-    "clang_builtins": Trial(_CLANG, np.array([0.0, 1.25, 2.25, 3.25, 4.25], np.float32), np.array([0.0, 7.0, 10.0, 13.0, 16.0], np.float32)),
+    "clang_builtins": Trial(_CLANG, np.array([0, 1.25, 2.25, 3.25, 4.25], np.float32), np.array([0, 7, 10, 13, 16], np.float32)),
     "long_loops": Trial(_LOOP, np.array([1 << 17], np.int32), np.array([1 << 17], np.int32)),
     "wide_comparisons": Trial(_WIDE, np.array([-40, 5], np.int32), np.array([1, 0, 1, 0], np.int32)),
 }

@@ -32,7 +32,7 @@ def on(request: Any) -> Iterator[Any]:
         pytest.skip("the default device is the interpreter")
     if request.param == "gpu_schedule":
         if found.target.kind == "gpu":
-            pytest.skip("this device is a GPU")
+            pytest.skip("this device is planned for as a GPU already")
         found = Device(previous.cl_device, previous.cl_basic)
         found.target = replace(previous.target, kind="gpu", local_memory=32768, plain_math=False, clang_builtins=False,
                                max_work_group=min(256, previous.target.max_work_group))

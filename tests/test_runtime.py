@@ -23,8 +23,8 @@ from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverErr
 from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
 from tracegrad.runtime import capabilities, icd
 from tracegrad.runtime import device as runtime_device
-from tracegrad.runtime.capabilities import Capabilities
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
+from tracegrad.runtime.capabilities import Capabilities
 from tracegrad.runtime.device import SMALL_WORK, Device, devices, find, synchronize
 from tracegrad.runtime.doctor import devices_report, doctor_report, findings
 from tracegrad.runtime.launch import Executable
@@ -130,11 +130,11 @@ class TestCapabilities:
         fresh = Device(device.cl_device)
         fresh.kind = "cpu"
         assert (fresh.target.kind, fresh.target.clang_builtins) == ("gpu", False)
+        plan = Plan("", (), (), (), ())
         with pytest.warns(RuntimeWarning, match="may be wrong") as told:
-            Executable(Plan("", (), (), (), ()), fresh)
-            Executable(Plan("", (), (), (), ()), fresh)
-        assert [word in str(told[i].message) for i, word in enumerate(("loops", "widened"))] == [True, True]
-        assert len(told) == 2
+            Executable(plan, fresh)
+        assert [word in str(warning.message) for warning, word in zip(told, ("loops", "widened"), strict=True)] == [True, True]
+        Executable(plan, fresh)                                       # warnings are errors in tests
 
     def test_a_gpu_is_not_tried(self, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
         monkeypatch.setattr(runtime_device, "capabilities", lambda *_: pytest.fail("tried"))
