@@ -183,7 +183,7 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> str
 
 
 def _render_int(template: str, scalar: str, lanes: str) -> str:
-    never_or_equal = r"(\1 != \1)" if scalar.startswith("u") else r"(\1 == (T)(-1))"
+    never_or_equal = r"(\1 < (T)(0))" if scalar.startswith("u") else r"(\1 == (T)(-1))"
     text = re.sub(r"\$MINUS_ONE\((\w+)\)", never_or_equal, template)
     text = text.replace("$SCALAR", scalar)
     return re.sub(r"\bT\b", scalar + lanes, text)

@@ -25,8 +25,8 @@ BASIC: dict[str, Text] = {
     "tg_isnan": "TG M tg_isnan(T x) { return x != x; }",
     "tg_isinf": "TG M tg_isinf(T x) { return tg_fabs(x) == (T)(INFINITY); }",
     "tg_isfinite": "TG M tg_isfinite(T x) { return tg_fabs(x) < (T)(INFINITY); }",
-    "tg_fmin": "TG T tg_fmin(T x, T y) { return (y < x) | (x != x) ? y : x; }",
-    "tg_fmax": "TG T tg_fmax(T x, T y) { return (y > x) | (x != x) ? y : x; }",
+    "tg_fmin": "TG T tg_fmin(T x, T y) { return ((y < x) | (x != x)) ? y : x; }",
+    "tg_fmax": "TG T tg_fmax(T x, T y) { return ((y > x) | (x != x)) ? y : x; }",
     "tg_as_float": "TG T tg_as_float(I n) { return as_T(as_U((T)($MAGIC)) + as_U(n)) - $MAGIC; }   // |n| < 2^22",
     "tg_scale": """
 TG T tg_scale(T x, I n) {                       // x * 2^n in two exact steps, so that a denormal is rounded once
@@ -175,7 +175,7 @@ TG T tg_log1p(T x) {
     T r = z * $poly(log, z);
     T y = e * $LN2HI - ((half_square - (s * (half_square + r) + (e * $LN2LO + lost))) - f);
     y = x > -1.0 ? y : (x == -1.0 ? (T)(-INFINITY) : (T)(NAN));
-    return (x < (T)(INFINITY)) & (x != 0.0) ? y : x;
+    return ((x < (T)(INFINITY)) & (x != 0.0)) ? y : x;
 }""",
     "tg_log_split": """
 TG T tg_log_split(T f, T *low) {                // log(1 + f) = result + low, the result of half precision
@@ -238,11 +238,11 @@ TG T tg_pow_ends(T x, T y, T size) {            // pow's sign and special cases,
     T whole = tg_trunc(y);
     T half_y = y * 0.5;
     M odd = (whole == y) & (tg_trunc(half_y) != half_y);
-    size = (tg_fabs(x) == 1.0) & (y == y) ? (T)(1.0) : size;
+    size = ((tg_fabs(x) == 1.0) & (y == y)) ? (T)(1.0) : size;
     T r = odd ? tg_copysign(size, x) : size;
-    r = (x < 0.0) & (x > (T)(-INFINITY)) & (whole != y) ? (T)(NAN) : r;
-    r = (x != x) | (y != y) ? x + y : r;
-    return (y == 0.0) | (x == 1.0) ? (T)(1.0) : r;
+    r = ((x < 0.0) & (x > (T)(-INFINITY)) & (whole != y)) ? (T)(NAN) : r;
+    r = ((x != x) | (y != y)) ? x + y : r;
+    return ((y == 0.0) | (x == 1.0)) ? (T)(1.0) : r;
 }"""
 
 POWERS: dict[str, Text] = {
@@ -315,7 +315,7 @@ TG T tg_cbrt(T x) {
     cube = tg_fma(cube, t, -w) + tg_fma(t, t, -cube) * t;
     t = t - cube / (t * t * 3.0);
     t = tiny ? t * 0.00390625 : (big ? t * 256.0 : t);
-    return (a < (T)(INFINITY)) & (a > 0.0) ? tg_copysign(t, x) : x;
+    return ((a < (T)(INFINITY)) & (a > 0.0)) ? tg_copysign(t, x) : x;
 }""", """
 TG T tg_cbrt(T x) {
     T a = tg_fabs(x);
@@ -330,7 +330,7 @@ TG T tg_cbrt(T x) {
     cube = tg_fma(cube, t, -w) + tg_fma(t, t, -cube) * t;
     t = t - cube / (t * t * 3.0);
     t = tiny ? t * 0x1p-18 : (big ? t * 0x1p18 : t);
-    return (a < (T)(INFINITY)) & (a > 0.0) ? tg_copysign(t, x) : x;
+    return ((a < (T)(INFINITY)) & (a > 0.0)) ? tg_copysign(t, x) : x;
 }"""),
 }
 

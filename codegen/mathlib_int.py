@@ -14,7 +14,7 @@ TEXTS: dict[str, str] = {
     "tg_sign": "TG T tg_sign(T x) { return x > (T)(0) ? (T)(1) : (x < (T)(0) ? (T)(-1) : (T)(0)); }",
     "tg_truncdiv": """
 TG T tg_truncdiv(T a, T b) {
-    T safe = (b == (T)(0)) | $MINUS_ONE(b) ? (T)(1) : b;
+    T safe = ((b == (T)(0)) | $MINUS_ONE(b)) ? (T)(1) : b;
     return b == (T)(0) ? (T)(0) : ($MINUS_ONE(b) ? (T)((T)(0) - a) : (T)(a / safe));
 }""",
     "tg_fmod": "TG T tg_fmod(T a, T b) { return b == (T)(0) ? (T)(0) : (T)(a - tg_truncdiv(a, b) * b); }",
@@ -22,7 +22,7 @@ TG T tg_truncdiv(T a, T b) {
 TG T tg_floordiv(T a, T b) {
     T q = tg_truncdiv(a, b);
     T r = a - q * b;
-    return (b != (T)(0)) & (r != (T)(0)) & ((r < (T)(0)) != (b < (T)(0))) ? (T)(q - (T)(1)) : q;
+    return ((b != (T)(0)) & (r != (T)(0)) & ((r < (T)(0)) != (b < (T)(0)))) ? (T)(q - (T)(1)) : q;
 }""",
     "tg_remainder": "TG T tg_remainder(T a, T b) { return b == (T)(0) ? (T)(0) : (T)(a - tg_floordiv(a, b) * b); }",
     "tg_pow_int": """
@@ -55,14 +55,14 @@ TG T tg_sigmoid(T x) {                          // 1 / (1 + e^-x), accurate to t
     "tg_remainder": """
 TG T tg_remainder(T x, T y) {                   // with the sign of y, as Python, numpy and torch
     T r = fmod(x, y);
-    T moved = (r != 0.0) & ((r < 0.0) != (y < 0.0)) ? r + y : r;
+    T moved = ((r != 0.0) & ((r < 0.0) != (y < 0.0))) ? r + y : r;
     return r == 0.0 ? copysign((T)(0.0), y) : moved;
 }""",
     "tg_floordiv": """
 TG T tg_floordiv(T x, T y) {                    // numpy's: exact where the quotient is
     T r = fmod(x, y);
     T q = (x - r) / y;
-    q = (r != 0.0) & ((r < 0.0) != (y < 0.0)) ? q - 1.0 : q;
+    q = ((r != 0.0) & ((r < 0.0) != (y < 0.0))) ? q - 1.0 : q;
     T whole = floor(q);
     whole = q - whole > 0.5 ? whole + 1.0 : whole;
     return y == 0.0 ? x / y : (q != 0.0 ? whole : copysign((T)(0.0), x / y));

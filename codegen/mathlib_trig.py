@@ -187,7 +187,7 @@ TG T tg_atan2(T y, T x) {
     T small = steep ? ax : ay;
     T ratio = small / large;
     ratio = large == 0.0 ? small : ratio;               // 0, or a NaN
-    ratio = (small == (T)(INFINITY)) & (large == small) ? one : ratio;
+    ratio = ((small == (T)(INFINITY)) & (large == small)) ? one : ratio;
     M middle = ratio > $TANPIO8;
     T moved = (ratio - one) / (ratio + one);
     T t = middle ? moved : ratio;

@@ -129,7 +129,7 @@ def main():
 
     kernels = step.kernels()
     print(f"\nThe convnet's training step is {len(kernels)} kernels. One of them:\n")
-    print(kernels[0])
+    print(next(iter(kernels), kernels))                             # without any, `kernels` says why
     return 0 if enough else 1
 
 

@@ -90,7 +90,7 @@ def main():
 
     kernels = misfit_and_gradient.kernels()
     print(f"\nForward and adjoint are {len(kernels)} kernels. One of them:\n")
-    print(kernels[0])
+    print(next(iter(kernels), kernels))                             # without any, `kernels` says why
 
 
 if __name__ == "__main__":

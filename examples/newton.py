@@ -90,7 +90,8 @@ def main():
     print(f"right on {right:.2%} of the data it was fitted to\n")
 
     print("Rosenbrock's value and gradient as generated:\n")
-    print(traced.kernels()[0])
+    kernels = traced.kernels()
+    print(next(iter(kernels), kernels))                             # without any, `kernels` says why
 
 
 if __name__ == "__main__":

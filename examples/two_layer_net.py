@@ -81,7 +81,7 @@ def main():
 
     kernels = step.kernels()
     print(f"\nThe whole step is {len(kernels)} kernels. One of them:\n")
-    print(kernels[0])
+    print(next(iter(kernels), kernels))                             # without any, `kernels` says why
 
 
 if __name__ == "__main__":

@@ -63,6 +63,11 @@ def test_example_runs_and_shows_a_kernel(name):
     assert "__kernel" in run(f"examples/{name}.py", *EXAMPLES[name])
 
 
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in EXAMPLES])
+def test_example_runs_without_opencl_and_says_why_there_is_no_kernel(name):
+    assert "\n// no kernels: this program ran on the device \"numpy\"" in run(f"examples/{name}.py", *EXAMPLES[name], "--device", "numpy")
+
+
 @pytest.mark.slow
 def test_benchmark_results_are_right():
     """Every row runs and agrees with its float64 reference (how fast is not asked)."""
