@@ -141,7 +141,9 @@ class Device:
 
     @cached_property
     def pool(self) -> MemoryPool:
-        return MemoryPool(ImmediateAllocator(self.host_queue))
+        # PoCL allocates a plain buffer at its first use, and crashes if it cannot; ALLOC_HOST_PTR makes it allocate, or fail, at once.
+        flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if self.kind == "cpu" else 0)
+        return MemoryPool(ImmediateAllocator(self.host_queue, flags))
 
     def is_small(self, plan: Plan) -> bool:
         """Whether `plan` is too small for threads."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -240,6 +243,39 @@ class TestOutOfMemory:
         assert w.is_leaf
         loss, _ = traced(2)
         assert (loss.item(), w.tolist(), counter.item()) == (3, [-1, -1, -1], 1)
+
+    def test_when_the_system_gives_no_more(self, opencl, tmp_path):
+        """Below what the device claims to have: a limit of the process. In a process of its own, because drivers have crashed here."""
+        if opencl.kind != "cpu" or sys.platform != "linux":
+            pytest.skip("needs a device in the host's memory, and Linux's way to limit that")
+        script = tmp_path / "limited.py"
+        script.write_text(f"""
+import resource
+import tracegrad as tg
+f = tg.trace(lambda k: tg.zeros({1 << 26}) + k)
+(f(0.0)[0].item(), (tg.ones(3) * 2).tolist())                              # built before the limit
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), -1))
+kept = []
+try:
+    for k in range(8):                                                     # 256 MB each
+        kept.append(f(float(k)))
+        tg.synchronize()
+except tg.OutOfMemoryError as error:
+    print(error)
+print(len(kept), [x[0].item() for x in kept[:2]])
+kept.clear()
+print(f(5.0)[0].item())
+""")
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=120,
+                              env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)})
+        assert done.returncode == 0, done.stderr
+        message, kept, after = done.stdout.splitlines()
+        assert message.startswith("out of memory: 268435456 bytes")
+        assert str(script) in message
+        assert kept.endswith("[0.0, 1.0]")
+        assert after == "5.0"
 
     def test_backward_beside_it(self, opencl):
         w = tg.ones(3, requires_grad=True)
