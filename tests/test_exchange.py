@@ -409,6 +409,21 @@ def test_no_leak(shares):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
+def test_repr_shows_what_torch_would(device):
+    kind = getattr(tg.device(), "kind", None)
+    w = tg.tensor([1.0, -2.5], requires_grad=True)
+    for x, text in [
+        (tg.tensor([[1.0, 2.0], [3.0, 4.5]]), "[[1. , 2. ],\n        [3. , 4.5]]"), (tg.tensor(3), "3"),
+        (tg.tensor([True, False]), "[ True, False]"),
+        (tg.tensor([1], dtype=tg.int32), "[1], dtype=int32"), (tg.tensor([0.5], dtype=tg.float16), "[0.5], dtype=float16"),
+        (tg.zeros(0), "[]"), (tg.zeros(0, 3), "[], size=(0, 3)"), (tg.zeros(0, dtype=tg.int64), "[], dtype=int64"),
+        (tg.arange(2000), "[   0,    1,    2, ..., 1997, 1998, 1999]"),
+    ]:
+        assert repr(x) == f"Tensor({text}, device={kind!r})"
+    assert repr(w) == f"Tensor([ 1. , -2.5], device={kind!r}, requires_grad=True)"
+    assert repr(w * 2) == f"Tensor([ 2., -5.], device={kind!r}, grad_fn=<mul>)"
+
+
 def test_arrays_held_at_exit(shares):
     script = """
 import numpy as np, tracegrad as tg

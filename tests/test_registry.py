@@ -10,7 +10,7 @@ from tracegrad import ops  # noqa: F401 - fills the registry
 from tracegrad.function import REGISTRY, Bundle, Elementwise, bind
 from tracegrad.ir import Aval
 
-DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int32", "int64", "float16", "float32", "float64")]
+DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "float64")]
 OPS = [op for name, op in sorted(REGISTRY.items()) if op.family != "leaf" and not isinstance(op, Bundle) and name != "output"]
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-30, -1e30, np.inf, -np.inf, np.nan]
 

@@ -31,7 +31,7 @@ def on() -> Any:
 
 
 def dtypes_of(on: Any) -> list[Any]:
-    names = ["bool", "uint8", "uint32", "int8", "int32", "int64", "float16", "float32"] + ["float64"] * on.target.fp64
+    names = ["bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32"] + ["float64"] * on.target.fp64
     return [np.dtype(name) for name in names]
 
 

@@ -360,7 +360,7 @@ def test_kernels():
     assert kernels["second"] == kernels[-1] == "kernel void second(global float *y) {\n    y[0] = 1; /* } */\n}\n"
     assert list(kernels) == [kernels[0], kernels[1]]
     assert repr(kernels) == "<2 kernels: first_k0, second>"
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="kernels: there is no kernel 2; there are 2"):
         kernels[2]
     with pytest.raises(ArgumentError, match="there are first_k0, second"):
         kernels["third"]
@@ -370,6 +370,8 @@ def test_kernels_of_the_interpreter():
     kernels = report.Kernels(None)
     assert len(kernels) == 0
     assert "interprets" in str(kernels)
+    with pytest.raises(IndexError, match="interprets"):
+        kernels[0]
     assert list(kernels) == []
 
 

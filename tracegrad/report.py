@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from tracegrad.compile import resolve
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, IndexOutOfRange
 from tracegrad.host import Shared
 from tracegrad.ir import Graph, Node
 from tracegrad.plan import HostStep, Launch, Plan
@@ -42,7 +42,7 @@ class Kernels:
         return self.source or (f"// {_NO_KERNELS}\n" if not self.names else "")
 
     def __repr__(self) -> str:
-        return f"<{len(self)} kernels: {', '.join(self.names)}>" if self.names else f"<{_NO_KERNELS}>"
+        return f"<{_count(len(self), 'kernel')}: {', '.join(self.names)}>" if self.names else f"<{_NO_KERNELS}>"
 
     def __len__(self) -> int:
         return len(self.names)
@@ -51,11 +51,13 @@ class Kernels:
         return (self[name] for name in self.names)
 
     def __getitem__(self, key: int | str) -> str:
-        """The text of one kernel, with the comments above it. Raises IndexError for a number and ArgumentError for a name there is not."""
+        """The text of one kernel, with the comments above it. Raises IndexOutOfRange for a number, ArgumentError for an unknown name."""
         if isinstance(key, str):
             if key not in self.names:
                 raise ArgumentError(f"kernels: there is no kernel {key!r}; there are {', '.join(self.names) or 'none'}")
             return kernel_text(self._sources[key], key)
+        if not -len(self) <= key < len(self):
+            raise IndexOutOfRange(f"kernels: there is no kernel {key}; there are {len(self)}" if self.names else f"kernels: {_NO_KERNELS}")
         return self[self.names[key]]
 
 

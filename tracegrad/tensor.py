@@ -404,7 +404,9 @@ class Tensor(Operators):
         if self._trace is not None or state.trace is not None:
             return f"Tensor({self._n.aval}, traced)"
         text = np.array2string(self.detach()._value("repr", shared=True), separator=", ", prefix="Tensor(", threshold=1000, precision=4)
-        extra = "" if self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_) else f", dtype={self.dtype}"
+        extra = f", size={self.shape}" if self.numel() == 0 and self.ndim != 1 else ""
+        plain = self.dtype == dtypes.float32 or (self.dtype in (dtypes.int64, dtypes.bool_) and self.numel() > 0)
+        extra += "" if plain else f", dtype={self.dtype}"
         extra += f", device={getattr(self._device, 'kind', self._device)!r}"
         if self.requires_grad:
             extra += ", requires_grad=True" if self.is_leaf else f", grad_fn={self.grad_fn}"
