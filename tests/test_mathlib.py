@@ -138,7 +138,8 @@ def test_the_driver_has_nothing_to_warn_of(queue: Any, ctype: str) -> None:
     head = f'#pragma clang diagnostic ignored "-Wpsabi"\n// {uuid.uuid4()}: not from a cache, which would tell nothing\n'
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = cl.Program(queue.context, head + mathlib.source(keys, Target()) + "__kernel void k(__global int *r) { r[0] = 1; }").build()
+        text = head + mathlib.source(keys, Target()) + "__kernel void k(__global int *r) { r[0] = 1; }"
+        program = cl.Program(queue.context, text).build()
     log = program.get_build_info(queue.device, cl.program_build_info.LOG)
     assert "warning" not in log
 
