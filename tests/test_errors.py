@@ -215,6 +215,15 @@ class TestOutOfMemory:
         del huge
         tg.flush()
 
+    def test_synchronize_tells_and_computes_the_rest(self, opencl):
+        a, huge = tg.ones(3), tg.zeros(HUGE)
+        b = a * 2
+        with pytest.raises(tg.OutOfMemoryError):
+            tg.synchronize()
+        assert b._n.value is not None
+        del huge
+        tg.synchronize()
+
     def test_what_is_pending_does_not_stop_operations(self, opencl, monkeypatch):
         monkeypatch.setattr(tg.config, "pending", 20)
         huge = tg.zeros(HUGE)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -675,8 +674,17 @@ install_methods()
 
 
 def flush(keep_history: bool = True) -> None:
-    """Compute everything that is pending. keep_history: also keep what a later backward would need and be slow to recompute."""
+    """Compute everything that is pending; what cannot be says why when it is looked at.
+
+    keep_history: also keep what a later backward would need and be slow to recompute.
+    """
+    _flush(keep_history)
+
+
+def _flush(keep_history: bool = True) -> TracegradError | None:
+    """`flush`; returns the error if a device refused something."""
     global _pending
+    refused: TracegradError | None = None
     handles, _pending = _pending, []
     alive: dict[Device, list[Node]] = {}
     fresh: dict[Device, list[Node]] = {}
@@ -691,22 +699,32 @@ def flush(keep_history: bool = True) -> None:
                 fresh.setdefault(tensor._device, []).append(node)
     try:
         for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
-            _realize_possible(nodes, device, None)
+            refused = _realize_possible(nodes, device, None) or refused
         for device, nodes in alive.items():
-            _realize_possible(nodes, device, _worth_keeping if keep_history else None)
+            refused = _realize_possible(nodes, device, _worth_keeping if keep_history else None) or refused
     except BaseException:
         _pending = handles + _pending
         raise
+    return refused
 
 
-def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None) -> None:
-    """Compute `nodes`, but those that cannot be (a rejected kernel, a freed history, a transform's inside): reading one says why."""
+def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None) -> TracegradError | None:
+    """Compute `nodes`, but those that cannot be (a rejected kernel, a freed history, a transform's inside): reading one says why.
+
+    Returns the first error that is the device's.
+    """
+    refused: TracegradError | None = None
     try:
         realize(nodes, device, keep)
     except TracegradError:
         for node in nodes:
-            with suppress(TracegradError):
+            try:
                 realize([node], device, keep)
+            except DeviceError as error:
+                refused = refused or error
+            except TracegradError:
+                pass
+    return refused
 
 
 def _worth_keeping(node: Node) -> bool:
@@ -723,12 +741,15 @@ def become_leaf(tensor: Tensor, node: Node) -> None:
 def synchronize() -> None:
     """Wait until everything that was asked for is computed.
 
-    Raises IndexOutOfRange for an index out of range that nobody was told of (values computed with one raise it when looked at).
+    Raises what a device refuses to compute (OutOfMemoryError, BuildError, ...; it stays pending), and IndexOutOfRange for an index out
+    of range that nobody was told of (values computed with one raise it when looked at).
     """
-    flush()
+    refused = _flush()
     for device in used_devices():
         device.finish()
         device.record.raise_first()
+    if refused is not None:
+        raise refused
 
 
 def drop_history(order: Sequence[Node]) -> None:
