@@ -1,42 +1,21 @@
-"""The classic two-layer network (N=64, D_in=1000, H=100, D_out=10, lr 1e-6) beside NumPy float64, traced and untraced."""
+"""The classic two-layer network of the example (N=64, D_in=1000, H=100, D_out=10, lr 1e-6) beside NumPy float64, traced and untraced."""
 
 import numpy as np
 import pytest
 
 import tracegrad as tg
+from examples.two_layer_net import D_IN, D_OUT, LEARNING_RATE, H, MyReLU, N, numpy_losses
 
-RATE, STEPS = 1e-6, 500
-
-
-class MyReLU(tg.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.clamp(min=0)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        grad_x = grad.clone()
-        grad_x[x < 0] = 0
-        return grad_x
+RATE, STEPS = LEARNING_RATE, 500
 
 
 def arrays():
     rng = np.random.default_rng(0)
-    return [rng.standard_normal(shape, dtype=np.float32) for shape in ((64, 1000), (64, 10), (1000, 100), (100, 10))]
+    return [rng.standard_normal(shape, dtype=np.float32) for shape in ((N, D_IN), (N, D_OUT), (D_IN, H), (H, D_OUT))]
 
 
 def reference():
-    x, y, w1, w2 = (a.astype(np.float64) for a in arrays())
-    losses = []
-    for _ in range(STEPS):
-        h = x @ w1
-        difference = np.maximum(h, 0) @ w2 - y
-        losses.append((difference**2).sum())
-        g2, g1 = np.maximum(h, 0).T @ (2 * difference), x.T @ ((2 * difference) @ w2.T * (h >= 0))
-        w1, w2 = w1 - RATE * g1, w2 - RATE * g2
-    return np.array(losses)
+    return np.array(list(numpy_losses(*arrays(), STEPS)))
 
 
 def train(dtype, wrap, rates=None):
