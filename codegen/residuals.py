@@ -9,9 +9,9 @@ is what is so. A cut pays
     n(d) -> c(v)     without end, for what v is computed from: who computes v needs d
     n(v) -> sink     without end, where g reads v already
 
-and the least cut is g's cheapest choice (as in H. He, S. Mittal, "Min-cut optimal recomputation", PyTorch AOTAutograd, 2022, where
-arithmetic is free). What may not be done twice (products, reductions, random draws of which the graph asks for it, long arithmetic) has
-only the traffic edge, from the source. A value is stored if one kernel had better read it; then all do.
+and the least cut is g's cheapest choice (as in the min-cut partitioner of PyTorch's AOTAutograd, 2022, where arithmetic is free). What may
+not be done twice (products, reductions, gathers, random draws, long arithmetic) has only the traffic edge, from the source. A value is
+stored if one kernel had better read it; then all do.
 """
 
 from __future__ import annotations
