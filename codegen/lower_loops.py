@@ -317,7 +317,7 @@ class Rows:
         base_index = self.row * s.row_size + outer
         first, last = ("0", str(n)) if s.length is None else ("first", "last")
         col = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
-        for begin, stop in self.segments(step) if vectors else []:
+        for begin, stop in self.segments(step, base_index) if vectors else []:
             if s.length is None:
                 head = f"for ({w.index} {col} = {begin}; {col} < {stop}; {col} += {step}) {{"
             elif tail:
@@ -361,9 +361,10 @@ class Rows:
         for r in reductions:
             self.result(r, vector_acc.get(r, []), total[r], tail > 0)
 
-    def segments(self, step: int) -> list[tuple[int, int]]:
+    def segments(self, step: int, base: Index) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do: all, or the left edge, the inside, where no guard needs to be checked, and the right edge.
 
+        base: the index of column 0.
         A stencil's neighbours (pad, then slices) are guarded, and a guarded load is made lane by lane.
         """
         s = self.shape
@@ -371,13 +372,9 @@ class Rows:
         whole = n - n % step
         if s.length is not None or s.across or not self.group.positional or self.group.statements > MAX_STATEMENTS // 3:
             return [(0, whole)]
-        col, flat = variable("col", n), variable("row", s.rows) * s.row_size
-        scale = s.row_size
-        for d, size in enumerate(s.cols[:-1]):
-            scale //= size
-            flat = flat + variable(f"c{d}", size) * scale
+        col = variable("col", n)
         left = right = 0
-        for kind, x, *rest in probe(self.group, self.context, s.rows, s.row_size, flat + col).guards:
+        for kind, x, *rest in probe(self.group, self.context, s.rows, s.row_size, base + col).guards:
             if kind == "range" and x.stride("col") == 1:
                 around = x - col                             # low <= col + around < high is certain from here on, and up to there
                 before, after = rest[0] - around.lo, n - (rest[1] - around.hi)

@@ -208,10 +208,10 @@ def _check_dtypes(graph: Graph, device: Device) -> None:
     if not device.target.fp64:
         wide = [node for node in graph if node.dtype == np.float64 and not node.aval.weak]
         for node in [*(n for n in wide if n.operands), *wide][:1]:               # an input, if need be
-                raise UnsupportedError(
-                    f"{node.fn.name} at {node.loc}: {device.name} has no float64; use float32 (x.float(), dtype=tg.float32), "
-                    "or another device (tg.set_device; `python -m tracegrad devices` lists them)"
-                )
+            raise UnsupportedError(
+                f"{node.fn.name} at {node.loc}: {device.name} has no float64; use float32 (x.float(), dtype=tg.float32), "
+                "or another device (tg.set_device; `python -m tracegrad devices` lists them)"
+            )
 
 
 def _tell(plan: Plan, nodes: int, device: Device, seconds: float) -> None:
