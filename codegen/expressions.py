@@ -120,8 +120,14 @@ class Evaluator:
         return None
 
     def put(self, node: Node, flat: Index, value: Value, guards: Guards = (), depth: int | None = None) -> None:
-        """Remember a value; it is known from the block at its depth inwards."""
-        self.writer.blocks[value.depth if depth is None else depth].memo[self.key(node, flat, guards)] = value
+        """Remember a value in the block where what identifies it is bound, and from there inwards.
+
+        Not in the block where its text is valid, which may be further out: zero, the value of padding, is valid everywhere, but what
+        it is the value of is so in this loop only. The next loop's variable may have the same name, and another range.
+        """
+        names = flat.names.union(*(g[1].names for g in guards))
+        depth = max(value.depth if depth is None else depth, self.depth_of(names))
+        self.writer.blocks[depth].memo[self.key(node, flat, guards)] = value
 
     def step(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
         """Compute `node` if its operands are known, else return what is needed first."""
@@ -579,10 +585,10 @@ class Evaluator:
         known = self.find(*where)
         if known is None:
             return [where]
-        key = ("gathered", known.text)
+        lanes, top = known.lanes, x.shape[0] - 1
+        key = ("gathered", known.text, top)                              # tables of two sizes may be read with the same index
         block = self.writer.blocks[known.depth]
-        if key not in block.memo:
-            lanes, top = known.lanes, x.shape[0] - 1                     # clamped first, made an index then: it may not fit one
+        if key not in block.memo:                                        # clamped first, made an index then: it may not fit one
             type_ = self.writer.index + (str(lanes) if lanes > 1 else "")
             wide = register_type(index.dtype, lanes) if lanes > 1 else ""
             low, high = (f"({wide})(0)", f"({wide})({top})") if lanes > 1 else ("0", str(top))

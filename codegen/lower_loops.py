@@ -257,7 +257,7 @@ class Rows:
         if node not in self.kept or self.kept[node] == self.number:
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
-        depth = ev.depth_of(at.names)
+        depth = w.depth                                      # here: an earlier pass wrote it
         type_ = register_type(node.dtype, ev.width)
         if ev.width == 1:
             return Value(w.declare(type_, w.base(node), f"{self.arrays[node]}[{at.c()}]", depth=depth), node.dtype, 1, depth)

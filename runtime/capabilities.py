@@ -86,11 +86,12 @@ TRIALS = {
 }
 
 
-def capabilities(context: cl.Context, device: cl.Device) -> Capabilities:
-    """What the trials show; from the disk where they were made before."""
+def capabilities(context: cl.Context, device: cl.Device, compiled_for: str = "") -> Capabilities:
+    """What the trials show; from the disk where they were made before. compiled_for: see `Device`; the answers depend on it."""
     if not config.cache:
         return probe(context, device)
-    asked = [device.platform.name, device.platform.version, device.name, device.driver_version, *(t.source for t in TRIALS.values())]
+    asked = [device.platform.name, device.platform.version, device.name, device.driver_version, compiled_for,
+             *(trial.source for trial in TRIALS.values())]
     path = cache_folder("capabilities") / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
     try:
         return Capabilities(**{name: bool(passed) for name, passed in json.loads(path.read_text()).items()})

@@ -27,6 +27,7 @@ from tracegrad.plan import Plan, Target
 from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_intel
+from tracegrad.runtime.pocl_cpu import name_unknown_cpu
 
 # A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
 # two tie (enqueue + finish): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence of 32 steps at
@@ -56,6 +57,8 @@ class Device:
         self.platform = cl_device.platform.name.strip()
         self.memory = _memory(cl_device, self.kind)
         self.max_buffer = int(cl_device.max_mem_alloc_size)
+        named = [name_unknown_cpu(side) for side in (cl_device, basic) if side is not None and _is_pocl(side)]
+        self.compiled_for = named[0] if named else ""            # the CPU that PoCL was told to compile for; "" where it knows its own
         self.lock = threading.RLock()
         self.caches: weakref.WeakSet[Any] = weakref.WeakSet()    # objects with release(): asked for memory when it runs out
         self.profiling = False
@@ -76,7 +79,7 @@ class Device:
         """What its compiler can do. A GPU's kernels are scalar, in C without extensions: nothing to ask."""
         self._check_process()
         side = self.cl_device if self.cl_basic is None else self.cl_basic            # one compiler makes both's code
-        return capabilities(self.context, side) if self.kind == "cpu" else Capabilities()
+        return capabilities(self.context, side, self.compiled_for) if self.kind == "cpu" else Capabilities()
 
     @cached_property
     def target(self) -> Target:

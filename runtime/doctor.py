@@ -124,6 +124,8 @@ def _devices() -> list[Finding]:
         return [Finding("problem", "no OpenCL device: nothing can run", "see the hints above")]
     found = []
     for device in present:
+        if device.compiled_for:
+            found.append(Finding("ok", f"{device.driver} does not know this CPU, so it compiles for {device.compiled_for}"))
         try:
             build(device, _PROBE)
             found.append(Finding("ok", f"{device.name} ({device.driver}) builds kernels"))
