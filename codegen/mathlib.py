@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from tracegrad.codegen import mathlib_explog, mathlib_int, mathlib_tables, mathlib_trig
+from tracegrad.codegen.vectors import LANES
 from tracegrad.plan import Target
 
 _PAIRS = {**mathlib_explog.TEXTS, **mathlib_trig.TEXTS}
@@ -64,6 +65,8 @@ def translate(expression: str, target: Target, ctype: str = "float") -> tuple[st
             found = _INT_NAMES.get(name, found)
         elif name in _RENAMED:
             found = _RENAMED[name]
+        elif name == "fmod" and target.plain_math and ctype in ("double8", "double16"):
+            found = "tg_fmod"
         elif target.plain_math and name in _PLAIN and (target.fp64 or name not in _NEED_FP64.get(scalar, ())):
             found = "tg_" + name
         if found is None:
@@ -116,7 +119,9 @@ def _render(key: str, target: Target) -> tuple[str, tuple[str, ...]]:
         text = _render_int(mathlib_int.TEXTS[name], scalar, lanes)
     else:
         if name in mathlib_int.FLOAT_TEXTS:
-            template, _ = translate(mathlib_int.FLOAT_TEXTS[name], target, ctype)
+            template = mathlib_int.FLOAT_TEXTS[name]
+            if name != "tg_fmod":
+                template, _ = translate(template, target, ctype)
         else:
             pair = _PAIRS[_OWNER.get(name, name)]
             template = pair if isinstance(pair, str) else pair[scalar == "double"]
@@ -161,6 +166,12 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> str
             return f"{match[1]}({', '.join(arguments)})"
         return _lanes(f"__builtin_{match[1]}{'' if double else 'f'}({', '.join(a + '#' for a in arguments)})", lanes, ctype)
 
+    def quads(match: re.Match[str]) -> str:
+        """A builtin on four lanes at a time."""
+        parts = [LANES[i:i + 4] for i in range(0, int(lanes), 4)]
+        return f"({ctype})(" + ", ".join(f"{match[1]}({match[2]}.s{p}, {match[3]}.s{p})" for p in parts) + ")"
+
+    text = re.sub(r"\$quads\((\w+), (\w+), (\w+)\)", quads, text)
     text = re.sub(r"\$poly(D?)\((\w+), (\w+)\)", poly, text)
     text = re.sub(r"\$each\((\w+), ([^)]*)\)", each, text)
     text = re.sub(r"\$table\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, ctype), text)

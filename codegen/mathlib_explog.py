@@ -239,7 +239,8 @@ TG T tg_pow_ends(T x, T y, T size) {            // pow's sign and special cases,
     T half_y = y * 0.5;
     M odd = (whole == y) & (tg_trunc(half_y) != half_y);
     size = ((tg_fabs(x) == 1.0) & (y == y)) ? (T)(1.0) : size;
-    T r = odd ? tg_copysign(size, x) : size;
+    T sign = odd ? (T)(-0.0) : (T)(0.0);        // no select of a copysign: LLVM 14 gets that wrong for AVX-512
+    T r = as_T(as_I(size) | (as_I(sign) & as_I(x)));
     r = ((x < 0.0) & (x > (T)(-INFINITY)) & (whole != y)) ? (T)(NAN) : r;
     r = ((x != x) | (y != y)) ? x + y : r;
     return ((y == 0.0) | (x == 1.0)) ? (T)(1.0) : r;

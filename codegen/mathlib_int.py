@@ -51,7 +51,9 @@ TG T tg_sigmoid(T x) {                          // 1 / (1 + e^-x), accurate to t
     return (x < 0.0 ? e : (T)(1.0)) / (e + 1.0);
 }""",
     "tg_softplus": "TG T tg_softplus(T x) { return (x < 0.0 ? (T)(0.0) : x) + log1p(exp_nonpositive(-fabs(x))); }",
-    # fmod stays a builtin everywhere: it is exact only as a loop over the exponents' difference
+    # fmod stays a builtin everywhere: it is exact only as a loop over the exponents' difference. Vectors of more than four doubles are
+    # cut up: with eight, PoCL 3.0's for AVX-512 gives wrong lanes, with sixteen it does not come back.
+    "tg_fmod": "TG T tg_fmod(T x, T y) { return $quads(fmod, x, y); }",
     "tg_remainder": """
 TG T tg_remainder(T x, T y) {                   // with the sign of y, as Python, numpy and torch
     T r = fmod(x, y);

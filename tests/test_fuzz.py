@@ -303,6 +303,8 @@ def test_vmap_is_a_loop(program: Program) -> None:
 
 
 def test_a_plan_runs_without_tracegrad(on: Any, tmp_path: Path) -> None:
+    if on.compiled_for:
+        pytest.skip(f"{on.driver} builds nothing for this CPU unless it is told another's name (runtime/pocl_cpu.py)")
     f = tg.trace(lambda x, w, c: ((x @ w * c).softmax(1), w.cumsum(0), (x > 0).any()))
     x, w = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 8), (8, 3)))
     wanted = [t.numpy() for t in f(tg.tensor(x), tg.tensor(w), 0.5)]

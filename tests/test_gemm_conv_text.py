@@ -15,6 +15,7 @@ from tracegrad.codegen import conv, gemm
 from tracegrad.codegen.kernel import Kernel, Temp
 from tracegrad.codegen.vectors import ctype, is_reserved, load, plus, prelude, write
 from tracegrad.plan import Target
+from tracegrad.runtime.device import devices
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyopencl.CompilerWarning")      # some drivers report every build
 CPU = Target()
@@ -60,9 +61,8 @@ class Bench:
         self.want[name] = want + 1
 
     def check(self) -> None:
-        device = [d for p in cl.get_platforms() for d in p.get_devices() if d.type & cl.device_type.CPU][-1]
-        context = cl.Context([device])
-        queue = cl.CommandQueue(context)
+        device = [d for d in devices() if d.kind == "cpu"][-1]
+        context, queue = device.context, device.queue
         source = prelude(self.dtypes, self.target) + "\n".join(k.text for k in self.kernels)
         program = cl.Program(context, source).build()
         assert len({k.entry for k in self.kernels}) == len(self.kernels)
