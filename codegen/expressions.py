@@ -404,7 +404,8 @@ class Evaluator:
         if name == "exp" and self.writer.target.plain_math and never_positive(node.operands[0]):
             spell = "exp_nonpositive({})".format
         if lanes == 1:
-            texts = [f"(u{ctype(dtype)}){v.text}" if wraps else v.text for v in values]
+            wide = "uint" if dtype.itemsize < 4 else f"u{ctype(dtype)}"        # a product of two ushort is an int, and may overflow
+            texts = [f"({wide}){v.text}" if wraps else v.text for v in values]
             if name == "bitwise_not" and dtype.kind == "b":
                 return f"!{texts[0]}", 0
             text = unwrapped(self.translate(spell(*texts, **node.attrs), dtype, 1))

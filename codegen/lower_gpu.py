@@ -35,7 +35,7 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     w = context.writer(group)
     ev = context.evaluator(group, w)
     n = group.size
-    local = min(GROUP, context.target.max_work_group)
+    local = min(GROUP, context.target.max_work_group, n)         # no item without an element: it would read what the others write
     w.line(f"const {w.index} i = get_global_id(0);")
     if n % local:
         w.open(f"if (i < {n}) {{", ("i",))

@@ -1,0 +1,41 @@
+"""The functions that kernels call, with numpy's meaning: the math library is not interpreted (tests/test_mathlib.py has it)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tracegrad.function import REGISTRY, Elementwise
+from tracegrad.philox import philox_block
+
+
+@cache
+def functions() -> dict[str, Callable[..., Any]]:
+    """The functions that kernels call, by the names that ops spell, with numpy's meaning."""
+    found: dict[str, Callable[..., Any]] = {}
+    for fn in REGISTRY.values():
+        if isinstance(fn, Elementwise) and not fn.cases:
+            try:
+                text = fn.opencl(*"abc"[:fn.nin])
+            except TypeError:
+                continue
+            match = re.fullmatch(r"(\w+)\((a(, b)?(, c)?)\)", text)
+            if match and len(match[2].split(", ")) == fn.nin:
+                found[match[1]] = fn.numpy
+    found |= {
+        "fabs": np.abs, "abs": np.abs, "min": np.minimum, "max": np.maximum, "fmin": np.fmin, "fmax": np.fmax, "sqrt": np.sqrt,
+        "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c, "copysign": np.copysign, "rint": np.rint, "log1p": np.log1p,
+        "exp_nonpositive": np.exp,
+    }
+    for word in range(4):
+        found[f"philox{word}"] = lambda a, b, c, d, word=word: philox_block(a, b, c, d)[word]
+    for name, meaning in list(found.items()):
+        found.setdefault(f"tg_{name}", meaning)
+        if name.startswith("tg_"):
+            found.setdefault(name.removeprefix("tg_"), meaning)
+    found["tg_pow_int"] = found["pow"]
+    return found

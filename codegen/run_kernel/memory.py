@@ -1,0 +1,217 @@
+"""What kernels see of memory while they are run, and C's operators on Python's numbers. Start at `Memory`: it knows who wrote what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+_MANY = -1
+
+
+class KernelFault(Exception):
+    """What a kernel does that it must not."""
+
+
+class State:
+    """Who runs: the number of the work-item (from 1 on), of which races are told."""
+
+    __slots__ = ("global_id", "global_size", "group_id", "item", "local_id", "local_size")
+
+    def __init__(self) -> None:
+        self.item = 0
+        self.local_id: tuple[int, ...] = (0, 0, 0)
+        self.group_id: tuple[int, ...] = (0, 0, 0)
+        self.global_id: tuple[int, ...] = (0, 0, 0)
+        self.local_size: tuple[int, ...] = (1, 1, 1)
+        self.global_size: tuple[int, ...] = (1, 1, 1)
+
+
+class Memory:
+    """A buffer, or an array of a work-item or a group: its elements, which of them are written, and by whom in this launch."""
+
+    __slots__ = ("array", "known", "name", "readers", "state", "writers")
+
+    def __init__(self, name: str, array: Array, state: State, known: bool) -> None:
+        self.name, self.array, self.state = name, array, state
+        self.known = np.full(array.shape, known)
+        self.writers = np.zeros(array.shape, np.int64)
+        self.readers = np.zeros(array.shape, np.int64)
+
+    def fresh(self) -> None:
+        """A new launch, or a barrier: what was done before is done."""
+        self.writers[:] = 0
+        self.readers[:] = 0
+
+
+class Pointer:
+    """An element of a memory, and the view of its elements as `dtype`."""
+
+    __slots__ = ("at", "memory")
+
+    def __init__(self, memory: Memory, at: int) -> None:
+        self.memory, self.at = memory, at
+
+    def moved(self, by: Any) -> Pointer:
+        return Pointer(self.memory, self.at + int(by))
+
+    def load(self, index: int) -> Any:
+        m, i = self.memory, self.at + index
+        if not 0 <= i < len(m.array):
+            raise KernelFault(f"reads {m.name}[{i}] of {len(m.array)}")
+        if not m.known[i]:
+            raise KernelFault(f"reads {m.name}[{i}], which nothing has written")
+        item = m.state.item
+        if m.writers[i] != item:
+            if m.writers[i]:
+                raise KernelFault(f"reads {m.name}[{i}], which work-item {m.writers[i] - 1} writes in the same launch")
+            reader = m.readers[i]
+            if reader != item:
+                m.readers[i] = _MANY if reader else item
+        return m.array[i]
+
+    def store(self, index: int, value: Any) -> None:
+        m, i = self.memory, self.at + index
+        if not 0 <= i < len(m.array):
+            raise KernelFault(f"writes {m.name}[{i}] of {len(m.array)}")
+        item = m.state.item
+        if m.writers[i] not in (0, item) or m.readers[i] not in (0, item):
+            other = m.writers[i] if m.writers[i] not in (0, item) else m.readers[i]
+            who = f"work-item {other - 1}" if other > 0 else "others"
+            raise KernelFault(f"writes {m.name}[{i}], which {who} access in the same launch")
+        m.writers[i], m.known[i] = item, True
+        m.array[i] = value
+
+    def vector(self, lanes: int) -> Array:
+        """The next `lanes` elements."""
+        m, i = self.memory, self.at
+        if not 0 <= i <= len(m.array) - lanes:
+            raise KernelFault(f"reads {m.name}[{i}:{i + lanes}] of {len(m.array)}")
+        part = slice(i, i + lanes)
+        item = m.state.item
+        if not m.known[part].all() or not ((m.writers[part] == 0) | (m.writers[part] == item)).all():
+            for k in range(lanes):
+                self.load(k)
+        readers = m.readers[part]
+        m.readers[part] = np.where(m.writers[part] == item, readers, np.where((readers == 0) | (readers == item), item, _MANY))
+        return m.array[part].copy()
+
+    def put_vector(self, value: Array) -> None:
+        m, i, lanes = self.memory, self.at, len(value)
+        if not 0 <= i <= len(m.array) - lanes:
+            raise KernelFault(f"writes {m.name}[{i}:{i + lanes}] of {len(m.array)}")
+        part = slice(i, i + lanes)
+        item = m.state.item
+        if not (((m.writers[part] == 0) | (m.writers[part] == item)) & ((m.readers[part] == 0) | (m.readers[part] == item))).all():
+            for k in range(lanes):
+                self.store(k, value[k])
+        m.writers[part], m.known[part] = item, True
+        m.array[part] = value
+
+    def picked(self, at: Array, mask: Array | None = None) -> Array:
+        """The elements at `at` (where `mask` holds, else 0)."""
+        return np.array([self.load(int(k)) if mask is None or mask[lane] else 0 for lane, k in enumerate(at)], self.memory.array.dtype)
+
+
+class Rows:
+    """An array of arrays: indexed, a pointer to a row."""
+
+    __slots__ = ("dims", "pointer")
+
+    def __init__(self, pointer: Pointer, dims: tuple[int, ...]) -> None:
+        self.pointer, self.dims = pointer, dims
+
+    def row(self, index: int) -> Any:
+        size = math.prod(self.dims[1:])
+        if not 0 <= index < self.dims[0]:
+            raise KernelFault(f"indexes {self.pointer.memory.name}[{index}] of {self.dims[0]}")
+        moved = self.pointer.moved(index * size)
+        return moved if len(self.dims) == 2 else Rows(moved, self.dims[1:])
+
+
+# --------------------------------------------------------------------------------------------------------------- C's operators
+
+
+def _checked(value: int) -> int:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise KernelFault(f"signed overflow: {value}")
+    return value
+
+
+def _int(value: int) -> int:
+    if not -(1 << 31) <= value < 1 << 31:
+        raise KernelFault(f"signed overflow: {value} is no int")
+    return value
+
+
+def _divided(a: int, b: int) -> int:
+    if not b:
+        raise KernelFault("integer division by zero")
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def _rest(a: int, b: int) -> int:
+    return a - _divided(a, b) * b
+
+
+def _vector_divided(a: Array, b: Array) -> Array:
+    if not np.all(b):
+        raise KernelFault("integer division by zero")
+    q = np.abs(a) // np.abs(b) if a.dtype.kind == "i" else a // b
+    return np.asarray(np.where((a < 0) != (b < 0), -q, q) if a.dtype.kind == "i" else q, a.dtype)
+
+
+def _whole(value: Any, dtype: np.dtype[Any]) -> int:
+    """A number as an integer of `dtype`: a float is truncated (what does not fit is undefined in C, and numpy's here), an integer wraps."""
+    if isinstance(value, (float, np.floating)):
+        truncated: int = np.asarray(value).astype(dtype).item()
+        return truncated
+    bits = 8 * dtype.itemsize
+    wrapped: int = int(value) & ((1 << bits) - 1)
+    return wrapped - (1 << bits) if dtype.kind == "i" and wrapped >> (bits - 1) else wrapped
+
+
+def _lanes_of(value: Any, lanes: int, dtype: np.dtype[Any]) -> Array:
+    return np.full(lanes, value, dtype)
+
+
+def _joined(parts: Sequence[Any], lanes: int, dtype: np.dtype[Any]) -> Array:
+    out = np.concatenate([np.atleast_1d(np.asarray(p)) for p in parts]).astype(dtype)
+    if len(out) != lanes:
+        raise KernelFault(f"a vector of {lanes} is made of {len(out)} elements")
+    return out
+
+
+def _selected(mask: Array, a: Any, b: Any) -> Array:
+    return np.asarray(np.where(mask < 0, a, b))
+
+
+def _array(state: State, name: str, size: int, dtype: np.dtype[Any], zeros: bool) -> Pointer:
+    return Pointer(Memory(name, np.zeros(size, dtype), state, zeros), 0)
+
+
+group_arrays: dict[str, Memory] = {}                                       # of the group that runs
+
+
+def _group_array(state: State, name: str, size: int, dtype: np.dtype[Any], zeros: bool) -> Pointer:
+    if name not in group_arrays:
+        group_arrays[name] = Memory(name, np.zeros(size, dtype), state, zeros)
+    return Pointer(group_arrays[name], 0)
+
+
+def _report(outside: Any, x: Any, low: int, high: int, ignore: int, place: Pointer) -> None:
+    m = place.memory
+    if not 0 <= place.at < len(m.array) - 1:
+        raise KernelFault(f"reports to {m.name}[{place.at}] of {len(m.array)}")
+    values = np.atleast_1d(np.asarray(x))
+    if outside is not None and ((values < low) | (values > high)).tolist() != (np.asarray(outside) != 0).tolist():
+        raise KernelFault("a report's mask is not that of its values")
+    for value in values.tolist():
+        if value != ignore and not low <= value <= high:
+            below = value < low
+            excess = min(low - value if below else value - high, 0x7FFFFFFF)
+            m.array[place.at + below] = max(m.array[place.at + below], excess)
