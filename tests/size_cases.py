@@ -148,7 +148,8 @@ AFTER = {           # text that reads the result v
     "compare": "tg.where(m0(v) > 0, v, v * 0.5)", "roll": "v.roll(2, -1)", "pad": "F.pad(v, (1, 1))", "flip": "v.flip(0)",
     "cumsum": "v.cumsum(-1)",
     "differences": "v[..., 1:] - v[..., :-1]", "shifts": "v.roll(1, -1) * v.roll(-2, -1)", "mean": "v - v.mean(-1, keepdim=True)",
-    "amax": "v.amax(-1)", "transpose": "v.transpose(0, -1).exp()",
+    "amax": "v.amax(-1)", "transpose": "v.transpose(0, -1).exp()", "layer norm": "F.layer_norm(v, v.shape[-1:])",
+    "costly": "(v.tanh() * v.tanh().flip(-1)).softmax(-1)", "spread": "v.sigmoid().flip(0).var(-1, correction=0)",
 }
 
 
