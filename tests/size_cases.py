@@ -63,6 +63,8 @@ FUNCTIONS = [
     # reductions
     *[f"x.{name}({args})" for name in ("sum", "mean", "amax", "amin", "prod") for args in ("-1", "0", "")],
     *[f"x.{name}({args})" for name in ("var", "std", "norm") for args in ("", "dim=-1")], "x.var(0, correction=0)",
+    "(x - 3).amax(-1)", "(x - 3).amax(0)", "(x + 3).amin(-1)", "(x + 3).amin()", "(x - 3).max(-1)[1]",
+    "(x + 3).argmin(-1)",    # of one sign
     "x.max(-1)[0]", "x.min(-1)[1]", "x.max(0)[1]", "x.argmax(-1)", "x.argmin(0)", "x.argmax()", "x.median(-1)[0]", "x.median()",
     "x.logsumexp(-1)", "x.logsumexp(0)", "x.norm(1, dim=-1)", "x.norm(3, dim=-1)", "x.norm(tg.inf, dim=-1)", "x.nansum(-1)",
     "(x > 0).any(-1)", "(x > -3).all(0)", "x.count_nonzero(-1)", "(x > 1).sum(-1)", "(x * 9).int().sum(0)", "(x * 9).long().amax(-1)",
@@ -71,7 +73,7 @@ FUNCTIONS = [
     # scans and sorting
     "x.cumsum(-1)", "x.cumsum(0)", "x.flip(-1).cumsum(-1).flip(-1)", "(x > 0).cumsum(-1)", "(x * 9).int().cumsum(0)",
     "(0.7 + x * 0.15).cumprod(-1)", "(0.9 + x * 0.2).cumprod(0)", "x.cumsum(-1) - y.cumsum(-1)", "x.sort(-1)[0]", "x.sort(-1)[1]",
-    "x.sort(0, descending=True)[0]", "x.argsort(-1, descending=True)", "x.topk(3, -1)[0]", "x.topk(5, -1, largest=False)[1]",
+    "x.sort(0, descending=True)[0]", "x.argsort(-1, descending=True)", "(x - 3).topk(3, -1)[0]", "x.topk(5, -1, largest=False)[1]",
     "x.topk(n // 2, -1)[0]",
     # movement
     "x.roll(1, -1)", "x.roll(-n // 3, -1)", "x.roll((1, 2), (0, -1))", "x.flip(-1)", "x.flip(0).flip(-1)", "x[..., ::2]", "x[..., 1::3]",
@@ -104,7 +106,7 @@ FUNCTIONS = [
     "F.smooth_l1_loss(x, y)", "F.huber_loss(x, y, delta=0.4)", "F.binary_cross_entropy(x.sigmoid(), m.to(x.dtype))",
     "F.binary_cross_entropy_with_logits(x, m.to(x.dtype))", "F.kl_div(x, p)", "F.dropout(x, 0.5, training=False)",
     # windows, convolutions, products
-    "F.max_pool1d(fit(x, (2, 2, n)), 3, 2, 1)", "F.avg_pool1d(fit(x, (2, 2, n)), 3, 2)", "F.max_pool2d(fit(x, (1, 2, 7, n)), 2)",
+    "F.max_pool1d(fit(x - 3, (2, 2, n)), 3, 2, 1)", "F.avg_pool1d(fit(x, (2, 2, n)), 3, 2)", "F.max_pool2d(fit(x - 3, (1, 2, 7, n)), 2)",
     "F.avg_pool2d(fit(x, (1, 2, 7, n)), 3, 1, 1)", "F.adaptive_avg_pool2d(fit(x, (1, 2, 8, n)), (2, 1))",
     "F.conv1d(fit(x, (2, 2, n)), fit(y, (3, 2, 3)), padding=1)",
     "F.conv2d(fit(x, (1, 2, 5, n)), fit(y, (3, 2, 3, 3)), padding=1)",

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tracegrad as tg
-from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, Case, disagreements, fitting
+from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, disagreements, fitting
 from tracegrad.codegen import gemm_gpu, lower_arg, lower_gpu, lower_loops, lower_scan, lower_scatter, lower_select, lower_sort, reductions
+from tracegrad.compile import NUMPY
 from tracegrad.operators import FUNCTIONAL, PUBLIC
 from tracegrad.runtime.device import Device
 
@@ -197,6 +199,45 @@ def test_groups(on: Any) -> None:
     cases += [Case("x.sum(0) * 2", n, "rows", "pad", order=1) for n in around(lower_gpu.GROUP)]
     cases += [Case("fit(x, (n, 9)) @ fit(y, (9, n))", n, "rows", order=1) for n in around(gemm_gpu.STEP)]
     check(gpu, cases, "float32")
+
+
+# -------------------------------------------------------------------------------------------------------------- updates in place
+
+UPDATES = [         # statements that change the arguments x, y: where a result is written must not be read any more
+    "x.copy_(x.roll(1, -1))", "x.copy_(x.flip(-1))", "x.add_(x.roll(3, -1))", "x.sub_(x.mean(-1, keepdim=True))", "x.mul_(x.sum(0))",
+    "x[..., 1:].sub_(x[..., :-1], alpha=0.5)", "x.copy_(x.cumsum(-1))", "x.copy_(x.softmax(-1))", "x.copy_(x.sort(-1)[0])",
+    "x.copy_(x[:, k])", "x.copy_(F.pad(x, (1, 0))[..., :-1])", "x.copy_(padded_stencil(x, 2))", "x.copy_(x.flip(0) * x)",
+    "x[:, k[:3]] = y[:, :3]",
+    "y.copy_(x.flip(-1)); x.add_(y)", "t = x * 1; x.copy_(y.roll(1, -1)); y.copy_(t.flip(-1))", "x.copy_(x @ x.t() @ x * 0.1)",
+    "x.copy_(y); y.copy_(x.roll(2, -1))", "y.mul_(0.9).add_(x); x.sub_(y.flip(0), alpha=0.1)",
+    "x.copy_(F.layer_norm(x.tanh().flip(-1), (n,)))",
+]
+
+
+@pytest.mark.parametrize("n", [33, 129])
+def test_updates_of_arguments(on: Any, n: int) -> None:
+    """In a traced function, twice, one after the other: what the arguments hold, and what was computed from their old values."""
+    rng = np.random.default_rng(n)
+    arrays = [rng.uniform(-2, 2, (3, n)).astype(np.float32) for _ in range(2 * len(UPDATES))]
+
+    def program(k: Any, *args: Any) -> Any:
+        out = []
+        for text, x, y in zip(UPDATES, args[::2], args[1::2], strict=True):
+            before = x.roll(2, -1) - y
+            exec(text, {**WORLD, "x": x, "y": y, "k": k, "n": n})
+            out += [before, x.flip(-1) + y]
+        return tuple(out)
+
+    def run(device: Any, call: Any) -> list[Any]:
+        tg.set_device(device)
+        args = [tg.tensor(a) for a in (np.arange(n)[::-1].copy(), *arrays)]
+        results = [r.numpy() for _ in range(2) for r in call(*args)]
+        return [*results, *(a.numpy() for a in args[1:])]
+
+    wanted, found = run(NUMPY, program), run(on, tg.trace(program))
+    texts = [t for t in UPDATES for _ in (0, 1)]
+    for text, f, w in zip(3 * texts, found, wanted, strict=True):
+        np.testing.assert_allclose(f, w, rtol=1e-4, atol=1e-5 * np.max(np.abs(w)), err_msg=text)
 
 
 # ---------------------------------------------------------------------------------------------------------------- found here
