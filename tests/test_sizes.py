@@ -99,10 +99,11 @@ CORE = ["x", "x * y", "x.sum(-1)", "x.sum(0)", "x.amax(-1, keepdim=True) * x", "
         "padded_stencil(x, 3)", "stencil(x, 2)", "x.gather(-1, i)", "x.flip(-1)[..., ::2]"]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_second_derivatives_in_context(on: Any, seed: int) -> None:
+def test_second_derivatives_in_context(on: Any) -> None:
     """The functions that most others are made of, each with another movement and another reader."""
-    check(on, drawn(seed, CORE, order=2), "float32" if seed % 2 else "float64")
+    cases = drawn(1, CORE, order=2)
+    check(on, cases[::2], "float32")
+    check(on, cases[1::2], "float64")
 
 
 @pytest.mark.parametrize("which", OTHERS)
@@ -123,14 +124,15 @@ def test_every_public_function_is_here() -> None:
     for names in same.values():                              # other names of the same function
         if names & named:
             named |= names
-    made = {"arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like",
-        "linspace", "ones",
-            "ones_like", "tensor", "zeros", "zeros_like"}    # have no operand
-    random_ = {"bernoulli", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
-        "randperm"}      # test_matrix, test_lowerings
-    other = {"cond", "scan", "while_loop", "elementwise", "opencl_function", "host_call", "is_floating_point", "numel", "masked_select",
-             "to_dtype", "grad", "value_and_grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "vjp",
-             "vmap"}      # no functions of an array
+    made = {                                                 # have no operand
+        "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace",
+        "ones", "ones_like", "tensor", "zeros", "zeros_like",
+    }
+    random_ = {"bernoulli", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"}      # see test_matrix
+    other = {                                                # no functions of an array, or with results that no kernel makes
+        "cond", "scan", "while_loop", "elementwise", "opencl_function", "host_call", "is_floating_point", "numel", "masked_select",
+        "to_dtype", "grad", "value_and_grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "vjp", "vmap",
+    }
     missing = sorted({*PUBLIC, *FUNCTIONAL} - named - made - random_ - other)
     assert not missing
 
