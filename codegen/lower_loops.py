@@ -163,6 +163,7 @@ class Rows:
         self.kept = self.costly()
         self.arrays: dict[Node, str] = {}
         self.row = ZERO
+        self.at: Index | None = None                         # the element at hand, in a pass
         self.ev.given = self.kept_value
 
     def kernel(self) -> Kernel:
@@ -249,12 +250,14 @@ class Rows:
                     if first.setdefault(node, number) < number:
                         kept[node] = first[node]
                         continue
-                todo += node.operands
+                if node.fn.family == "elementwise" or node.fn.name == "reshape":     # else it is read at other elements than these
+                    todo += node.operands
         bytes_ = sum(node.dtype.itemsize for node in kept) * self.shape.row_size
         return kept if bytes_ <= PRIVATE else {}
 
     def kept_value(self, node: Node, flat: Index) -> Value | None:
-        if node not in self.kept or self.kept[node] == self.number:
+        """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
+        if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
         depth = w.depth                                      # here: an earlier pass wrote it
@@ -445,6 +448,7 @@ class Rows:
 
     def body(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, str]) -> None:
         ev, w = self.ev, self.writer
+        self.at = at
         for r in reductions:
             value = ev.value(r.operands[0], at)
             lanes = ev.width
@@ -452,6 +456,7 @@ class Rows:
             w.line(f"{accumulators[r]} = {unwrapped(text)};", r)
         self.store(sinks, at)
         self.keep(at)
+        self.at = None
 
     def store(self, sinks: list[Node], at: Index) -> None:
         """Compute all, then write all: a result may lie where another's operand was."""

@@ -12,7 +12,7 @@ import tracegrad as tg
 tg.config.check = True              # verify graphs after every pass, always in tests
 
 hypothesis.settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
-hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, derandomize=False)     # else it is the default's
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

@@ -1,10 +1,10 @@
 """Random programs as Python text, drawn with hypothesis: `programs()` is the strategy, `Program.function` makes it callable.
 
 A program takes tensors and one Python float and returns some of what it computed. Its lines are drawn one by one and tried on the
-interpreter at once, for two sets of inputs, so that every program is a valid one whose results can be compared: sizes are small, values
-stay below 1e3, and an operation with jumps or kinks (a comparison, amax, floor, sort) reads exact values only. Exact are small multiples
-of 1/64, which addition and multiplication of any order keep; every function of floats alone is followed by a factor that leaves no such
-number.
+interpreter at once, for two sets of inputs, so that every program is a valid one whose results can be compared: rows have up to 300
+elements, values stay below 1e3, and an operation with jumps or kinks (a comparison, amax, floor, sort) reads exact values only. Exact
+are small multiples of 1/64, which addition and multiplication of any order keep; every function of floats alone is followed by a factor
+that leaves no such number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from tracegrad.nn import functional as F
 
 SETS = 2                                # sets of inputs that a program is valid for
 FLOATS = (1.0, 0.75)                    # the Python float of each
-SIZE, BOUND = 2000, 1e3                 # elements of a value, and how large they are at most
+SIZE, BOUND = 6000, 1e3                 # elements of a value, and how large they are at most
+FEW = (1, 2, 3, 4, 5, 8)                # elements of a dimension: fewer than a vector has, and
+ORDINARY = (7, 13, 16, 17, 24, 31, 33, 40, 64, 65, 100, 127, 128, 129, 257, 300)     # of rows with an inside, edges and a rest
 BOUNDARIES = ("copy", "detach", "variable", "elementwise")
 POINTWISE = [op for op in OPS if isinstance(op, Elementwise) and op.name not in BOUNDARIES and not op.cases]
 SHAPED = [op for op in OPS if op.cases and op.name not in BOUNDARIES and op.family != "leaf"]
@@ -39,7 +41,22 @@ def fit(x: Any, shape: tuple[int, ...]) -> Any:
     return flat.repeat(-(-count // x.numel()))[:count].reshape(shape)
 
 
-WORLD = {"tg": tg, "F": F, "fit": fit, "op": SimpleNamespace(**{op.name: op for op in OPS})}
+def stencil(x: Any, steps: int) -> Any:
+    """Neighbours of a row whose ends are padded, several times."""
+    for _ in range(steps):
+        p = F.pad(x, (1, 1))
+        x = x * 0.5 + (p[..., 2:] + p[..., :-2]) * 0.25
+    return x
+
+
+def ring(x: Any, steps: int) -> Any:
+    """The same on a ring."""
+    for _ in range(steps):
+        x = x * 0.5 + (x.roll(1, -1) + x.roll(-2, -1)) * 0.25
+    return x
+
+
+WORLD = {"tg": tg, "F": F, "fit": fit, "stencil": stencil, "ring": ring, "op": SimpleNamespace(**{op.name: op for op in OPS})}
 
 
 @dataclass
@@ -194,6 +211,22 @@ UNARY = [       # x: a value of one dimension or more, d: one of them, n: its si
     "x.var(d, correction=0) * 0.0731", "x * c", "x - c * 0.5", "x.square()", "F.one_hot(fit(k, (3,)) % 4, 4)",
     "x.repeat_interleave(2, d)", "F.layer_norm(x, x.shape[-1:]) * 0.0731", "x.count_nonzero(d)",
 ]
+ROWS = [        # what moves or combines the elements of a row: the same letters
+    "x.roll(i, d)", "x.roll(-2, d) - x.roll(1, d)", "x.flip(d)[..., ::2]", "F.pad(x, (2, 1)).roll(1, -1)", "F.pad(x, (0, 3), value=1.5)",
+    "F.pad(x, (3, -1))", "F.pad(x, (1, 1), mode='replicate')", "F.pad(x, (1, 2), mode='circular')", "x[..., 1:] - x[..., :-1]",
+    "x[..., n // 3:]", "x[..., 1::3]", "x.cumsum(d).flip(d)", "x.flip(d).cumsum(d)", "(x * 0.01 + 1.0).cumprod(-1) * 0.731",
+    "(x * 0.01 + 1.0).prod(d) * 0.731", "stencil(x, 3) * 0.731", "stencil(x, 1)", "ring(x, 2) * 0.731", "ring(x.flip(-1), 1)",
+    "tg.cat([x.narrow(d, n // 2, n - n // 2), x.narrow(d, 0, n // 2)], d)", "tg.cat([x[..., 1:], x[..., :1] * 0.5], -1)",
+    "x.gather(d, fit(k, x.shape) % n)", "x.index_select(d, fit(k, (n,)) % n)", "x.index_add(d, fit(k, (n,)) % n, x)",
+    "x.scatter_add(d, fit(k, x.shape) % n, x)", "x - x.mean(d, keepdim=True)", "x.sum(d, keepdim=True) * x * 0.0078125",
+    "tg.tanh(x).flip(d).softmax(d) * 1.37", "F.layer_norm(tg.tanh(x), x.shape[-1:]) * 0.0731", "x.unfold(d, 3, 2)",
+    "x.unfold(d, 2, 1).sum(-1)",
+    "(x - x.amax(d, keepdim=True)).exp().sum(d, keepdim=True) * 0.0731", "x.transpose(0, d).cumsum(0)",
+    "x.amax(d, keepdim=True) - x.roll(1, d)",
+    "F.rms_norm(x + 2.5, x.shape[-1:]) * 0.0731", "x.flip(d).argmax(d)", "x.roll(2, d).sort(d)[0]", "(x.roll(1, d) > x).sum(d)",
+    "(x - 5.0).amax(d)", "(x + 5.0).amin(d, keepdim=True)", "(x - 5.0).amax()", "(x - 5.0).max(d)[1]",
+    "x.reshape(-1).roll(3).reshape(*x.shape)", "x.expand(3, *x.shape).sum(0)", "x.reshape(*x.shape[::-1]).transpose(0, -1)",
+]
 BINARY = [      # y: any other value of the same kind
     "x + y", "x * y", "x - y", "tg.maximum(x, y)", "tg.where(x > y, x, y)", "x @ y", "x @ y.T", "x.T @ y",
     "tg.outer(x.reshape(-1), y.reshape(-1))", "fit(x, (2, 3, 4)) @ fit(y, (2, 4, 5))",
@@ -208,12 +241,19 @@ BINARY = [      # y: any other value of the same kind
     "x.lerp(fit(y, x.shape), 0.25)", "F.embedding(fit(k, (3, 2)) % 4, fit(x, (4, 3)))", "tg.dot(x.reshape(-1), fit(y, (x.numel(),)))",
     "F.mse_loss(x, fit(y, x.shape)) * 0.0731", "F.cross_entropy(fit(x, (4, 3)), fit(k, (4,)) % 3) * 0.731",
     "F.conv_transpose2d(fit(x, (1, 2, 3, 3)), fit(y, (2, 3, 2, 2)), stride=2)",
+    "tg.cat([x, fit(y, x.shape)], d)", "tg.stack([x, fit(y, x.shape)], -1).sum(-1)", "x.roll(1, d) * fit(y, x.shape).flip(d)",
+    "tg.where(x > fit(y, x.shape), x.roll(1, d), x.flip(d))", "fit(x, (7, 33)) @ fit(y, (33, 13)) * 0.0625",
+    "F.conv1d(fit(x, (1, 2, 65)), fit(y, (3, 2, 3)), padding=1) * 0.125", "F.cross_entropy(fit(x, (7, 33)), fit(k, (7,)) % 33) * 0.731",
+    "F.layer_norm(x, x.shape[-1:], fit(y, x.shape[-1:])) * 0.0731", "x.cumsum(d) - fit(y, x.shape).cumsum(d)",
 ]
 IN_PLACE = [    # z: the value that is changed
     "z.add_(fit(y, z.shape))", "z *= 0.5", "z += c", "z[i0] = 1.5", "z[..., s] = 0.25", "z[..., s] *= 2.0",
     "z[i0] += fit(y, z[i0].shape)", "z.reshape(-1)[1:].mul_(0.5)", "z.T.add_(1.0)", "z.zero_()", "z.copy_(fit(y, z.shape))",
     "z.sub_(fit(y, z.shape), alpha=0.5)", "z[fit(k, (2,)) % n0] = 0.75", "z.flip(0)[0].fill_(0.5)", "z.clamp_(-1.0, 1.0)",
     "z[::2].copy_(fit(y, z[::2].shape))", "z.relu_()", "z.masked_fill_(z > 0.5, 0.25)", "z.unsqueeze(0).transpose(0, 1)[i0] -= c",
+    "z.copy_(z.roll(1, -1))", "z.copy_(z.flip(0))", "z.add_(z.flip(-1))", "z[..., 1:-1].mul_(0.5)",
+    "z[..., 1:].sub_(z[..., :-1], alpha=0.5)",
+    "z.cumsum_(-1)", "z.sub_(z.mean(-1, keepdim=True))", "z.mul_(z.sum(0) * 0.0078125)",
 ]
 
 
@@ -280,7 +320,7 @@ def filled(draw: Any, trial: Trial, template: str, x: str) -> str:
 @st.composite
 def programs(draw: Any, in_place: bool = True, most: int = 10) -> Program:
     """Programs of up to `most` lines. in_place: whether they may change values, also those of inputs, also through views."""
-    a, b = (draw(st.sampled_from([1, 2, 3, 4, 5, 8, 17, 33])) for _ in range(2))
+    a, b = draw(st.sampled_from(FEW)), draw(st.sampled_from((*FEW, *ORDINARY, *ORDINARY)))
     dtypes = draw(st.sampled_from([("float32", "float32"), ("float64", "float64"), ("float32", "float64")]))
     shapes = [draw(st.sampled_from([(a, b), (b,), (a, 1), (b, a), (2, a, b), ()])) for _ in range(draw(st.integers(1, 3)))]
     rng = np.random.default_rng(draw(st.integers(0, 99)))
@@ -296,7 +336,7 @@ def programs(draw: Any, in_place: bool = True, most: int = 10) -> Program:
     trial = Trial(inputs)
     on_inputs = in_place and draw(st.integers(0, 3)) == 0
     for _ in range(draw(st.integers(1, most))):
-        kinds = ["pointwise", "pointwise", "shaped", "unary", "unary", "unary", "binary", "binary"]
+        kinds = ["pointwise", "pointwise", "shaped", "unary", "unary", "rows", "rows", "binary", "binary"]
         kind = draw(st.sampled_from(kinds + ["in place", "in place"] * in_place))
         target = ""
         if kind == "pointwise":
@@ -313,7 +353,8 @@ def programs(draw: Any, in_place: bool = True, most: int = 10) -> Program:
             names = trial.names("f" if draw(st.integers(0, 4)) else "if", 1)
             if not names:
                 continue
-            text = filled(draw, trial, draw(st.sampled_from(UNARY if kind == "unary" else BINARY)), draw(st.sampled_from(names)))
+            template = draw(st.sampled_from({"unary": UNARY, "rows": ROWS, "binary": BINARY}[kind]))
+            text = filled(draw, trial, template, draw(st.sampled_from(names)))
         try:
             if text is not None:
                 trial.add(text, target)
