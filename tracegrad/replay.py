@@ -23,7 +23,7 @@ from tracegrad.guards import Reach, is_foreign
 from tracegrad.ir import Aval, Graph, Node, located, topological
 from tracegrad.modes import set_grad_enabled, state
 from tracegrad.recording import Recording, at, base_of, path_of
-from tracegrad.tensor import Tensor, become_leaf, flush
+from tracegrad.tensor import Tensor, become_leaf, flush, saves
 
 _VARIABLE = REGISTRY["variable"]
 
@@ -52,8 +52,10 @@ class Replay:
         ]  # (whose, None or (aval, whether the gradient tensor that is there was changed in place))
         effect_nodes = [node for _, node in recording.nodes.values()]
         grad_nodes = [_node_in(recording, g) for _, g in changed if g is not None]
+        self.histories = _histories(results, recording.freed)
         differentiable = [n for n in results if self._recorded(n)]
         self.residuals = _residuals(differentiable)
+        self.saves = any(saves(n) for n in topological(differentiable, lambda n: not n.needs_grad))
         self.outputs = [*results, *effect_nodes, *grad_nodes, *self.residuals]
         self.count = (len(results), len(effect_nodes), len(grad_nodes))
         position = {id(n): i for i, n in enumerate(recording.inputs)}
@@ -83,13 +85,14 @@ class Replay:
         recording.captured.clear()
         recording.called.clear()
         recording.nodes.clear()
+        recording.views.clear()
         recording.grads.clear()
         recording.present.clear()
         recording.leaves.clear()
 
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
-        return node.needs_grad and node not in self.recording.freed
+        return node in self.histories
 
     def fits(self, flat: Sequence[Any]) -> bool:
         """Whether the world still looks as it did when this was recorded. flat: the argument leaves."""
@@ -321,6 +324,7 @@ class TracedCall(CustomCall):
         """before: values of the inputs that have others by now."""
         self.replay, self.residuals, self.before = replay, residuals, before
         self.name = replay.recording.name  # type: ignore[misc]
+        self.saves = replay.saves  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(n.aval for n in self.replay.result_nodes)
@@ -360,6 +364,15 @@ class TracedCall(CustomCall):
             new[node] = made
         pulled = autodiff.vjp([new[r] for r in wanted], variables, [c for c in ct if c is not None])
         return (*(None for _ in results), *pulled)
+
+
+def _histories(results: list[Node], freed: set[Node]) -> set[Node]:
+    """The results with a history of which no backward has freed a part."""
+    cut: set[Node] = set()
+    for node in topological(results, lambda n: not n.needs_grad):
+        if node in freed or any(o in cut for o in node.operands if o.needs_grad):
+            cut.add(node)
+    return {n for n in results if n.needs_grad and n not in cut}
 
 
 def _residuals(outputs: list[Node]) -> list[Node]:

@@ -1,0 +1,99 @@
+"""A derivative history means the same untraced, traced, and in torch, however equal its expressions are. The programs: `histories.py`.
+
+EXPECTED is what torch 2.15 gives for each, for the x and w below (float64).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from histories import PROGRAMS, REFUSED
+from tracegrad import nn
+from tracegrad.errors import AutogradError
+from tracegrad.nn import functional as F
+
+X = [0.5, -1.0, 2.0]
+W = [[0.3, -0.2], [1.0, 0.7], [-0.4, 0.1]]
+EXPECTED = {
+    "one_view_for_two_losses": [[2.6, 1.6, 4.0, 3.4, 1.2, 2.2]],
+    "a_view_built_for_each_loss": [[2.6, 1.6, 4.0, 3.4, 1.2, 2.2]],
+    "equal_losses_built_first": [[0.2, 3.4, -0.6], [1.0, 1.0, -2.0, -2.0, 4.0, 4.0]],
+    "composed_functions_twice": [[-1.53144, -14.71619, 18.80321]],
+    "indexing_twice": [[4.0, -8.0, 32.0], [2.4, 0.0, 8.0, 0.0, -3.2, 0.0]],
+    "casts_and_clones_twice": [[6.0, -12.0, 24.0]],
+    "steps_that_save_nothing_are_never_freed": [[40.0, 40.0, 38.0], [2.0, 2.0, 2.0, 2.0, 2.0, 2.0]],
+    "a_sum_of_losses_after_their_own": [[3.0, 3.0, 3.0], [2.0, 2.0, 2.0, 2.0, 2.0, 2.0]],
+    "retained_then_freed": [[-0.202297, 1.270656, 0.03253674], [0.1372235, 0.7115778, -0.274447, -1.423156, 0.5488941, 2.846311]],
+    "a_shared_trunk_and_two_heads": [
+        [-0.8511485, -3.504672, 1.216268], [-1.581388, -0.2442111, 3.162776, 0.4884222, -6.325553, -0.9768445],
+    ],
+    "a_trunk_cut_by_detach": [
+        [-1.465907, -1.465907, -1.465907], [-1.427715, -1.860875, -1.453138],
+        [-0.06373056, -0.1910763, 0.1274611, 0.3821525, -0.2549222, -0.7643051],
+    ],
+    "backward_by_hand_in_two_halves": [
+        [-1.857715, -1.074099], [0.07638434, -0.7899358, 0.02553838],
+        [-0.1274611, -0.3821525, 0.2549222, 0.7643051, -0.5098444, -1.52861],
+    ],
+    "grad_then_backward_of_equal_losses": [[1.0, -2.0, 4.0], [1.0, -2.0, 4.0]],
+    "custom_functions_twice": [[1.5, -6.0, 36.0]],
+    "hooks_on_equal_views": [[11.0, 11.0, 11.0, 11.0, 11.0, 11.0]],
+    "hooks_on_equal_results": [[914.3565, -1627.483, 3612.126]],
+    "a_hook_on_a_view_of_the_same_shape": [[11.0, 11.0, 11.0]],
+    "a_hook_on_what_was_copied": [[23.0, 23.0, 23.0]],
+    "a_hook_on_a_view_that_is_used_later": [[29.0, 19.0, 43.0, 37.0, 15.0, 25.0]],
+    "retained_gradients_of_equal_results": [[2.0], [3.0], [7.0, 7.0, 7.0], [17.0, 17.0, 17.0]],
+    "hooks_on_equal_gradients": [[33.0, -66.0, 132.0]],
+    "two_leaves_with_one_gradient": [[3.0, 12.0, 48.0], [3.0, 12.0, 48.0], [66.0, -132.0, 264.0], [66.0, -132.0, 264.0]],
+    "a_removed_hook": [[22.0, 22.0, 22.0]],
+    "no_grad_in_between": [[0.25, 1.0, 4.0], [0.75, 0.0, 24.0]],
+    "detached_and_attached": [[0.0625, -2.0, 64.0], [0.0625, 1.0, 16.0]],
+    "a_new_leaf_of_an_old_value": [
+        [-1.857715, -1.074099], [0.07638434, -0.7899358, 0.02553838],
+        [-0.1274611, -0.3821525, 0.2549222, 0.7643051, -0.5098444, -1.52861],
+    ],
+    "accumulated_gradients": [[0.6, 10.2, -1.8], [0.1, 1.7, -0.3], [3.5, 3.5, -7.0, -7.0, 14.0, 14.0]],
+    "updates_between_equal_losses": [[3.0825], [0.00770625], [1.926562e-05], [0.4571625, -0.14285, 0.685675, 0.5857, 0.22865, 0.3286]],
+    "changes_in_place_of_a_history": [[10.0, -2.0, 4.0], [0.5, -0.5, -2.0], [0.0, 4.5, 1.0]],
+    "a_view_after_its_base_changed": [[-2.5, 5.0], [1.5, -2.5, 5.0], [-5.0, -5.0, 30.0]],
+    "gradients_of_gradients_by_backward": [
+        [0.07638434, -0.7899358, 0.02553838], [0.2466707, 0.5257599, -0.2927387], [0.323055, -0.2641759, -0.2672003],
+        [0.1724014, -0.6073812, -0.01994673, 2.188742, 0.8323616, -2.001515],
+    ],
+    "a_gradient_penalty_with_its_own_backward": [
+        [0.0123988, -0.9263161, 0.1014738], [-0.2052444, -0.323729, 0.3262223, 0.3948108, -0.8580081, -1.40594],
+    ],
+}
+
+
+def leaves():
+    return [tg.tensor(v, dtype=tg.float64, requires_grad=True) for v in (X, W)]
+
+
+def values(result):
+    return [t.detach().double().reshape(-1).numpy() for t in (result if isinstance(result, tuple) else (result,))]
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_give_what_torch_gives(name, run):
+    found = values(run(lambda x, w: PROGRAMS[name](tg, x, w))(*leaves()))
+    assert len(found) == len(EXPECTED[name])
+    for ours, theirs in zip(found, EXPECTED[name], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_history_that_was_freed_is_refused(name, run):
+    with pytest.raises(AutogradError, match=r"(grad|backward): the history of .* was freed by an earlier backward; pass retain_graph=True"):
+        run(lambda x, w: REFUSED[name](tg, x, w))(*leaves())
+
+
+def test_programs_on_the_default_device(run):
+    names = ["one_view_for_two_losses", "composed_functions_twice", "hooks_on_equal_results", "a_gradient_penalty_with_its_own_backward"]
+    for name in names:
+        for ours, theirs in zip(values(run(lambda x, w, name=name: PROGRAMS[name](tg, x, w))(*leaves())), EXPECTED[name], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
