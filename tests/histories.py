@@ -6,6 +6,8 @@ returns tensors. In most of them an expression is written twice, so that equal n
 
 from __future__ import annotations
 
+import numpy as np
+
 PROGRAMS = {}
 REFUSED = {}
 
@@ -442,3 +444,65 @@ def second_order_without_its_history(m, x, w):
     (g,) = m.autograd.grad(loss, x, create_graph=True)
     (g * g).sum().backward()
     (g * g).sum().backward()
+
+
+# -------------------------------------------------------------------------------------------------------- whole training steps
+
+
+def filled(m, modules, seed):
+    """Parameters that are the same in every library."""
+    random = np.random.RandomState(seed)
+    with m.no_grad():
+        for module in modules:
+            for p in module.parameters():
+                p.copy_(m.tensor(random.uniform(-0.5, 0.5, tuple(p.shape)).astype(np.float32)))
+
+
+def batches(m, count, *shape):
+    random = np.random.RandomState(7)
+    return [m.tensor(random.normal(size=shape).astype(np.float32)) for _ in range(count)]
+
+
+def gan(m, compiled, kind):
+    """The losses of five steps of a small GAN, as its tutorials write it, and the norms of the parameters after them."""
+    nn, f = m.nn, m.nn.functional
+    generator = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3))
+    discriminator = nn.Sequential(nn.Linear(3, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+    filled(m, (generator, discriminator), 3)
+    make = {"adam": lambda p: m.optim.Adam(p, lr=1e-2, betas=(0.5, 0.999)), "sgd": lambda p: m.optim.SGD(p, lr=0.1, momentum=0.5)}
+    to_g, to_d = (make["sgd" if kind == "sgd" else "adam"](net.parameters()) for net in (generator, discriminator))
+
+    def step(real, noise):
+        fake = generator(noise)
+        ones, zeros = m.ones(real.shape[0], 1), m.zeros(real.shape[0], 1)
+        to_d.zero_grad()
+        if kind == "penalty":
+            mixed = (0.3 * real + 0.7 * fake.detach()).requires_grad_()
+            (slope,) = m.autograd.grad(discriminator(mixed).sum(), mixed, create_graph=True)
+            d_loss = discriminator(fake.detach()).mean() - discriminator(real).mean() + 10 * ((slope.norm(2, dim=1) - 1) ** 2).mean()
+            d_loss.backward()
+        elif kind == "split":        # a backward for each half, as in DCGAN's example
+            d_real = f.binary_cross_entropy_with_logits(discriminator(real), ones)
+            d_real.backward()
+            d_fake = f.binary_cross_entropy_with_logits(discriminator(fake.detach()), zeros)
+            d_fake.backward()
+            d_loss = d_real + d_fake
+        else:
+            d_loss = f.binary_cross_entropy_with_logits(discriminator(real), ones) + f.binary_cross_entropy_with_logits(
+                discriminator(fake.detach()), zeros)
+            d_loss.backward()
+        to_d.step()
+        to_g.zero_grad()
+        if kind == "penalty":
+            g_loss = -discriminator(fake).mean()
+        else:
+            g_loss = f.binary_cross_entropy_with_logits(discriminator(fake), ones)
+        g_loss.backward()
+        to_g.step()
+        return d_loss.detach(), g_loss.detach()
+
+    step = compiled(step)
+    losses = []
+    for real, noise in zip(batches(m, 5, 31, 3), batches(m, 5, 31, 5), strict=True):
+        losses += step(real * 0.5 + 1, noise)
+    return *losses, *(p.norm() for net in (generator, discriminator) for p in net.parameters())

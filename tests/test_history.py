@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from histories import PROGRAMS, REFUSED, gan
 
 import tracegrad as tg
-from histories import PROGRAMS, REFUSED
-from tracegrad import nn
 from tracegrad.errors import AutogradError
-from tracegrad.nn import functional as F
 
 X = [0.5, -1.0, 2.0]
 W = [[0.3, -0.2], [1.0, 0.7], [-0.4, 0.1]]
@@ -66,6 +64,16 @@ EXPECTED = {
         [0.0123988, -0.9263161, 0.1014738], [-0.2052444, -0.323729, 0.3262223, 0.3948108, -0.8580081, -1.40594],
     ],
 }
+LOSSES_AND_NORMS = {  # of five steps of a GAN
+    "adam": [1.48263, 0.937393, 1.39947, 0.908029, 1.3534, 0.838982, 1.35257, 0.783031, 1.34038, 0.754365,
+             2.27976, 1.17522, 2.0523, 0.542342, 2.11473, 1.14462, 1.14686, 0.413182],
+    "sgd": [1.48263, 0.907494, 1.34021, 0.830484, 1.23667, 0.735801, 1.25146, 0.650255, 1.24163, 0.623598,
+             2.28608, 1.19965, 2.08412, 0.608908, 2.14479, 1.09778, 1.20953, 0.39597],
+    "split": [1.48263, 0.937393, 1.39947, 0.908029, 1.3534, 0.838982, 1.35257, 0.783031, 1.34038, 0.754365,
+             2.27976, 1.17522, 2.0523, 0.542342, 2.11473, 1.14462, 1.14686, 0.413182],
+    "penalty": [5.75907, 0.482304, 4.75389, 0.492389, 4.64247, 0.376338, 4.60175, 0.29723, 4.29533, 0.250231,
+             2.33554, 1.14157, 2.08536, 0.465612, 2.14929, 1.11569, 1.20285, 0.453704],
+}
 
 
 def leaves():
@@ -97,3 +105,124 @@ def test_programs_on_the_default_device(run):
     for name in names:
         for ours, theirs in zip(values(run(lambda x, w, name=name: PROGRAMS[name](tg, x, w))(*leaves())), EXPECTED[name], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("kind", LOSSES_AND_NORMS)
+def test_a_gan_trains_as_in_torch(kind, run):
+    np.testing.assert_allclose([t.item() for t in gan(tg, run, kind)], LOSSES_AND_NORMS[kind], rtol=1e-5)
+
+
+def test_a_gan_trains_on_the_default_device():
+    np.testing.assert_allclose([t.item() for t in gan(tg, tg.trace, "split")], LOSSES_AND_NORMS["split"], rtol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------- traced functions, seen from outside
+
+
+@pytest.mark.usefixtures("on_numpy")
+class TestCallsOfTracedFunctions:
+    def test_two_equal_calls_are_two_histories(self):
+        x, w = leaves()
+        f = tg.trace(lambda x, w: (x @ w).tanh())
+        a, b = f(x, w), f(x, w)
+        a.register_hook(lambda g: g * 10)
+        a.sum().backward()
+        b.sum().backward()
+        with pytest.raises(AutogradError, match="was freed"):
+            (b * 2).sum().backward()
+        expected, other = leaves()
+        ((expected @ other).tanh().sum() * 11).backward()
+        np.testing.assert_allclose(x.grad.numpy(), expected.grad.numpy())
+        np.testing.assert_allclose(w.grad.numpy(), other.grad.numpy())
+
+    def test_one_that_saves_nothing_can_be_gone_through_again(self):
+        x, w = leaves()
+        y = tg.trace(lambda x, w: x.sum() + w.T.reshape(6)[1:])(x, w)
+        y.sum().backward()
+        y.sum().backward()
+        assert x.grad.tolist() == [10.0] * 3
+        assert w.grad.tolist() == [[0.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
+
+    def test_a_result_of_which_a_part_was_freed_has_no_history(self):
+        x, w = leaves()
+
+        @tg.trace
+        def f(x, w):
+            a, b = (x * x).sum(), (w * w).sum()
+            a.backward()
+            return a, b, a + b, x.sum()
+
+        a, b, both, linear = f(x, w)
+        assert (a.requires_grad, b.requires_grad, both.requires_grad, linear.requires_grad) == (False, True, False, True)
+        (b + linear).backward()
+        np.testing.assert_allclose(w.grad.numpy(), 2 * np.array(W))
+        np.testing.assert_allclose(x.grad.numpy(), 2 * np.array(X) + 1)
+
+    def test_a_view_from_outside_keeps_its_hooks_inside(self):
+        _, w = leaves()
+        flat = w.view(6)
+
+        @tg.trace
+        def f(w, flat):
+            flat.retain_grad()
+            (flat * flat).sum().backward()
+            return flat.grad
+
+        np.testing.assert_allclose(f(w, flat).numpy(), 2 * np.array(W).reshape(6))
+
+
+# ------------------------------------------------------------------------------------------------- leaves that nobody holds any more
+
+
+def failing():
+    class Failing(tg.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise ValueError("its own error")
+
+    return Failing.apply
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_backward_calls_every_function_on_the_way_to_a_leaf_that_is_gone(run):
+    calls = []
+
+    class Counted(tg.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            calls.append(1)
+            return grad * 2
+
+    def f(x):
+        gone = Counted.apply(tg.ones(3, requires_grad=True))
+        gone = Counted.apply(gone)
+        (gone.sum() + x.sum()).backward()
+        return x.grad
+
+    x = tg.ones(3, requires_grad=True)
+    f(x)
+    assert len(calls) == 2
+    assert x.grad.tolist() == [1.0] * 3
+    with pytest.raises(ValueError, match="its own error"):
+        run(lambda: failing()(tg.ones(3, requires_grad=True)).sum().backward())()
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_beside_a_leaf_that_is_gone_others_get_their_gradients(run):
+    def f(x):
+        y = (tg.ones(3, requires_grad=True) * 2).sum() * x.sum()
+        y.backward()
+        return x.grad, y
+
+    gradient, y = run(f)(tg.ones(3, requires_grad=True))
+    assert gradient.tolist() == [6.0] * 3
+    assert y.item() == 18.0

@@ -54,18 +54,18 @@ def on_nodes(fn: F) -> F:
             if not isinstance(a, Node):
                 raise DTypeError(f"{name}: {parameter} must be a Tensor, got {type(a).__name__}; use tg.tensor(...) for arrays and lists")
         like = next((a for a in found if not isinstance(a, Node)), None)
-        own = state.own
+        before, own = state.own, dict[Any, Node]()
         if like is not None:
-            state.own = {}
+            state.own = own
         try:
             result = fn(*plain_args, **kwargs)
-            return result if like is None else _wrapped(like, result, {*state.own.values()})
+            return result if like is None else _wrapped(like, result, {*own.values()})
         except TracegradError as error:
             if not name.startswith("_"):
                 error.called(name)
             raise
         finally:
-            state.own = own
+            state.own = before
 
     return entry  # type: ignore[return-value]
 
@@ -90,7 +90,7 @@ def _plain(name: str, a: Any, found: list[Any]) -> Any:
 
 
 def _wrapped(like: Any, result: Any, own: Any) -> Any:
-    """`result` as Tensors. What is part of a history and none of the nodes `own` that this call made is an operand: that gets a node here."""
+    """`result` as Tensors. What is part of a history, but none of the nodes `own` that this call made, is an operand, and gets a node."""
     if isinstance(result, Node):
         if result.needs_grad and result not in own:
             result = bind(REGISTRY["reshape"], (result,), {"shape": result.shape})
