@@ -5,6 +5,9 @@ EXPECTED is what torch 2.15 gives for each, for the x and w below (float64).
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from histories import PROGRAMS, REFUSED, gan
@@ -226,3 +229,23 @@ def test_beside_a_leaf_that_is_gone_others_get_their_gradients(run):
     gradient, y = run(f)(tg.ones(3, requires_grad=True))
     assert gradient.tolist() == [6.0] * 3
     assert y.item() == 18.0
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_what_stays_of_a_freed_history_keeps_no_values():
+    x = tg.ones(300, requires_grad=True)
+    h = (x * x).tanh()
+    total = h.sum() + h.reshape(3, 100).sum()
+    h.sum().item()                               # computed, and kept for the backward
+    value = weakref.ref(h._node())
+    total.backward()
+    view = h.reshape(300)
+    del h
+    assert view.sum().item() == pytest.approx(300 * np.tanh(1.0), rel=1e-5)
+    assert value() is not None
+    del view
+    gc.collect()
+    assert value() is None
+    with pytest.raises(AutogradError, match="was freed"):
+        total.backward()
+    assert total.item() == pytest.approx(600 * np.tanh(1.0), rel=1e-5)

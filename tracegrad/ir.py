@@ -197,13 +197,16 @@ def own_nodes() -> Iterator[None]:
         state.own = previous
 
 
-def forget_operands(node: Node) -> None:
-    """Cut a computed node off from its operands, so that they can be freed: it is a leaf that holds `value` from now on."""
+def forget_operands(node: Node, instead: tuple[Node, ...] = ()) -> None:
+    """Cut a computed node off from its operands, so that they can be freed: it is a leaf that holds `value` from now on.
+
+    instead: what is left in their place, for the derivative's way through a node that is part of a history.
+    """
     if node.operands:
         key = (node.fn, node.operands, *node.attrs.items())
         if _INTERN.get(key) is node:
             del _INTERN[key]
-        node.operands = ()
+        node.operands = instead
 
 
 def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = None,

@@ -22,7 +22,7 @@ from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload, used_devices
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
+from tracegrad.function import REGISTRY, CustomCall, Movement, bind, cast, const, data, scalar
 from tracegrad.ir import Aval, Node, forget_operands, own_nodes, user_location
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
@@ -777,11 +777,18 @@ def synchronize() -> None:
 
 def drop_history(order: Sequence[Node]) -> None:
     """Free the nodes that a backward walked over, if they save anything: they forget their operands."""
+    freed: dict[Node, Node] = {}  # with what stands for each in the nodes that stay, whose tensors shall not keep its value alive
     for node in reversed(order):
         if saves(node):
             if node.fn.family == "output" and node.operands:
                 node.value = resolve(node).value  # of a custom Function: it is on the node behind
             forget_operands(node)
+            freed[node] = Node(node.fn, (), node.attrs, node.aval, True)
+            freed[node].loc = node.loc
+    for node in order:
+        behind = node.fn is _VARIABLE or isinstance(node.fn, CustomCall)  # their values are those of operands
+        if node.needs_grad and not behind and any(o in freed for o in node.operands):
+            forget_operands(node, tuple(freed.get(o, o) for o in node.operands))
 
 
 def saves(node: Node) -> bool:
