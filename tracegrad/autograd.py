@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import autodiff
-from tracegrad.compile import realize
+from tracegrad.compile import realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, ShapeError
 from tracegrad.function import REGISTRY, CustomCall, bind, unique
-from tracegrad.ir import Node, own_nodes, topological
+from tracegrad.ir import Node, forget_operands, own_nodes, topological
 from tracegrad.modes import no_grad, state
-from tracegrad.tensor import Tensor, drop_history, flush, leaves, own_copy, saves
+from tracegrad.tensor import Tensor, flush, leaves, own_copy
 
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "grad", "register_hook", "retain_grad"]
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
@@ -91,7 +91,28 @@ def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> None:
     flush(keep_history=False)
     for t in gradients:
         realize([t._node()], t._device)
-    drop_history(walked)
+    _drop_history(walked)
+
+
+def _drop_history(order: Sequence[Node]) -> None:
+    """Free the nodes that a backward walked over, if they save anything: they forget their operands."""
+    freed: dict[Node, Node] = {}  # with what stands for each in the nodes that stay, whose tensors shall not keep its value alive
+    for node in reversed(order):
+        if saves(node):
+            if node.fn.family == "output" and node.operands:
+                node.value = resolve(node).value  # of a custom Function: it is on the node behind
+            forget_operands(node)
+            freed[node] = Node(node.fn, (), node.attrs, node.aval, True)
+            freed[node].loc = node.loc
+    for node in order:
+        behind = node.fn is _VARIABLE or isinstance(node.fn, CustomCall)  # their values are those of operands
+        if node.needs_grad and not behind and any(o in freed for o in node.operands):
+            forget_operands(node, tuple(freed.get(o, o) for o in node.operands))
+
+
+def saves(node: Node) -> bool:
+    """Whether the derivative at `node` reads values, so that a backward without retain_graph frees it."""
+    return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
 
 
 def _receivers(node: Node) -> list[Tensor]:

@@ -16,6 +16,7 @@ import numpy as np
 import optree
 
 from tracegrad import autodiff, random_state
+from tracegrad.autograd import saves
 from tracegrad.compile import Program, realize, resolve
 from tracegrad.errors import TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data
@@ -23,7 +24,7 @@ from tracegrad.guards import Reach, is_foreign
 from tracegrad.ir import Aval, Graph, Node, located, topological
 from tracegrad.modes import set_grad_enabled, state
 from tracegrad.recording import Recording, at, base_of, path_of
-from tracegrad.tensor import Tensor, become_leaf, flush, saves
+from tracegrad.tensor import Tensor, become_leaf, flush
 
 _VARIABLE = REGISTRY["variable"]
 
@@ -42,7 +43,7 @@ class Replay:
         self.aliases = reached(flat, reach)
         recipe = _Recipe(recording, result, flat, reach, returned)
         self.recipe, self.treedef = recipe.entries, recipe.treedef
-        results = [t._n if t._base is None else t._replay(_node_in(recording, t._base)) for t in recipe.tensors]
+        results = [t._node() for t in recipe.tensors]
         for t, node in recording.nodes.values():
             _check_effect(recording, t, node)
         self.effects = [recording.place(t) for t, _ in recording.nodes.values()]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload, used_devices
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import REGISTRY, CustomCall, Movement, bind, cast, const, data, scalar
-from tracegrad.ir import Aval, Node, forget_operands, own_nodes, user_location
+from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
+from tracegrad.ir import Aval, Node, own_nodes, user_location
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
 
+Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
+Steps = tuple[Step, ...]
 _pending: list[weakref.ref[Tensor]] = []
 leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # uid of a variable node -> its tensor
 
@@ -49,11 +51,14 @@ class Tensor(Operators):
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
     """
 
-    __slots__ = ("__weakref__", "_base", "_chain", "_detached", "_device", "_grad", "_hooks", "_n", "_trace", "_versions")
+    __slots__ = ("__weakref__", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_steps", "_trace",
+                 "_versions")  # fmt: skip
 
     _n: Node
     _base: Tensor | None
-    _chain: tuple[tuple[Any, dict[str, Any]], ...]
+    _steps: Steps  # of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made
+    _layout: int
+    _moved: Steps  # what undoes each step of t_(), squeeze_(), ... so far, the latest last; see moves.py
     _detached: bool
     _grad: Tensor | None
     _hooks: dict[int, Any] | None
@@ -64,7 +69,7 @@ class Tensor(Operators):
             node = node.twin()  # it will hold a value, and that lives on this device
         self._n, self._device, self._trace = node, device, trace
         self._base = self._grad = self._hooks = None
-        self._versions = 0
+        self._versions, self._moved = 0, ()
         if trace is None and node.value is None and not state.examples:
             _pending.append(weakref.ref(self))
             if len(_pending) > config.pending:
@@ -106,6 +111,20 @@ class Tensor(Operators):
                 return node
             self._n = node
         return self._n
+
+    @property
+    def _chain(self) -> Steps:
+        """How this view is reached from its base as it is now."""
+        moved = self._base._moved if self._base is not None else ()
+        if len(moved) != self._layout:
+            self._steps = (*reversed(moved[self._layout:]), *self._steps)
+            self._layout = len(moved)
+        return self._steps
+
+    @_chain.setter
+    def _chain(self, steps: Steps) -> None:
+        assert self._base is not None
+        self._steps, self._layout = steps, len(self._base._moved)
 
     def _wrap(self, node: Node) -> Tensor:
         """A tensor for the result of an operation on this one."""
@@ -186,7 +205,7 @@ class Tensor(Operators):
         if result is self:
             result = Tensor(self._node(), self._device, state.trace)
         source = self._node()
-        chain: list[tuple[Any, dict[str, Any]]] = []
+        chain: list[Step] = []
         node = result._n
         result._detached = False
         if node.fn is _DETACH and node is not source:
@@ -773,27 +792,6 @@ def synchronize() -> None:
         device.record.raise_first()
     if refused is not None:
         raise refused
-
-
-def drop_history(order: Sequence[Node]) -> None:
-    """Free the nodes that a backward walked over, if they save anything: they forget their operands."""
-    freed: dict[Node, Node] = {}  # with what stands for each in the nodes that stay, whose tensors shall not keep its value alive
-    for node in reversed(order):
-        if saves(node):
-            if node.fn.family == "output" and node.operands:
-                node.value = resolve(node).value  # of a custom Function: it is on the node behind
-            forget_operands(node)
-            freed[node] = Node(node.fn, (), node.attrs, node.aval, True)
-            freed[node].loc = node.loc
-    for node in order:
-        behind = node.fn is _VARIABLE or isinstance(node.fn, CustomCall)  # their values are those of operands
-        if node.needs_grad and not behind and any(o in freed for o in node.operands):
-            forget_operands(node, tuple(freed.get(o, o) for o in node.operands))
-
-
-def saves(node: Node) -> bool:
-    """Whether the derivative at `node` reads values, so that a backward without retain_graph frees it."""
-    return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
 
 
 # ---------------------------------------------------------------------------------------------------------------- making

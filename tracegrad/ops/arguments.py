@@ -14,7 +14,7 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
-from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TracegradError
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, different_devices
 from tracegrad.ir import Node
 from tracegrad.modes import state
@@ -99,6 +99,15 @@ def _wrapped(like: Any, result: Any, own: Any) -> Any:
         parts = [_wrapped(like, r, own) for r in result]
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     return result
+
+
+def known_values(name: str, argument: str, x: Any, way_out: str) -> Any:
+    """The values of the integer Tensor `x`, on which the result's shape or place depends; a TraceError tells the way out in a trace."""
+    if x.dtype.kind not in "iu":
+        raise DTypeError(f"{name}: {argument} must hold integers, got {x.dtype}")
+    if state.trace is not None or isinstance(x, Node):
+        raise TraceError(f"{name}: the result depends on the values of {argument}, which are not known inside @trace; {way_out}")
+    return x._value(name)
 
 
 def integer(name: str, argument: str, value: Any) -> int:
