@@ -241,6 +241,16 @@ def retained_gradients_of_equal_results(m, x, w):
 
 
 @program
+def retained_gradients_after_a_change_in_place(m, x, w):
+    a, b = x * 2, x * 2
+    a.retain_grad()
+    b.retain_grad()
+    a.mul_(3)
+    (a * a + b).sum().backward()
+    return a.grad, b.grad, x.grad
+
+
+@program
 def hooks_on_equal_gradients(m, x, w):
     loss = (x ** 3).sum()
     (a,) = m.autograd.grad(loss, x, create_graph=True)

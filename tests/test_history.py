@@ -13,7 +13,7 @@ import pytest
 from histories import PROGRAMS, REFUSED, gan
 
 import tracegrad as tg
-from tracegrad.errors import AutogradError
+from tracegrad.errors import AutogradError, TraceError
 
 X = [0.5, -1.0, 2.0]
 W = [[0.3, -0.2], [1.0, 0.7], [-0.4, 0.1]]
@@ -46,6 +46,7 @@ EXPECTED = {
     "a_hook_on_what_was_copied": [[23.0, 23.0, 23.0]],
     "a_hook_on_a_view_that_is_used_later": [[29.0, 19.0, 43.0, 37.0, 15.0, 25.0]],
     "retained_gradients_of_equal_results": [[2.0], [3.0], [7.0, 7.0, 7.0], [17.0, 17.0, 17.0]],
+    "retained_gradients_after_a_change_in_place": [[6.0, -12.0, 24.0], [1.0, 1.0, 1.0], [38.0, -70.0, 146.0]],
     "hooks_on_equal_gradients": [[33.0, -66.0, 132.0]],
     "two_leaves_with_one_gradient": [[3.0, 12.0, 48.0], [3.0, 12.0, 48.0], [66.0, -132.0, 264.0], [66.0, -132.0, 264.0]],
     "a_removed_hook": [[22.0, 22.0, 22.0]],
@@ -249,3 +250,59 @@ def test_what_stays_of_a_freed_history_keeps_no_values():
     with pytest.raises(AutogradError, match="was freed"):
         total.backward()
     assert total.item() == pytest.approx(600 * np.tanh(1.0), rel=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- tensors from outside that are no leaves
+
+
+@pytest.mark.usefixtures("on_numpy")
+class TestHistoriesThatBeganOutside:
+    def test_a_backward_inside_that_would_have_to_go_on_outside_is_refused(self):
+        x, w = leaves()
+        h, row = x * 2, w[0]
+        for f, given in ((lambda h: (h * h).sum().backward(), (h,)), (lambda: (h * h).sum().backward(), ()),
+                         (lambda r: (r * r).sum().backward(), (row,))):
+            with pytest.raises(TraceError, match=r"backward at .* reaches a float64\[[23]\] tensor from outside that has a history there"):
+                tg.trace(f)(*given)
+        assert h.grad is None
+        assert x.grad is None
+        tg.trace(lambda w, r: (r * r * w).sum().backward())(w, row)         # the view is one of w in there, too
+        expected = np.array(W)[0] ** 2 + np.array([2 * np.array(W)[0] * np.array(W).sum(0), [0, 0], [0, 0]])
+        np.testing.assert_allclose(w.grad.numpy(), expected)
+        tg.trace(lambda h: (h * h).sum())(h).backward()
+        assert x.grad.tolist() == [4.0, -8.0, 16.0]
+
+    def test_a_recording_for_a_leaf_is_not_replayed_for_others(self):
+        @tg.trace
+        def f(x):
+            (x * x).sum().backward()
+
+        x, _ = leaves()
+        f(x)
+        with pytest.raises(TraceError, match="has a history there"):
+            f(x * 2)
+        assert x.grad.tolist() == [1.0, -2.0, 4.0]
+        f(x)
+        assert x.grad.tolist() == [2.0, -4.0, 8.0]
+
+    def test_whether_a_tensor_is_a_leaf_is_the_same_inside(self):
+        x, _ = leaves()
+        h = x * 2
+        assert tg.trace(lambda x, h: (x.is_leaf, h.is_leaf, (x * 2).is_leaf, h.detach().is_leaf))(x, h) == (True, False, False, True)
+
+    def test_gradients_with_respect_to_them_are_had_by_grad(self):
+        x, _ = leaves()
+        h = x * 2
+        (g,) = tg.trace(lambda h: tg.autograd.grad((h * h).sum(), h))(h)
+        assert g.tolist() == [2.0, -4.0, 8.0]
+
+    def test_gradients_that_would_miss_a_way_outside_are_refused(self):
+        x, w = leaves()
+        h = x * 2
+        with pytest.raises(TraceError, match=r"grad at .* reaches a float64\[3\] tensor from outside that has a history there"):
+            tg.trace(lambda x, h: tg.autograd.grad((x * h).sum(), x))(x, h)
+        with pytest.raises(TraceError, match="grad at"):
+            tg.trace(lambda x, h: tg.autograd.grad((x * h).sum(), [h, x]))(x, h)
+        gw, gh = tg.trace(lambda h, w: tg.autograd.grad((h @ w).sum(), (w, h)))(h, w)
+        np.testing.assert_allclose(gw.numpy(), np.outer(2 * np.array(X), [1, 1]))
+        np.testing.assert_allclose(gh.numpy(), np.array(W).sum(1))

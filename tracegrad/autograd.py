@@ -10,9 +10,9 @@ from tracegrad import autodiff
 from tracegrad.compile import realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
-from tracegrad.errors import AutogradError, ShapeError
+from tracegrad.errors import AutogradError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, unique
-from tracegrad.ir import Node, forget_operands, own_nodes, topological
+from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
 from tracegrad.modes import no_grad, state
 from tracegrad.tensor import Tensor, flush, leaves, own_copy
 
@@ -35,9 +35,10 @@ def backward(
     cotangents = _cotangents("backward", roots, outputs, grad_tensors)
     order = _history("backward", outputs)
     # All variables, also those whose tensors are gone: what a custom backward on the way there does, and its errors, are the caller's.
-    wanted = [n for n in order if n.fn is _VARIABLE or (_retained and n in _retained)]
+    retained = _retained() if _retaining else {}
+    wanted = [n for n in order if n.fn is _VARIABLE or n in retained]
     grads = _differentiate(outputs, wanted, cotangents, create_graph)
-    receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in _receivers(n)]
+    receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
     for tensor, ct in receivers:
         _accumulate(tensor, ct, create_graph)
     if not (create_graph if retain_graph is None else retain_graph):
@@ -67,6 +68,8 @@ def grad(
         if not n.needs_grad:
             raise AutogradError(f"grad: input {i} ({n.aval}) does not require grad; call requires_grad_() on it before it is used")
     order = _history("grad", nodes, sources)
+    if state.trace is not None:
+        _check_outside(order, wanted)
     found = _differentiate(nodes, sources, cotangents, create_graph)
     for i, g in enumerate(found):
         if g is None and not allow_unused:
@@ -115,10 +118,33 @@ def saves(node: Node) -> bool:
     return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
 
 
-def _receivers(node: Node) -> list[Tensor]:
-    """The tensors whose `grad` gets the gradient of `node`: the leaf, if it is there still, or those that retain it."""
-    leaf = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
-    return _retaining(node) if leaf is None else [leaf]
+def _leaf(node: Node) -> tuple[Tensor, ...]:
+    """The leaf whose `grad` gets the gradient of `node`, if it is one and is there still."""
+    tensor = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
+    if tensor is None:
+        return ()
+    if not tensor._is_leaf():
+        raise _began_outside("backward", tensor)
+    return (tensor,)
+
+
+def _began_outside(call: str, tensor: Tensor) -> TraceError:
+    return TraceError(
+        f"{call} at {user_location()}: inside @trace ({state.trace.name if state.trace else ''}) it reaches a "
+        f"{tensor.dtype}{list(tensor.shape)} tensor from outside that has a history there, where a replay cannot go; call {call} outside "
+        "on what the function returns, or give it x.detach().requires_grad_()"
+    )
+
+
+def _check_outside(order: Sequence[Node], inputs: Sequence[Tensor]) -> None:
+    """In a trace: refuse gradients of which a part would come by a way outside, from a tensor with a history to one of `inputs`."""
+    wanted = {t._node_outside() for t in inputs if t._trace is not state.trace}
+    for node in order if wanted else ():
+        tensor = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
+        if tensor is not None and not tensor._is_leaf():
+            start = tensor._node_outside()
+            if not wanted.isdisjoint({*topological([start], lambda n: not n.needs_grad, _steps_back)} - {start}):
+                raise _began_outside("grad", tensor)
 
 
 def _history(call: str, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> list[Node]:
@@ -232,20 +258,25 @@ def retain_grad(tensor: Tensor) -> None:
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("retain_grad: the tensor does not require grad")
-    if not tensor._is_leaf() and not _retains_grad(tensor):
-        _retained.setdefault(node, []).append(weakref.ref(tensor))
+    if not tensor._is_leaf():
+        _retaining[id(tensor)] = tensor
 
 
-_retained: weakref.WeakKeyDictionary[Node, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
+# By id, those that retain their gradients. Their nodes are looked up at a backward: changed in place, one retains that of its last value.
+_retaining: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
 
-def _retaining(node: Node) -> list[Tensor]:
-    """The non-leaf tensors that want the gradient of `node` stored."""
-    return [t for t in (ref() for ref in _retained.get(node, ())) if t is not None]
+def _retained() -> dict[Node, list[Tensor]]:
+    """The non-leaf tensors that want their gradients stored, by node."""
+    found: dict[Node, list[Tensor]] = {}
+    for tensor in list(_retaining.values()):
+        if tensor._trace is state.trace or (state.trace is not None and state.trace.knows(tensor)):
+            found.setdefault(tensor._node(), []).append(tensor)
+    return found
 
 
 def _retains_grad(tensor: Tensor) -> bool:
-    return any(t is tensor for t in _retaining(tensor._node()))
+    return id(tensor) in _retaining
 
 
 class GradFn:

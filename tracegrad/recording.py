@@ -91,6 +91,10 @@ class Recording:
         """Where a replay finds the tensor that plays the part of this one from outside."""
         return self.places.get(id(tensor), ("tensor", tensor))
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the body has used a tensor from outside."""
+        return id(tensor) in self.captured or id(tensor) in self.views
+
     def stands_alone(self, tensor: Tensor) -> bool:
         """Whether a view from outside has a node of its own: its base is not in this trace."""
         return id(tensor) in self.captured

@@ -36,8 +36,9 @@ class Replay:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`."""
         self.recording, self.reach = recording, reach
         self.guarded = [
-            (t, t._node_outside().aval, t._node_outside().needs_grad, tuple(t._hooks or ()))
+            (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
             for t, _ in recording.captured.values()
+            for node in [t._node_outside()]
             if id(t) not in recording.adopted and id(t) not in recording.places
         ]
         self.aliases = reached(flat, reach)
@@ -97,11 +98,12 @@ class Replay:
 
     def fits(self, flat: Sequence[Any]) -> bool:
         """Whether the world still looks as it did when this was recorded. flat: the argument leaves."""
-        for tensor, aval, needs_grad, hooks in self.guarded:
+        for tensor, aval, needs_grad, leaf, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
             if (
                 node.aval is not aval
                 or node.needs_grad is not needs_grad
+                or (node.fn is _VARIABLE) is not leaf
                 or ((tensor._hooks or hooks)
                 and tuple(tensor._hooks or ()) != hooks)
             ):
@@ -116,10 +118,11 @@ class Replay:
 
     def change(self, flat: Sequence[Any]) -> str:
         """What no longer fits, in words."""
-        for tensor, aval, needs_grad, _ in self.guarded:
+        for tensor, aval, needs_grad, leaf, _ in self.guarded:
             node = tensor._node_outside()
-            if node.aval is not aval or node.needs_grad is not needs_grad:
-                before, now = (f"{a}{' requiring grad' if g else ''}" for a, g in ((aval, needs_grad), (node.aval, node.needs_grad)))
+            states = (aval, needs_grad, leaf), (node.aval, node.needs_grad, node.fn is _VARIABLE)
+            if states[0] != states[1]:
+                before, now = (f"{a}{'' if not g else ' requiring grad' if v else ' with a history'}" for a, g, v in states)
                 return f"a tensor was {before} and is {now}"
         if any(at(place, flat)._grad is not None for place in self.recording.no_grads):
             return "a tensor has a gradient now, and had none"

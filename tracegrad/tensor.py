@@ -246,7 +246,10 @@ class Tensor(Operators):
 
     def _is_leaf(self) -> bool:
         node = self._node()
-        return not node.needs_grad or (node.fn is _VARIABLE and leaves.get(node.attrs["uid"]) is self)
+        if not node.needs_grad:
+            return True
+        outside = state.trace is not None and self._trace is not state.trace  # there, too: in the trace anything from outside is a variable
+        return node.fn is _VARIABLE and leaves.get(node.attrs["uid"]) is self and (not outside or self._node_outside().fn is _VARIABLE)
 
     @property
     def grad(self) -> Tensor | None:
