@@ -117,6 +117,7 @@ def test_a_value_survives_its_history():
     class Double(tg.Function):
         @staticmethod
         def forward(ctx, x):
+            ctx.save_for_backward(x)
             return x * 2
 
         @staticmethod

@@ -530,3 +530,17 @@ def test_debug_tells_of_every_program(capfd, monkeypatch):
     told = capfd.readouterr().err
     assert "nodes -> 1 kernels for" in told
     assert "__kernel void" in told
+
+
+def test_a_constant_made_by_the_body_is_a_result_like_others(device):
+    @tg.trace
+    def f(x):
+        made = tg.tensor([1, 2, 3])
+        return made, x * 2, tg.tensor([4.0, 5.0])[1:], made
+
+    first, second = f(tg.ones(2)), f(tg.ones(2))
+    assert first[0] is first[3]
+    first[0].mul_(10)
+    assert [t.tolist() for t in first] == [[10, 20, 30], [2.0, 2.0], [5.0], [10, 20, 30]]
+    assert [t.tolist() for t in second] == [[1, 2, 3], [2.0, 2.0], [5.0], [1, 2, 3]]
+    assert f(tg.ones(2))[0].tolist() == [1, 2, 3]

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import autodiff
-from tracegrad.compile import realize
+from tracegrad.compile import realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
-from tracegrad.errors import AutogradError, ShapeError
+from tracegrad.errors import AutogradError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, unique
-from tracegrad.ir import Node, topological
+from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
 from tracegrad.modes import no_grad, state
-from tracegrad.tensor import Tensor, drop_history, flush, leaves
+from tracegrad.tensor import Tensor, flush, leaves, own_copy
 
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "grad", "register_hook", "retain_grad"]
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
@@ -26,31 +26,25 @@ def backward(
     """Add the gradients of `tensors` with respect to every leaf that requires grad to the leaves' `grad`.
 
     grad_tensors: the cotangent of each root (same shape; None for a root of one element, which means 1). retain_graph: keep
-    the history for another backward (default: create_graph). create_graph: the gradients can be differentiated again.
+    the history for another backward (default: create_graph); else what it went through is freed, where that saved values.
+    create_graph: the gradients can be differentiated again.
     Raises AutogradError if a root does not require grad, is not a scalar and has no cotangent, or its history was freed.
     """
     roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     outputs = [t._node() for t in roots]
     cotangents = _cotangents("backward", roots, outputs, grad_tensors)
-    order = topological(outputs, _boundary)
-    _check_history("backward", order)
-    variables = [n for n in order if n.fn is _VARIABLE and leaves.get(n.attrs["uid"]) is not None]
-    retained = [n for n in order if n in _retained] if _retained else []
-    grads = _differentiate(outputs, [*variables, *retained], cotangents, create_graph)
-    for node, ct in zip([*variables, *retained], grads, strict=True):
-        leaf = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
-        if ct is not None:
-            for tensor in [leaf] if leaf is not None else _retaining(node):
-                _accumulate(tensor, ct, create_graph)
-    keep = create_graph if retain_graph is None else retain_graph
-    if state.trace is None:
-        flush(keep_history=keep)
-        _computed([t for n in [*variables, *retained] for t in [leaves.get(n.attrs["uid"]) if n.fn is _VARIABLE else None, *_retaining(n)]])
-    if not keep:
-        if state.trace is None:
-            drop_history(order)
-        else:
-            state.trace.freed.update(n for n in order if n.needs_grad and n.fn is not _VARIABLE)
+    order = _history("backward", outputs)
+    # All variables, also those whose tensors are gone: what a custom backward on the way there does, and its errors, are the caller's.
+    retained = _retained() if _retaining else {}
+    wanted = [n for n in order if n.fn is _VARIABLE or n in retained]
+    grads = _differentiate(outputs, wanted, cotangents, create_graph)
+    receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
+    for tensor, ct in receivers:
+        _accumulate(tensor, ct, create_graph)
+    if not (create_graph if retain_graph is None else retain_graph):
+        _free(order, [t._grad for t, _ in receivers if t._grad is not None])
+    elif state.trace is None:
+        flush()
 
 
 def grad(
@@ -73,8 +67,9 @@ def grad(
     for i, n in enumerate(sources):
         if not n.needs_grad:
             raise AutogradError(f"grad: input {i} ({n.aval}) does not require grad; call requires_grad_() on it before it is used")
-    order = topological(nodes, _boundary)
-    _check_history("grad", order)
+    order = _history("grad", nodes, sources)
+    if state.trace is not None:
+        _check_outside(order, wanted)
     found = _differentiate(nodes, sources, cotangents, create_graph)
     for i, g in enumerate(found):
         if g is None and not allow_unused:
@@ -85,26 +80,95 @@ def grad(
     if state.trace is not None:
         names = [state.trace.names.get(id(t)) for t in wanted]
         state.trace.called.update({t._n: f"{name}_grad" for name, t in zip(names, result, strict=True) if name and t is not None})
-    keep = create_graph if retain_graph is None else retain_graph
-    if not keep and state.trace is None:
-        flush(keep_history=False)
-        _computed_values([t for t in result if t is not None])
-        drop_history(order)
+    if not (create_graph if retain_graph is None else retain_graph):
+        live = set(autodiff.dependents(nodes, sources))
+        _free([n for n in order if n in live and any(o in live for o in _steps_back(n))], [t for t in result if t is not None])
     return result
 
 
-def _computed(tensors: Sequence[Tensor | None]) -> None:
-    """Raise now what kept a gradient from being computed, before its history is freed."""
-    _computed_values([t._grad for t in tensors if t is not None and t._grad is not None])
-
-
-def _computed_values(tensors: Sequence[Tensor]) -> None:
-    for t in tensors:
+def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> None:
+    """Give up what the nodes that a backward went through have saved, once the gradients are computed (or raise what they could not be)."""
+    if state.trace is not None:
+        state.trace.freed.update(n for n in walked if saves(n))
+        return
+    flush(keep_history=False)
+    for t in gradients:
         realize([t._node()], t._device)
+    _drop_history(walked)
 
 
-def _boundary(node: Node) -> bool:
-    return not node.needs_grad
+def _drop_history(order: Sequence[Node]) -> None:
+    """Free the nodes that a backward walked over, if they save anything: they forget their operands."""
+    freed: dict[Node, Node] = {}  # with what stands for each in the nodes that stay, whose tensors shall not keep its value alive
+    for node in reversed(order):
+        if saves(node):
+            if node.fn.family == "output" and node.operands:
+                node.value = resolve(node).value  # of a custom Function: it is on the node behind
+            forget_operands(node)
+            freed[node] = Node(node.fn, (), node.attrs, node.aval, True)
+            freed[node].loc = node.loc
+    for node in order:
+        behind = node.fn is _VARIABLE or isinstance(node.fn, CustomCall)  # their values are those of operands
+        if node.needs_grad and not behind and any(o in freed for o in node.operands):
+            forget_operands(node, tuple(freed.get(o, o) for o in node.operands))
+
+
+def saves(node: Node) -> bool:
+    """Whether the derivative at `node` reads values, so that a backward without retain_graph frees it."""
+    return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
+
+
+def _leaf(node: Node) -> tuple[Tensor, ...]:
+    """The leaf whose `grad` gets the gradient of `node`, if it is one and is there still."""
+    tensor = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
+    if tensor is None:
+        return ()
+    if not tensor._is_leaf():
+        raise _began_outside("backward", tensor)
+    return (tensor,)
+
+
+def _began_outside(call: str, tensor: Tensor) -> TraceError:
+    return TraceError(
+        f"{call} at {user_location()}: inside @trace ({state.trace.name if state.trace else ''}) it reaches a "
+        f"{tensor.dtype}{list(tensor.shape)} tensor from outside that has a history there, where a replay cannot go; call {call} outside "
+        "on what the function returns, or give it x.detach().requires_grad_()"
+    )
+
+
+def _check_outside(order: Sequence[Node], inputs: Sequence[Tensor]) -> None:
+    """In a trace: refuse gradients of which a part would come by a way outside, from a tensor with a history to one of `inputs`."""
+    wanted = {t._node_outside() for t in inputs if t._trace is not state.trace}
+    for node in order if wanted else ():
+        tensor = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
+        if tensor is not None and not tensor._is_leaf():
+            start = tensor._node_outside()
+            if not wanted.isdisjoint({*topological([start], lambda n: not n.needs_grad, _steps_back)} - {start}):
+                raise _began_outside("grad", tensor)
+
+
+def _history(call: str, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> list[Node]:
+    """The nodes that a derivative of `outputs` goes through, operands first; to `inputs`, nothing behind them.
+
+    Raises AutogradError if one of them was freed.
+    """
+    ends = set(inputs)
+    order = topological(outputs, lambda n: not n.needs_grad or n in ends, _steps_back)
+    if not ends.issubset(order):  # an input behind another one, or none at all
+        ends = set()
+        order = topological(outputs, lambda n: not n.needs_grad, _steps_back)
+    freed = state.trace.freed if state.trace is not None else ()
+    for node in order:
+        if node not in ends and (node in freed or (node.needs_grad and not node.operands)):
+            raise AutogradError(
+                f"{call}: the history of {node.fn.name} ({node.loc}) was freed by an earlier backward; pass retain_graph=True to that one"
+            )
+    return order
+
+
+def _steps_back(node: Node) -> tuple[Node, ...]:
+    """Where the derivative goes on from `node`."""
+    return node.fn.tracked(node.operands) if isinstance(node.fn, CustomCall) and node.operands else node.operands
 
 
 def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any) -> list[Node]:
@@ -132,19 +196,11 @@ def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any)
     return result
 
 
-def _check_history(call: str, order: list[Node]) -> None:
-    freed = state.trace.freed if state.trace is not None else ()
-    for node in order:
-        if node in freed or (node.needs_grad and not node.operands):
-            raise AutogradError(
-                f"{call}: the history of {node.fn.name} ({node.loc}) was freed by an earlier backward; pass retain_graph=True to that one"
-            )
-
-
 def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Node], create_graph: bool) -> list[Node | None]:
     previous, state.grad = state.grad, create_graph
     try:
-        found = autodiff.vjp(outputs, inputs, cotangents)
+        with own_nodes():
+            found = autodiff.vjp(outputs, inputs, cotangents)
     finally:
         state.grad = previous
     return found if create_graph else [bind(_DETACH, (g,), {}) if g is not None and g.needs_grad else g for g in found]
@@ -153,7 +209,8 @@ def _differentiate(outputs: list[Node], inputs: list[Node], cotangents: list[Nod
 def _accumulate(tensor: Tensor, ct: Node, create_graph: bool) -> None:
     present = tensor.grad
     if present is None:
-        tensor.grad = Tensor(ct, tensor._device, state.trace)
+        # Several leaves may have this gradient; if it has a history, each gets its own.
+        tensor.grad = Tensor(own_copy(ct) if create_graph else ct, tensor._device, state.trace)
     elif create_graph or present._node().needs_grad:
         tensor.grad = present + Tensor(ct, tensor._device, state.trace)
     else:
@@ -201,20 +258,25 @@ def retain_grad(tensor: Tensor) -> None:
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("retain_grad: the tensor does not require grad")
-    if not tensor._is_leaf() and not _retains_grad(tensor):
-        _retained.setdefault(node, []).append(weakref.ref(tensor))
+    if not tensor._is_leaf():
+        _retaining[id(tensor)] = tensor
 
 
-_retained: weakref.WeakKeyDictionary[Node, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
+# By id, those that retain their gradients. Their nodes are looked up at a backward: changed in place, one retains that of its last value.
+_retaining: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
 
-def _retaining(node: Node) -> list[Tensor]:
-    """The non-leaf tensors that want the gradient of `node` stored."""
-    return [t for t in (ref() for ref in _retained.get(node, ())) if t is not None]
+def _retained() -> dict[Node, list[Tensor]]:
+    """The non-leaf tensors that want their gradients stored, by node."""
+    found: dict[Node, list[Tensor]] = {}
+    for tensor in list(_retaining.values()):
+        if tensor._trace is state.trace or (state.trace is not None and state.trace.knows(tensor)):
+            found.setdefault(tensor._node(), []).append(tensor)
+    return found
 
 
 def _retains_grad(tensor: Tensor) -> bool:
-    return any(t is tensor for t in _retaining(tensor._node()))
+    return id(tensor) in _retaining
 
 
 class GradFn:
@@ -242,9 +304,9 @@ class GradFn:
         """(GradFn, output number) per operand; (None, 0) for operands without a history."""
         if self.variable is not None:
             return ()
-        node = self._call
-        operands = node.fn.tracked(node.operands) if isinstance(node.fn, CustomCall) and node.operands else node.operands
-        return tuple((GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0) for o in operands)
+        return tuple(
+            (GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0) for o in _steps_back(self._call)
+        )
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"

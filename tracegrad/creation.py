@@ -297,10 +297,18 @@ def arange(
 
 @_create()
 def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """`steps` values from start to end, both included, evenly spaced."""
-    found = _float(dtype)
+    """`steps` values from start to end, both included, evenly spaced. Of an integer dtype: from int(start) to int(end), rounded towards 0,
+
+    as in torch. Raises DTypeError for bool, and for ends that the dtype does not hold.
+    """
+    found = dtypes.as_dtype(dtype) if dtype is not None else _float(None)
     (steps,) = _shape("linspace", (steps,))
     start, end = _number("linspace", start), _number("linspace", end)
+    if found.kind == "b":
+        raise DTypeError("linspace: does not make bools; compare a linspace with a number")
+    if found.kind != "f":
+        low, high = (int(scalar("linspace", int(v), found).attrs["value"]) for v in (start, end))
+        return from_array(np.trunc(np.linspace(low, high, steps)).astype(found), device)
     i = cast(iota((steps,), 0, dtypes.int64), found)
     step = (end - start) / max(1, steps - 1)
     node = (i * step + start).where(i < steps // 2, end - (steps - 1 - i) * step) if steps > 1 else i + start

@@ -315,6 +315,7 @@ class UserCall(CustomCall):
         self.output_avals = tuple(o._node().aval for o in tensors)
         self.node: weakref.ref[Node] | None = None
         self.saved_nodes: list[Node] = []
+        self.saves = _holds_tensors([o for _, o in ctx._saved or ()])  # type: ignore[misc]
         self.leaves: list[tuple[str, Any]] = []            # how to restore each leaf of the saved tree
         attributes = {k: v for k, v in vars(ctx).items() if not k.startswith("_") and _holds_tensors(v)}
         saved = [o for _, o in ctx._saved or ()]

@@ -53,6 +53,7 @@ class Primitive:
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
+    saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
@@ -400,7 +401,7 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
 class Cast(Primitive):
     """Conversion to another dtype, as C converts (floats to integers truncate towards zero)."""
 
-    name, family = "cast", "elementwise"
+    name, family, saves = "cast", "elementwise", False
 
     def aval(self, x: Aval, *, dtype: DType, weak: bool) -> Aval:
         return Aval(x.shape, dtype, weak)
@@ -434,7 +435,7 @@ class Movement(Primitive):
     Give `aval`, `numpy`, `vjp` and `locate`, from which the code generator gets index arithmetic.
     """
 
-    family = "movement"
+    family, saves = "movement", False
     required = ("aval", "numpy", "locate")
     fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)
 

@@ -2,7 +2,8 @@
 
 A Node is one application of a Primitive to operand nodes: function, operands, static attributes, aval, and the user's
 source location. Nodes are hash-consed through a weak table: the same primitive on the same operands with the same
-attributes *is* the same node, so common subexpressions are shared for free. Operands and attributes never change; the one thing
+attributes *is* the same node, so common subexpressions are shared for free. (Nodes of a derivative history are shared within one call
+of the user only: see `own_nodes`.) Operands and attributes never change; the one thing
 a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node that needs
 no derivative forgets its operands.
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +25,7 @@ import networkx as nx
 
 from tracegrad.dtypes import DType
 from tracegrad.errors import INTERNAL
+from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 if TYPE_CHECKING:
@@ -174,24 +176,45 @@ _INTERN: weakref.WeakValueDictionary[Hashable, Node] = weakref.WeakValueDictiona
 def intern(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Callable[[], Aval], needs_grad: bool) -> Node:
     """The node for this application: the one that exists, else a new one."""
     key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
-    node = _INTERN.get(key)
+    table: MutableMapping[Hashable, Node] = _INTERN if state.own is None or not needs_grad else state.own
+    node = table.get(key)
     if node is None:
         node = Node(fn, operands, attrs, aval(), needs_grad)
-        _INTERN[key] = node
+        table[key] = node
     return node
 
 
-def forget_operands(node: Node) -> None:
-    """Cut a computed node off from its operands, so that they can be freed: it is a leaf that holds `value` from now on."""
+@contextmanager
+def own_nodes() -> Iterator[None]:
+    """Nodes of a derivative history that are made inside are shared with each other, and with no other call's.
+
+    Two equal expressions of a user are two histories: a hook on one, or a backward that frees it, must not reach the other.
+    """
+    previous, state.own = state.own, {}
+    try:
+        yield
+    finally:
+        state.own = previous
+
+
+def forget_operands(node: Node, instead: tuple[Node, ...] = ()) -> None:
+    """Cut a computed node off from its operands, so that they can be freed: it is a leaf that holds `value` from now on.
+
+    instead: what is left in their place, for the derivative's way through a node that is part of a history.
+    """
     if node.operands:
         key = (node.fn, node.operands, *node.attrs.items())
         if _INTERN.get(key) is node:
             del _INTERN[key]
-        node.operands = ()
+        node.operands = instead
 
 
-def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = None) -> list[Node]:
-    """All nodes that `outputs` depend on, operands first (iterative; deterministic). `stop(node)`: do not go beyond it."""
+def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = None,
+                operands_of: Callable[[Node], tuple[Node, ...]] | None = None) -> list[Node]:
+    """All nodes that `outputs` depend on, operands first (iterative; deterministic).
+
+    stop(node): do not go beyond it. operands_of(node): what it depends on, in place of all its operands.
+    """
     order: list[Node] = []
     seen: set[Node] = set()
     for root in outputs:
@@ -201,7 +224,7 @@ def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = N
         stack: list[tuple[Node, int]] = [(root, 0)]
         while stack:
             node, i = stack.pop()
-            operands = () if stop is not None and stop(node) else node.operands
+            operands = () if stop is not None and stop(node) else node.operands if operands_of is None else operands_of(node)
             while i < len(operands):
                 operand = operands[i]
                 i += 1

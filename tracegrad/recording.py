@@ -57,6 +57,7 @@ class Recording:
         self.places: dict[int, Place] = {}  # id of a tensor that came with the arguments -> where a replay finds it
         self.captured: dict[int, tuple[Tensor, Node]] = {}  # tensors from outside -> their node in here
         self.nodes: dict[int, tuple[Tensor, Node]] = {}  # tensors from outside that were changed -> new node
+        self.views: dict[int, tuple[Node, Node]] = {}  # of views from outside: their base's node, and theirs
         self.grads: dict[int, tuple[Tensor, Tensor | None]] = {}  # tensors from outside -> their gradient in here
         self.present: dict[int, Tensor] = {}  # tensors from outside -> what stands for the gradient that they came with
         self.no_grads: list[Place] = []  # tensors whose grad was seen to be None
@@ -90,6 +91,10 @@ class Recording:
         """Where a replay finds the tensor that plays the part of this one from outside."""
         return self.places.get(id(tensor), ("tensor", tensor))
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the body has used a tensor from outside."""
+        return id(tensor) in self.captured or id(tensor) in self.views
+
     def stands_alone(self, tensor: Tensor) -> bool:
         """Whether a view from outside has a node of its own: its base is not in this trace."""
         return id(tensor) in self.captured
@@ -103,7 +108,11 @@ class Recording:
     def node_of(self, tensor: Tensor) -> Node:
         """The node that stands for a tensor from outside."""
         if tensor._base is not None and id(tensor) not in self.captured:
-            return tensor._replay(self.node_of(tensor._base))
+            base = self.node_of(tensor._base)
+            known = self.views.get(id(tensor))
+            if known is None or known[0] is not base:
+                known = self.views[id(tensor)] = (base, tensor._replay(base))
+            return known[1]
         changed = self.nodes.get(id(tensor))
         if changed is not None:
             return changed[1]

@@ -16,6 +16,7 @@ import numpy as np
 import optree
 
 from tracegrad import autodiff, random_state
+from tracegrad.autograd import saves
 from tracegrad.compile import Program, realize, resolve
 from tracegrad.errors import TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data
@@ -35,14 +36,15 @@ class Replay:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`."""
         self.recording, self.reach = recording, reach
         self.guarded = [
-            (t, t._node_outside().aval, t._node_outside().needs_grad, tuple(t._hooks or ()))
+            (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
             for t, _ in recording.captured.values()
+            for node in [t._node_outside()]
             if id(t) not in recording.adopted and id(t) not in recording.places
         ]
         self.aliases = reached(flat, reach)
         recipe = _Recipe(recording, result, flat, reach, returned)
         self.recipe, self.treedef = recipe.entries, recipe.treedef
-        results = [t._n if t._base is None else t._replay(_node_in(recording, t._base)) for t in recipe.tensors]
+        results = [t._node() for t in recipe.tensors]
         for t, node in recording.nodes.values():
             _check_effect(recording, t, node)
         self.effects = [recording.place(t) for t, _ in recording.nodes.values()]
@@ -52,8 +54,10 @@ class Replay:
         ]  # (whose, None or (aval, whether the gradient tensor that is there was changed in place))
         effect_nodes = [node for _, node in recording.nodes.values()]
         grad_nodes = [_node_in(recording, g) for _, g in changed if g is not None]
+        self.histories = _histories(results, recording.freed)
         differentiable = [n for n in results if self._recorded(n)]
         self.residuals = _residuals(differentiable)
+        self.saves = any(saves(n) for n in topological(differentiable, lambda n: not n.needs_grad))
         self.outputs = [*results, *effect_nodes, *grad_nodes, *self.residuals]
         self.count = (len(results), len(effect_nodes), len(grad_nodes))
         position = {id(n): i for i, n in enumerate(recording.inputs)}
@@ -83,21 +87,23 @@ class Replay:
         recording.captured.clear()
         recording.called.clear()
         recording.nodes.clear()
+        recording.views.clear()
         recording.grads.clear()
         recording.present.clear()
         recording.leaves.clear()
 
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
-        return node.needs_grad and node not in self.recording.freed
+        return node in self.histories
 
     def fits(self, flat: Sequence[Any]) -> bool:
         """Whether the world still looks as it did when this was recorded. flat: the argument leaves."""
-        for tensor, aval, needs_grad, hooks in self.guarded:
+        for tensor, aval, needs_grad, leaf, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
             if (
                 node.aval is not aval
                 or node.needs_grad is not needs_grad
+                or (node.fn is _VARIABLE) is not leaf
                 or ((tensor._hooks or hooks)
                 and tuple(tensor._hooks or ()) != hooks)
             ):
@@ -112,10 +118,11 @@ class Replay:
 
     def change(self, flat: Sequence[Any]) -> str:
         """What no longer fits, in words."""
-        for tensor, aval, needs_grad, _ in self.guarded:
+        for tensor, aval, needs_grad, leaf, _ in self.guarded:
             node = tensor._node_outside()
-            if node.aval is not aval or node.needs_grad is not needs_grad:
-                before, now = (f"{a}{' requiring grad' if g else ''}" for a, g in ((aval, needs_grad), (node.aval, node.needs_grad)))
+            states = (aval, needs_grad, leaf), (node.aval, node.needs_grad, node.fn is _VARIABLE)
+            if states[0] != states[1]:
+                before, now = (f"{a}{'' if not g else ' requiring grad' if v else ' with a history'}" for a, g, v in states)
                 return f"a tensor was {before} and is {now}"
         if any(at(place, flat)._grad is not None for place in self.recording.no_grads):
             return "a tensor has a gradient now, and had none"
@@ -321,6 +328,7 @@ class TracedCall(CustomCall):
         """before: values of the inputs that have others by now."""
         self.replay, self.residuals, self.before = replay, residuals, before
         self.name = replay.recording.name  # type: ignore[misc]
+        self.saves = replay.saves  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(n.aval for n in self.replay.result_nodes)
@@ -360,6 +368,15 @@ class TracedCall(CustomCall):
             new[node] = made
         pulled = autodiff.vjp([new[r] for r in wanted], variables, [c for c in ct if c is not None])
         return (*(None for _ in results), *pulled)
+
+
+def _histories(results: list[Node], freed: set[Node]) -> set[Node]:
+    """The results with a history of which no backward has freed a part."""
+    cut: set[Node] = set()
+    for node in topological(results, lambda n: not n.needs_grad):
+        if node in freed or any(o in cut for o in node.operands if o.needs_grad):
+            cut.add(node)
+    return {n for n in results if n.needs_grad and n not in cut}
 
 
 def _residuals(outputs: list[Node]) -> list[Node]:

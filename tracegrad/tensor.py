@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from tracegrad.compile import Device, find_device, read, realize, resolve, uploa
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
-from tracegrad.ir import Aval, Node, forget_operands, user_location
+from tracegrad.ir import Aval, Node, own_nodes, user_location
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
 
+Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
+Steps = tuple[Step, ...]
 _pending: list[weakref.ref[Tensor]] = []
 leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # uid of a variable node -> its tensor
 
@@ -49,11 +51,14 @@ class Tensor(Operators):
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
     """
 
-    __slots__ = ("__weakref__", "_base", "_chain", "_detached", "_device", "_grad", "_hooks", "_n", "_trace", "_versions")
+    __slots__ = ("__weakref__", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_steps", "_trace",
+                 "_versions")  # fmt: skip
 
     _n: Node
     _base: Tensor | None
-    _chain: tuple[tuple[Any, dict[str, Any]], ...]
+    _steps: Steps  # of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made
+    _layout: int
+    _moved: Steps  # what undoes each step of t_(), squeeze_(), ... so far, the latest last; see moves.py
     _detached: bool
     _grad: Tensor | None
     _hooks: dict[int, Any] | None
@@ -64,7 +69,7 @@ class Tensor(Operators):
             node = node.twin()  # it will hold a value, and that lives on this device
         self._n, self._device, self._trace = node, device, trace
         self._base = self._grad = self._hooks = None
-        self._versions = 0
+        self._versions, self._moved = 0, ()
         if trace is None and node.value is None and not state.examples:
             _pending.append(weakref.ref(self))
             if len(_pending) > config.pending:
@@ -90,9 +95,36 @@ class Tensor(Operators):
         return self._n if self._base is None else self._replay(self._base._node_outside())
 
     def _replay(self, node: Node) -> Node:
-        for fn, attrs in self._chain:
-            node = bind(fn, (node,), attrs)
-        return bind(_DETACH, (node,), {}) if self._detached and node.needs_grad else node
+        """The node of this view, once its base's is `node`: a view that is part of a history keeps one of its own for each."""
+        if not node.needs_grad or self._detached:
+            for fn, attrs in self._chain:
+                node = bind(fn, (node,), attrs)
+            return bind(_DETACH, (node,), {}) if self._detached and node.needs_grad else node
+        base = self._n
+        for _ in self._chain:
+            base = base.operands[0] if base.operands else base
+        if base is not node:
+            with own_nodes():
+                for fn, attrs in self._chain:
+                    node = bind(fn, (node,), attrs)
+            if self._trace is not state.trace:
+                return node
+            self._n = node
+        return self._n
+
+    @property
+    def _chain(self) -> Steps:
+        """How this view is reached from its base as it is now."""
+        moved = self._base._moved if self._base is not None else ()
+        if len(moved) != self._layout:
+            self._steps = (*reversed(moved[self._layout:]), *self._steps)
+            self._layout = len(moved)
+        return self._steps
+
+    @_chain.setter
+    def _chain(self, steps: Steps) -> None:
+        assert self._base is not None
+        self._steps, self._layout = steps, len(self._base._moved)
 
     def _wrap(self, node: Node) -> Tensor:
         """A tensor for the result of an operation on this one."""
@@ -104,7 +136,7 @@ class Tensor(Operators):
         """Give the tensor a new value, in place. `call` is the method's name, for errors."""
         old = self._node()
         if node.fn is _VARIABLE:
-            node = bind(REGISTRY["copy"], (node,), {})  # another tensor's leaf stays that tensor's
+            node = own_copy(node)  # another tensor's leaf stays that tensor's
         if node.shape != old.shape:
             raise ShapeError(
                 f"{call}: the result has shape {node.shape}, the tensor {old.shape}; an in-place operation cannot change the shape"
@@ -115,7 +147,9 @@ class Tensor(Operators):
             node = cast(node, old.dtype)
         if self._base is not None and not (state.trace is not None and state.trace.stands_alone(self)):
             with set_grad_enabled(state.grad and not self._detached):  # detach() shares its memory but no history
-                self._base._rebind(self._put(self._base._node(), node, call), call)
+                with own_nodes():
+                    put = self._put(self._base._node(), node, call)
+                self._base._rebind(put, call)
             return self
         if old.needs_grad:
             leaf = self._is_leaf()
@@ -171,7 +205,7 @@ class Tensor(Operators):
         if result is self:
             result = Tensor(self._node(), self._device, state.trace)
         source = self._node()
-        chain: list[tuple[Any, dict[str, Any]]] = []
+        chain: list[Step] = []
         node = result._n
         result._detached = False
         if node.fn is _DETACH and node is not source:
@@ -212,7 +246,10 @@ class Tensor(Operators):
 
     def _is_leaf(self) -> bool:
         node = self._node()
-        return not node.needs_grad or (node.fn is _VARIABLE and leaves.get(node.attrs["uid"]) is self)
+        if not node.needs_grad:
+            return True
+        outside = state.trace is not None and self._trace is not state.trace  # there, too: in the trace anything from outside is a variable
+        return node.fn is _VARIABLE and leaves.get(node.attrs["uid"]) is self and (not outside or self._node_outside().fn is _VARIABLE)
 
     @property
     def grad(self) -> Tensor | None:
@@ -468,7 +505,7 @@ class Tensor(Operators):
 
     def clone(self) -> Tensor:
         """A copy of its own, with history."""
-        return self._wrap(bind(REGISTRY["copy"], (self._node(),), {}))
+        return self._wrap(own_copy(self._node()))
 
     # --------------------------------------------------------------------------------------------------- dtype, device
 
@@ -492,7 +529,8 @@ class Tensor(Operators):
                     raise TraceError(f"to at {user_location()}: a trace runs on one device; move tensors between devices outside it")
                 out = from_array(self.detach()._value("to", shared=True), target)
         if dtype is not None and dtypes.as_dtype(dtype) != out.dtype:
-            out = out._wrap(cast(out._node(), dtypes.as_dtype(dtype)))
+            with own_nodes():
+                out = out._wrap(cast(out._node(), dtypes.as_dtype(dtype)))
         return out.clone() if copy and out is self else out
 
     def type(self, dtype: Any) -> Tensor:
@@ -542,7 +580,9 @@ class Tensor(Operators):
         if isinstance(source, Tensor) and source._device is not self._device:
             source = source.to(device=self._device)
         node = source._node() if isinstance(source, Tensor) else scalar("copy_", source, self.dtype)
-        return self._rebind(expanded("copy_", cast(node, self.dtype), self.shape), "copy_")
+        with own_nodes():
+            value = expanded("copy_", cast(node, self.dtype), self.shape)
+        return self._rebind(own_copy(value) if value is node else value, "copy_")
 
     def zero_(self) -> Tensor:
         """Set every element to 0."""
@@ -555,6 +595,11 @@ class Tensor(Operators):
                 raise ShapeError(f"fill_: value must be a number or a 0-d tensor, got shape {value.shape}; use copy_")
             return self.copy_(value)
         return self._rebind(expand(scalar("fill_", value, self.dtype), self.shape), "fill_")
+
+
+def own_copy(node: Node) -> Node:
+    """The same value as a step of a history of its own."""
+    return bind(REGISTRY["copy"], (node,), {}) if not node.needs_grad else Node(REGISTRY["copy"], (node,), {}, node.aval, True)
 
 
 def _masks(key: Any) -> bool:
@@ -750,15 +795,6 @@ def synchronize() -> None:
         device.record.raise_first()
     if refused is not None:
         raise refused
-
-
-def drop_history(order: Sequence[Node]) -> None:
-    """Free the nodes that a backward walked over: they forget their operands (leaves that require grad stay)."""
-    for node in reversed(order):
-        if node.needs_grad and node.fn is not _VARIABLE:
-            if node.fn.family == "output" and node.operands:
-                node.value = resolve(node).value  # of a custom Function: it is on the node behind
-            forget_operands(node)
 
 
 # ---------------------------------------------------------------------------------------------------------------- making

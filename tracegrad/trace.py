@@ -17,6 +17,7 @@ import optree
 from tracegrad import random_state
 from tracegrad.compile import find_device
 from tracegrad.errors import ArgumentError, TraceError
+from tracegrad.function import REGISTRY
 from tracegrad.guards import Reach, tensor_names
 from tracegrad.ir import Graph
 from tracegrad.modes import state
@@ -27,6 +28,7 @@ from tracegrad.replay import Replay
 from tracegrad.report import Kernels, explain, inner_plans
 from tracegrad.tensor import Tensor, flush, from_array
 
+_VARIABLE = REGISTRY["variable"]
 KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -220,13 +222,16 @@ _ordering.__enter__()
 _FLAT = frozenset({Tensor, float, int, bool, str, type(None)})
 
 
+_GRAD = {False: "", "leaf": " that requires grad", "history": " that has a history"}
+
+
 def _described(entry: Any, other: Any) -> str:
     """One entry of a signature in words, with what may differ from the other."""
     if entry is float:
         return "a float"
     if len(entry) > 2:
         place = f" on {entry[2].name}" if other is not float and len(other) > 2 and other[2] is not entry[2] else ""
-        return f"{aval_text(entry[0])}{' that requires grad' if entry[1] else ''}{' with hooks' if len(entry) > 3 else ''}{place}"
+        return f"{aval_text(entry[0])}{_GRAD[entry[1]]}{' with hooks' if len(entry) > 3 else ''}{place}"
     return repr(entry[1])
 
 
@@ -237,9 +242,10 @@ def _tree(args: Any, kwargs: Any) -> Any:
 def _signature(leaf: Any) -> Any:
     if type(leaf) is Tensor or isinstance(leaf, Tensor):
         node = leaf._n if leaf._base is None else leaf._node_outside()
+        kind = node.needs_grad and ("leaf" if node.fn is _VARIABLE else "history")
         if leaf._hooks:
-            return (node.aval, node.needs_grad, leaf._device, *leaf._hooks)
-        return (node.aval, node.needs_grad, leaf._device)
+            return (node.aval, kind, leaf._device, *leaf._hooks)
+        return (node.aval, kind, leaf._device)
     return float if isinstance(leaf, float) else (type(leaf), leaf)
 
 

@@ -18,7 +18,7 @@ from tracegrad.batching import batch
 from tracegrad.creation import tensor
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, as_node, bind, cast, iota, placeholder
-from tracegrad.ir import Aval, Node, topological
+from tracegrad.ir import Aval, Node, own_nodes, topological
 from tracegrad.modes import enable_grad, state
 from tracegrad.operators import public
 from tracegrad.ops.movement import permute, reshape
@@ -167,7 +167,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]
             if c.shape != n.shape:
                 raise ShapeError(f"vjp: cotangent {i} has shape {c.shape}, the output {n.shape}")
         variables = [t._node() for group in flat for t in group]
-        with enable_grad():
+        with enable_grad(), own_nodes():
             found = autodiff.vjp(nodes, variables, [c._node() for c in given])
         results = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
         tensors = iter(_release(results, flat, leaves[0], state.grad))
@@ -258,13 +258,13 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
         outs, tree = optree.tree_flatten(out, none_is_leaf=True)
         places = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(outs)
         nodes = [t._n if isinstance(t, Tensor) else as_node(t) for t in outs]
-        batched = batch(nodes, mapped, sizes[0])
         results = []
-        for node, place in zip(batched, places, strict=True):
-            n = len(node.shape)
-            order = [*range(1, n)]
-            order.insert(place % n, 0)
-            results.append(Tensor(permute(node, tuple(order)), like._device, state.trace))
+        with own_nodes():
+            for node, place in zip(batch(nodes, mapped, sizes[0]), places, strict=True):
+                n = len(node.shape)
+                order = [*range(1, n)]
+                order.insert(place % n, 0)
+                results.append(Tensor(permute(node, tuple(order)), like._device, state.trace))
         return optree.tree_unflatten(tree, results)
 
     return wrapped

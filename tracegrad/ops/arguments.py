@@ -14,9 +14,10 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
-from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TracegradError
-from tracegrad.function import different_devices
+from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError, TracegradError
+from tracegrad.function import REGISTRY, bind, different_devices
 from tracegrad.ir import Node
+from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,14 +53,19 @@ def on_nodes(fn: F) -> F:
             a = plain_args[i] if i < len(plain_args) else kwargs.get(parameter, found[0])
             if not isinstance(a, Node):
                 raise DTypeError(f"{name}: {parameter} must be a Tensor, got {type(a).__name__}; use tg.tensor(...) for arrays and lists")
+        like = next((a for a in found if not isinstance(a, Node)), None)
+        before, own = state.own, dict[Any, Node]()
+        if like is not None:
+            state.own = own
         try:
             result = fn(*plain_args, **kwargs)
+            return result if like is None else _wrapped(like, result, {*own.values()})
         except TracegradError as error:
             if not name.startswith("_"):
                 error.called(name)
             raise
-        like = next((a for a in found if not isinstance(a, Node)), None)
-        return result if like is None else _wrapped(like, result)
+        finally:
+            state.own = before
 
     return entry  # type: ignore[return-value]
 
@@ -83,13 +89,25 @@ def _plain(name: str, a: Any, found: list[Any]) -> Any:
     return a
 
 
-def _wrapped(like: Any, result: Any) -> Any:
+def _wrapped(like: Any, result: Any, own: Any) -> Any:
+    """`result` as Tensors. What is part of a history, but none of the nodes `own` that this call made, is an operand, and gets a node."""
     if isinstance(result, Node):
+        if result.needs_grad and result not in own:
+            result = bind(REGISTRY["reshape"], (result,), {"shape": result.shape})
         return like._wrap(result)
     if isinstance(result, (tuple, list)):
-        parts = [_wrapped(like, r) for r in result]
+        parts = [_wrapped(like, r, own) for r in result]
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     return result
+
+
+def known_values(name: str, argument: str, x: Any, way_out: str) -> Any:
+    """The values of the integer Tensor `x`, on which the result's shape or place depends; a TraceError tells the way out in a trace."""
+    if x.dtype.kind not in "iu":
+        raise DTypeError(f"{name}: {argument} must hold integers, got {x.dtype}")
+    if state.trace is not None or isinstance(x, Node):
+        raise TraceError(f"{name}: the result depends on the values of {argument}, which are not known inside @trace; {way_out}")
+    return x._value(name)
 
 
 def integer(name: str, argument: str, value: Any) -> int:

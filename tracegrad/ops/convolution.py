@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Primitive, bind, common_dtype
 from tracegrad.ir import Aval, Node
@@ -140,13 +141,46 @@ class Conv2dWeightGrad(Conv):
         return (input_grad(g, ct, size=x.shape[2:], **attrs) if x.needs_grad else None, conv(x, ct, **attrs) if g.needs_grad else None)
 
 
+def _integer_conv(x: Node, w: Node, *, stride: Pair, padding: Padding, dilation: Pair, groups: int) -> Any:
+    """The convolution of integers, which wrap: a sum of products over windows."""
+    (n, c), (o, _, kh, kw) = x.shape[:2], w.shape
+    x = mv.pad(x, (0, 0, padding[0][0], padding[1][0]), (0, 0, padding[0][1], padding[1][1]))
+    for d, size in ((2, kh), (3, kw)):
+        x = bind(REGISTRY["unfold"], (x,), {"dim": d, "size": size, "step": stride[d - 2], "gap": dilation[d - 2]})
+    x = mv.reshape(x, (n, groups, 1, c // groups, *x.shape[2:]))
+    w = mv.reshape(w, (1, groups, o // groups, c // groups, 1, 1, kh, kw))
+    y: Node = bind(REGISTRY["sum"], (x * w,), {"dim": (3, 6, 7)})
+    return mv.reshape(y, (n, o, *y.shape[3:]))
+
+
+def _integer_input_grad(g: Node, w: Node, *, size: tuple[int, ...], stride: Pair, padding: Padding, dilation: Pair, groups: int) -> Any:
+    """The adjoint of `_integer_conv` in its input: the convolution of g, spread out by the stride, with the reversed kernel."""
+    (o, c), kernel = w.shape[:2], w.shape[2:]
+    w = mv.flip(mv.permute(mv.reshape(w, (groups, o // groups, c, *kernel)), (0, 2, 1, 3, 4)), (3, 4))
+    spread = mv.pad(g, (0,) * 4, (0,) * 4, (0, 0, stride[0] - 1, stride[1] - 1))
+    edges = []
+    for d, (n, k, p, gap) in enumerate(zip(size, kernel, padding, dilation, strict=True)):
+        low = gap * (k - 1) - p[0]
+        edges.append((low, n - (spread.shape[2 + d] + low - gap * (k - 1))))
+    cut = [(max(0, -a), max(0, -b)) for a, b in edges]
+    spread = mv.slice_(spread, (0, 0, cut[0][0], cut[1][0]),
+                       (*spread.shape[:2], *(s - b for s, (_, b) in zip(spread.shape[2:], cut, strict=True))), (1,) * 4)
+    (top, bottom), (left, right) = ((max(0, a), max(0, b)) for a, b in edges)
+    return _integer_conv(spread, mv.reshape(w, (groups * c, o // groups, *kernel)), stride=(1, 1), padding=((top, bottom), (left, right)),
+                         dilation=dilation, groups=groups)
+
+
 def conv(x: Node, w: Node, **attrs: Any) -> Node:
     """The convolution of a node with a weight."""
+    if x.dtype.kind != "f":
+        return _integer_conv(x, w, **attrs)  # type: ignore[no-any-return]
     return bind(REGISTRY["conv2d"], (x, w), attrs)
 
 
 def input_grad(g: Node, w: Node, *, size: tuple[int, ...], **attrs: Any) -> Node:
     """The adjoint of `conv` in its input."""
+    if g.dtype.kind != "f":
+        return _integer_input_grad(g, w, size=tuple(size), **attrs)  # type: ignore[no-any-return]
     return bind(REGISTRY["conv2d_input_grad"], (g, w), {**attrs, "size": tuple(size)})
 
 
@@ -190,8 +224,8 @@ def _batched(name: str, input: Any, weight: Any, n: int) -> tuple[Node, Node, bo
         shapes = " and ".join(str(getattr(a, "shape", type(a).__name__)) for a in (input, weight))
         raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, and a weight of {n + 2}, got {shapes}")
     x, w = common_dtype([input, weight])
-    if x.dtype.kind != "f":
-        raise DTypeError(f"{name}: takes a float input and weight, got {input.dtype} and {weight.dtype}; use x.float()")
+    if x.dtype.kind == "b":
+        raise DTypeError(f"{name}: takes an input and a weight of numbers, got {input.dtype} and {weight.dtype}; use x.float()")
     if 0 in w.shape[2:]:
         raise ShapeError(f"{name}: the kernel of the weight {weight.shape} is empty")
     alone = x.ndim == n + 1
@@ -205,6 +239,8 @@ def _finished(name: str, y: Node, bias: Node | None, n: int, alone: bool) -> Nod
     if bias is not None:
         if bias.shape != y.shape[1:2]:
             raise ShapeError(f"{name}: bias {bias.shape} must be ({y.shape[1]},), one number for each channel of the result")
+        if dtypes.category(bias.dtype) > dtypes.category(y.dtype):
+            raise DTypeError(f"{name}: the bias is {bias.dtype}, the result {y.dtype}; cast one of them")
         y = y + mv.reshape(bias, (*bias.shape, 1, 1))
     shape = y.shape if n == 2 else (*y.shape[:2], y.shape[3])
     return mv.reshape(y, shape[1:] if alone else shape)

@@ -17,6 +17,8 @@ from tracegrad.ir import Aval, Node
 class Identity(Elementwise):
     """Base of ops that hand their operand through."""
 
+    saves = False
+
     def numpy(self, x: Any, **attrs: Any) -> Any: return x
     def opencl(self, x: str, **attrs: Any) -> str: return x
 
@@ -45,7 +47,7 @@ class Variable(Identity):
 
 class Add(Elementwise):
     """a + b."""
-    name, nin = "add", 2
+    name, nin, saves = "add", 2, False
     def numpy(self, a, b): return np.add(a, b)
     def vjp(self, ct, y, a, b): return ct, ct
     def opencl(self, a, b): return f"({a} + {b})"
@@ -54,7 +56,7 @@ class Add(Elementwise):
 
 class Sub(Elementwise):
     """a - b."""
-    name, nin, kinds = "sub", 2, "iuf"
+    name, nin, kinds, saves = "sub", 2, "iuf", False
     def numpy(self, a, b): return np.subtract(a, b)
     def vjp(self, ct, y, a, b): return ct, -ct
     def opencl(self, a, b): return f"({a} - {b})"
@@ -126,7 +128,7 @@ class Pow(Elementwise):
 
 class Neg(Elementwise):
     """-x."""
-    name, kinds = "neg", "iuf"
+    name, kinds, saves = "neg", "iuf", False
     def numpy(self, x): return np.negative(x)
     def vjp(self, ct, y, x): return (-ct,)
     def opencl(self, x): return f"(-{x})"
@@ -486,7 +488,7 @@ class Erf(Float):
 
 class Rounding(Elementwise):
     """Base of rounding ops (integers never get here: they are what they round to); the derivative is zero, as in torch."""
-    kinds = "f"
+    kinds, saves = "f", False
     def vjp(self, ct: Node, y: Node, x: Node) -> tuple[Any, ...]: return (0,)
 
 

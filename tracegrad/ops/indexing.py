@@ -21,7 +21,7 @@ from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, cast
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.arguments import known_values, on_nodes, one_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.pointwise import eq
 from tracegrad.ops.ranges import in_range
@@ -309,11 +309,26 @@ def embedding(input: Array, weight: Array, padding_idx: int | None = None) -> Ar
 
 
 @public("one_hot", functional=True, method=False)
-@on_nodes
 def one_hot(input: Array, num_classes: int = -1) -> Array:
-    """int64 (*, num_classes) with a 1 at each integer of input (*). num_classes must be given: inferring it would read the values."""
+    """int64 (*, num_classes) with a 1 at each integer of input (*).
+
+    num_classes: -1 for one more than the largest integer, which is looked at; inside @trace that is a TraceError. Raises ArgumentError if
+    there is none to look at.
+    """
+    if isinstance(input, Operators) and num_classes == -1:
+        values = known_values("one_hot", "input", input, "give num_classes")
+        if not values.size:
+            raise ArgumentError(f"one_hot: an input of shape {input.shape} has no largest class; give num_classes")
+        num_classes = max(1, int(values.max()) + 1)
+    return _one_hot(input, num_classes)
+
+
+@on_nodes
+def _one_hot(input: Node, num_classes: int) -> Any:
+    if input.dtype.kind not in "iu":
+        raise DTypeError(f"one_hot: input must hold integers, got {input.dtype}; use x.long()")
     if num_classes <= 0:
-        raise ArgumentError("one_hot: num_classes must be given and positive (it would otherwise depend on the values)")
+        raise ArgumentError(f"one_hot: num_classes must be positive, or -1 to find it in the values, got {num_classes}")
     classes = in_range(input, num_classes, "one_hot", "input", f"{num_classes} classes")
     hit = eq(iota((*input.shape, num_classes), input.ndim, classes.dtype), mv.reshape(classes, (*input.shape, 1)))
     return cast(hit, dtypes.int64)

@@ -250,9 +250,14 @@ def selu(input: Array) -> Array:
 @functional
 @on_nodes
 def hardtanh(input: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
-    """x limited to [min_val, max_val]; no gradient at the limits, as in torch."""
+    """x limited to [min_val, max_val], which integers limit to integers; no gradient at the limits, as in torch. DTypeError for bools."""
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val {min_val} is above max_val {max_val}")
+    if input.dtype.kind == "b":
+        raise DTypeError("hardtanh: does not take bool; cast first, for example x.to(tg.float32)")
+    if input.dtype.kind != "f":
+        ends = np.iinfo(input.dtype)
+        min_val, max_val = (int(min(max(v, ends.min), ends.max)) for v in (min_val, max_val))
     return where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
 
 

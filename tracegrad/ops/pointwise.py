@@ -53,7 +53,6 @@ def _binary(name: str, *aliases: str) -> Any:
 
 abs_ = _unary("abs", "abs", "absolute")
 neg = _unary("neg", "neg", "negative")
-sign = _unary("sign", "sign", "sgn")
 exp, exp2, expm1 = _unary("exp"), _unary("exp2"), _unary("expm1")
 log, log2, log10, log1p = _unary("log"), _unary("log2"), _unary("log10"), _unary("log1p")
 sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
@@ -171,10 +170,17 @@ def reciprocal(input: Array) -> Array:
     return 1.0 / input
 
 
+@public("sign", "sgn")
+def sign(input: Array) -> Array:
+    """-1, 0 or 1 by the element's sign, 0 for NaN; bools come back as they are. The derivative is 0, as in torch."""
+    return input if _dtype_kind(input) == "b" else call(REGISTRY["sign"], (input,), {})
+
+
 @public("square")
 def square(input: Array) -> Array:
-    """input * input."""
-    return input * input
+    """input * input; of bools int64, as in torch."""
+    x = call(REGISTRY["cast"], (input,), {"dtype": dtypes.int64, "weak": False}) if _dtype_kind(input) == "b" else input
+    return x * x
 
 
 @public("sigmoid", functional=True)

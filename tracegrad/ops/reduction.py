@@ -22,7 +22,7 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
 
 class Sum(Reduction):
     """The sum; 0 of nothing."""
-    name = "sum"
+    name, saves = "sum", False
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim): return np.sum(x, axis=dim, dtype=x.dtype)
@@ -110,7 +110,7 @@ class Argmin(ArgReduction):
 
 class Cumsum(Primitive):
     """Running sums along dim."""
-    name, family, expensive = "cumsum", "scan", True
+    name, family, expensive, saves = "cumsum", "scan", True, False
     cases = [(((5,),), dict(dim=0)), (((3, 4),), dict(dim=1)), (((3, 4),), dict(dim=0)), (((0, 2),), dict(dim=0))]
     def aval(self, x, *, dim): return x
     def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=x.dtype)

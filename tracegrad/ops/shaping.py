@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, IndexOutOfRange, ShapeError
 from tracegrad.function import broadcast_shapes, cast, common_dtype, const, iota, scalar
 from tracegrad.ir import Node
-from tracegrad.operators import Operators, functional, public
+from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import inferred, integer, on_nodes, one_dim, sizes_of, some_dims
+from tracegrad.ops.arguments import inferred, integer, known_values, on_nodes, one_dim, sizes_of, some_dims
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.pointwise import eq, ge, le
 
@@ -224,15 +226,40 @@ def repeat(input: Array, *repeats: Any) -> Array:
 
 
 @public("repeat_interleave")
-@on_nodes
-def repeat_interleave(input: Array, repeats: Any, dim: int | None = None) -> Array:
-    """Each element repeated `repeats` (an integer) times along dim (of the flattened tensor if dim is None)."""
-    if not isinstance(repeats, int) or repeats < 0:
-        raise ArgumentError(f"repeat_interleave: repeats must be an integer, 0 or more, got {repeats!r}; "
-                            "for a count per element, use index_select")
+def repeat_interleave(input: Array, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Array:
+    """Each element repeated along dim (of the flattened tensor if dim is None).
+
+    repeats: an integer, or how often for each element along dim, as integers in a list, an array, or a 1-d tensor, whose values are looked
+    at: inside @trace that is a TraceError. Given alone, a tensor of counts: each place k repeated input[k] times. output_size: the size
+    along dim, if it is known. Raises ShapeError if the counts are not as many as the elements, or do not add up to output_size.
+
+    >>> tg.repeat_interleave(tg.tensor([10, 20, 30]), tg.tensor([2, 0, 1]))
+    """
+    if repeats is None:
+        repeats, input = input, PUBLIC["arange"](len(input), device=input.device)
+    if isinstance(repeats, Operators):
+        repeats = known_values("repeat_interleave", "repeats", repeats, "give the counts as a list, which is static")
     x = flatten(input) if dim is None else input
     d = one_dim("repeat_interleave", dim or 0, x.ndim)
-    x = x if x.ndim else mv.reshape(x, (1,))
+    n = x.shape[d] if x.ndim else 1
+    counts = np.asarray(repeats)
+    if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts.size != 1 and counts.shape != (n,)):
+        raise ShapeError(f"repeat_interleave: repeats must be an integer, or one for each of the {n} elements along dimension {d} of "
+                         f"{x.shape}, got {counts.dtype}{list(counts.shape)}")
+    counts = np.broadcast_to(counts, (n,))
+    if n and counts.min() < 0:
+        raise ArgumentError(f"repeat_interleave: repeats must be 0 or more, got {counts.min()}")
+    if output_size is not None and output_size != counts.sum():
+        raise ShapeError(f"repeat_interleave: output_size is {output_size}, but the repeats add up to {counts.sum()}")
+    if n and (counts == counts[0]).all():
+        return _each_repeated(x, d, int(counts[0]))
+    return x[(slice(None),) * d + (np.repeat(np.arange(n), counts),)]
+
+
+@on_nodes
+def _each_repeated(input: Node, d: int, repeats: int) -> Any:
+    """Each element `repeats` times along dimension d: no gather."""
+    x = input if input.ndim else mv.reshape(input, (1,))
     shape = x.shape
     x = mv.expand(mv.reshape(x, (*shape[:d + 1], 1, *shape[d + 1:])), (*shape[:d + 1], repeats, *shape[d + 1:]))
     return mv.reshape(x, (*shape[:d], shape[d] * repeats, *shape[d + 1:]))
@@ -314,9 +341,21 @@ def unbind(input: Array, dim: int = 0) -> tuple[Array, ...]:
 
 
 @public("narrow")
+def narrow(input: Array, dim: int, start: Any, length: int) -> Array:
+    """`length` elements from `start` along dim.
+
+    start: an integer, or a 0-d integer tensor, which is looked at (the result is a view): inside @trace that is a TraceError.
+    """
+    if isinstance(start, Operators):
+        if start.shape:
+            raise ShapeError(f"narrow: a start that is a tensor must be 0-d, got shape {start.shape}")
+        way_out = f"use x.index_select({dim}, start + tg.arange({length}))"
+        start = int(known_values("narrow", "start", start, way_out))
+    return _narrow(input, dim, start, length)
+
+
 @on_nodes
-def narrow(input: Array, dim: int, start: int, length: int) -> Array:
-    """`length` elements from `start` along dim."""
+def _narrow(input: Node, dim: int, start: int, length: int) -> Any:
     d = one_dim("narrow", dim, input.ndim)
     if not input.ndim:
         raise ShapeError("narrow: takes at least 1 dimension, got ()")
@@ -419,26 +458,37 @@ def pad(input: Array, pad: Sequence[int], mode: str = "constant", value: float |
     x = input
     for d in range(n):
         if low[d] or high[d]:
-            x = _pad_mirrored(x, d, low[d], high[d], mode)
+            x = _pad_from_itself(x, d, low[d], high[d], mode)
     return x
 
 
-def _pad_mirrored(x: Node, d: int, low: int, high: int, mode: str) -> Node:
+def _pad_from_itself(x: Node, d: int, low: int, high: int, mode: str) -> Node:
+    """x padded along d with its own elements. Negative widths cut off: before "circular" goes round, after the other modes have padded."""
     n = x.shape[d]
-    limit = {"reflect": n - 1, "replicate": max(low, high) if n else 0, "circular": n}[mode]
-    if not (0 <= low <= limit and 0 <= high <= limit):
-        raise ShapeError(f"pad: mode {mode!r} takes 0 to {limit} in dimension {d} of {x.shape}, got {low} and {high}")
-    parts = [x]
+    left, right = max(low, 0), max(high, 0)
+    limit = {"reflect": n - 1, "replicate": max(left, right) if n else 0, "circular": n}[mode]
+    if max(left, right) > limit:
+        raise ShapeError(f"pad: mode {mode!r} takes at most {limit} in dimension {d} of {x.shape}, got {low} and {high}")
+    if n + low + high < (mode != "circular") or n + min(low, 0) + min(high, 0) < 0:
+        raise ShapeError(f"pad: {low} and {high} cut off all of dimension {d} of {x.shape}")
     if mode == "replicate":
         def edge(at: int, count: int) -> Node:
             return mv.expand(mv.narrow(x, d, at, 1), (*x.shape[:d], count, *x.shape[d + 1:]))
 
-        parts = [edge(0, low), x, edge(n - 1, high)]
+        parts = [edge(0, left), x, edge(n - 1, right)]
     elif mode == "reflect":
-        parts = [mv.flip(mv.narrow(x, d, 1, low), (d,)), x, mv.flip(mv.narrow(x, d, n - 1 - high, high), (d,))]
+        parts = [mv.flip(mv.narrow(x, d, 1, left), (d,)), x, mv.flip(mv.narrow(x, d, n - 1 - right, right), (d,))]
     else:
-        parts = [mv.narrow(x, d, n - low, low), x, mv.narrow(x, d, 0, high)]
-    return mv.concat([p for p in parts if p.shape[d]], d)
+        x = mv.narrow(x, d, max(0, -low), n + min(low, 0) + min(high, 0))
+        m = x.shape[d]
+        if m == 0 and (left or right):
+            raise ShapeError(f"pad: {low} and {high} cut off all that mode 'circular' could repeat in dimension {d}, which had {n}")
+        before, after = divmod(left, m or 1), divmod(right, m or 1)
+        parts = [mv.narrow(x, d, m - before[1], before[1]), *[x] * (before[0] + 1 + after[0]), mv.narrow(x, d, 0, after[1])]
+        low, high = left, right
+        n = m
+    padded = mv.concat([p for p in parts if p.shape[d]] or [x], d)
+    return mv.narrow(padded, d, max(0, -low), n + low + high)
 
 
 @public("tril")

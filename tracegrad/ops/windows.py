@@ -6,7 +6,7 @@ whose adjoint is a sum of padded slices, one for each place in the window: no sc
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from numpy.lib.stride_tricks import as_strided
@@ -20,6 +20,7 @@ from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.convolution import per_dim
 from tracegrad.ops.elementwise import where
+from tracegrad.ops.pointwise import div
 from tracegrad.ops.reduction import total
 from tracegrad.ops.statistics import ValuesIndices
 
@@ -167,27 +168,29 @@ def max_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 
 def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
               divisor_override: int | None) -> Any:
-    if input.dtype.kind != "f":
-        raise DTypeError(f"{name}: takes a float tensor, got {input.dtype}; use x.float()")
+    if input.dtype.kind != "f" and input.dtype != dtypes.int64:
+        raise DTypeError(f"{name}: takes floats or int64, got {input.dtype}; use x.float()")
+    exact = input.dtype.kind != "f"                         # integers are divided as C does, towards 0, as in torch
     if divisor_override == 0:
         raise ArgumentError(f"{name}: divisor_override must not be 0")
     p = _Pool(name, n, input, kernel_size, stride, padding, 1, ceil_mode, 0)
     y = total(p.windows, p.dims)
     if divisor_override is not None:
-        return y * (1.0 / divisor_override)
+        return div(y, divisor_override, rounding_mode="trunc") if exact else y * (1.0 / divisor_override)
     counts = []                                             # how many elements of each window count: per dimension, known now
     for i, s in enumerate(input.shape[p.lead:]):
         low, high = (-p.padding[i], s + p.padding[i]) if count_include_pad else (0, s)
         start = [j * p.stride[i] - p.padding[i] for j in range(p.size[i])]
         counts.append([min(a + p.kernel[i], high) - max(a, low) for a in start])
     if all(count == k for row, k in zip(counts, p.kernel, strict=True) for count in row):
-        return y * (1.0 / prod(p.kernel))
+        return div(y, prod(p.kernel), rounding_mode="trunc") if exact else y * (1.0 / prod(p.kernel))
     for i, s in enumerate(input.shape[p.lead:]):
         at = iota((p.size[i],), 0, dtypes.int32) * p.stride[i] - p.padding[i]
         low, high = (-p.padding[i], s + p.padding[i]) if count_include_pad else (0, s)
         limit = REGISTRY["minimum"], REGISTRY["maximum"]
         count = limit[0](at + p.kernel[i], high) - limit[1](at, low)
-        y = y / mv.reshape(cast(count, y.dtype), (p.size[i], *[1] * (n - 1 - i)))
+        count = mv.reshape(cast(count, y.dtype), (p.size[i], *[1] * (n - 1 - i)))
+        y = div(y, count, rounding_mode="trunc" if exact else None)
     return y
 
 
@@ -210,10 +213,39 @@ def avg_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 @functional
 @on_nodes
 def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
-    """Means over a grid of output_size (an integer or two; None: the image's) cells; the image's sizes must be multiples of them."""
-    image = input.shape[-2:]
-    given = output_size if isinstance(output_size, (tuple, list)) and len(output_size) == 2 else (output_size,) * 2
-    sizes = tuple(s if o is None else per_dim("adaptive_avg_pool2d", "output_size", o, 1)[0] for o, s in zip(given, image, strict=False))
-    if input.ndim not in (3, 4) or any(s % o for s, o in zip(image, sizes, strict=True)):
-        raise ShapeError(f"adaptive_avg_pool2d: output_size {sizes} must divide the last sizes of {input.shape} (N, C, H, W)")
-    return _avg_pool("adaptive_avg_pool2d", 2, input, tuple(s // o for s, o in zip(image, sizes, strict=True)), None, 0, False, True, None)
+    """The means of a grid of output_size (an integer or two; None: the image's) cells of (N, C, H, W) or (C, H, W).
+
+    Cell i of o along a dimension of n elements is those from floor(i n / o) up to ceil((i + 1) n / o), as in torch.
+    """
+    return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
+
+
+def _adaptive_avg_pool(name: str, n: int, input: Node, output_size: Any) -> Any:
+    if input.ndim not in (n + 1, n + 2) or 0 in input.shape[input.ndim - n:]:
+        raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, none of them empty, got {input.shape}")
+    if input.dtype.kind != "f":
+        raise DTypeError(f"{name}: takes a float tensor, got {input.dtype}; use x.float()")
+    image = input.shape[input.ndim - n:]
+    given = output_size if isinstance(output_size, (tuple, list)) and len(output_size) == n else (output_size,) * n
+    sizes = tuple(s if o is None else per_dim(name, "output_size", o, 1, 0)[0] for o, s in zip(given, image, strict=True))
+    if all(o and s % o == 0 for s, o in zip(image, sizes, strict=True)):        # cells of one size that do not overlap
+        return _avg_pool(name, n, input, tuple(s // o for s, o in zip(image, sizes, strict=True)), None, 0, False, True, None)
+    for d, o in enumerate(sizes, input.ndim - n):
+        input = _cell_means(input, d, o)
+    return input
+
+
+def _cell_means(x: Node, d: int, cells: int) -> Any:
+    """The means of `cells` cells along d. After n / gcd(n, cells) elements their sizes repeat, so that many are written out."""
+    n = x.shape[d]
+    if cells in (0, n):
+        return mv.narrow(x, d, 0, cells)
+    rounds = gcd(n, cells)
+    n, cells = n // rounds, cells // rounds
+    x = mv.reshape(x, (*x.shape[:d], rounds, n, *x.shape[d + 1:]))
+    means = []
+    for i in range(cells):
+        start, stop = i * n // cells, -(-(i + 1) * n // cells)
+        mean = total(mv.narrow(x, d + 1, start, stop - start), (d + 1,)) * (1.0 / (stop - start))
+        means.append(mv.reshape(mean, (*x.shape[:d + 1], 1, *x.shape[d + 2:])))
+    return mv.reshape(mv.concat(means, d + 1), (*x.shape[:d], rounds * cells, *x.shape[d + 2:]))
