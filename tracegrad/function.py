@@ -53,6 +53,7 @@ class Primitive:
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
+    cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
@@ -85,6 +86,10 @@ class Primitive:
     def interval(self, node: Node, *operands: Interval) -> Interval | None:
         """Between which integers the elements of an integer result lie, from those of the operands; None: nothing is known."""
         return None
+
+    def work(self, y: Aval, *operands: Aval, **attrs: Any) -> float:
+        """How many elements the numpy rule goes through: those of the result or of the largest operand, unless an op knows better."""
+        return max([y.size, *[o.size for o in operands]])
 
     # How f.source() writes a call, for operations that are not in the registry: python(define, operands as text, **attrs) -> text.
     # define(name, expression or graph) puts what the call needs in front of the function, and gives the name to use.

@@ -13,6 +13,7 @@ order is a topological order. It is built at capture, not per operation.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import contextmanager
@@ -79,12 +80,20 @@ class Location:
 
 
 _internal_code: dict[Any, bool] = {}
-_location_override: list[Location | None] = [None]
+
+
+class _Override(threading.local):
+    """Per thread: the line on whose behalf nodes are being made, if it is not to be found on the stack."""
+
+    location: Location | None = None
+
+
+_override = _Override()
 
 
 def user_location() -> Location:
     """The nearest line outside tracegrad on the Python stack (or the line on whose behalf a derivative is being made)."""
-    override = _location_override[0]
+    override = _override.location
     if override is not None:
         return override
     frame = sys._getframe(1)
@@ -101,23 +110,23 @@ def user_location() -> Location:
 @contextmanager
 def on_behalf_of(location: Location) -> Iterator[None]:
     """Nodes made inside carry `location`, marked as derived."""
-    previous = _location_override[0]
-    _location_override[0] = Location(location.filename, location.line, location.function, derived=True)
+    previous = _override.location
+    _override.location = Location(location.filename, location.line, location.function, derived=True)
     try:
         yield
     finally:
-        _location_override[0] = previous
+        _override.location = previous
 
 
 @contextmanager
 def located(location: Location) -> Iterator[None]:
     """Nodes made inside carry `location`."""
-    previous = _location_override[0]
-    _location_override[0] = location
+    previous = _override.location
+    _override.location = location
     try:
         yield
     finally:
-        _location_override[0] = previous
+        _override.location = previous
 
 
 class Node(Operators):
