@@ -168,7 +168,7 @@ class Program:
         if not later:
             self.compile(donate, results)
 
-    def compile(self, donate: Mapping[int, int] | None = None, results: Sequence[str] = ()) -> Program:
+    def compile(self, donate: Mapping[int, int] | None = None, results: Sequence[str] = ()) -> None:
         """Make the plan and what runs it."""
         device, graph = self.device, executable_graph(self.graph)
         if device is NUMPY:
@@ -185,6 +185,12 @@ class Program:
             if config.debug:
                 _tell(plan, len(graph), device, time.perf_counter() - start)
         self.buffers_only = self.executable is not None and not any(self.weak)
+
+    def prepared(self) -> Program:
+        """The program itself, compiled, and run once on zeros: what a thread does."""
+        self.compile()
+        if self.executable is not None:
+            self.executable.warm()
         return self
 
     def __call__(self, values: Sequence[Any], lines: Sequence[str] | None = None) -> list[Any]:
@@ -412,7 +418,7 @@ def _values(work: _Work) -> list[Any]:
         results = eager.run(work.order, work.leaves, work.places, work.ends, device)
         eager.count("interpreted")
         if seen.uses == seen.compile_at:
-            _jobs[work.program_key(seen)] = eager.in_background(work.program(seen, later=True).compile)
+            _jobs[work.program_key(seen)] = eager.in_background(work.program(seen, later=True).prepared)
         return results
     program = _program(work, seen)
     eager.count("compiled", seen.reason or "used often")
