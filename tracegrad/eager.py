@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.blas import one_thread
 from tracegrad.config import config
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
@@ -96,7 +97,7 @@ def run(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequence
     for t in targets:
         last[t] = -1
     notes: list[int] = []
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), one_thread():
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
             fn: Any = node.fn
             values.append(np.asarray(fn.numpy(*[values[o] for o in operands], **node.attrs), node.aval.dtype))
