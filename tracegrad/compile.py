@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from tracegrad import eager
-from tracegrad.codegen.passes import compile_graph
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
@@ -160,7 +159,7 @@ class Program:
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
                  results: Sequence[str] = (), later: bool = False) -> None:
         self.graph = Graph.capture(inputs, outputs)
-        self.graph.graph["output_names"] = list(results)
+        self.graph.output_names = list(results)
         self.device = device
         self.weak = [n.aval.weak for n in inputs]
         self.plan: Plan | None = None
@@ -174,9 +173,13 @@ class Program:
         if device is NUMPY:
             self._graph = graph
             reporting = [n for n in graph if n.fn.reports]
-            self.checks = tuple(n.fn.check(n) for n in reporting)
+            rules: list[Any] = [n.fn for n in reporting]
+            self.checks = tuple(rule.check(n) for rule, n in zip(rules, reporting, strict=True))
             self._reads, self._checked = graph.masks(graph.inputs), graph.masks(reporting)
         else:
+            # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
+            from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
+
             start = time.perf_counter()
             _check_dtypes(graph, device)
             plan = self.plan = compile_graph(graph, device.target, donate=donate or {}, name=namer(graph), results=results)

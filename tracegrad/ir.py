@@ -6,8 +6,7 @@ attributes *is* the same node, so common subexpressions are shared for free. Ope
 a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node that needs
 no derivative forgets its operands.
 
-A Graph is a captured program: a `networkx.MultiDiGraph` of Nodes whose edges carry the operand index as key. Its iteration
-order is a topological order. It is built at capture, not per operation.
+A Graph is a captured program: Nodes in topological order. It is built at capture, not per operation; `networkx()` is what users get.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import networkx as nx
-
 from tracegrad.dtypes import DType
 from tracegrad.errors import INTERNAL
 from tracegrad.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from networkx import MultiDiGraph
 
     from tracegrad.function import Primitive
 
@@ -224,26 +223,60 @@ def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = N
     return order
 
 
-class Graph(nx.MultiDiGraph):
-    """A captured program. Nodes are `Node`s in topological order; an edge (u, v, i) says that u is operand i of v.
+class Graph:
+    """A captured program. It iterates over its `Node`s in topological order; they hold the edges: their operands.
 
-    inputs: the leaves whose values a call supplies, in call order. outputs: the results, in order (a node may appear
-    more than once).
+    inputs: the leaves whose values a call supplies, in call order. outputs: the results, in order (a node may appear more than
+    once). output_names: what the user calls them, "" where that is not known.
     """
 
-    inputs: list[Node]
-    outputs: list[Node]
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], order: Iterable[Node]) -> None:
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        self.output_names: list[str] = []
+        self._order = dict.fromkeys([*inputs, *order])
+        self._users: dict[Node, list[Node]] | None = None
 
     @classmethod
     def capture(cls, inputs: Sequence[Node], outputs: Sequence[Node]) -> Graph:
         """The graph from `inputs` (not looked behind) to `outputs`."""
-        graph = cls()
-        graph.inputs, graph.outputs = list(inputs), list(outputs)
-        known = set(inputs)
-        graph.add_nodes_from(inputs)
-        order = topological(outputs, known.__contains__)
-        graph.add_nodes_from(order)
-        graph.add_edges_from((o, n, i) for n in order if n not in known for i, o in enumerate(n.operands))
+        return cls(inputs, outputs, topological(outputs, set(inputs).__contains__))
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._order
+
+    def users(self, node: Node) -> list[Node]:
+        """The nodes that have `node` as an operand, in order; one that has it twice is there twice."""
+        if self._users is None:
+            self._users = {n: [] for n in self._order}
+            inputs = set(self.inputs)
+            for n in self._order:
+                if n not in inputs:
+                    for o in n.operands:
+                        self._users.setdefault(o, []).append(n)
+        return self._users[node]
+
+    def out_degree(self, node: Node) -> int:
+        """How often `node` is an operand."""
+        return len(self.users(node))
+
+    def networkx(self) -> MultiDiGraph:
+        """The graph as a networkx.MultiDiGraph, in the same order, with the attributes `inputs` and `outputs`; an edge (u, v, i) says that
+
+        u is operand i of v.
+        """
+        from networkx import MultiDiGraph  # noqa: PLC0415  (whoever does not ask for it, or compile, need not load it: 70 ms)
+
+        graph = MultiDiGraph(output_names=self.output_names)
+        graph.inputs, graph.outputs = self.inputs, self.outputs
+        inputs = set(self.inputs)
+        graph.add_nodes_from(self._order)
+        graph.add_edges_from((o, n, i) for n in self._order if n not in inputs for i, o in enumerate(n.operands))
         return graph
 
     def masks(self, sources: Iterable[Node]) -> list[int]:
