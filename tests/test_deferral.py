@@ -13,7 +13,7 @@ import pytest
 import tracegrad as tg
 from tracegrad import compile as tg_compile
 from tracegrad import eager
-from tracegrad.ir import _INTERN
+from tracegrad.ir import INTERN
 from tracegrad.nn import functional as F
 
 tg_tensor = sys.modules["tracegrad.tensor"]            # tracegrad.tensor is the function
@@ -148,12 +148,12 @@ class TestLoops:
         loop(600)
         tg.flush()
         gc.collect()
-        nodes, before = len(_INTERN), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        nodes, before = len(INTERN), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         loop(3000)
         tg.flush()
         gc.collect()
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
-        assert len(_INTERN) < nodes + 1000                             # 9000 were made
+        assert len(INTERN) < nodes + 1000                             # 9000 were made
         assert len(tg_tensor._pending) <= tg.config.pending
 
     def test_a_training_loop_that_never_looks_does_not_grow(self, device):
@@ -168,10 +168,10 @@ class TestLoops:
 
         loop(50)
         gc.collect()
-        nodes, before = len(_INTERN), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        nodes, before = len(INTERN), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         loop(300)
         gc.collect()
-        assert len(_INTERN) <= nodes + 20
+        assert len(INTERN) <= nodes + 20
         assert len(tg_tensor._pending) < 20
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
         np.testing.assert_allclose(w.detach().numpy(), 0.99**350, rtol=1e-3)

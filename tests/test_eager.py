@@ -13,6 +13,7 @@ import pytest
 import tracegrad as tg
 from tracegrad import compile as tg_compile
 from tracegrad import eager
+from tracegrad.codegen import passes
 from tracegrad.nn import functional as F
 from tracegrad.runtime.buffer import View, hold
 
@@ -65,10 +66,11 @@ def functions(dtype):
     mask = x > 0.3
     half = x.to(tg.float16)
     results = [
-        x * 2 + 1, x[:, 3:60:2].flip(0), (x @ w).softmax(1), x.logsumexp(0), x.sum((0, 1)), x.mean(1), x.var(0), x.std(), x.amax(0), x.argmin(1),
-        x.sort(0)[0], x.topk(5, 1)[1], x.cumsum(1), tg.cumprod(x[:, :5], 0), x.median(1)[0], x[index], tg.where(mask, x, -x),
-        x.masked_fill(mask, float("-inf")), mask.sum(0), x.gather(1, (index[:33] % 65).unsqueeze(1)), tg.cat([x, x * 2], 1), tg.stack([w, w]),
-        tg.zeros(33, 5).index_add(0, index, given(100, 5).to(tg.float32)), F.conv2d(image, kernel, padding=1, groups=2, stride=2),
+        x * 2 + 1, x[:, 3:60:2].flip(0), (x @ w).softmax(1), x.logsumexp(0), x.sum((0, 1)), x.mean(1), x.var(0), x.std(), x.amax(0),
+        x.argmin(1), x.sort(0)[0], x.topk(5, 1)[1], x.cumsum(1), tg.cumprod(x[:, :5], 0), x.median(1)[0], x[index], tg.where(mask, x, -x),
+        x.masked_fill(mask, float("-inf")), mask.sum(0), x.gather(1, (index[:33] % 65).unsqueeze(1)), tg.cat([x, x * 2], 1),
+        tg.stack([w, w]), tg.zeros(33, 5).index_add(0, index, given(100, 5).to(tg.float32)),
+        F.conv2d(image, kernel, padding=1, groups=2, stride=2),
         F.max_pool2d(image, 3, 2), F.avg_pool2d(image, 2), F.layer_norm(x, (65,)), F.gelu(x), tg.einsum("ij,kj->ik", x, x), square.tril(1),
         F.cross_entropy(x, index[:33]), half.sum(0), half @ half.T, (half * 100).cumsum(0), x.to(tg.int32) // 2, tg.log(x),
         tg.sqrt(x), 1 / (x - x), x.prod(1), x.roll(3, 1), F.pad(x, (1, 2), value=4.0), x.round(), x.to(tg.bool_),
@@ -91,7 +93,8 @@ def test_both_ways_compute_the_same(dtype):
     for k, (a, b) in enumerate(zip(found, wanted, strict=True)):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), k
         tolerance = {"float16": 4e-3, "float32": 3e-5, "float64": 1e-11}.get(str(a.dtype), 0)
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0)), err_msg=str(k))
+        largest = max(1.0, np.abs(b[np.isfinite(b)]).max(initial=0))
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * largest, err_msg=str(k))
 
 
 def test_random_streams_are_the_same():
@@ -167,7 +170,7 @@ def test_counts(impatient):
     ways = []
     for k in range(9):
         before = tg.report()
-        np.testing.assert_array_equal((x * (k + 1) + 0.5).numpy(), np.arange(7.0) * (k + 1) + 0.5)        # one structure, whatever the constants
+        np.testing.assert_array_equal((x * (k + 1) + 0.5).numpy(), np.arange(7.0) * (k + 1) + 0.5)     # whatever the constants
         after = tg.report()
         ways.append("".join(what[0] for what in ("interpreted", "compiled") if after[what] > before[what]))
     assert ways == ["i"] * 5 + ["c"] * 4
@@ -190,7 +193,6 @@ def test_what_the_thread_compiled_is_what_is_used(impatient, monkeypatch):
 
 def test_an_error_of_the_thread_is_raised_where_the_kernels_are_first_needed(impatient, monkeypatch):
     impatient(3)
-    from tracegrad.codegen import passes
 
     def refuse(*args, **options):
         raise tg.BuildError("no kernels today", "", "")

@@ -270,7 +270,7 @@ def _own_leaf(node: Node) -> Node:
 
 _lock = threading.RLock()
 _plans: OrderedDict[Any, Program] = OrderedDict()
-_jobs: dict[Any, eager.Job] = {}  # the programs that are being compiled by a thread
+_jobs: OrderedDict[Any, eager.Job] = OrderedDict()  # the programs that a thread compiles, or has compiled, and that were not needed yet
 compiled = [0]  # how many programs `realize` compiled, for tests and explain()
 
 
@@ -422,6 +422,8 @@ def _values(work: _Work) -> list[Any]:
         eager.count("interpreted")
         if seen.uses == seen.compile_at:
             _jobs[work.program_key(seen)] = eager.in_background(work.program(seen, later=True).prepared)
+            if len(_jobs) > PLANS:
+                _jobs.popitem(last=False)
         return results
     program = _program(work, seen)
     eager.count("compiled", seen.reason or "used often")

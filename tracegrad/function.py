@@ -17,7 +17,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
-from tracegrad.ir import Aval, Location, Node, intern
+from tracegrad.ir import INTERN, Aval, Location, Node
 from tracegrad.operators import Operators
 
 REGISTRY: dict[str, Primitive] = {}
@@ -107,14 +107,18 @@ class Primitive:
 
 
 def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
-    """The node that applies `fn`; operands are nodes of the right dtypes already, attrs are hashable."""
-    needs_grad = False
-    if fn.differentiable:
-        for o in operands:
-            if o.needs_grad:
-                needs_grad = True
-                break
-    return intern(fn, operands, attrs, lambda: fn.aval(*[o.aval for o in operands], **attrs), needs_grad)
+    """The node that applies `fn`: the one that exists, or a new one. Operands are nodes of the right dtypes already, attrs hashable."""
+    key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
+    node = INTERN.get(key)
+    if node is None:
+        needs_grad = False
+        if fn.differentiable:
+            for o in operands:
+                if o.needs_grad:
+                    needs_grad = True
+                    break
+        node = INTERN[key] = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), needs_grad)
+    return node
 
 
 def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -259,7 +263,7 @@ class Output(Primitive):
         raise AutogradError("the cotangent of an output belongs to its bundle: autodiff collects it")
 
 
-_DATA = REGISTRY["data"]
+_CONST, _DATA = REGISTRY["const"], REGISTRY["data"]
 _NOWHERE = Location("", 0, "")
 _uid = [0]
 
@@ -274,7 +278,7 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     """A compile-time scalar."""
     exact = dtype.type(value)
     bits = dtype.str.encode() + exact.tobytes()         # tells 0 from 0.0 and from -0.0, which are equal and hash alike
-    return intern(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak}, lambda: Aval((), dtype, weak), False)
+    return bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
 
 
 def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
@@ -352,11 +356,16 @@ class Elementwise(Primitive):
         super().__init_subclass__()
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        shape = operands[0].shape if len(operands) == 1 else broadcast_shapes(self.name, [o.shape for o in operands])
+        shape = operands[0].shape
+        for o in operands:
+            if o.shape != shape and o.shape:
+                shape = broadcast_shapes(self.name, [o.shape for o in operands])
+                break
         dtype = operands[-1].dtype
         if dtype.kind not in self.kinds:
             raise DTypeError(f"{self.name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
-        return Aval(shape, dtypes.bool_ if self.result == "bool" else dtype, all(o.weak for o in operands) and self.result != "bool")
+        weak = operands[0].weak and all(o.weak for o in operands) and self.result != "bool"
+        return Aval(shape, dtypes.bool_ if self.result == "bool" else dtype, weak)
 
     def prepare(self, args: list[Any]) -> tuple[Node, ...]:
         return tuple(common_dtype(args, self.result == "float", self.name))
@@ -366,6 +375,14 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
     """Operand nodes cast to the dtype they promote to, by torch's rule: the tensors with dimensions decide; 0-d ones, and
     after them weak nodes and Python and numpy scalars, only raise the category. name: the op's, for errors.
     """
+    if len(args) == 2:                      # what nearly all calls are
+        a, b = args
+        if isinstance(a, Node) and not a.aval.weak and (not to_float or a.aval.dtype.kind == "f"):
+            if isinstance(b, Node):
+                if a.aval.dtype is b.aval.dtype and not b.aval.weak:
+                    return [a, b]
+            elif a.aval.dtype.kind == "f" and type(b) in _PYTHON_SCALARS:
+                return [a, scalar(name, b, a.aval.dtype)]
     args = [a.item() if isinstance(a, np.generic) else a for a in args]
     dtype: DType | None = None
     of_scalars: DType | None = None

@@ -16,9 +16,8 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tracegrad.dtypes import DType
 from tracegrad.errors import INTERNAL
@@ -65,8 +64,7 @@ class Aval:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]" + ("~" if self.weak else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """A line of the user's program. `derived` tells that a derivative rule made the node on that line's behalf."""
 
     filename: str
@@ -79,6 +77,8 @@ class Location:
 
 
 _internal_code: dict[Any, bool] = {}
+_locations: dict[tuple[Any, int | None], Location] = {}  # of lines that were asked for, made once
+LINES = 10_000  # so many of them are kept
 
 
 class _Override(threading.local):
@@ -102,7 +102,13 @@ def user_location() -> Location:
         if internal is None:
             internal = _internal_code[code] = code.co_filename.startswith(INTERNAL)
         if not internal or frame.f_back is None:
-            return Location(code.co_filename, frame.f_lineno, code.co_name)
+            line = frame.f_lineno
+            found = _locations.get((code, line))
+            if found is None:
+                if len(_locations) > LINES:
+                    _locations.clear()
+                found = _locations[code, line] = Location(code.co_filename, line, code.co_name)
+            return found
         frame = frame.f_back
 
 
@@ -176,25 +182,15 @@ class Node(Operators):
         return f"<{self.fn.name}({', '.join(str(o.aval) for o in self.operands)}{attrs}) -> {self.aval}>"
 
 
-_INTERN: weakref.WeakValueDictionary[Hashable, Node] = weakref.WeakValueDictionary()
-
-
-def intern(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Callable[[], Aval], needs_grad: bool) -> Node:
-    """The node for this application: the one that exists, else a new one."""
-    key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
-    node = _INTERN.get(key)
-    if node is None:
-        node = Node(fn, operands, attrs, aval(), needs_grad)
-        _INTERN[key] = node
-    return node
+INTERN: weakref.WeakValueDictionary[Hashable, Node] = weakref.WeakValueDictionary()
 
 
 def forget_operands(node: Node) -> None:
     """Cut a computed node off from its operands, so that they can be freed: it is a leaf that holds `value` from now on."""
     if node.operands:
         key = (node.fn, node.operands, *node.attrs.items())
-        if _INTERN.get(key) is node:
-            del _INTERN[key]
+        if INTERN.get(key) is node:
+            del INTERN[key]
         node.operands = ()
 
 
