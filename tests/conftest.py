@@ -34,6 +34,12 @@ def device(request, monkeypatch):
 
 
 @pytest.fixture
+def kernels(monkeypatch):
+    """Kernels alone do the work, in whatever way the tests are run."""
+    monkeypatch.setattr(tg.config, "eager", False)
+
+
+@pytest.fixture
 def on_numpy(request):
     """The interpreter, unless the test asks for every device."""
     if "device" in request.fixturenames:
