@@ -100,7 +100,9 @@ def run(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequence
     with np.errstate(all="ignore"), one_thread():
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
             fn: Any = node.fn
-            values.append(np.asarray(fn.numpy(*[values[o] for o in operands], **node.attrs), node.aval.dtype))
+            made = fn.numpy(*[values[o] for o in operands], **node.attrs)
+            dtype = node.aval.dtype
+            values.append(made if type(made) is np.ndarray and made.dtype is dtype else np.asarray(made, dtype))
             if fn.reports:
                 notes += fn.excess(values[operands[0]], node)
             for o in operands:

@@ -78,7 +78,7 @@ class Location(NamedTuple):
 
 _internal_code: dict[Any, bool] = {}
 _locations: dict[tuple[Any, int | None], Location] = {}  # of lines that were asked for, made once
-LINES = 10_000  # so many of them are kept
+LOCATIONS = 10_000  # so many of them are kept
 
 
 class _Override(threading.local):
@@ -87,12 +87,12 @@ class _Override(threading.local):
     location: Location | None = None
 
 
-_override = _Override()
+LINE = _Override()
 
 
 def user_location() -> Location:
     """The nearest line outside tracegrad on the Python stack (or the line on whose behalf a derivative is being made)."""
-    override = _override.location
+    override = LINE.location
     if override is not None:
         return override
     frame = sys._getframe(1)
@@ -105,7 +105,7 @@ def user_location() -> Location:
             line = frame.f_lineno
             found = _locations.get((code, line))
             if found is None:
-                if len(_locations) > LINES:
+                if len(_locations) > LOCATIONS:
                     _locations.clear()
                 found = _locations[code, line] = Location(code.co_filename, line, code.co_name)
             return found
@@ -115,23 +115,23 @@ def user_location() -> Location:
 @contextmanager
 def on_behalf_of(location: Location) -> Iterator[None]:
     """Nodes made inside carry `location`, marked as derived."""
-    previous = _override.location
-    _override.location = Location(location.filename, location.line, location.function, derived=True)
+    previous = LINE.location
+    LINE.location = Location(location.filename, location.line, location.function, derived=True)
     try:
         yield
     finally:
-        _override.location = previous
+        LINE.location = previous
 
 
 @contextmanager
 def located(location: Location) -> Iterator[None]:
     """Nodes made inside carry `location`."""
-    previous = _override.location
-    _override.location = location
+    previous = LINE.location
+    LINE.location = location
     try:
         yield
     finally:
-        _override.location = previous
+        LINE.location = previous
 
 
 class Node(Operators):

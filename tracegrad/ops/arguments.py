@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TracegradError
 from tracegrad.function import different_devices
-from tracegrad.ir import Node
+from tracegrad.ir import LINE, Node, user_location
 from tracegrad.operators import Operators
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,12 +52,17 @@ def on_nodes(fn: F) -> F:
             a = plain_args[i] if i < len(plain_args) else kwargs.get(parameter, found[0])
             if not isinstance(a, Node):
                 raise DTypeError(f"{name}: {parameter} must be a Tensor, got {type(a).__name__}; use tg.tensor(...) for arrays and lists")
+        outer = LINE.location
+        if outer is None:                       # found once for all the nodes that fn makes
+            LINE.location = user_location()
         try:
             result = fn(*plain_args, **kwargs)
         except TracegradError as error:
             if not name.startswith("_"):
                 error.called(name)
             raise
+        finally:
+            LINE.location = outer
         like = next((a for a in found if not isinstance(a, Node)), None)
         return result if like is None else _wrapped(like, result)
 
