@@ -17,7 +17,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
-from tracegrad.ir import INTERN, Aval, Location, Node
+from tracegrad.ir import INTERN, Aval, Entry, Location, Node, enter
 from tracegrad.operators import Operators
 
 REGISTRY: dict[str, Primitive] = {}
@@ -109,7 +109,8 @@ class Primitive:
 def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
     """The node that applies `fn`: the one that exists, or a new one. Operands are nodes of the right dtypes already, attrs hashable."""
     key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
-    node = INTERN.get(key)
+    entry = INTERN.get(key)
+    node = None if entry is None else entry()
     if node is None:
         needs_grad = False
         if fn.differentiable:
@@ -117,7 +118,8 @@ def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> No
                 if o.needs_grad:
                     needs_grad = True
                     break
-        node = INTERN[key] = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), needs_grad)
+        node = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), needs_grad)
+        enter(key, node)
     return node
 
 
@@ -264,6 +266,8 @@ class Output(Primitive):
 
 
 _CONST, _DATA = REGISTRY["const"], REGISTRY["data"]
+_consts: dict[tuple[Any, Any, DType, bool], Entry] = {}       # a short way to those that are alive; the dead go when it is full
+CONSTS = 1000
 _NOWHERE = Location("", 0, "")
 _uid = [0]
 
@@ -276,9 +280,18 @@ def unique() -> int:
 
 def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     """A compile-time scalar."""
-    exact = dtype.type(value)
-    bits = dtype.str.encode() + exact.tobytes()         # tells 0 from 0.0 and from -0.0, which are equal and hash alike
-    return bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
+    key = (type(value), value, dtype, weak)
+    entry = _consts.get(key)
+    node = None if entry is None else entry()
+    if node is None:
+        exact = dtype.type(value)
+        bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
+        node = bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
+        if value:                                       # not a zero, which may be -0.0
+            if len(_consts) > CONSTS:
+                _consts.clear()
+            _consts[key] = Entry(node)
+    return node
 
 
 def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:

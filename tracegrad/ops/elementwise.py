@@ -473,7 +473,7 @@ class Sigmoid(Float):
 
 class Erf(Float):
     """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
-    name, cost = "erf", 60.0
+    name, cost = "erf", 50.0
 
     def numpy(self, x):                       # numpy has none
         return np.fromiter(map(math.erf, np.ravel(x).tolist()), np.float64, np.size(x)).reshape(np.shape(x)).astype(x.dtype)
