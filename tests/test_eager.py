@@ -32,7 +32,7 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """As if a build took no time: a structure is numpy's for `impatient(uses)` uses, the thread compiles half way there."""
+    """As if a build took no time: a structure is numpy's for `impatient(uses)` uses, the thread compiles from a quarter of them on."""
     def set_patience(uses):
         monkeypatch.setattr(eager, "_patience", lambda order, device: (uses, ""))
     return set_patience

@@ -28,15 +28,16 @@ from tracegrad.operators import public
 from tracegrad.runtime.buffer import hold
 from tracegrad.runtime.faults import Run, mark
 
-# Estimates in nanoseconds, measured with numpy 2 and PoCL on a core of 2.9 GHz. They need not be exact: where both ways take about as long,
-# either is right.
-NODE = 2_500.0                  # numpy's and the interpreter's for one operation on few elements
+# Estimates in nanoseconds, measured with numpy 2.4 and PoCL 3 on one core of a server (AMD EPYC). They need not be exact: where both ways
+# take about as long, either is right.
+NODE = 2_500.0                  # numpy's and the interpreter's for one operation on few elements (measured: 2 to 3.5 us)
 HALF = 8.0                      # how much longer numpy takes for float16, which it converts element by element
-BUILD = 60e6                    # to compile a program: for each,
-BUILD_NODE = 4e6                # and for each of its operations (a step of an MLP with 60 of them: 0.3 s)
+BUILD = 60e6                    # to compile a program and run it once: for each,
+BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's forward and backward: 0.2 to 0.5; 850, a transformer's: 3 to 4)
 
-# Work whose structure came so often that numpy took as long as a build takes is compiled: then at most twice the time that the better
-# way would have taken is lost, however often it will come. The thread starts half way there.
+# Work whose structure came so often that numpy took as long as a build takes is compiled: then no more is lost than about the time of the
+# better way, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
+# work that goes on, so it takes longer than a build does by itself.
 KNOWN = 400_000                 # operations in all the structures that are remembered; those not used for longest are forgotten
 
 
@@ -59,7 +60,7 @@ class Structure:
     @property
     def compile_at(self) -> int:
         """The use after which the thread starts to compile."""
-        return (self.patience + 1) // 2
+        return (self.patience + 3) // 4
 
 
 def _patience(order: Sequence[Node], device: Any) -> tuple[int, str]:
