@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ import tracegrad as tg
 from tracegrad import compile as tg_compile
 from tracegrad import eager
 from tracegrad.codegen import passes
+from tracegrad.function import REGISTRY
 from tracegrad.nn import functional as F
 from tracegrad.runtime.buffer import View, hold
 
+ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
 
 
@@ -245,6 +248,19 @@ def test_few_structures_are_remembered(monkeypatch):
     assert eager._size[0] == sum(seen.size for seen in eager._known.values())
 
 
+def test_memory_that_numpy_does_not_get_is_the_error_that_kernels_raise(monkeypatch):
+    def refuse(self, x):
+        raise MemoryError
+
+    x = tg.tensor([1.0, 4.0])
+    y = x.sqrt() + 1
+    with monkeypatch.context() as patched:
+        patched.setattr(type(REGISTRY["sqrt"]), "numpy", refuse)
+        with pytest.raises(tg.OutOfMemoryError, match="sqrt"):
+            y.tolist()
+    assert y.tolist() == [2, 3]                                # it stayed pending
+
+
 # ------------------------------------------------------------------------------------------------------------------ faults
 
 
@@ -390,7 +406,7 @@ def test_small_work_asks_nothing_of_the_compiler():
         "with contextlib.redirect_stdout(io.StringIO()):", "    for line in LINES: exec(line, names)",
         "assert tg.report()['compiled'] == 0, tg.report()", "assert 'target' not in vars(tg.device()), 'trial kernels'",
         "assert not {'networkx', 'tracegrad.codegen.passes'} & set(sys.modules)", "print('fine')"])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr
 
 
@@ -399,6 +415,6 @@ def test_a_process_ends_while_a_program_is_compiled():
         "import tracegrad as tg", "from tracegrad import eager", "eager._patience = lambda order, device: (2, '')",
         "for k in range(2): (tg.randn(33, 5) @ tg.randn(5, 7)).softmax(1).numpy()", "print('fine')"])
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "fine"), done.stderr
     assert time.perf_counter() - start < 60

@@ -22,6 +22,7 @@ import numpy as np
 
 from tracegrad.blas import one_thread
 from tracegrad.config import config
+from tracegrad.errors import OutOfMemoryError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
 from tracegrad.operators import public
@@ -33,7 +34,7 @@ from tracegrad.runtime.faults import Run, mark
 NODE = 2_500.0                  # numpy's and the interpreter's for one operation on few elements (measured: 2 to 3.5 us)
 HALF = 8.0                      # how much longer numpy takes for float16, which it converts element by element
 BUILD = 60e6                    # to compile a program and run it once: for each,
-BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's forward and backward: 0.2 to 0.5; 850, a transformer's: 3 to 4)
+BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's step: 0.2 to 0.5; 850, a transformer's: 3 to 4)
 
 # Work whose structure came so often that numpy took as long as a build takes is compiled: then no more is lost than about the time of the
 # better way, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
@@ -98,17 +99,22 @@ def run(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequence
     for t in targets:
         last[t] = -1
     notes: list[int] = []
-    with np.errstate(all="ignore"), one_thread():
-        for i, (node, operands) in enumerate(zip(order, places, strict=True)):
-            fn: Any = node.fn
-            made = fn.numpy(*[values[o] for o in operands], **node.attrs)
-            dtype = node.aval.dtype
-            values.append(made if type(made) is np.ndarray and made.dtype is dtype else np.asarray(made, dtype))
-            if fn.reports:
-                notes += fn.excess(values[operands[0]], node)
-            for o in operands:
-                if last[o] == i:
-                    values[o] = None
+    node = None
+    try:
+        with np.errstate(all="ignore"), one_thread():
+            for i, (node, operands) in enumerate(zip(order, places, strict=True)):
+                fn: Any = node.fn
+                made = fn.numpy(*[values[o] for o in operands], **node.attrs)
+                dtype = node.aval.dtype
+                values.append(made if type(made) is np.ndarray and made.dtype is dtype else np.asarray(made, dtype))
+                if fn.reports:
+                    notes += fn.excess(values[operands[0]], node)
+                for o in operands:
+                    if last[o] == i:
+                        values[o] = None
+    except MemoryError:
+        raise OutOfMemoryError(f"out of memory: numpy cannot have {node and node.aval.nbytes} bytes for {node!r}; drop tensors that are no "
+                               "longer needed, or use smaller batches") from None
     results = [_buffer(device, values[t], leaves, inputs) for t in targets]
     suspect = [i for i, leaf in enumerate(leaves) if not leaf.aval.weak and leaf.value.suspicions]
     if suspect or any(notes):
