@@ -5,6 +5,7 @@
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests
 #   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
 #   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
+#   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make check      lint, types and import rules only
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
@@ -19,7 +20,7 @@ PEER_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench check clean help
+.PHONY: demo test test-all bench bench-first-minute check clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -45,6 +46,9 @@ else
 bench: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.run --peer-python $(PEER_PYTHON) $(ARGS)
 endif
+
+bench-first-minute: $(VENV)/.installed-demo
+	$(BIN)/python -m benchmarks.first_minute $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache examples/out

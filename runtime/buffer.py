@@ -1,10 +1,11 @@
-"""Buffers: device memory from the pool, and the ways in and out of it. Start at `Buffer`; `empty`, `upload` and `wrap` make one.
+"""Buffers: device memory from the pool, and the ways in and out of it. Start at `Buffer`; `empty`, `upload`, `hold` and `wrap` make one.
 
 A dropped Buffer's memory goes back to the device's pool at once, even while commands that use it are in flight: whoever
 gets it next enqueues behind those commands (`Device.use` keeps the queues of a device in one sequence).
 
 Without a copy, memory leaves as a `view` (read-only; it holds the Buffer, and a Buffer that anybody else holds is never
-written in place) and enters by `wrap` (such a Buffer is never written at all).
+written in place) and enters by `wrap` (such a Buffer is never written at all). What numpy computed (see eager.py) stays a numpy
+array until a kernel needs it: `hold`.
 """
 
 from __future__ import annotations
@@ -69,16 +70,22 @@ class Buffer:
         The view keeps the buffer alive and unchanged: updates in place happen only where nobody else holds a Buffer.
         """
         verify(self)
-        device = self.device
-        if not device.in_host_memory or self.nbytes == 0:
+        if not self.device.in_host_memory or self.nbytes == 0:
             out = self.download(shape, dtype)
         else:
-            with device.lock:
-                queue = device.use(device.host_queue)
-                mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-            out = np.asarray(View(self, mapped))
+            out = np.asarray(View(self, self.contents(shape, dtype)))
         out.flags.writeable = False
         return out
+
+    def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        """The memory as an array, on a device that computes in the host's, suspect or not: to be read while the buffer is held. Waits."""
+        device = self.device
+        if self.nbytes == 0:
+            return np.empty(shape, dtype)
+        with device.lock:
+            queue = device.use(device.host_queue)
+            mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
+        return np.asarray(mapped)
 
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
@@ -112,6 +119,46 @@ class _Wrapped(Buffer):
     def __del__(self) -> None:
         with contextlib.suppress(cl.Error):
             self.device.finish()
+
+
+class _Held(Buffer):
+    """A Buffer whose contents are still the numpy array `array`. The first command that needs `mem` has them uploaded, and lets it go."""
+
+    __slots__ = ("_mem", "array")
+    array: np.ndarray[Any, Any] | None
+
+    def __init__(self, device: Device, array: np.ndarray[Any, Any]) -> None:
+        self._mem: Any = None
+        self.device, self.nbytes, self.serial = device, array.nbytes, next(_serials)
+        self.array = array
+        self.suspicions = ()
+
+    @property
+    def mem(self) -> Any:
+        if self._mem is None:
+            with self.device.lock:
+                if self.array is not None:
+                    self._mem, self.array = upload(self.device, self.array).mem, None
+        return self._mem
+
+    def download(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        array = self.array
+        if array is None:
+            return super().download(shape, dtype)
+        verify(self)
+        return np.array(array, dtype).reshape(shape)
+
+    def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        array = self.array
+        return super().contents(shape, dtype) if array is None else array.reshape(shape)
+
+    def copy(self) -> Buffer:
+        array = self.array
+        if array is None:
+            return super().copy()
+        made = _Held(self.device, array)               # neither writes it
+        made.suspicions = self.suspicions
+        return made
 
 
 class View:
@@ -149,6 +196,11 @@ def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     buffer = empty(device, array.nbytes)
     buffer.write(array)
     return buffer
+
+
+def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
+    """A Buffer with the contents of `array`, which nobody writes from now on. Nothing is asked of the driver before a kernel needs it."""
+    return _Held(device, array)
 
 
 def wrap(device: Device, array: np.ndarray[Any, Any]) -> Buffer:

@@ -97,6 +97,11 @@ class Device:
                           RuntimeWarning, stacklevel=2)
 
     @cached_property
+    def fp64(self) -> bool:
+        """Whether it computes in float64."""
+        return "cl_khr_fp64" in self.cl_device.extensions.split() or bool(_ask(self.cl_device, "double_fp_config", 0))
+
+    @cached_property
     def queue(self) -> cl.CommandQueue:
         """The queue for large plans."""
         return self._queue(self.cl_device)

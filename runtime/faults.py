@@ -62,6 +62,8 @@ def verify(value: Value) -> None:
         value.suspicions = tuple((run, mask) for run, mask in value.suspicions if run.guilty(mask) or run.running)
         for run, mask in value.suspicions:
             if run.found is not None:
+                for other, _ in value.suspicions:      # one error tells that the value is wrong, for whatever other reason it is so, too
+                    other.reported = other.reported or other.found is not None
                 raise run.error(mask)
 
 

@@ -10,21 +10,33 @@ import pytest
 import tracegrad as tg
 
 tg.config.check = True              # verify graphs after every pass, always in tests
+# Tests on an OpenCL device are about its kernels: numpy must not stand in for them. Those that ask for the fixture `device` are run
+# both ways; TRACEGRAD_EAGER=1 runs all tests in the way that users have it (.ci/run does so with those of untraced behaviour).
+EAGER = os.environ.get("TRACEGRAD_EAGER") == "1"
+tg.config.eager = EAGER
 
 hypothesis.settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, derandomize=False)     # else it is the default's
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-@pytest.fixture(params=["default", "numpy"])
-def device(request):
-    """The default OpenCL device, and the interpreter: both run the same test."""
+@pytest.fixture(params=["default", "eager", "numpy"])
+def device(request, monkeypatch):
+    """The default OpenCL device by kernels alone, the same with numpy for small work, and the interpreter: all run the same test."""
     previous = tg.device()
-    found = tg.set_device("numpy") if request.param == "numpy" else previous
-    if request.param == "numpy" and previous.kind == "numpy":
+    if request.param != "default" and previous.kind == "numpy":
         pytest.skip("the default device is the interpreter already")
-    yield found
+    if request.param == "eager" and not previous.in_host_memory:
+        pytest.skip("the device has memory of its own: kernels alone")
+    monkeypatch.setattr(tg.config, "eager", request.param == "eager")
+    yield tg.set_device("numpy") if request.param == "numpy" else previous
     tg.set_device(previous)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Kernels alone do the work, in whatever way the tests are run."""
+    monkeypatch.setattr(tg.config, "eager", False)
 
 
 @pytest.fixture

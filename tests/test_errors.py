@@ -147,7 +147,7 @@ def test_two_devices_in_one_operation(opencl):
     assert a.device is opencl
 
 
-def test_float64_on_a_device_without_it(opencl, monkeypatch):
+def test_float64_on_a_device_without_it(opencl, kernels, monkeypatch):
     a = tg.ones(3)
     before = (a * 2).tolist()
     monkeypatch.setattr(opencl, "target", dataclasses.replace(opencl.target, fp64=False))
@@ -295,7 +295,7 @@ print(f(5.0)[0].item())
 
 
 class TestBuild:
-    def test_a_kernel_that_the_driver_rejects(self, opencl, monkeypatch):
+    def test_a_kernel_that_the_driver_rejects(self, opencl, kernels, monkeypatch):
         x = tg.arange(4.0)
         x.tolist()
         real = runtime_program._build

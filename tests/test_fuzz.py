@@ -178,6 +178,21 @@ def test_recording_changes_nothing(program: Program) -> None:
     assert len(traced.compilations) == 1
 
 
+@examples(40, 2000)
+@given(programs())
+def test_small_work_done_with_numpy_gives_the_same(on: Any, program: Program) -> None:
+    """The two ways of eager.py: here numpy's, on values that the device could hold."""
+    if not on.in_host_memory:
+        pytest.skip("the device has memory of its own")
+    before, tg.config.eager = tg.config.eager, True
+    try:
+        agree(called(program, program.function(looks=True), 0, on), called(program, program.function(), 0, "numpy"), program, "eager")
+        if not program.in_place_on_inputs:
+            agree(backward(program, 0, on), backward(program, 0, "numpy"), program, "eager backward")
+    finally:
+        tg.config.eager = before
+
+
 # --------------------------------------------------------------------------------------------------------------- derivatives
 
 

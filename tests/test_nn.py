@@ -377,7 +377,9 @@ def test_traced_training_equals_untraced(device):
     traced, traced_losses, run = train(True)
     np.testing.assert_allclose(traced_losses, losses, rtol=1e-4)
     for (name, a), (_, b) in zip(plain.state_dict().items(), traced.state_dict().items(), strict=True):
-        np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-3, atol=1e-4, err_msg=name)
+        # The norm takes the bias out again: its gradient is rounding errors, of which Adam makes steps, and the mean follows.
+        if name not in ("first.bias", "norm.running_mean"):
+            np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-3, atol=1e-4, err_msg=name)
     assert traced.norm.num_batches_tracked.item() == 4
     assert len(run.compilations) == 1
 

@@ -10,7 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tests.test_registry import OPS, accepts, cases, operands
-from tracegrad import nn, optim, printing, report
+from tracegrad import nn, optim, printing
 from tracegrad.__main__ import main
 from tracegrad.compile import executable_graph
 from tracegrad.errors import ArgumentError
@@ -20,6 +20,7 @@ from tracegrad.ir import Aval, Graph
 from tracegrad.nn import functional as F
 from tracegrad.plan import Launch, Plan, Slot
 from tracegrad.python_source import python_source
+from tracegrad.report import Kernels, explain
 from tracegrad.runtime import program as runtime_program
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
@@ -351,7 +352,7 @@ def plan(**more):
 
 
 def test_kernels():
-    kernels = report.Kernels(plan())
+    kernels = Kernels(plan())
     assert str(kernels) == SOURCE
     assert kernels.names == ["first_k0", "second"]
     assert len(kernels) == 2
@@ -367,7 +368,7 @@ def test_kernels():
 
 
 def test_kernels_of_the_interpreter():
-    kernels = report.Kernels(None)
+    kernels = Kernels(None)
     assert len(kernels) == 0
     assert "interprets" in str(kernels)
     with pytest.raises(IndexError, match="interprets"):
@@ -386,7 +387,7 @@ def test_explain():
         graph, device = step.graph, "a device"
 
     Fake.plan = plan(notes=("dead code removed",))
-    text = report.explain(Fake, "step", [])
+    text = explain(Fake, "step", [])
     for wanted in ("step on a device", "fused into 2 kernels, 2 launches", "first_k0: 6.0 kflop, 24 B moved", "a reduction ends it",
                    "temporary memory: 2.0 KiB in 1 block for 1 intermediate", "updated in place: x", "dead code removed",
                    "compiled 0 times"):

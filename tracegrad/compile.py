@@ -1,8 +1,8 @@
 """From graphs to results: the only file that sees both the code generator and the runtime. Start at `Program` and `realize`.
 
 A `Program` is a captured graph made executable on a device (or on the interpreter, the device named "numpy").
-`realize` computes nodes whose work was deferred: it looks up their structure in a cache of Programs, so a loop that does the same
-work again compiles nothing.
+`realize` computes nodes whose work was deferred: with numpy or by a Program, as `eager` decides. Programs are looked up by structure,
+so a loop that does the same work again compiles nothing.
 
 Boundary nodes (variable, detach, the outputs of custom Functions) mean something to differentiation only: `resolve` sees
 through them, and values live on the nodes behind them.
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.passes import compile_graph
+from tracegrad import eager
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
@@ -125,6 +125,8 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
         copy = array.nbytes <= buffers.SMALL_UPLOAD or not buffers.frozen(array) or bool(obstacle(device, array))
     if device is NUMPY:
         return HostValue(device, np.array(array) if copy else array, not (copy or buffers.frozen(array)))
+    if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
+        return buffers.hold(device, np.array(array, order="C"))
     return buffers.upload(device, array) if copy else buffers.wrap(device, array)
 
 
@@ -151,31 +153,48 @@ class Program:
 
     inputs: its leaves, in call order; those with a weak aval are run-time scalars. donate: output index -> input index whose
     buffer the output may overwrite. results: what the user calls the outputs, "" where that is not known. `graph` is what was
-    captured, `plan` what came of it (None on the interpreter).
+    captured, `plan` what came of it (None on the interpreter). `compile` makes the plan: at once, unless `later`.
     """
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], device: Device, donate: Mapping[int, int] | None = None,
-                 results: Sequence[str] = ()) -> None:
+                 results: Sequence[str] = (), later: bool = False) -> None:
         self.graph = Graph.capture(inputs, outputs)
-        self.graph.graph["output_names"] = list(results)
+        self.graph.output_names = list(results)
         self.device = device
         self.weak = [n.aval.weak for n in inputs]
-        self.plan = self.executable = None
+        self.plan: Plan | None = None
+        self.executable: Executable | None = None
+        if not later:
+            self.compile(donate, results)
+
+    def compile(self, donate: Mapping[int, int] | None = None, results: Sequence[str] = ()) -> None:
+        """Make the plan and what runs it."""
+        device, graph = self.device, executable_graph(self.graph)
         if device is NUMPY:
-            self._graph = executable_graph(self.graph)
-            reporting = [n for n in self._graph if n.fn.reports]
-            self.checks = tuple(n.fn.check(n) for n in reporting)
-            self._reads, self._checked = self._graph.masks(inputs), self._graph.masks(reporting)
+            self._graph = graph
+            reporting = [n for n in graph if n.fn.reports]
+            rules: list[Any] = [n.fn for n in reporting]
+            self.checks = tuple(rule.check(n) for rule, n in zip(rules, reporting, strict=True))
+            self._reads, self._checked = graph.masks(graph.inputs), graph.masks(reporting)
         else:
-            executable = executable_graph(self.graph)
+            # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
+            from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
+
             start = time.perf_counter()
-            _check_dtypes(executable, device)
-            self.plan = compile_graph(executable, device.target, donate=donate or {}, name=namer(executable), results=results)
-            self.executable = Executable(self.plan, device)
-            self.checks = self.plan.checks
+            _check_dtypes(graph, device)
+            plan = self.plan = compile_graph(graph, device.target, donate=donate or {}, name=namer(graph), results=results)
+            self.executable = Executable(plan, device)
+            self.checks = plan.checks
             if config.debug:
-                _tell(self.plan, len(executable), device, time.perf_counter() - start)
+                _tell(plan, len(graph), device, time.perf_counter() - start)
         self.buffers_only = self.executable is not None and not any(self.weak)
+
+    def prepared(self) -> Program:
+        """The program itself, compiled, and run once on zeros: what a thread does."""
+        self.compile()
+        if self.executable is not None:
+            self.executable.warm()
+        return self
 
     def __call__(self, values: Sequence[Any], lines: Sequence[str] | None = None) -> list[Any]:
         """Values of the outputs, from those of the inputs (Buffers, and Python numbers for the weak ones). Waits for nothing.
@@ -251,7 +270,7 @@ def _own_leaf(node: Node) -> Node:
 
 _lock = threading.RLock()
 _plans: OrderedDict[Any, Program] = OrderedDict()
-_varying: dict[Any, tuple[tuple[Any, ...], frozenset[int]]] = {}  # structure -> constants seen last, positions that vary
+_jobs: OrderedDict[Any, eager.Job] = OrderedDict()  # the programs that a thread compiles, or has compiled, and that were not needed yet
 compiled = [0]  # how many programs `realize` compiled, for tests and explain()
 
 
@@ -270,9 +289,7 @@ def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] 
         if keep is not None:
             wanted = set(targets)
             targets += [n for n in order if n not in wanted and keep(n)]
-        program, inputs = _program(order, leaves, targets, device)
-        lines = [str(order[check.position].loc) for check in program.checks] if program.checks else None
-        results = program([n.value if n.value is not None else n.attrs["value"].item() for n in inputs], lines)
+        results = _values(_Work(order, leaves, targets, device))
         for node, value in zip(targets, results, strict=True):
             node.value = value
         for node in targets:
@@ -329,57 +346,108 @@ def _pending(targets: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     return order, leaves
 
 
-def _program(order: list[Node], leaves: list[Node], targets: list[Node], device: Device) -> tuple[Program, list[Node]]:
-    """The cached or newly compiled Program, and the nodes whose values it takes."""
-    number = {n: i for i, n in enumerate(leaves)}
-    parts: list[Any] = [n.aval for n in leaves]
-    constants: list[Node] = []
-    for node in order:
-        number[node] = len(number)
-        if node.fn is _CONST and not node.aval.weak:
-            constants.append(node)
-            parts.append((_CONST, node.aval))
-        else:
-            parts.append((node.fn, *node.attrs.items(), *(number[resolve(o)] for o in node.operands)))
-    structure = (device, tuple(parts), tuple(number[t] for t in targets))
-    values = tuple(n.attrs["bits"] for n in constants)
-    last, varying = _varying.get(structure, (values, frozenset()))
-    if last != values:
-        varying |= {i for i, (a, b) in enumerate(zip(last, values, strict=True)) if a != b and constants[i].dtype.kind != "b"}
-    _varying[structure] = values, varying
-    hoisted = [n for i, n in enumerate(constants) if i in varying]
-    key = (structure, tuple(v for i, v in enumerate(values) if i not in varying), varying)
+class _Work:
+    """Pending nodes by structure. Values are numbered: those of `leaves`, then those of `order`.
+
+    places: the numbers of each node's operands. ends: of the targets. key: what two pieces of work share that differ in nothing but the
+    values of leaves and constants. constants: the nodes, values: what they are.
+    """
+
+    __slots__ = ("constants", "device", "ends", "key", "leaves", "order", "places", "targets", "values")
+
+    def __init__(self, order: list[Node], leaves: list[Node], targets: list[Node], device: Device) -> None:
+        self.order, self.leaves, self.targets, self.device = order, leaves, targets, device
+        number = {n: i for i, n in enumerate(leaves)}
+        parts: list[Any] = [n.aval for n in leaves]
+        self.constants: list[Node] = []
+        self.places: list[tuple[int, ...]] = []
+        for node in order:
+            place = tuple([number[o if o in number else resolve(o)] for o in node.operands])
+            number[node] = len(number)
+            self.places.append(place)
+            if node.fn is _CONST and not node.aval.weak:
+                self.constants.append(node)
+                parts.append((_CONST, node.aval))
+            else:
+                parts.append((node.fn, *node.attrs.items(), *place))
+        self.ends = tuple(number[t] for t in targets)
+        self.key = (device, tuple(parts), self.ends)
+        self.values = tuple(n.attrs["bits"] for n in self.constants)
+
+    def note(self, seen: eager.Structure) -> None:
+        """Count this use, and see which constants vary."""
+        seen.uses += 1
+        if seen.last != self.values and seen.last:
+            seen.varying |= {i for i, (a, b) in enumerate(zip(seen.last, self.values, strict=True))
+                             if a != b and self.constants[i].dtype.kind != "b"}
+        seen.last = self.values
+
+    def program_key(self, seen: eager.Structure) -> Any:
+        """What a program is made for: the structure and the constants that never varied."""
+        return self.key, tuple(v for i, v in enumerate(self.values) if i not in seen.varying), seen.varying
+
+    def program(self, seen: eager.Structure, later: bool = False) -> Program:
+        """The nodes as a program of placeholders, so that it holds neither values nor the user's nodes."""
+        hoisted = self.hoisted(seen)
+        from_scalar = {n: placeholder(_weak(n), "") for n in hoisted}
+        new: dict[Node, Node] = {}
+        inputs = []
+        for n in self.leaves:
+            with located(n.loc):
+                new[n] = placeholder(n.aval, "")
+            inputs.append(new[n])
+        for position, node in enumerate(self.order):
+            with located(node.loc):
+                if node in from_scalar:
+                    new[node] = bind(REGISTRY["cast"], (from_scalar[node],), {"dtype": node.dtype, "weak": False})
+                elif not node.operands:
+                    new[node] = _own_leaf(node)
+                else:       # what reports an error needs the line of each call, and this program will be used for other lines, too
+                    attrs = node.attrs | {"position": position} if node.fn.reports else node.attrs
+                    new[node] = bind(node.fn, tuple(new[resolve(o)] for o in node.operands), attrs)
+        return Program([*inputs, *from_scalar.values()], [new[t] for t in self.targets], self.device, later=later)
+
+    def hoisted(self, seen: eager.Structure) -> list[Node]:
+        """The constants that are run-time scalars."""
+        return [n for i, n in enumerate(self.constants) if i in seen.varying]
+
+
+def _values(work: _Work) -> list[Any]:
+    """Buffers with the values of the targets: with numpy or by kernels, as the structure and the number of its uses say (see eager.py)."""
+    device = work.device
+    seen = eager.known(work.key, work.order, device)
+    work.note(seen)
+    if seen.uses <= seen.patience:
+        results = eager.run(work.order, work.leaves, work.places, work.ends, device)
+        eager.count("interpreted")
+        if seen.uses == seen.compile_at:
+            _jobs[work.program_key(seen)] = eager.in_background(work.program(seen, later=True).prepared)
+            if len(_jobs) > PLANS:
+                _jobs.popitem(last=False)
+        return results
+    program = _program(work, seen)
+    eager.count("compiled", seen.reason or "used often")
+    lines = [str(work.order[check.position].loc) for check in program.checks] if program.checks else None
+    hoisted = [n.attrs["value"].item() for n in work.hoisted(seen)]
+    return program([n.value for n in work.leaves] + hoisted, lines)
+
+
+def _program(work: _Work, seen: eager.Structure) -> Program:
+    """The cached or newly compiled Program."""
+    key = work.program_key(seen)
     program = _plans.get(key)
     if program is None:
+        job = _jobs.pop(key, None)
+        program = None if job is None else job.result()
+        eager.count("programs" if program is None else "background")
         compiled[0] += 1
-        program = _plans[key] = _compile(order, leaves, hoisted, targets, device)
+        if program is None:
+            program = work.program(seen)
+        _plans[key] = program
         if len(_plans) > PLANS:
             _plans.popitem(last=False)
-            if len(_varying) > 4 * PLANS:
-                _varying.clear()
     _plans.move_to_end(key)
-    return program, leaves + hoisted
-
-
-def _compile(order: list[Node], leaves: list[Node], hoisted: list[Node], targets: list[Node], device: Device) -> Program:
-    """The pending nodes as a program of placeholders, so that it holds neither values nor the user's nodes."""
-    from_scalar = {n: placeholder(_weak(n), "") for n in hoisted}
-    new: dict[Node, Node] = {}
-    inputs = []
-    for n in leaves:
-        with located(n.loc):
-            new[n] = placeholder(n.aval, "")
-        inputs.append(new[n])
-    for position, node in enumerate(order):
-        with located(node.loc):
-            if node in from_scalar:
-                new[node] = bind(REGISTRY["cast"], (from_scalar[node],), {"dtype": node.dtype, "weak": False})
-            elif not node.operands:
-                new[node] = _own_leaf(node)
-            else:       # what reports an error needs the line of each call, and this program will be used for other lines, too
-                attrs = node.attrs | {"position": position} if node.fn.reports else node.attrs
-                new[node] = bind(node.fn, tuple(new[resolve(o)] for o in node.operands), attrs)
-    return Program([*inputs, *from_scalar.values()], [new[t] for t in targets], device)
+    return program
 
 
 def _weak(constant: Node) -> Any:

@@ -14,6 +14,7 @@ class Config:
     device: str = ""          # TRACEGRAD_DEVICE: index, kind (cpu, gpu), name substring, or "numpy" for the interpreter
     check: bool = False       # TRACEGRAD_CHECK: verify the graph after every pass
     debug: int = 0            # TRACEGRAD_DEBUG: 1 = a line per compiled plan, 2 = the kernels too
+    eager: bool = True        # TRACEGRAD_EAGER: 0 = compile all untraced work, also what numpy does sooner than a driver builds it
     fuse: bool = True         # TRACEGRAD_FUSE: 0 = one kernel per node, to find out whether fusion is at fault
     profile: bool = False     # TRACEGRAD_PROFILE: record device times of each launch
     cache: bool = True        # TRACEGRAD_CACHE: 0 = do not keep built binaries on disk

@@ -17,7 +17,8 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
-from tracegrad.ir import Aval, Location, Node, intern
+from tracegrad.ir import INTERN, Aval, Entry, Location, Node, enter
+from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 REGISTRY: dict[str, Primitive] = {}
@@ -54,6 +55,7 @@ class Primitive:
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
+    cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
@@ -87,6 +89,10 @@ class Primitive:
         """Between which integers the elements of an integer result lie, from those of the operands; None: nothing is known."""
         return None
 
+    def work(self, y: Aval, *operands: Aval, **attrs: Any) -> float:
+        """How many elements the numpy rule goes through: those of the result or of the largest operand, unless an op knows better."""
+        return max([y.size, *[o.size for o in operands]])
+
     # How f.source() writes a call, for operations that are not in the registry: python(define, operands as text, **attrs) -> text.
     # define(name, expression or graph) puts what the call needs in front of the function, and gives the name to use.
     python: Any = None
@@ -103,14 +109,32 @@ class Primitive:
 
 
 def bind(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
-    """The node that applies `fn`; operands are nodes of the right dtypes already, attrs are hashable."""
-    needs_grad = False
+    """The node that applies `fn`: the one that exists, or a new one. Operands are nodes of the right dtypes already, attrs hashable.
+
+    One that a derivative may go through is shared within one call of the user's only: see `ir.own_nodes`.
+    """
+    key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
+    own = state.own
+    if own is not None and needs_grad(fn, operands):
+        node: Node | None = own.get(key)
+        if node is None:
+            node = own[key] = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True)
+        return node
+    entry = INTERN.get(key)
+    node = None if entry is None else entry()
+    if node is None:
+        node = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), needs_grad(fn, operands))
+        enter(key, node)
+    return node
+
+
+def needs_grad(fn: Primitive, operands: Sequence[Node]) -> bool:
+    """Whether a derivative may go through `fn` to one of its operands."""
     if fn.differentiable:
         for o in operands:
             if o.needs_grad:
-                needs_grad = True
-                break
-    return intern(fn, operands, attrs, lambda: fn.aval(*[o.aval for o in operands], **attrs), needs_grad)
+                return True
+    return False
 
 
 def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -255,7 +279,9 @@ class Output(Primitive):
         raise AutogradError("the cotangent of an output belongs to its bundle: autodiff collects it")
 
 
-_DATA = REGISTRY["data"]
+_CONST, _DATA = REGISTRY["const"], REGISTRY["data"]
+_consts: dict[tuple[Any, Any, DType, bool], Entry] = {}       # a short way to those that are alive; the dead go when it is full
+CONSTS = 1000
 _NOWHERE = Location("", 0, "")
 _uid = [0]
 
@@ -268,9 +294,18 @@ def unique() -> int:
 
 def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     """A compile-time scalar."""
-    exact = dtype.type(value)
-    bits = dtype.str.encode() + exact.tobytes()         # tells 0 from 0.0 and from -0.0, which are equal and hash alike
-    return intern(REGISTRY["const"], (), {"value": exact, "bits": bits, "weak": weak}, lambda: Aval((), dtype, weak), False)
+    key = (type(value), value, dtype, weak)
+    entry = _consts.get(key)
+    node = None if entry is None else entry()
+    if node is None:
+        exact = dtype.type(value)
+        bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
+        node = bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
+        if value:                                       # not a zero, which may be -0.0
+            if len(_consts) > CONSTS:
+                _consts.clear()
+            _consts[key] = Entry(node)
+    return node
 
 
 def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
@@ -348,11 +383,16 @@ class Elementwise(Primitive):
         super().__init_subclass__()
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        shape = operands[0].shape if len(operands) == 1 else broadcast_shapes(self.name, [o.shape for o in operands])
+        shape = operands[0].shape
+        for o in operands:
+            if o.shape != shape and o.shape:
+                shape = broadcast_shapes(self.name, [o.shape for o in operands])
+                break
         dtype = operands[-1].dtype
         if dtype.kind not in self.kinds:
             raise DTypeError(f"{self.name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
-        return Aval(shape, dtypes.bool_ if self.result == "bool" else dtype, all(o.weak for o in operands) and self.result != "bool")
+        weak = operands[0].weak and all(o.weak for o in operands) and self.result != "bool"
+        return Aval(shape, dtypes.bool_ if self.result == "bool" else dtype, weak)
 
     def prepare(self, args: list[Any]) -> tuple[Node, ...]:
         return tuple(common_dtype(args, self.result == "float", self.name))
@@ -362,6 +402,14 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
     """Operand nodes cast to the dtype they promote to, by torch's rule: the tensors with dimensions decide; 0-d ones, and
     after them weak nodes and Python and numpy scalars, only raise the category. name: the op's, for errors.
     """
+    if len(args) == 2:                      # what nearly all calls are
+        a, b = args
+        if isinstance(a, Node) and not a.aval.weak and (not to_float or a.aval.dtype.kind == "f"):
+            if isinstance(b, Node):
+                if a.aval.dtype is b.aval.dtype and not b.aval.weak:
+                    return [a, b]
+            elif a.aval.dtype.kind == "f" and type(b) in _PYTHON_SCALARS:
+                return [a, scalar(name, b, a.aval.dtype)]
     args = [a.item() if isinstance(a, np.generic) else a for a in args]
     dtype: DType | None = None
     of_scalars: DType | None = None

@@ -24,8 +24,9 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
         for node in graph:
             if node not in value:
                 value[node] = evaluate(node, [value[o] for o in node.operands])
-                if node.fn.reports and notes is not None:
-                    notes += node.fn.excess(value[node.operands[0]], node)
+                fn: Any = node.fn
+                if fn.reports and notes is not None:
+                    notes += fn.excess(value[node.operands[0]], node)
                 for o in node.operands:
                     uses[o] -= 1
                     if not uses[o]:

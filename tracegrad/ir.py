@@ -7,21 +7,18 @@ of the user only: see `own_nodes`.) Operands and attributes never change; the on
 a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node that needs
 no derivative forgets its operands.
 
-A Graph is a captured program: a `networkx.MultiDiGraph` of Nodes whose edges carry the operand index as key. Its iteration
-order is a topological order. It is built at capture, not per operation.
+A Graph is a captured program: Nodes in topological order. It is built at capture, not per operation; `networkx()` is what users get.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tracegrad.dtypes import DType
 from tracegrad.errors import INTERNAL
@@ -30,6 +27,8 @@ from tracegrad.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from networkx import MultiDiGraph
 
     from tracegrad.function import Primitive
 
@@ -67,8 +66,7 @@ class Aval:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]" + ("~" if self.weak else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(NamedTuple):
     """A line of the user's program. `derived` tells that a derivative rule made the node on that line's behalf."""
 
     filename: str
@@ -81,12 +79,22 @@ class Location:
 
 
 _internal_code: dict[Any, bool] = {}
-_location_override: list[Location | None] = [None]
+_locations: dict[tuple[Any, int | None], Location] = {}  # of lines that were asked for, made once
+LOCATIONS = 10_000  # so many of them are kept
+
+
+class _Override(threading.local):
+    """Per thread: the line on whose behalf nodes are being made, if it is not to be found on the stack."""
+
+    location: Location | None = None
+
+
+LINE = _Override()
 
 
 def user_location() -> Location:
     """The nearest line outside tracegrad on the Python stack (or the line on whose behalf a derivative is being made)."""
-    override = _location_override[0]
+    override = LINE.location
     if override is not None:
         return override
     frame = sys._getframe(1)
@@ -96,30 +104,36 @@ def user_location() -> Location:
         if internal is None:
             internal = _internal_code[code] = code.co_filename.startswith(INTERNAL)
         if not internal or frame.f_back is None:
-            return Location(code.co_filename, frame.f_lineno, code.co_name)
+            line = frame.f_lineno
+            found = _locations.get((code, line))
+            if found is None:
+                if len(_locations) > LOCATIONS:
+                    _locations.clear()
+                found = _locations[code, line] = Location(code.co_filename, line, code.co_name)
+            return found
         frame = frame.f_back
 
 
 @contextmanager
 def on_behalf_of(location: Location) -> Iterator[None]:
     """Nodes made inside carry `location`, marked as derived."""
-    previous = _location_override[0]
-    _location_override[0] = Location(location.filename, location.line, location.function, derived=True)
+    previous = LINE.location
+    LINE.location = Location(location.filename, location.line, location.function, derived=True)
     try:
         yield
     finally:
-        _location_override[0] = previous
+        LINE.location = previous
 
 
 @contextmanager
 def located(location: Location) -> Iterator[None]:
     """Nodes made inside carry `location`."""
-    previous = _location_override[0]
-    _location_override[0] = location
+    previous = LINE.location
+    LINE.location = location
     try:
         yield
     finally:
-        _location_override[0] = previous
+        LINE.location = previous
 
 
 class Node(Operators):
@@ -170,18 +184,25 @@ class Node(Operators):
         return f"<{self.fn.name}({', '.join(str(o.aval) for o in self.operands)}{attrs}) -> {self.aval}>"
 
 
-_INTERN: weakref.WeakValueDictionary[Hashable, Node] = weakref.WeakValueDictionary()
+class Entry(weakref.ref[Node]):
+    """A place in the weak table `INTERN`. (A WeakValueDictionary does the same in 1.2 us more, a fifth of what a node takes.)"""
+
+    __slots__ = ("key",)
+    key: Hashable
 
 
-def intern(fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Callable[[], Aval], needs_grad: bool) -> Node:
-    """The node for this application: the one that exists, else a new one."""
-    key = (fn, operands, *attrs.items()) if attrs else (fn, operands)
-    table: MutableMapping[Hashable, Node] = _INTERN if state.own is None or not needs_grad else state.own
-    node = table.get(key)
-    if node is None:
-        node = Node(fn, operands, attrs, aval(), needs_grad)
-        table[key] = node
-    return node
+INTERN: dict[Hashable, Entry] = {}  # what a node applies to what -> the node, while it is alive
+
+
+def enter(key: Hashable, node: Node) -> None:
+    """Make `node` the one for `key`."""
+    entry = INTERN[key] = Entry(node, _leave)
+    entry.key = key
+
+
+def _leave(entry: Entry) -> None:
+    if INTERN.get(entry.key) is entry:
+        del INTERN[entry.key]
 
 
 @contextmanager
@@ -204,8 +225,9 @@ def forget_operands(node: Node, instead: tuple[Node, ...] = ()) -> None:
     """
     if node.operands:
         key = (node.fn, node.operands, *node.attrs.items())
-        if _INTERN.get(key) is node:
-            del _INTERN[key]
+        entry = INTERN.get(key)
+        if entry is not None and entry() is node:
+            del INTERN[key]
         node.operands = instead
 
 
@@ -238,26 +260,60 @@ def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = N
     return order
 
 
-class Graph(nx.MultiDiGraph):
-    """A captured program. Nodes are `Node`s in topological order; an edge (u, v, i) says that u is operand i of v.
+class Graph:
+    """A captured program. It iterates over its `Node`s in topological order; they hold the edges: their operands.
 
-    inputs: the leaves whose values a call supplies, in call order. outputs: the results, in order (a node may appear
-    more than once).
+    inputs: the leaves whose values a call supplies, in call order. outputs: the results, in order (a node may appear more than
+    once). output_names: what the user calls them, "" where that is not known.
     """
 
-    inputs: list[Node]
-    outputs: list[Node]
+    def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], order: Iterable[Node]) -> None:
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        self.output_names: list[str] = []
+        self._order = dict.fromkeys([*inputs, *order])
+        self._users: dict[Node, list[Node]] | None = None
 
     @classmethod
     def capture(cls, inputs: Sequence[Node], outputs: Sequence[Node]) -> Graph:
         """The graph from `inputs` (not looked behind) to `outputs`."""
-        graph = cls()
-        graph.inputs, graph.outputs = list(inputs), list(outputs)
-        known = set(inputs)
-        graph.add_nodes_from(inputs)
-        order = topological(outputs, known.__contains__)
-        graph.add_nodes_from(order)
-        graph.add_edges_from((o, n, i) for n in order if n not in known for i, o in enumerate(n.operands))
+        return cls(inputs, outputs, topological(outputs, set(inputs).__contains__))
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._order
+
+    def users(self, node: Node) -> list[Node]:
+        """The nodes that have `node` as an operand, in order; one that has it twice is there twice."""
+        if self._users is None:
+            self._users = {n: [] for n in self._order}
+            inputs = set(self.inputs)
+            for n in self._order:
+                if n not in inputs:
+                    for o in n.operands:
+                        self._users.setdefault(o, []).append(n)
+        return self._users[node]
+
+    def out_degree(self, node: Node) -> int:
+        """How often `node` is an operand."""
+        return len(self.users(node))
+
+    def networkx(self) -> MultiDiGraph:
+        """The graph as a networkx.MultiDiGraph, in the same order, with the attributes `inputs` and `outputs`; an edge (u, v, i) says that
+
+        u is operand i of v.
+        """
+        from networkx import MultiDiGraph  # noqa: PLC0415  (whoever does not ask for it, or compile, need not load it: 70 ms)
+
+        graph = MultiDiGraph(output_names=self.output_names)
+        graph.inputs, graph.outputs = self.inputs, self.outputs
+        inputs = set(self.inputs)
+        graph.add_nodes_from(self._order)
+        graph.add_edges_from((o, n, i) for n in self._order if n not in inputs for i, o in enumerate(n.operands))
         return graph
 
     def masks(self, sources: Iterable[Node]) -> list[int]:

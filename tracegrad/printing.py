@@ -160,9 +160,11 @@ def to_dot(graph: Graph) -> str:
         style += ["style=dashed"] * node.loc.derived + ["peripheries=2"] * (node in outputs)
         title = f"{names[node]}\\n{node.fn.name}{value} {node.aval}"
         lines.append(f'  "{names[node]}" [label="{title}", {", ".join(style)}];')
-    for a, b, index in graph.edges(keys=True):
-        label = f' [label="{index}"]' if len(b.operands) > 1 else ""
-        lines.append(f'  "{names[a]}" -> "{names[b]}"{label};')
+    for node in graph:
+        if node not in inputs:
+            for index, operand in enumerate(node.operands):
+                label = f' [label="{index}"]' if len(node.operands) > 1 else ""
+                lines.append(f'  "{names[operand]}" -> "{names[node]}"{label};')
     return "\n".join([*lines, "}"])
 
 

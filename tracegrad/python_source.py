@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.simplify import simplify
 from tracegrad.compile import executable_graph, resolve
 from tracegrad.function import Elementwise, broadcast_shapes
 from tracegrad.host import Shared
@@ -196,7 +195,7 @@ class _Writer:
         if key not in self.definitions:
             name = self._free(base)
             if isinstance(what, Graph):
-                inner = _Writer(simplify(executable_graph(what)))
+                inner = _Writer(_simplified(what))
                 inner.definitions = self.definitions
                 text = inner.function(name)
                 self.primitives |= inner.primitives
@@ -225,7 +224,7 @@ class _Writer:
         names = unique_names(inputs, taken=(*_RESERVED, *defined))
         self.updated = set(names.values())                  # what an input becomes is `name_new`
         self.taken = {*_RESERVED, *defined, *names.values()}
-        self.called = {resolve(o): identifier(called) for o, called in zip(graph.outputs, graph.graph.get("output_names", ()), strict=False)
+        self.called = {resolve(o): identifier(called) for o, called in zip(graph.outputs, graph.output_names, strict=False)
                        if called}
         body: list[str] = []
         at = ""
@@ -317,9 +316,16 @@ def python_source(graph: Graph, name: str) -> str:
 
     >>> print(f.source())
     """
-    simplified = simplify(executable_graph(graph))
-    simplified.graph.update(graph.graph)
+    simplified = _simplified(graph)
+    simplified.output_names = graph.output_names
     return _Writer(simplified).write(name)
+
+
+def _simplified(graph: Graph) -> Graph:
+    """What is cut into kernels."""
+    from tracegrad.codegen.simplify import simplify  # noqa: PLC0415  (as in compile.py)
+
+    return simplify(executable_graph(graph))
 
 
 def _places(graph: Graph) -> dict[Node, Location]:
@@ -333,7 +339,7 @@ def _places(graph: Graph) -> dict[Node, Location]:
     place = {n: n.loc for n in graph}
     for node in reversed(list(graph)):
         if node in fixed and graph.out_degree(node):
-            place[node] = place[min(graph.successors(node), key=order.__getitem__)]
+            place[node] = place[min(graph.users(node), key=order.__getitem__)]
     return place
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import optree
@@ -19,7 +19,6 @@ from tracegrad.compile import find_device
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY
 from tracegrad.guards import Reach, tensor_names
-from tracegrad.ir import Graph
 from tracegrad.modes import state
 from tracegrad.printing import aval_text, returned_names
 from tracegrad.python_source import python_source
@@ -27,6 +26,9 @@ from tracegrad.recording import Recording, base_of, path_of
 from tracegrad.replay import Replay
 from tracegrad.report import Kernels, explain, inner_plans
 from tracegrad.tensor import Tensor, flush, from_array
+
+if TYPE_CHECKING:
+    from networkx import MultiDiGraph
 
 _VARIABLE = REGISTRY["variable"]
 KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
@@ -193,9 +195,9 @@ class Traced:
         return self._latest
 
     @property
-    def graph(self) -> Graph:
-        """The captured program of the latest call: a networkx.MultiDiGraph of Function nodes."""
-        return self._seen().program.graph
+    def graph(self) -> MultiDiGraph:
+        """The captured program of the latest call: a networkx.MultiDiGraph of Function nodes (see `ir.Graph.networkx`)."""
+        return self._seen().program.graph.networkx()
 
     @property
     def plan(self) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, different_devices
-from tracegrad.ir import Node
+from tracegrad.ir import LINE, Node, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
@@ -57,6 +57,9 @@ def on_nodes(fn: F) -> F:
         before, own = state.own, dict[Any, Node]()
         if like is not None:
             state.own = own
+        outer = LINE.location
+        if outer is None:                       # found once for all the nodes that fn makes
+            LINE.location = user_location()
         try:
             result = fn(*plain_args, **kwargs)
             return result if like is None else _wrapped(like, result, {*own.values()})
@@ -66,6 +69,7 @@ def on_nodes(fn: F) -> F:
             raise
         finally:
             state.own = before
+            LINE.location = outer
 
     return entry  # type: ignore[return-value]
 

@@ -29,7 +29,12 @@ class Matmul(Primitive):
             raise DTypeError(f"matmul: takes two tensors of one number dtype, got {a.dtype} and {b.dtype}; cast one of them")
         return Aval((*a.shape[:-1], b.shape[-1]), a.dtype)
 
-    def numpy(self, a, b): return np.matmul(a, b)
+    def numpy(self, a, b):
+        return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype) if a.dtype == np.float16 else np.matmul(a, b)
+
+    def work(self, y, a, b):                  # BLAS: 0.02 ns a flop (0.5 for integers, which it does not take)
+        return a.size + b.size + (0.02 if y.dtype.kind == "f" else 0.5) * 2 * y.size * a.shape[-1]
+
     def vjp(self, ct, y, a, b):
         return matmul(ct, swap_last(b)) if a.needs_grad else None, matmul(swap_last(a), ct) if b.needs_grad else None
 

@@ -65,7 +65,7 @@ class Take(Primitive):
 
 class Scatter(Primitive):
     """Base of the two; base (N, *rest), index (*I, integers clamped to [0, N)), src (*I, *rest)."""
-    family, expensive = "scatter", True
+    family, expensive, cost = "scatter", True, 10.0
     cases = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}),
              (((3, 2), np.array(1), (2,)), {}), (((3, 2), np.zeros((0,), np.int64), (0, 2)), {})]
 

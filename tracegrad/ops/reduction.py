@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,21 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
     return expand(reshape(y, tuple(1 if i in dim else n for i, n in enumerate(x.shape))), x.shape)
 
 
+def _accumulator(dtype: DType) -> DType:
+    """What numpy adds up in: 4096 ones in float16 would be 2048."""
+    return dtypes.float32 if dtype == dtypes.float16 else dtype
+
+
 class Sum(Reduction):
     """The sum; 0 of nothing."""
     name, saves = "sum", False
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
 
-    def numpy(self, x, *, dim): return np.sum(x, axis=dim, dtype=x.dtype)
+    def numpy(self, x, *, dim):
+        # numpy adds up pairwise only along the last dimension: others, if they are long, in float64.
+        long = x.dtype == np.float32 and x.ndim - 1 not in dim and prod(x.shape[d] for d in dim) > 256
+        return np.sum(x, axis=dim, dtype=np.float64 if long else _accumulator(x.dtype)).astype(x.dtype, copy=False)
+
     def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
     def identity(self, dtype: DType) -> Any: return dtype.type(0)
     def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
@@ -36,7 +46,7 @@ class Prod(Reduction):
     name = "prod"
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3),), dict(dim=(1,)))]
 
-    def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=x.dtype)
+    def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=_accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def vjp(self, ct, y, x, *, dim):
         # The product of all the others: exclusive running products from both ends, so that zeros need no division.
@@ -110,10 +120,10 @@ class Argmin(ArgReduction):
 
 class Cumsum(Primitive):
     """Running sums along dim."""
-    name, family, expensive, saves = "cumsum", "scan", True, False
+    name, family, expensive, cost, saves = "cumsum", "scan", True, 3.0, False
     cases = [(((5,),), dict(dim=0)), (((3, 4),), dict(dim=1)), (((3, 4),), dict(dim=0)), (((0, 2),), dict(dim=0))]
     def aval(self, x, *, dim): return x
-    def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=x.dtype)
+    def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=_accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
     def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
     def identity(self, dtype: DType) -> Any: return dtype.type(0)

@@ -24,7 +24,7 @@ Array = Any      # a Node or a Tensor
 
 class Argsort(Primitive):
     """The indices (int64) that sort the last dimension. Stable; NaN counts as the largest (last, or first if descending), as in torch."""
-    name, family, differentiable, expensive = "argsort", "sort", False, True
+    name, family, differentiable, expensive, cost = "argsort", "sort", False, True, 75.0
     cases = [(((5,),), dict(descending=False)), (((2, 7),), dict(descending=True)), (((3, 0),), dict(descending=False)),
              (((2, 1),), dict(descending=True))]
 
@@ -39,7 +39,7 @@ class Argsort(Primitive):
 
 class Topk(Primitive):
     """The first k of `argsort` (int64): the best k of the last dimension in order, without sorting the rest."""
-    name, family, differentiable, expensive = "topk", "selection", False, True
+    name, family, differentiable, expensive, cost = "topk", "selection", False, True, 75.0
     cases = [(((5,),), dict(k=2, descending=True)), (((2, 7),), dict(k=7, descending=False)), (((0, 4),), dict(k=1, descending=True))]
 
     def aval(self, x, *, k, descending): return Aval((*x.shape[:-1], k), dtypes.int64)

@@ -1,0 +1,311 @@
+"""The two ways of untraced work: with numpy at once, or through kernels that a driver builds first. Start at `Structure`.
+
+A driver takes a tenth of a second and more to build a program; numpy has done small work long before that. So pending work of a new
+structure is done by the ops' numpy rules, one operation after the other (`run`). If the same structure comes again and again, a thread
+compiles it, and from a fixed use on the kernels are taken. Large work is compiled at once.
+
+Which way is taken depends on the structure (operations, shapes, dtypes, device) and on how often it came, never on a clock: the same
+program run again takes the same ways, and computes the same bits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad.blas import one_thread
+from tracegrad.config import config
+from tracegrad.errors import OutOfMemoryError
+from tracegrad.function import REGISTRY
+from tracegrad.ir import Node
+from tracegrad.operators import public
+from tracegrad.runtime.buffer import hold
+from tracegrad.runtime.faults import Run, mark
+
+# Estimates in nanoseconds, measured with numpy 2.4 and PoCL 3 on one core of a server (AMD EPYC). They need not be exact: where both ways
+# take about as long, either is right.
+NODE = 2_500.0                  # numpy's and the interpreter's for one operation on few elements (measured: 2 to 3.5 us)
+HALF = 8.0                      # how much longer numpy takes for float16, which it converts element by element
+BUILD = 60e6                    # to compile a program and run it once: for each,
+BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's step: 0.2 to 0.5; 850, a transformer's: 3 to 4)
+
+# Work whose structure came so often that numpy took as long as a build takes is compiled: then no more is lost than about the time of the
+# better way, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
+# work that goes on, so it takes longer than a build does by itself.
+KNOWN = 400_000                 # operations in all the structures that are remembered; those not used for longest are forgotten
+
+
+class Structure:
+    """What is known of one structure of pending work.
+
+    patience: how many of its uses are numpy's; 0 where all are compiled. reason: why so, in words. uses: so far. last: the constants
+    of the latest use; varying: the positions of those that differed from one use to the next. size: how many operations.
+    """
+
+    __slots__ = ("last", "patience", "reason", "size", "uses", "varying")
+
+    def __init__(self, order: Sequence[Node], device: Any) -> None:
+        self.size = len(order)
+        self.uses = 0
+        self.last: tuple[Any, ...] = ()
+        self.varying: frozenset[int] = frozenset()
+        self.patience, self.reason = _patience(order, device)
+
+    @property
+    def compile_at(self) -> int:
+        """The use after which the thread starts to compile."""
+        return (self.patience + 3) // 4
+
+
+def _patience(order: Sequence[Node], device: Any) -> tuple[int, str]:
+    if not config.eager or device.kind == "numpy":
+        return 0, "config.eager is off" if not config.eager else "the device is the interpreter"
+    if not device.in_host_memory:
+        return 0, "the device has memory of its own"
+    estimate = 0.0
+    for node in order:
+        fn = node.fn
+        if REGISTRY.get(fn.name) is not fn:
+            return 0, f"{fn.name} is a kernel or function of the user's"
+        if node.dtype == np.float64 and not node.aval.weak and not device.fp64:
+            return 0, "the device has no float64"
+        work = fn.cost * fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs)
+        estimate += NODE + (work * HALF if node.dtype == np.float16 else work)
+    times = int((BUILD + BUILD_NODE * len(order)) / (estimate or 1.0))
+    return times, "" if times else f"large: numpy would take about {1e-6 * estimate:.0f} ms"
+
+
+# ------------------------------------------------------------------------------------------------------------- with numpy
+
+
+def run(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequence[int]], targets: Sequence[int], device: Any) -> list[Any]:
+    """Buffers with the values of `targets`, by the numpy rules of `order`.
+
+    Values are numbered: those of `leaves`, which have one, then those of `order`; places: of each node's operands.
+    """
+    inputs = [_array(leaf) for leaf in leaves]
+    values: list[Any] = list(inputs)
+    last: dict[int, int] = {}
+    for i, operands in enumerate(places):
+        for o in operands:
+            last[o] = i
+    for t in targets:
+        last[t] = -1
+    notes: list[int] = []
+    node = None
+    try:
+        with np.errstate(all="ignore"), one_thread():
+            for i, (node, operands) in enumerate(zip(order, places, strict=True)):
+                fn: Any = node.fn
+                made = fn.numpy(*[values[o] for o in operands], **node.attrs)
+                dtype = node.aval.dtype
+                values.append(made if type(made) is np.ndarray and made.dtype is dtype else np.asarray(made, dtype))
+                if fn.reports:
+                    notes += fn.excess(values[operands[0]], node)
+                for o in operands:
+                    if last[o] == i:
+                        values[o] = None
+    except MemoryError:
+        raise OutOfMemoryError(f"out of memory: numpy cannot have {node and node.aval.nbytes} bytes for {node!r}; drop tensors that are no "
+                               "longer needed, or use smaller batches") from None
+    results = [_buffer(device, values[t], leaves, inputs) for t in targets]
+    suspect = [i for i, leaf in enumerate(leaves) if not leaf.aval.weak and leaf.value.suspicions]
+    if suspect or any(notes):
+        _mark(order, leaves, places, targets, suspect, results, notes, device)
+    return results
+
+
+def _array(leaf: Node) -> np.ndarray[Any, Any]:
+    aval = leaf.aval
+    return np.asarray(leaf.value, aval.dtype) if aval.weak else leaf.value.contents(aval.shape, aval.dtype)     # weak: a Python number
+
+
+def _buffer(device: Any, array: np.ndarray[Any, Any], leaves: Sequence[Node], inputs: Sequence[np.ndarray[Any, Any]]) -> Any:
+    """A Buffer for a result. It may share memory with other Buffers that hold arrays, since nobody writes those; no more than it needs."""
+    if array.flags.c_contiguous:
+        owner: Any = array if array.base is None else array.base
+        if isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes == array.nbytes:
+            return hold(device, array)
+        for leaf, given in zip(leaves, inputs, strict=True):           # the whole of a leaf in device memory: its Buffer
+            if given.nbytes == array.nbytes and array.size and _address(given) == _address(array) and not leaf.value.may_change:
+                return leaf.value
+    return hold(device, np.array(array, order="C"))
+
+
+def _address(array: np.ndarray[Any, Any]) -> Any:
+    return array.__array_interface__["data"][0]
+
+
+def _mark(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequence[int]], targets: Sequence[int], suspect: Sequence[int],
+          results: Sequence[Any], notes: list[int], device: Any) -> None:
+    """Make the results suspect for the indices out of range that were found, and for what the `suspect` leaves are suspected of."""
+    reporting = [i for i, node in enumerate(order) if node.fn.reports]
+    reads = [1 << suspect.index(i) if i in suspect else 0 for i in range(len(leaves))]       # masks over `suspect`,
+    checked = [0] * len(leaves)                                                              # and over `reporting`
+    for i, operands in enumerate(places):
+        read, check = 0, 1 << reporting.index(i) if i in reporting else 0
+        for o in operands:
+            read, check = read | reads[o], check | checked[o]
+        reads.append(read)
+        checked.append(check)
+    found = None
+    if any(notes):
+        rules: list[Any] = [order[i].fn for i in reporting]
+        checks = tuple(rule.check(order[i]) for rule, i in zip(rules, reporting, strict=True))
+        found = Run(checks, [str(order[i].loc) for i in reporting], found=np.array(notes))
+        device.record.hear(found)
+    mark(results, [leaves[i].value for i in suspect], [reads[t] for t in targets], found, [checked[t] for t in targets])
+
+
+# -------------------------------------------------------------------------------------------------- what came, and how often
+
+_known: OrderedDict[Any, Structure] = OrderedDict()
+_size = [0]
+
+
+def known(key: Any, order: Sequence[Node], device: Any) -> Structure:
+    """The record of the structure `key`; a new one if it was never seen (or long ago)."""
+    key = key, config.eager
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = Structure(order, device)
+        _size[0] += found.size
+        while _size[0] > KNOWN and len(_known) > 1:
+            _size[0] -= _known.popitem(last=False)[1].size
+    _known.move_to_end(key)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ the thread
+
+
+class Job:
+    """A call that a thread makes. `result` waits for it: what it returned, or None if it raised."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._done = threading.Event()
+        self._value: Any = None
+
+    def run(self) -> None:
+        with contextlib.suppress(Exception):           # whoever needs the result makes the call himself, where the user can be told
+            self._value = self._call()
+        del self._call
+        self._done.set()
+
+    def result(self) -> Any:
+        if _worker.forget(self):
+            self.run()                                 # it has not begun: no need to wait for those before it
+        self._done.wait()
+        return self._value
+
+
+class _Worker:
+    """One thread that makes Jobs, one after the other. It ends when there is nothing to do, and with the process."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job] = deque()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Job) -> Job:
+        with self._lock:
+            self._jobs.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="tracegrad-compile", daemon=True)
+                self._thread.start()
+        return job
+
+    def forget(self, job: Job) -> bool:
+        """Take a job that has not begun back."""
+        with self._lock:
+            if job in self._jobs:
+                self._jobs.remove(job)
+                return True
+            return False
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._thread = None
+                    return
+                job = self._jobs.popleft()
+            job.run()
+
+    def stop(self) -> None:
+        """Drop what has not begun and wait for the rest: a driver's compiler must not run while the process is taken down."""
+        with self._lock:
+            self._jobs.clear()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+
+_worker = _Worker()
+
+
+def in_background(call: Callable[[], Any]) -> Job:
+    """A Job for `call`, on its way."""
+    return _worker.submit(Job(call))
+
+
+def _after_fork() -> None:
+    global _worker
+    _worker = _Worker()                                # its thread did not come along
+
+
+@atexit.register
+def _stop() -> None:
+    _worker.stop()                                     # of this process: see _after_fork
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# --------------------------------------------------------------------------------------------------------------- report
+
+
+class Report(dict[str, Any]):
+    """What `tg.report()` gives: a dict that prints as a table."""
+
+    def __str__(self) -> str:
+        lines = [f"{self['interpreted']:7} times pending work was done with numpy",
+                 f"{self['compiled']:7} times by kernels, of {self['programs']} programs built while the user waited, "
+                 f"{self['background']} by a thread"]
+        lines += [f"{count:11} {reason}" for reason, count in self["reasons"].items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+_counts: Counter[str] = Counter()
+_reasons: Counter[str] = Counter()
+
+
+def count(what: str, reason: str = "") -> None:
+    """Note for `report` how a piece of pending work was computed (interpreted, compiled), or that a program was made."""
+    _counts[what] += 1
+    if reason:
+        _reasons[reason] += 1
+
+
+@public(method=False)
+def report() -> Report:
+    """How untraced work was done so far in this process: a dict that prints as a table.
+
+    interpreted: how many times pending work was done by numpy, operation by operation. compiled: how many times by kernels. programs:
+    how many programs were compiled for that while the user waited, background: by a thread. reasons: why it was kernels, with counts.
+    `config.eager = False` (TRACEGRAD_EAGER=0) makes it kernels always. Traced functions are not counted: they always run kernels.
+
+    >>> print(tg.report())
+    """
+    return Report({what: _counts[what] for what in ("interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons))
