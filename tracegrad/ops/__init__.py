@@ -2,6 +2,7 @@
 sorting, random bits. Functions composed of them: pointwise, shaping, statistics, linalg, neural, losses."""
 
 from tracegrad.ops import (
+    arithmetic,
     contraction,
     convolution,
     elementwise,
@@ -16,9 +17,10 @@ from tracegrad.ops import (
     reduction,
     shaping,
     sorting,
+    special,
     statistics,
     windows,
 )
 
-__all__ = ["contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "movement", "neural", "pointwise",
-           "random_bits", "ranges", "reduction", "shaping", "sorting", "statistics", "windows"]
+__all__ = ["arithmetic", "contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "movement", "neural", "pointwise",
+           "random_bits", "ranges", "reduction", "shaping", "sorting", "special", "statistics", "windows"]

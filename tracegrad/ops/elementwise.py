@@ -299,6 +299,20 @@ class Where(Elementwise):
 # ------------------------------------------------------------------------------------------------ exponentials and friends
 
 
+def _vectorized(fn: Any) -> Any:
+    return np.vectorize(fn, otypes=[np.float64])
+
+
+def _lgamma(x: float) -> float:
+    try:
+        return math.lgamma(x)
+    except (ValueError, OverflowError):         # a pole, or too large
+        return math.inf
+
+
+erf_of, erfc_of, lgamma_of = _vectorized(math.erf), _vectorized(math.erfc), _vectorized(_lgamma)      # numpy has none of these
+
+
 class Float(Elementwise):
     """Base of functions that make floats of integers."""
     result, kinds = "float", "f"
@@ -474,9 +488,7 @@ class Sigmoid(Float):
 class Erf(Float):
     """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
     name = "erf"
-
-    def numpy(self, x): return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)  # numpy has none
-
+    def numpy(self, x): return erf_of(x).astype(x.dtype)
     def vjp(self, ct, y, x): return (ct * exp(-(x * x)) * 1.1283791670955126,)
     def opencl(self, x): return f"erf({x})"
 
