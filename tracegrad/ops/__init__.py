@@ -9,8 +9,10 @@ from tracegrad.ops import (
     indexing,
     linalg,
     losses,
+    moments,
     movement,
     neural,
+    order_statistics,
     pointwise,
     random_bits,
     ranges,
@@ -22,5 +24,6 @@ from tracegrad.ops import (
     windows,
 )
 
-__all__ = ["arithmetic", "contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "movement", "neural", "pointwise",
+__all__ = ["arithmetic", "contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "moments", "movement", "neural",
+           "order_statistics", "pointwise",
            "random_bits", "ranges", "reduction", "shaping", "sorting", "special", "statistics", "windows"]
