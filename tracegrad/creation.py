@@ -314,6 +314,41 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
     return new_tensor(cast(iota(shape, 0).eq(iota(shape, 1)), _float(dtype)), device, requires_grad)
 
 
+def _triangle(call: str, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
+    shape = _shape(call, (row, col))
+    found = np.dtype(np.int64) if dtype is None else dtypes.as_dtype(dtype)
+    inside = np.tril if call == "tril_indices" else np.triu
+    places = np.nonzero(inside(np.ones(shape, np.bool_), integer(call, "offset", offset)))
+    return tensor(np.stack(places).tolist(), dtype=found, device=device)
+
+
+@_create()
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The places (2, n), rows and columns, of the elements on and below a diagonal of a row x col matrix, row by row."""
+    return _triangle("tril_indices", row, col, offset, dtype, device)
+
+
+@_create()
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The places (2, n), rows and columns, of the elements on and above a diagonal of a row x col matrix, row by row."""
+    return _triangle("triu_indices", row, col, offset, dtype, device)
+
+
+@_create()
+def logspace(
+    start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`steps` powers of base, whose exponents go from start to end evenly, both included."""
+    exponents = linspace(start, end, steps, dtype=dtype, device=device)
+    return new_tensor((float(base) ** exponents)._node(), exponents.device, requires_grad)
+
+
+@_create()
+def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A 0-d tensor of the number s, of the default float dtype unless dtype is given."""
+    return full((), s, dtype=_float(dtype), device=device, requires_grad=requires_grad)
+
+
 # ---------------------------------------------------------------------------------------------------------------- random
 
 

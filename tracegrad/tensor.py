@@ -586,6 +586,11 @@ _VIEWS = (
     "select",
     "diagonal",
     "ravel",
+    "tensor_split",
+    "hsplit",
+    "vsplit",
+    "dsplit",
+    "split_with_sizes",
 )
 
 

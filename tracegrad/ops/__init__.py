@@ -17,13 +17,15 @@ from tracegrad.ops import (
     random_bits,
     ranges,
     reduction,
+    scattering,
     shaping,
     sorting,
     special,
+    stacking,
     statistics,
     windows,
 )
 
 __all__ = ["arithmetic", "contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "moments", "movement", "neural",
            "order_statistics", "pointwise",
-           "random_bits", "ranges", "reduction", "shaping", "sorting", "special", "statistics", "windows"]
+           "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special", "stacking", "statistics", "windows"]
