@@ -2,18 +2,23 @@
 sorting, random bits. Functions composed of them: pointwise, shaping, statistics, linalg, neural, losses."""
 
 from tracegrad.ops import (
+    activations,
     arithmetic,
     contraction,
     convolution,
+    convolution3d,
     elementwise,
+    image,
     indexing,
     linalg,
     losses,
     moments,
+    more_losses,
     movement,
     neural,
     order_statistics,
     pointwise,
+    pooling,
     random_bits,
     ranges,
     reduction,
@@ -26,6 +31,6 @@ from tracegrad.ops import (
     windows,
 )
 
-__all__ = ["arithmetic", "contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "moments", "movement", "neural",
-           "order_statistics", "pointwise",
-           "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special", "stacking", "statistics", "windows"]
+__all__ = ["activations", "arithmetic", "contraction", "convolution", "convolution3d", "elementwise", "image", "indexing",
+           "linalg", "losses", "moments", "more_losses", "movement", "neural", "order_statistics", "pointwise", "pooling", "random_bits",
+           "ranges", "reduction", "scattering", "shaping", "sorting", "special", "stacking", "statistics", "windows"]

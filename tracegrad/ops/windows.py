@@ -40,23 +40,25 @@ class Unfold(Movement):
         stride = x.strides[dim]
         return as_strided(x, shape, (*x.strides[:dim], stride * step, *x.strides[dim + 1:], stride * gap), writeable=False)
 
-    def vjp(self, ct, y, x, *, dim, size, step, gap):
-        count, n = y.shape[dim], x.shape[dim]
-        if count == 0:
-            return (None,)
-        out: Any = None
-        for k in range(size):
-            part = mv.reshape(mv.narrow(ct, ct.ndim - 1, k, 1), ct.shape[:-1])
-            low, interior = [0] * x.ndim, [0] * x.ndim
-            low[dim], interior[dim] = k * gap, step - 1
-            high = [0] * x.ndim
-            high[dim] = n - k * gap - (count - 1) * step - 1
-            part = mv.pad(part, tuple(low), tuple(high), tuple(interior), 0)
-            out = part if out is None else out + part
-        return (out,)
+    def vjp(self, ct, y, x, *, dim, size, step, gap): return (overlapped(ct, dim, x.shape[dim], step, gap),)
 
     def locate(self, index, x, *, dim, size, step, gap):
         return [(0, (*index[:dim], index[dim] * step + index[-1] * gap, *index[dim + 1:-1]), [])]
+
+
+def overlapped(parts: Node, dim: int, n: int, step: int, gap: int = 1) -> Any:
+    """The adjoint of `windows`: the elements of the windows (last dimension) added to the n places along `dim` that they came from."""
+    count, out = parts.shape[dim], None
+    if count == 0:
+        return mv.expand(const(0, parts.dtype), (*parts.shape[:dim], n, *parts.shape[dim + 1:-1]))
+    zeros = [0] * (parts.ndim - 1)
+    for k in range(parts.shape[-1]):
+        part = mv.reshape(mv.narrow(parts, parts.ndim - 1, k, 1), parts.shape[:-1])
+        low, high, interior = list(zeros), list(zeros), list(zeros)
+        low[dim], high[dim], interior[dim] = k * gap, n - k * gap - (count - 1) * step - 1, step - 1
+        part = mv.pad(part, tuple(low), tuple(high), tuple(interior), 0)
+        out = part if out is None else out + part
+    return out
 
 
 def windows(x: Node, dim: int, size: int, step: int, gap: int = 1) -> Node:
@@ -205,15 +207,3 @@ def avg_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
                count_include_pad: bool = True, divisor_override: int | None = None) -> Array:
     """The mean of each window of (N, C, H, W) or (C, H, W). stride: kernel_size if None."""
     return _avg_pool("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-@functional
-@on_nodes
-def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
-    """Means over a grid of output_size (an integer or two; None: the image's) cells; the image's sizes must be multiples of them."""
-    image = input.shape[-2:]
-    given = output_size if isinstance(output_size, (tuple, list)) and len(output_size) == 2 else (output_size,) * 2
-    sizes = tuple(s if o is None else per_dim("adaptive_avg_pool2d", "output_size", o, 1)[0] for o, s in zip(given, image, strict=False))
-    if input.ndim not in (3, 4) or any(s % o for s, o in zip(image, sizes, strict=True)):
-        raise ShapeError(f"adaptive_avg_pool2d: output_size {sizes} must divide the last sizes of {input.shape} (N, C, H, W)")
-    return _avg_pool("adaptive_avg_pool2d", 2, input, tuple(s // o for s, o in zip(image, sizes, strict=True)), None, 0, False, True, None)
