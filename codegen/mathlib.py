@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from tracegrad.codegen import mathlib_explog, mathlib_int, mathlib_tables, mathlib_trig
+from tracegrad.codegen import mathlib_explog, mathlib_int, mathlib_special, mathlib_tables, mathlib_trig
 from tracegrad.codegen.vectors import LANES
 from tracegrad.plan import Target
 
@@ -35,7 +35,8 @@ _INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn"}
 _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small)$", name) and name not in _INTERNAL}
 
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
-HELPERS = frozenset(mathlib_int.FLOAT_TEXTS) | frozenset(mathlib_int.TEXTS) | {"tg_philox", *(f"tg_philox{word}" for word in range(4))}
+HELPERS = frozenset(mathlib_int.FLOAT_TEXTS) | frozenset(mathlib_int.TEXTS) | mathlib_special.NAMES | {
+    "tg_philox", *(f"tg_philox{word}" for word in range(4))}
 # OpenCL names that mean something else for numpy, or that OpenCL lacks
 _RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
 _WEAKER = {"exp_nonpositive": "exp"}     # names that promise something of the operand, and the builtin that does not care
@@ -122,6 +123,8 @@ def _render(key: str, target: Target) -> tuple[str, tuple[str, ...]]:
             template = mathlib_int.FLOAT_TEXTS[name]
             if name != "tg_fmod":
                 template, _ = translate(template, target, ctype)
+        elif name in mathlib_special.NAMES:
+            template, _ = translate(mathlib_special.text(name, scalar == "double"), target, ctype)
         else:
             pair = _PAIRS[_OWNER.get(name, name)]
             template = pair if isinstance(pair, str) else pair[scalar == "double"]

@@ -25,6 +25,15 @@ TG T tg_floordiv(T a, T b) {
     return ((b != (T)(0)) & (r != (T)(0)) & ((r < (T)(0)) != (b < (T)(0)))) ? (T)(q - (T)(1)) : q;
 }""",
     "tg_remainder": "TG T tg_remainder(T a, T b) { return b == (T)(0) ? (T)(0) : (T)(a - tg_floordiv(a, b) * b); }",
+    "tg_gcd": """
+TG T tg_gcd(T a, T b) {                         // Euclid's algorithm: at most 1.44 steps a bit; never negative (but for the least number)
+    for (int step = 0; step < 12 * (int)sizeof($SCALAR); step++) {
+        T rest = tg_fmod(a, b);
+        a = b == (T)(0) ? a : b;
+        b = b == (T)(0) ? b : rest;
+    }
+    return tg_abs(a);
+}""",
     "tg_pow_int": """
 TG T tg_pow_int(T base, T exponent) {           // wraps; a negative exponent gives numpy's limit: 1, +-1 or 0
     T result = (T)(1);

@@ -7,7 +7,7 @@ import pytest
 
 from tests.nodes import check_gradient, evaluate
 from tracegrad import ops  # noqa: F401 - fills the registry
-from tracegrad.function import REGISTRY, Bundle, Elementwise, bind
+from tracegrad.function import REGISTRY, Bundle, Elementwise, bind, const
 from tracegrad.ir import Aval
 
 DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "float64")]
@@ -78,7 +78,14 @@ def test_derivatives_are_finite_differences(op: Any) -> None:
         if op.name == "variable":
             attrs = {"uid": -1}
         if all(a.size for a in arrays):
-            check_gradient(lambda *xs, attrs=attrs: bind(op, tuple(xs), attrs), *arrays)
+            fixed = {i: const(1.75, np.dtype("float64")) for i in getattr(op, "constants", ())}     # operands without a derivative
+            varied = [a for i, a in enumerate(arrays) if i not in fixed]
+            check_gradient(lambda *xs, attrs=attrs, fixed=fixed: bind(op, _merged(xs, fixed), attrs), *varied)
+
+
+def _merged(xs: Any, fixed: Any) -> tuple[Any, ...]:
+    rest = iter(xs)
+    return tuple(fixed[i] if i in fixed else next(rest) for i in range(len(xs) + len(fixed)))
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if not op.differentiable], ids=lambda op: op.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from math import ceil, isfinite, prod
+from math import ceil, isfinite, log1p, pi, prod
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,15 @@ import numpy as np
 from tracegrad import dtypes, random_state
 from tracegrad.compile import find_device, obstacle
 from tracegrad.errors import ArgumentError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import Shape, cast, data, iota, scalar
+from tracegrad.function import Shape, broadcast_shapes, cast, data, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
 from tracegrad.modes import state
-from tracegrad.operators import public
+from tracegrad.operators import PUBLIC, public
 from tracegrad.ops import random_bits
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.movement import expand
+from tracegrad.ops.pointwise import where
+from tracegrad.ops.ranges import in_range
 from tracegrad.tensor import Tensor, from_array, new_tensor
 
 _create = functools.partial(public, method=False)
@@ -322,6 +324,41 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
     return new_tensor(cast(iota(shape, 0).eq(iota(shape, 1)), _float(dtype)), device, requires_grad)
 
 
+def _triangle(call: str, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
+    shape = _shape(call, (row, col))
+    found = np.dtype(np.int64) if dtype is None else dtypes.as_dtype(dtype)
+    inside = np.tril if call == "tril_indices" else np.triu
+    places = np.nonzero(inside(np.ones(shape, np.bool_), integer(call, "offset", offset)))
+    return tensor(np.stack(places).tolist(), dtype=found, device=device)
+
+
+@_create()
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The places (2, n), rows and columns, of the elements on and below a diagonal of a row x col matrix, row by row."""
+    return _triangle("tril_indices", row, col, offset, dtype, device)
+
+
+@_create()
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """The places (2, n), rows and columns, of the elements on and above a diagonal of a row x col matrix, row by row."""
+    return _triangle("triu_indices", row, col, offset, dtype, device)
+
+
+@_create()
+def logspace(
+    start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`steps` powers of base, whose exponents go from start to end evenly, both included."""
+    exponents = linspace(start, end, steps, dtype=dtype, device=device)
+    return new_tensor((float(base) ** exponents)._node(), exponents.device, requires_grad)
+
+
+@_create()
+def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A 0-d tensor of the number s, of the default float dtype unless dtype is given."""
+    return full((), s, dtype=_float(dtype), device=device, requires_grad=requires_grad)
+
+
 # ---------------------------------------------------------------------------------------------------------------- random
 
 
@@ -395,9 +432,70 @@ def randperm(n: int, *, device: Any = None) -> Tensor:
 
 
 @_create()
-def bernoulli(input: Tensor) -> Tensor:
-    """1 with probability `input`, else 0; its shape and dtype."""
-    return (rand_like(input) < input).to(dtype=input.dtype)  # type: ignore[no-any-return]
+def bernoulli(input: Tensor, p: Any = None) -> Tensor:
+    """1 with probability `input` (or with probability p, if given), else 0; its shape and dtype."""
+    if p is None and not dtypes.is_float(input.dtype):
+        raise DTypeError(f"bernoulli: takes probabilities in a float tensor, got {input.dtype}; use x.float(), or give p")
+    return _bernoulli("bernoulli", input, input if p is None else p)
+
+
+def _bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
+    if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
+    wide = p.dtype if isinstance(p, Tensor) and p.dtype == dtypes.float64 else dtypes.float32
+    return (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)  # type: ignore[no-any-return]
+
+
+@_create()
+def normal(
+    mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Normal, with the given means and standard deviations: tensors that broadcast, or numbers; two numbers need a size.
+
+    Raises ArgumentError for a negative std and for numbers without a size.
+    """
+    if not isinstance(std, Tensor) and not std >= 0:
+        raise ArgumentError(f"normal: std must not be negative, got {std}")
+    given = [v for v in (mean, std) if isinstance(v, Tensor)]
+    if not given:
+        if size is None:
+            raise ArgumentError("normal: two numbers need a size; or give mean or std as a tensor")
+        drawn = randn(size, dtype=dtype, device=device) * std + mean
+        return drawn.requires_grad_() if requires_grad else drawn  # type: ignore[no-any-return]
+    if size is not None:
+        raise ArgumentError("normal: a size is for two numbers; tensors have their own")
+    for v in given:
+        if not dtypes.is_float(v.dtype):
+            raise DTypeError(f"normal: mean and std must be float tensors, got {v.dtype}; use x.float()")
+    shape = broadcast_shapes("normal", [v.shape for v in given])
+    found = given[0].dtype if len(given) == 1 else dtypes.promote(given[0].dtype, given[1].dtype)
+    return (randn(shape, dtype=found, device=given[0].device) * std + mean).detach()  # type: ignore[no-any-return]
+
+
+@_create()
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+    """num_samples indices (int64) drawn with probabilities proportional to a vector, or to each row of a matrix.
+
+    Without replacement, an index is drawn once at most: by the order of p / e, with e exponential (Efraimidis & Spirakis 2006). Negative
+    probabilities, or too few positive ones, are an IndexOutOfRange when the result is looked at.
+    """
+    if input.ndim not in (1, 2) or not dtypes.is_float(input.dtype) or not input.shape[-1]:
+        raise DTypeError(f"multinomial: takes a vector or matrix of float probabilities, got {input.dtype} {input.shape}")
+    n, k = input.shape[-1], integer("multinomial", "num_samples", num_samples)
+    if k < 1 or (k > n and not replacement):
+        raise ArgumentError(f"multinomial: num_samples must be from 1 to {n} (any number with replacement), got {k}")
+    p = input.detach().to(dtype=dtypes.float32) if input.dtype == dtypes.float16 else input.detach()
+    valid = ((p >= 0) & (p < float("inf"))).all(-1, True) & ((p > 0).sum(-1, True) >= (1 if replacement else k))
+    if replacement:
+        total = p.cumsum(-1)
+        most = total.narrow(-1, n - 1, 1)
+        drawn = (rand((*p.shape[:-1], k), dtype=p.dtype, device=p.device) * most).minimum(most.nextafter(most * 0.0))
+        found = PUBLIC["searchsorted"](total, drawn, right=True)
+    else:
+        found = (p / _exponential(p)).topk(k, -1)[1]
+    node = where(valid, found, -1)._node()
+    checked = in_range(node, n, "multinomial", "a drawn index (-1: of bad probabilities)", f"{n} probabilities")
+    return new_tensor(checked, input.device)
 
 
 def fill_randomly(name: str, draw: Any) -> Any:
@@ -420,7 +518,62 @@ def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 
 Tensor.uniform_ = fill_randomly("uniform_", _uniform)  # type: ignore[attr-defined]
 Tensor.normal_ = fill_randomly("normal_", _normal)  # type: ignore[attr-defined]
-Tensor.bernoulli_ = fill_randomly("bernoulli_", lambda x, p=0.5: (rand(x.shape, device=x.device) < p).to(dtype=x.dtype))  # type: ignore[attr-defined]
+def _exponential(x: Tensor, lambd: float = 1.0) -> Tensor:
+    _positive("exponential_", "lambd", lambd)
+    u = rand(x.shape, dtype=_inner("exponential_", x), device=x.device)
+    least = np.finfo(u.dtype).eps.item() / 2                    # never 0, as in torch: logarithms are taken of these
+    return where(u == 0.0, least, -(-u).log1p()) * (1.0 / lambd)  # type: ignore[no-any-return]
+
+
+def _cauchy(x: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    _positive("cauchy_", "sigma", sigma)
+    u = rand(x.shape, dtype=_inner("cauchy_", x), device=x.device)
+    return ((u - 0.5) * pi).tan() * sigma + median  # type: ignore[no-any-return]
+
+
+def _geometric(x: Tensor, p: float) -> Tensor:
+    if not 0.0 < p <= 1.0:
+        raise ArgumentError(f"geometric_: p must be above 0 and at most 1, got {p}")
+    u = rand(x.shape, dtype=dtypes.float64 if x.dtype == dtypes.float64 else dtypes.float32, device=x.device)
+    return ((-u).log1p() * (1.0 / log1p(-p) if p < 1.0 else 0.0)).ceil().clamp(min=1.0)  # type: ignore[no-any-return]
+
+
+def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    _positive("log_normal_", "std", std)
+    return (randn(x.shape, dtype=_inner("log_normal_", x), device=x.device) * std + mean).exp()  # type: ignore[no-any-return]
+
+
+def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tensor:
+    if high is None:                                            # random_(to), or up to what the dtype holds exactly
+        kind = x.dtype.kind
+        most = 2 ** (np.finfo(x.dtype).nmant + 1) if kind == "f" else 2 if kind == "b" else min(np.iinfo(x.dtype).max, 2**63 - 2) + 1
+        low, high = 0, most if low is None else low
+    return _integers("random_", low, high, (x.shape,), dtypes.int64, x.device).to(dtype=x.dtype)
+
+
+def _positive(call: str, what: str, value: float) -> None:
+    if not value > 0:
+        raise ArgumentError(f"{call}: {what} must be positive, got {value}")
+
+
+def _inner(call: str, x: Tensor) -> Any:
+    """The dtype that a distribution is computed in: float32 for float16."""
+    if not dtypes.is_float(x.dtype):
+        raise DTypeError(f"{call}: makes floats, not {x.dtype}")
+    return dtypes.float32 if x.dtype == dtypes.float16 else x.dtype
+
+
+Tensor.bernoulli_ = fill_randomly("bernoulli_", lambda x, p=0.5: _bernoulli("bernoulli_", x, p))  # type: ignore[attr-defined]
+
+
+def _fill_as(name: str, draw: Any) -> None:
+    setattr(Tensor, name, fill_randomly(name, lambda x, *args, **named: draw(x, *args, **named).to(dtype=x.dtype)))
+
+
+for _name, _distribution in dict(
+    exponential_=_exponential, cauchy_=_cauchy, geometric_=_geometric, log_normal_=_log_normal, random_=_random
+).items():
+    _fill_as(_name, _distribution)
 
 
 def _new(make: Any) -> Any:

@@ -37,6 +37,6 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
 def evaluate(node: Node, operands: Sequence[Any]) -> Any:
     """One node's value from its operands' values (of a bundle: its results)."""
     if node.fn.name == "data":
-        return np.asarray(node.value)
+        return np.asarray(getattr(node.value, "array", node.value))         # a tensor made in the program holds a compile.HostValue
     result = node.fn.numpy(*operands, **node.attrs)
     return result if isinstance(node.fn, Bundle) else np.asarray(result, dtype=node.dtype)

@@ -13,6 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PUBLIC: dict[str, Any] = {}          # name -> function exported by tracegrad
 FUNCTIONAL: dict[str, Any] = {}      # name -> function exported by tracegrad.nn.functional
+SPECIAL: dict[str, Any] = {}         # name -> function exported by tracegrad.special
 
 
 class Operators:

@@ -631,9 +631,15 @@ _VIEWS = (
     "select",
     "diagonal",
     "ravel",
+    "tensor_split",
+    "hsplit",
+    "vsplit",
+    "dsplit",
+    "split_with_sizes",
 )
 
 
+_IN_PLACE = {f"tracegrad.ops.{family}" for family in ("pointwise", "arithmetic", "special", "indexing", "scattering")}
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
               "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
 
@@ -691,7 +697,7 @@ def install_methods() -> None:
         if isinstance(getter, property) and getter.fget is not None:
             setattr(Tensor, name, property(_as_view(getter.fget)))
     for name, fn in PUBLIC.items():
-        pointwise = fn.__module__ in ("tracegrad.ops.pointwise", "tracegrad.ops.indexing")
+        pointwise = fn.__module__ in _IN_PLACE and fn.__annotations__.get("return") == "Array"      # a bool or a pair has no such twin
         if (pointwise or name in ("cumsum", "cumprod", "tril", "triu")) and f"{name}_" not in vars(Tensor):
             setattr(Tensor, f"{name}_", _in_place(getattr(Operators, name, fn), f"{name}_"))
     for name, sign in _OPERATORS.items():

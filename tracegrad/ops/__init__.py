@@ -2,23 +2,35 @@
 sorting, random bits. Functions composed of them: pointwise, shaping, statistics, linalg, neural, losses."""
 
 from tracegrad.ops import (
+    activations,
+    arithmetic,
     contraction,
     convolution,
+    convolution3d,
     elementwise,
+    image,
     indexing,
     linalg,
     losses,
+    moments,
+    more_losses,
     movement,
     neural,
+    order_statistics,
     pointwise,
+    pooling,
     random_bits,
     ranges,
     reduction,
+    scattering,
     shaping,
     sorting,
+    special,
+    stacking,
     statistics,
     windows,
 )
 
-__all__ = ["contraction", "convolution", "elementwise", "indexing", "linalg", "losses", "movement", "neural", "pointwise",
-           "random_bits", "ranges", "reduction", "shaping", "sorting", "statistics", "windows"]
+__all__ = ["activations", "arithmetic", "contraction", "convolution", "convolution3d", "elementwise", "image", "indexing",
+           "linalg", "losses", "moments", "more_losses", "movement", "neural", "order_statistics", "pointwise", "pooling", "random_bits",
+           "ranges", "reduction", "scattering", "shaping", "sorting", "special", "stacking", "statistics", "windows"]

@@ -301,6 +301,20 @@ class Where(Elementwise):
 # ------------------------------------------------------------------------------------------------ exponentials and friends
 
 
+def _vectorized(fn: Any) -> Any:
+    return np.vectorize(fn, otypes=[np.float64])
+
+
+def _lgamma(x: float) -> float:
+    try:
+        return math.lgamma(x)
+    except (ValueError, OverflowError):         # a pole, or too large
+        return math.inf
+
+
+erf_of, erfc_of, lgamma_of = _vectorized(math.erf), _vectorized(math.erfc), _vectorized(_lgamma)      # numpy has none of these
+
+
 class Float(Elementwise):
     """Base of functions that make floats of integers."""
     result, kinds = "float", "f"
@@ -476,10 +490,7 @@ class Sigmoid(Float):
 class Erf(Float):
     """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
     name, cost = "erf", 50.0
-
-    def numpy(self, x):                       # numpy has none
-        return np.fromiter(map(math.erf, np.ravel(x).tolist()), np.float64, np.size(x)).reshape(np.shape(x)).astype(x.dtype)
-
+    def numpy(self, x): return erf_of(x).astype(x.dtype)
     def vjp(self, ct, y, x): return (ct * exp(-(x * x)) * 1.1283791670955126,)
     def opencl(self, x): return f"erf({x})"
 

@@ -6,7 +6,7 @@ whose adjoint is a sum of padded slices, one for each place in the window: no sc
 
 from __future__ import annotations
 
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 from numpy.lib.stride_tricks import as_strided
@@ -41,23 +41,25 @@ class Unfold(Movement):
         stride = x.strides[dim]
         return as_strided(x, shape, (*x.strides[:dim], stride * step, *x.strides[dim + 1:], stride * gap), writeable=False)
 
-    def vjp(self, ct, y, x, *, dim, size, step, gap):
-        count, n = y.shape[dim], x.shape[dim]
-        if count == 0:
-            return (None,)
-        out: Any = None
-        for k in range(size):
-            part = mv.reshape(mv.narrow(ct, ct.ndim - 1, k, 1), ct.shape[:-1])
-            low, interior = [0] * x.ndim, [0] * x.ndim
-            low[dim], interior[dim] = k * gap, step - 1
-            high = [0] * x.ndim
-            high[dim] = n - k * gap - (count - 1) * step - 1
-            part = mv.pad(part, tuple(low), tuple(high), tuple(interior), 0)
-            out = part if out is None else out + part
-        return (out,)
+    def vjp(self, ct, y, x, *, dim, size, step, gap): return (overlapped(ct, dim, x.shape[dim], step, gap),)
 
     def locate(self, index, x, *, dim, size, step, gap):
         return [(0, (*index[:dim], index[dim] * step + index[-1] * gap, *index[dim + 1:-1]), [])]
+
+
+def overlapped(parts: Node, dim: int, n: int, step: int, gap: int = 1) -> Any:
+    """The adjoint of `windows`: the elements of the windows (last dimension) added to the n places along `dim` that they came from."""
+    count, out = parts.shape[dim], None
+    if count == 0:
+        return mv.expand(const(0, parts.dtype), (*parts.shape[:dim], n, *parts.shape[dim + 1:-1]))
+    zeros = [0] * (parts.ndim - 1)
+    for k in range(parts.shape[-1]):
+        part = mv.reshape(mv.narrow(parts, parts.ndim - 1, k, 1), parts.shape[:-1])
+        low, high, interior = list(zeros), list(zeros), list(zeros)
+        low[dim], high[dim], interior[dim] = k * gap, n - k * gap - (count - 1) * step - 1, step - 1
+        part = mv.pad(part, tuple(low), tuple(high), tuple(interior), 0)
+        out = part if out is None else out + part
+    return out
 
 
 def windows(x: Node, dim: int, size: int, step: int, gap: int = 1) -> Node:
@@ -208,44 +210,3 @@ def avg_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
                count_include_pad: bool = True, divisor_override: int | None = None) -> Array:
     """The mean of each window of (N, C, H, W) or (C, H, W). stride: kernel_size if None."""
     return _avg_pool("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-
-
-@functional
-@on_nodes
-def adaptive_avg_pool2d(input: Array, output_size: Any) -> Array:
-    """The means of a grid of output_size (an integer or two; None: the image's) cells of (N, C, H, W) or (C, H, W).
-
-    Cell i of o along a dimension of n elements is those from floor(i n / o) up to ceil((i + 1) n / o), as in torch.
-    """
-    return _adaptive_avg_pool("adaptive_avg_pool2d", 2, input, output_size)
-
-
-def _adaptive_avg_pool(name: str, n: int, input: Node, output_size: Any) -> Any:
-    if input.ndim not in (n + 1, n + 2) or 0 in input.shape[input.ndim - n:]:
-        raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, none of them empty, got {input.shape}")
-    if input.dtype.kind != "f":
-        raise DTypeError(f"{name}: takes a float tensor, got {input.dtype}; use x.float()")
-    image = input.shape[input.ndim - n:]
-    given = output_size if isinstance(output_size, (tuple, list)) and len(output_size) == n else (output_size,) * n
-    sizes = tuple(s if o is None else per_dim(name, "output_size", o, 1, 0)[0] for o, s in zip(given, image, strict=True))
-    if all(o and s % o == 0 for s, o in zip(image, sizes, strict=True)):        # cells of one size that do not overlap
-        return _avg_pool(name, n, input, tuple(s // o for s, o in zip(image, sizes, strict=True)), None, 0, False, True, None)
-    for d, o in enumerate(sizes, input.ndim - n):
-        input = _cell_means(input, d, o)
-    return input
-
-
-def _cell_means(x: Node, d: int, cells: int) -> Any:
-    """The means of `cells` cells along d. After n / gcd(n, cells) elements their sizes repeat, so that many are written out."""
-    n = x.shape[d]
-    if cells in (0, n):
-        return mv.narrow(x, d, 0, cells)
-    rounds = gcd(n, cells)
-    n, cells = n // rounds, cells // rounds
-    x = mv.reshape(x, (*x.shape[:d], rounds, n, *x.shape[d + 1:]))
-    means = []
-    for i in range(cells):
-        start, stop = i * n // cells, -(-(i + 1) * n // cells)
-        mean = total(mv.narrow(x, d + 1, start, stop - start), (d + 1,)) * (1.0 / (stop - start))
-        means.append(mv.reshape(mean, (*x.shape[:d + 1], 1, *x.shape[d + 2:])))
-    return mv.reshape(mv.concat(means, d + 1), (*x.shape[:d], rounds * cells, *x.shape[d + 2:]))

@@ -1,0 +1,18 @@
+"""Special functions, under torch.special's names: they stand in `ops/special.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegrad import ops
+from tracegrad.operators import SPECIAL
+
+_FAMILIES = (ops,)                  # imported for what they put into SPECIAL
+globals().update(SPECIAL)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+
+__all__ = sorted(SPECIAL)           # noqa: PLE0605  (computed, as in nn.functional)
