@@ -1,0 +1,56 @@
+"""Linear layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tracegrad.creation import empty
+from tracegrad.nn import functional as F
+from tracegrad.nn import init
+from tracegrad.nn.module import Module
+from tracegrad.nn.parameter import Parameter
+from tracegrad.tensor import Tensor
+
+
+class Identity(Module):
+    """The input as it is; takes and ignores any arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input
+
+
+class Linear(Module):
+    """y = x Wᵀ + b: (*, in_features) -> (*, out_features). weight (out, in) and bias (out) start uniform in ±1/sqrt(in_features)."""
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = Parameter(empty(out_features, in_features, dtype=dtype, device=device))
+        self.register_parameter("bias", Parameter(empty(out_features, dtype=dtype, device=device)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew."""
+        uniform_by_fan_in(self.weight, self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def uniform_by_fan_in(weight: Parameter, bias: Parameter | None) -> None:
+    """torch's default for linear and convolution layers."""
+    init.kaiming_uniform_(weight, a=math.sqrt(5))
+    if bias is not None:
+        fan_in = init.fan(weight)[0]
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
+        init.uniform_(bias, -bound, bound)

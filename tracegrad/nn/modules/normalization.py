@@ -1,0 +1,113 @@
+"""Normalizations: of the last dimensions, of groups of channels, of batches."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tracegrad import dtypes
+from tracegrad.creation import ones, zeros
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.modes import no_grad
+from tracegrad.nn import functional as F
+from tracegrad.nn.module import Module
+from tracegrad.nn.modules.sizes import Size, as_tuple
+from tracegrad.nn.parameter import Parameter
+from tracegrad.tensor import Tensor
+
+
+class LayerNorm(Module):
+    """The last dimensions (`normalized_shape`) brought to mean 0 and variance 1, times a weight (from 1) plus a bias (from 0)."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(self, normalized_shape: Size, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True, device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        self.normalized_shape = as_tuple(normalized_shape, 1)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        shape = self.normalized_shape
+        self.register_parameter("weight", Parameter(ones(shape, dtype=dtype, device=device)) if elementwise_affine else None)
+        self.register_parameter("bias", Parameter(zeros(shape, dtype=dtype, device=device)) if elementwise_affine and bias else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(Module):
+    """Each of num_groups groups of channels of (N, C, *) brought to mean 0 and variance 1, times a weight plus a bias (C)."""
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        if num_channels % num_groups:
+            raise ArgumentError(f"GroupNorm: num_channels {num_channels} must be a multiple of num_groups {num_groups}")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self.register_parameter("weight", Parameter(ones(num_channels, dtype=dtype, device=device)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_channels, dtype=dtype, device=device)) if affine else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class _BatchNorm(Module):
+    """Base of batch normalizations. While training, by the batch's statistics, which also move the running ones; else by the running ones.
+
+    momentum: the weight of the new batch in the running statistics; None for their plain average.
+    """
+
+    ranks: ClassVar[tuple[int, ...]] = ()
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
+                 track_running_stats: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        self.register_parameter("weight", Parameter(ones(num_features, dtype=dtype, device=device)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_features, dtype=dtype, device=device)) if affine else None)
+        tracked = track_running_stats
+        self.register_buffer("running_mean", zeros(num_features, dtype=dtype, device=device) if tracked else None)
+        self.register_buffer("running_var", ones(num_features, dtype=dtype, device=device) if tracked else None)
+        self.register_buffer("num_batches_tracked", zeros((), dtype=dtypes.int64, device=device) if tracked else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in self.ranks:
+            raise ShapeError(f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} dimensions, got {input.shape}")
+        if input.shape[1] != self.num_features:
+            raise ShapeError(f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {input.shape[1]}")
+        momentum: Any = self.momentum
+        if self.training and self.num_batches_tracked is not None:
+            with no_grad():
+                self.num_batches_tracked.add_(1)
+                if momentum is None:
+                    momentum = 1.0 / self.num_batches_tracked.to(dtype=input.dtype)
+        use_batch = self.training or self.running_mean is None
+        track = self.training and self.track_running_stats
+        mean, var = (self.running_mean, self.running_var) if track or not use_batch else (None, None)
+        return F.batch_norm(
+            input, mean, var, self.weight, self.bias, use_batch, 0.0 if momentum is None else momentum, self.eps)
+
+    def extra_repr(self) -> str:
+        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+                f"track_running_stats={self.track_running_stats}")
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch normalization of (N, C) or (N, C, L) (Ioffe & Szegedy 2015)."""
+
+    ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalization of (N, C, H, W) (Ioffe & Szegedy 2015)."""
+
+    ranks = (4,)
