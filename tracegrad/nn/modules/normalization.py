@@ -9,6 +9,7 @@ from tracegrad.creation import ones, zeros
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.modes import no_grad
 from tracegrad.nn import functional as F
+from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.nn.parameter import Parameter
@@ -78,6 +79,13 @@ class _BatchNorm(Module):
         self.register_buffer("running_mean", zeros(num_features, dtype=dtype, device=device) if tracked else None)
         self.register_buffer("running_var", ones(num_features, dtype=dtype, device=device) if tracked else None)
         self.register_buffer("num_batches_tracked", zeros((), dtype=dtypes.int64, device=device) if tracked else None)
+
+    def reset_running_stats(self) -> None:
+        """Forget what was measured: mean 0, variance 1, no batches."""
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+            self.num_batches_tracked.zero_()
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in self.ranks:
