@@ -171,3 +171,60 @@ def test_transformer():
             memory_key_padding_mask=PADDING, tgt_mask=np.triu(np.ones((7, 7), bool), 1), tgt_is_causal=True)
     compare(lambda lib: lib.Transformer(8, 2, batch_first=True, norm_first=True, **options), normal(3, 9, 8), normal(3, 7, 8))
     compare(lambda lib: lib.TransformerEncoder(lib.TransformerEncoderLayer(8, 2, 13, 0.0), 2, lib.LayerNorm(8)), normal(7, 3, 8))
+
+
+# ------------------------------------------------------------------------------------------------------------ other layers
+
+
+LAYERS = [
+    (lambda lib: lib.BatchNorm3d(3), (4, 3, 2, 5, 3)), (lambda lib: lib.BatchNorm1d(5, momentum=None), (7, 5)),
+    (lambda lib: lib.InstanceNorm1d(5), (4, 5, 13)), (lambda lib: lib.InstanceNorm1d(5), (5, 13)),
+    (lambda lib: lib.InstanceNorm2d(3, affine=True, track_running_stats=True), (4, 3, 7, 5)),
+    (lambda lib: lib.InstanceNorm2d(3, momentum=None, track_running_stats=True), (4, 3, 7, 5)),
+    (lambda lib: lib.InstanceNorm3d(3, affine=True), (2, 3, 4, 5, 3)),
+    (lambda lib: lib.RMSNorm((5, 3)), (7, 5, 3)), (lambda lib: lib.RMSNorm(5, eps=0.1, elementwise_affine=False), (7, 5)),
+    (lambda lib: lib.LocalResponseNorm(3, alpha=0.7), (4, 7, 5, 3)), (lambda lib: lib.LocalResponseNorm(4, beta=0.5, k=2.0), (4, 7, 13)),
+    (lambda lib: lib.PixelShuffle(3), (2, 18, 4, 5)), (lambda lib: lib.PixelUnshuffle(3), (2, 2, 6, 9)),
+    (lambda lib: lib.Unflatten(1, (2, -1)), (3, 8, 5)), (lambda lib: lib.Flatten(0, 1), (3, 8, 5)),
+    (lambda lib: lib.ConstantPad2d((1, 2, 3, 0), 1.5), (2, 3, 4, 5)), (lambda lib: lib.ZeroPad1d(2), (2, 3, 4)),
+    (lambda lib: lib.ZeroPad3d(1), (1, 2, 3, 4, 5)), (lambda lib: lib.ReflectionPad1d((1, 2)), (2, 3, 4)),
+    (lambda lib: lib.ReflectionPad2d(2), (2, 3, 4, 5)), (lambda lib: lib.ReplicationPad1d(3), (2, 3, 4)),
+    (lambda lib: lib.ReplicationPad2d((1, 0, 2, 3)), (2, 3, 4, 5)), (lambda lib: lib.CircularPad1d(2), (2, 3, 4)),
+    (lambda lib: lib.CircularPad2d((1, 2, 3, 1)), (2, 3, 4, 5)),
+    (lambda lib: lib.Softmin(1), (7, 5)), (lambda lib: lib.Softmax2d(), (2, 3, 4, 5)), (lambda lib: lib.PReLU(), (7, 5)),
+    (lambda lib: lib.PReLU(5), (7, 5, 3)), (lambda lib: lib.Threshold(0.3, -2.0), (7, 5)), (lambda lib: lib.GLU(1), (7, 8)),
+    *[(lambda lib, n=n: getattr(lib, n)(), (33, 5)) for n in (
+        "SELU", "LogSigmoid", "Hardtanh", "ReLU6", "CELU", "Hardsigmoid", "Hardswish", "Mish", "Softsign", "Tanhshrink", "Softshrink",
+        "Hardshrink", "ELU", "GELU", "SiLU", "Softplus", "LeakyReLU", "Tanh", "Sigmoid")],
+]
+
+
+@pytest.mark.parametrize("k", range(len(LAYERS)))
+@pytest.mark.parametrize("train", [True, False])
+def test_layers(k, train):
+    make, shape = LAYERS[k]
+    compare(make, normal(*shape) * 3.0, train=train, rtol=1e-7 if "Hardsigmoid" in repr(make(nn)) else 1e-9)    # torch's 1/6 is a float32
+
+
+def test_layers_of_two_inputs():
+    compare(lambda lib: lib.Bilinear(5, 3, 7), normal(4, 5), normal(4, 3))
+    compare(lambda lib: lib.Bilinear(5, 3, 7, bias=False), normal(2, 4, 5), normal(2, 4, 3))
+    compare(lambda lib: lib.CosineSimilarity(), normal(4, 5), normal(4, 5))
+    compare(lambda lib: lib.PairwiseDistance(3, keepdim=True), normal(4, 5), normal(4, 5))
+    p, q = RNG.uniform(0.05, 0.95, (7, 5)), RNG.uniform(0.05, 0.95, (7, 5))
+    compare(lambda lib: lib.BCELoss(), p, q)
+    compare(lambda lib: lib.SmoothL1Loss(beta=0.5), normal(7, 5), normal(7, 5))
+    compare(lambda lib: lib.HuberLoss(reduction="sum", delta=0.5), normal(7, 5), normal(7, 5))
+    compare(lambda lib: lib.KLDivLoss(reduction="batchmean"), np.log(p), q)
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
+def test_embedding_bags(mode):
+    index = RNG.integers(0, 11, (5, 7))
+    flat, offsets = RNG.integers(0, 11, 13), np.array([0, 4, 4, 9])
+    for options in ({}, dict(padding_idx=3)):
+        compare(lambda lib, options=options: lib.EmbeddingBag(11, 4, mode=mode, **options), index)
+        compare(lambda lib, options=options: lib.EmbeddingBag(11, 4, mode=mode, **options), flat, offsets)
+    compare(lambda lib: lib.EmbeddingBag(11, 4, mode=mode, include_last_offset=True), flat, np.array([0, 4, 9, 13]))
+    if mode == "sum":
+        compare(lambda lib: lib.EmbeddingBag(11, 4, mode="sum"), flat, offsets, per_sample_weights=normal(13))
