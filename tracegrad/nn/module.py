@@ -134,10 +134,10 @@ class Module:
         if isinstance(value, (Parameter, Module)) and "_parameters" not in own:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before assigning parameters or modules")
         if isinstance(value, Parameter):
-            self._forget(name)
+            self._forget(name, self._parameters)
             self._parameters[name] = value
         elif isinstance(value, Module):
-            self._forget(name)
+            self._forget(name, self._modules)
             self._modules[name] = value
         elif name in own.get("_parameters", ()):
             if value is not None:
@@ -164,9 +164,9 @@ class Module:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
 
-    def _forget(self, name: str) -> bool:
-        """Remove `name` wherever it is kept; whether it was."""
-        kept = [table for table in (self._parameters, self._buffers, self._modules, vars(self)) if name in table]
+    def _forget(self, name: str, but: Any = None) -> bool:
+        """Remove `name` wherever it is kept, but for the table where it is about to be replaced (in its place); whether it was kept."""
+        kept = [table for table in (self._parameters, self._buffers, self._modules, vars(self)) if name in table and table is not but]
         for table in kept:
             del table[name]
         return bool(kept)
@@ -177,7 +177,7 @@ class Module:
         if param is not None and not isinstance(param, Parameter):
             raise ArgumentError(f"register_parameter: {name!r} must be a Parameter or None, not {type(param).__name__}: "
                                 "nn.Parameter(tensor) makes one")
-        self._forget(name)
+        self._forget(name, self._parameters)
         self._parameters[name] = param
 
     def _name_is_free(self, call: str, name: str, table: str) -> None:
@@ -191,7 +191,7 @@ class Module:
         self._name_is_free("register_buffer", name, "_buffers")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise ArgumentError(f"register_buffer: {type(self).__name__}.{name} must be a Tensor or None, got {type(tensor).__name__}")
-        self._forget(name)
+        self._forget(name, self._buffers)
         self._buffers[name] = tensor
         self._not_saved[:] = [n for n in self._not_saved if n != name] + ([] if persistent else [name])
 
@@ -200,7 +200,7 @@ class Module:
         self._name_is_free("add_module", name, "_modules")
         if module is not None and not isinstance(module, Module):
             raise ArgumentError(f"add_module: {type(self).__name__}.{name} must be a Module or None, got {type(module).__name__}")
-        self._forget(name)
+        self._forget(name, self._modules)
         self._modules[name] = module
 
     register_module = add_module
