@@ -302,22 +302,26 @@ def test_multihead_attention(batch_first):
     mask = tg.ones(5, 5, dtype=tg.bool_).triu(1)
     given = x if batch_first else x.transpose(0, 1)
     y, weights = layer(given, given, given, attn_mask=mask)
-    assert weights is None
     w, b = layer.in_proj_weight.detach().numpy(), layer.in_proj_bias.detach().numpy()
     q, k, v = np.split(x.numpy() @ w.T + b, 3, axis=-1)
-    heads = []
+    heads, weights_of = [], []
     for h in (slice(0, 3), slice(3, 6)):
         s = q[..., h] @ k[..., h].transpose(0, 2, 1) / math.sqrt(3)
         s = np.where(mask.numpy(), -np.inf, s)
         p = np.exp(s - s.max(-1, keepdims=True))
-        heads.append(p / p.sum(-1, keepdims=True) @ v[..., h])
+        weights_of.append(p / p.sum(-1, keepdims=True))
+        heads.append(weights_of[-1] @ v[..., h])
     expected = np.concatenate(heads, -1) @ layer.out_proj.weight.detach().numpy().T
     got = y.detach().numpy() if batch_first else y.detach().numpy().transpose(1, 0, 2)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-    single, _ = layer(x[0], x[0], x[0], attn_mask=mask)
+    np.testing.assert_allclose(weights.detach().numpy(), np.mean(weights_of, 0), rtol=1e-4, atol=1e-6)
+    each = layer(given, given, given, attn_mask=mask, average_attn_weights=False)[1]
+    np.testing.assert_allclose(each.detach().numpy(), np.stack(weights_of, 1), rtol=1e-4, atol=1e-6)
+    lean, nothing = layer(given, given, given, attn_mask=mask, need_weights=False)
+    assert nothing is None
+    np.testing.assert_allclose(lean.detach().numpy(), y.detach().numpy(), rtol=1e-4, atol=1e-6)
+    single, _ = layer(x[0], x[0], x[0], is_causal=True)
     np.testing.assert_allclose(single.detach().numpy(), expected[0], rtol=1e-4, atol=1e-5)
-    with pytest.raises(ArgumentError, match="need_weights"):
-        layer(x, x, x, need_weights=True)
 
 
 def test_losses():

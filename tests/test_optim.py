@@ -7,12 +7,12 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn, optim
-from tracegrad.errors import ArgumentError, TraceError
+from tracegrad.errors import ArgumentError, AutogradError, ShapeError, TraceError
 
 RNG = np.random.default_rng(3)
 START = [RNG.normal(size=(3, 2)), RNG.normal(size=(4,))]
 TARGET = [RNG.normal(size=(3, 2)), RNG.normal(size=(4,))]
-STEPS = 6
+STEPS = 7             # RAdam's second branch begins at the sixth
 
 
 def gradient(w, target):
@@ -46,7 +46,119 @@ def adam(w, target, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=
     return w
 
 
+def stepwise(formula):
+    """An optimizer given as a generator: it gets gradients and yields what to add to the parameter."""
+    def run(w, target, lr, maximize=False, weight_decay=0.0, **options):
+        w, update = w.copy(), None
+        for _ in range(STEPS):
+            g = gradient(w, target) * (-1 if maximize else 1) + weight_decay * w
+            if update is None:
+                update = formula(w.shape, lr, **options)
+                next(update)
+            w = w + update.send(g)
+        return w
+    return run
+
+
+@stepwise
+def rmsprop(shape, lr, alpha=0.99, eps=1e-8, momentum=0.0, centered=False):
+    v, mean, buffer, step = np.zeros(shape), np.zeros(shape), np.zeros(shape), None
+    while True:
+        g = yield step
+        v, mean = alpha * v + (1 - alpha) * g * g, alpha * mean + (1 - alpha) * g
+        buffer = momentum * buffer + g / (np.sqrt(v - mean ** 2 if centered else v) + eps)
+        step = -lr * buffer
+
+
+@stepwise
+def adagrad(shape, lr, lr_decay=0.0, initial_accumulator_value=0.0, eps=1e-10):
+    total, t, step = np.full(shape, initial_accumulator_value), 0, None
+    while True:
+        g = yield step
+        total = total + g * g
+        step = -lr / (1 + t * lr_decay) * g / (np.sqrt(total) + eps)
+        t += 1
+
+
+@stepwise
+def adadelta(shape, lr, rho=0.9, eps=1e-6):
+    v, d, step = np.zeros(shape), np.zeros(shape), None
+    while True:
+        g = yield step
+        v = rho * v + (1 - rho) * g * g
+        delta = np.sqrt(d + eps) / np.sqrt(v + eps) * g
+        d = rho * d + (1 - rho) * delta ** 2
+        step = -lr * delta
+
+
+@stepwise
+def adamax(shape, lr, betas=(0.9, 0.999), eps=1e-8):
+    m, u, t, step = np.zeros(shape), np.zeros(shape), 0, None
+    while True:
+        g = yield step
+        t += 1
+        m, u = betas[0] * m + (1 - betas[0]) * g, np.maximum(betas[1] * u, np.abs(g) + eps)
+        step = -lr / (1 - betas[0] ** t) * m / u
+
+
+@stepwise
+def nadam(shape, lr, betas=(0.9, 0.999), eps=1e-8, momentum_decay=4e-3):
+    m, v, t, product, step = np.zeros(shape), np.zeros(shape), 0, 1.0, None
+    while True:
+        g = yield step
+        t += 1
+        now, after = (betas[0] * (1 - 0.5 * 0.96 ** (k * momentum_decay)) for k in (t, t + 1))
+        product *= now
+        m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g * g
+        m_hat = after * m / (1 - product * after) + (1 - now) * g / (1 - product)
+        step = -lr * m_hat / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+
+
+@stepwise
+def radam(shape, lr, betas=(0.9, 0.999), eps=1e-8):
+    m, v, t, step = np.zeros(shape), np.zeros(shape), 0, None
+    most = 2 / (1 - betas[1]) - 1
+    while True:
+        g = yield step
+        t += 1
+        m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g * g
+        rho = most - 2 * t * betas[1] ** t / (1 - betas[1] ** t)
+        step = -lr * m / (1 - betas[0] ** t)
+        if rho > 5:
+            r = math.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
+            step = step * r * math.sqrt(1 - betas[1] ** t) / (np.sqrt(v) + eps)
+
+
+@stepwise
+def rprop(shape, lr, etas=(0.5, 1.2), step_sizes=(1e-6, 50.0)):
+    before, size, step = np.zeros(shape), np.full(shape, lr), None
+    while True:
+        g = yield step
+        size = np.clip(size * np.select([g * before > 0, g * before < 0], etas[::-1], 1.0), *step_sizes)
+        g = np.where(g * before < 0, 0.0, g)
+        before, step = g, -np.sign(g) * size
+
+
+def asgd(w, target, lr, lambd=1e-4, alpha=0.75, weight_decay=0.0):
+    w, eta = w.copy(), lr
+    for t in range(1, STEPS + 1):
+        w = w * (1 - lambd * eta) - eta * (gradient(w, target) + weight_decay * w)
+        eta = lr / (1 + lambd * lr * t) ** alpha
+    return w
+
+
 CASES = [
+    (optim.RMSprop, rmsprop, dict(lr=0.02)),
+    (optim.RMSprop, rmsprop, dict(lr=0.02, alpha=0.9, momentum=0.7, centered=True, weight_decay=0.1)),
+    (optim.Adagrad, adagrad, dict(lr=0.1, maximize=True)),
+    (optim.Adagrad, adagrad, dict(lr=0.1, lr_decay=0.2, initial_accumulator_value=0.3, weight_decay=0.1)),
+    (optim.Adadelta, adadelta, dict(lr=0.9, rho=0.8, weight_decay=0.1)),
+    (optim.Adamax, adamax, dict(lr=0.1, betas=(0.8, 0.95), weight_decay=0.1)),
+    (optim.NAdam, nadam, dict(lr=0.1, weight_decay=0.1, maximize=True)),
+    (optim.RAdam, radam, dict(lr=0.1, weight_decay=0.1)),
+    (optim.RAdam, radam, dict(lr=0.1, betas=(0.8, 0.9))),
+    (optim.Rprop, rprop, dict(lr=0.1, etas=(0.4, 1.3), step_sizes=(0.01, 0.15))),
+    (optim.ASGD, asgd, dict(lr=0.05, lambd=0.1, weight_decay=0.1)),
     (optim.SGD, sgd, dict(lr=0.05)),
     (optim.SGD, sgd, dict(lr=0.02, momentum=0.9, weight_decay=0.1)),
     (optim.SGD, sgd, dict(lr=0.02, momentum=0.8, dampening=0.3)),
@@ -78,7 +190,8 @@ def make_step(params, opt):
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(("kind", "formula", "options"), CASES)
-def test_formula(kind, formula, options, traced, device):
+@pytest.mark.usefixtures("on_numpy")
+def test_formula(kind, formula, options, traced):
     params = parameters()
     step = make_step(params, kind(params, **options))
     step = tg.trace(step) if traced else step
@@ -90,12 +203,26 @@ def test_formula(kind, formula, options, traced, device):
         assert len(step.compilations) == 1
 
 
-def test_float32_bias_corrections_are_exact_enough(device):
+def test_all_formulas_on_the_device(device):
+    """One traced step updates by every optimizer: it is compiled once."""
+    sets = [parameters() for _ in CASES]
+    steps = [make_step(params, kind(params, **options)) for params, (kind, _, options) in zip(sets, CASES, strict=True)]
+    run = tg.trace(lambda: [step() for step in steps])
+    for _ in range(STEPS):
+        run()
+    for params, (kind, formula, options) in zip(sets, CASES, strict=True):
+        for p, w, t in zip(params, START, TARGET, strict=True):
+            np.testing.assert_allclose(p.detach().numpy(), formula(w, t, **options), rtol=1e-9, err_msg=kind.__name__)
+    assert len(run.compilations) == 1
+
+
+@pytest.mark.parametrize(("kind", "formula"), [(optim.Adam, adam), (optim.NAdam, nadam), (optim.RAdam, radam)])
+def test_float32_bias_corrections_are_exact_enough(kind, formula, device):
     params = parameters("float32")
-    step = make_step(params, optim.Adam(params, lr=0.1))
+    step = make_step(params, kind(params, lr=0.1))
     for _ in range(STEPS):
         step()
-    np.testing.assert_allclose(params[0].detach().numpy(), adam(START[0], TARGET[0], 0.1), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(params[0].detach().numpy(), formula(START[0], TARGET[0], 0.1), rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
@@ -219,24 +346,76 @@ class TestInterface:
         with pytest.raises(ArgumentError, match=match):
             make(tg.ones(2, requires_grad=True))
 
-    def test_schedulers(self):
-        opt = optim.SGD([tg.ones(2, requires_grad=True)], lr=1.0)
-        kinds = [
-            (lambda: optim.lr_scheduler.StepLR(opt, step_size=2, gamma=0.5), lambda e: 0.5 ** (e // 2)),
-            (lambda: optim.lr_scheduler.CosineAnnealingLR(opt, T_max=4, eta_min=0.2), lambda e: 0.6 + 0.4 * math.cos(math.pi * e / 4)),
-            (lambda: optim.lr_scheduler.LambdaLR(opt, lambda e: 1 / (e + 1)), lambda e: 1 / (e + 1)),
-        ]
-        for make, expected in kinds:
-            scheduler = make()
-            rates = []
-            for _ in range(5):
-                rates.append(opt.param_groups[0]["lr"])
-                scheduler.step()
-            np.testing.assert_allclose(rates, [expected(e) for e in range(5)])
-            state = scheduler.state_dict()
-            assert state["last_epoch"] == 5
-            scheduler.load_state_dict(state)
-            opt.param_groups[0]["lr"] = 1.0
+    def test_what_torch_takes_to_choose_an_implementation(self):
+        w = tg.ones(2, requires_grad=True)
+        for kind in (optim.SGD, optim.AdamW, optim.RMSprop, optim.ASGD):
+            kind([w], foreach=True, fused=False, capturable=True)
+            with pytest.raises(ArgumentError, match=f"{kind.__name__}: differentiable"):
+                kind([w], differentiable=True)
+            with pytest.raises(TypeError, match="unexpected argument 'learning_rate'"):
+                kind([w], learning_rate=0.1)
+
+    def test_named_parameters(self):
+        layer = nn.Linear(2, 2)
+        opt = optim.Adam(layer.named_parameters())
+        assert opt.param_groups[0]["param_names"] == ["weight", "bias"]
+        assert opt.param_groups[0]["params"][0] is layer.weight
+        opt.add_param_group({"params": tg.ones(1, requires_grad=True), "lr": 0.5})
+        assert [g["lr"] for g in opt.param_groups] == [0.001, 0.5]
+        with pytest.raises(ArgumentError, match='mapping with "params"'):
+            opt.add_param_group({"lr": 0.5})
+
+    @pytest.mark.parametrize(("kind", "options"), [
+        (optim.RMSprop, dict(momentum=0.9, centered=True)), (optim.Adagrad, {}), (optim.Adadelta, {}), (optim.Adamax, {}),
+        (optim.NAdam, {}), (optim.RAdam, {}), (optim.Rprop, {}), (optim.ASGD, dict(t0=2)), (optim.LBFGS, dict(max_iter=3))])
+    def test_every_state_goes_on(self, kind, options):
+        whole, first, second = parameters(), parameters(), parameters()
+        opts = [kind(p, **options) for p in (whole, first, second)]
+
+        def steps(params, opt, count):
+            targets = [tg.tensor(t) for t in TARGET]
+
+            def closure():
+                opt.zero_grad()
+                loss = sum(((w - t) ** 2 * w).sum() for w, t in zip(params, targets, strict=True))
+                loss.backward()
+                return loss
+            for _ in range(count):
+                opt.step(closure)
+        steps(whole, opts[0], 7)
+        steps(first, opts[1], 4)
+        for p, q in zip(first, second, strict=True):
+            q.data = p.detach()
+        opts[2].load_state_dict(opts[1].state_dict())
+        steps(second, opts[2], 3)
+        for p, q in zip(whole, second, strict=True):
+            np.testing.assert_allclose(q.detach().numpy(), p.detach().numpy(), rtol=1e-12)
+
+    def test_lbfgs(self):
+        for line_search in (None, "strong_wolfe"):
+            w = tg.tensor([-1.2, 1.0], dtype=tg.float64, requires_grad=True)
+            opt = optim.LBFGS([w], lr=1.0 if line_search else 0.005, max_iter=20, line_search_fn=line_search)
+
+            def closure(w=w, opt=opt):
+                opt.zero_grad()
+                loss = 100 * (w[1] - w[0] ** 2) ** 2 + (1 - w[0]) ** 2          # Rosenbrock's valley
+                loss.backward()
+                return loss
+
+            first = opt.step(closure)
+            assert first.item() == pytest.approx(24.2)
+            for _ in range(3):
+                opt.step(closure)
+            if line_search:
+                np.testing.assert_allclose(w.detach().numpy(), [1.0, 1.0], atol=1e-4)
+            else:
+                assert closure().item() < 24.2
+        with pytest.raises(ArgumentError, match="closure"):
+            opt.step()
+        with pytest.raises(TraceError, match="decides by values"):
+            tg.trace(lambda: opt.step(closure))()
+        with pytest.raises(ArgumentError, match="one group"):
+            optim.LBFGS([{"params": [w]}, {"params": [tg.ones(1, requires_grad=True)]}])
 
     def test_clip_grad_norm(self):
         w = tg.tensor([3.0, 4.0], requires_grad=True)
@@ -245,3 +424,20 @@ class TestInterface:
         np.testing.assert_allclose(w.grad.numpy(), [0.6, 0.8], rtol=1e-5)
         nn.utils.clip_grad_value_([w], 0.7)
         np.testing.assert_allclose(w.grad.numpy(), [0.6, 0.7], rtol=1e-5)
+        assert nn.utils.get_total_norm([w.grad, tg.tensor([[2.0]])], norm_type=math.inf).item() == 2.0
+        w.grad = tg.tensor([math.inf, 0.7])
+        with pytest.raises(AutogradError, match=r"clip_grad_norm_: the norm of order 2\.0 is inf"):
+            nn.utils.clip_grad_norm_([w], 1.0, error_if_nonfinite=True)
+        assert w.grad.tolist()[1] == pytest.approx(0.7)
+
+    def test_parameters_as_a_vector(self):
+        layer = nn.Linear(3, 2)
+        v = nn.utils.parameters_to_vector(layer.parameters())
+        np.testing.assert_array_equal(v.detach().numpy(), np.concatenate([p.detach().numpy().ravel() for p in layer.parameters()]))
+        v.sum().backward()
+        assert layer.weight.grad.tolist() == [[1.0] * 3] * 2
+        nn.utils.vector_to_parameters(tg.arange(8.0), layer.parameters())
+        assert layer.weight.tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert layer.bias.tolist() == [6, 7]
+        with pytest.raises(ShapeError, match="vec must be"):
+            nn.utils.vector_to_parameters(tg.arange(9.0), layer.parameters())

@@ -1,4 +1,4 @@
-"""Modules that hold modules: Sequential, ModuleList, ModuleDict, ParameterList."""
+"""Modules that hold modules or parameters: Sequential, ModuleList, ModuleDict, ParameterList, ParameterDict."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ class _Numbered(Module):
 
     def append(self, module: Module) -> Any:
         """Add a module at the end; returns self."""
-        if not isinstance(module, Module):
-            raise ArgumentError(f"{type(self).__name__}: expected a Module, got {type(module).__name__}")
-        self.add_module(str(len(self._modules)), module)
+        self.add_module(str(len(self._modules)), self._checked(module))
         return self
 
     def extend(self, modules: Iterable[Module]) -> Any:
@@ -43,7 +41,33 @@ class _Numbered(Module):
         return self._modules[self._key(index)]
 
     def __setitem__(self, index: int, module: Module) -> None:
-        self._modules[self._key(index)] = module
+        self._modules[self._key(index)] = self._checked(module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        doomed = set(list(self._modules)[index]) if isinstance(index, slice) else {self._key(index)}
+        self._refill([m for name, m in self._modules.items() if name not in doomed])
+
+    def insert(self, index: int, module: Module) -> Any:
+        """Add a module before the one at `index`; returns self."""
+        modules = list(self._modules.values())
+        modules.insert(index, self._checked(module))
+        self._refill(modules)
+        return self
+
+    def pop(self, index: int = -1) -> Any:
+        """Remove the module at `index` and return it."""
+        module = self[index]
+        del self[index]
+        return module
+
+    def _checked(self, module: Any) -> Module:
+        if not isinstance(module, Module):
+            raise ArgumentError(f"{type(self).__name__}: expected a Module, got {type(module).__name__}")
+        return module
+
+    def _refill(self, modules: list[Any]) -> None:
+        self._modules.clear()
+        self._modules.update((str(k), m) for k, m in enumerate(modules))
 
     def _key(self, index: int) -> str:
         if not -len(self) <= index < len(self):
@@ -77,13 +101,30 @@ class ModuleList(_Numbered):
 class ModuleDict(Module):
     """Modules by name, whose parameters count as the owner's."""
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
         super().__init__()
-        for name, module in (modules or {}).items():
+        self.update(modules or {})
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Add or replace the modules of a mapping, or of pairs."""
+        for name, module in dict(modules).items():
             self[name] = module
 
+    def pop(self, key: str) -> Any:
+        """Remove the module of that name and return it."""
+        return self._modules.pop(key)
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._modules.clear()
+
     def __setitem__(self, name: str, module: Module) -> None:
+        if not isinstance(module, Module):
+            raise ArgumentError(f"ModuleDict: {name!r}: expected a Module, got {type(module).__name__}")
         self.add_module(name, module)
+
+    def __delitem__(self, name: str) -> None:
+        del self._modules[name]
 
     def __getitem__(self, name: str) -> Any:
         return self._modules[name]
@@ -110,17 +151,26 @@ class ModuleDict(Module):
         return self._modules.items()
 
 
+def _parameter(value: Any) -> Parameter:
+    return value if isinstance(value, Parameter) else Parameter(value)
+
+
 class ParameterList(Module):
-    """A list of parameters that count as the owner's."""
+    """A list of parameters that count as the owner's; tensors become parameters."""
 
-    def __init__(self, parameters: Iterable[Any] = ()) -> None:
+    def __init__(self, values: Iterable[Any] = ()) -> None:
         super().__init__()
-        for p in parameters:
-            self.append(p)
+        self.extend(values)
 
-    def append(self, parameter: Any) -> ParameterList:
+    def append(self, value: Any) -> ParameterList:
         """Add a parameter at the end; returns self."""
-        self.register_parameter(str(len(self)), parameter if isinstance(parameter, Parameter) else Parameter(parameter))
+        self.register_parameter(str(len(self)), _parameter(value))
+        return self
+
+    def extend(self, values: Iterable[Any]) -> ParameterList:
+        """Add parameters at the end; returns self."""
+        for value in values:
+            self.append(value)
         return self
 
     def __len__(self) -> int:
@@ -129,5 +179,80 @@ class ParameterList(Module):
     def __iter__(self) -> Iterator[Any]:
         return iter(list(self._parameters.values()))
 
-    def __getitem__(self, index: int) -> Any:
-        return list(self._parameters.values())[index]
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return ParameterList(list(self)[index])
+        return self._parameters[self._key(index)]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.register_parameter(self._key(index), _parameter(value))
+
+    def _key(self, index: int) -> str:
+        if not -len(self) <= index < len(self):
+            raise IndexOutOfRange(f"ParameterList: index {index} is out of range, there are {len(self)} parameters")
+        return str(index % len(self))
+
+    def extra_repr(self) -> str:
+        return _listed(self._parameters)
+
+
+class ParameterDict(Module):
+    """Parameters by name that count as the owner's; tensors become parameters."""
+
+    def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None) -> None:
+        super().__init__()
+        self.update(parameters or {})
+
+    def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Add or replace the parameters of a mapping, or of pairs."""
+        for name, value in dict(parameters).items():
+            self[name] = value
+
+    def pop(self, key: str) -> Any:
+        """Remove the parameter of that name and return it."""
+        return self._parameters.pop(key)
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._parameters.clear()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The parameter of that name, or `default`."""
+        return self._parameters.get(key, default)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._parameters[name] = _parameter(value)      # not as an attribute: a name such as "keys" hides no method
+
+    def __getitem__(self, name: str) -> Any:
+        return self._parameters[name]
+
+    def __delitem__(self, name: str) -> None:
+        del self._parameters[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parameters
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._parameters))
+
+    def keys(self) -> Any:
+        """The names."""
+        return self._parameters.keys()
+
+    def values(self) -> Any:
+        """The parameters."""
+        return self._parameters.values()
+
+    def items(self) -> Any:
+        """Names and parameters."""
+        return self._parameters.items()
+
+    def extra_repr(self) -> str:
+        return _listed(self._parameters)
+
+
+def _listed(parameters: Mapping[str, Any]) -> str:
+    return "\n".join(f"({name}): Parameter of {p.dtype}{list(p.shape)}" for name, p in parameters.items())

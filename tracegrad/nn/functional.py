@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracegrad import creation, ops
 from tracegrad.operators import FUNCTIONAL, PUBLIC
@@ -15,8 +15,11 @@ _NAMES = {**{name: PUBLIC[name] for name in _SHARED if name in PUBLIC}, **FUNCTI
 globals().update(_NAMES)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
 
-    def __getattr__(name: str) -> Any: ...
+    from tracegrad.tensor import Tensor
+
+    def __getattr__(name: str) -> Callable[..., Tensor]: ...
 
 
 __all__ = sorted(_NAMES)        # noqa: PLE0605  (computed: the families decide; a test holds it)

@@ -1,4 +1,7 @@
-"""Module: the base of layers and models. Attributes that are Parameters, Modules or registered buffers are found by name."""
+"""Module: the base of layers and models. Attributes that are Parameters, Modules or registered buffers are found by name.
+
+Start at `Module.__setattr__` (what an assignment does) and `Module._named` (how things are found); hooks stand in hooks.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.modes import no_grad, state
+from tracegrad.nn.hooks import RemovableHandle, around_backward
 from tracegrad.nn.parameter import Parameter
 from tracegrad.tensor import Tensor, from_array
 
@@ -42,16 +46,86 @@ class Module:
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _not_saved: list[str]
+    _hooks: dict[str, dict[int, Any]]          # kind of hook -> what was registered, by the number of its handle
 
     def __init__(self) -> None:
-        vars(self).update(training=True, _parameters={}, _buffers={}, _modules={}, _not_saved=[])
+        vars(self).update(training=True, _parameters={}, _buffers={}, _modules={}, _not_saved=[], _hooks={})
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; called through `module(...)`."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        return self._call_hooked(args, kwargs) if self._hooks else self.forward(*args, **kwargs)
+
+    # ------------------------------------------------------------------------------------------------------------ hooks
+
+    def _call_hooked(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        called: set[int] = set()
+        result: Any = None
+        try:
+            for hook, with_kwargs in list(self._hooks.get("forward_pre", {}).values()):
+                given = hook(self, args, kwargs) if with_kwargs else hook(self, args)
+                if given is not None and with_kwargs:
+                    if not isinstance(given, tuple) or len(given) != 2:
+                        raise ArgumentError(f"{type(self).__name__}: a forward pre-hook with_kwargs must return None or (args, kwargs), "
+                                            f"got {type(given).__name__}")
+                    args, kwargs = given
+                elif given is not None:
+                    args = given if isinstance(given, tuple) else (given,)
+            result = around_backward(self, self.forward, args, kwargs, self._hooks)
+            for key, (hook, with_kwargs, _) in list(self._hooks.get("forward", {}).items()):
+                called.add(key)
+                given = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
+                result = result if given is None else given
+            return result
+        except Exception:
+            for key, (hook, with_kwargs, always) in list(self._hooks.get("forward", {}).items()):
+                if always and key not in called:
+                    hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
+            raise
+
+    def _hook(self, kind: str, what: Any, prepend: bool) -> RemovableHandle:
+        hooks = self._hooks.setdefault(kind, {})
+        handle = RemovableHandle(self._hooks, kind)
+        before = dict(hooks) if prepend else {}
+        if prepend:
+            hooks.clear()
+        hooks[handle.id] = what
+        hooks.update(before)
+        return handle
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> RemovableHandle:
+        """Call hook(module, args) before each forward; what it returns, unless None, replaces the arguments.
+
+        with_kwargs: hook(module, args, kwargs), which may return (args, kwargs). prepend: before the hooks that are there.
+        Returns a handle whose remove() takes the hook away. The same holds for the other kinds of hooks.
+
+        >>> handle = nn.Linear(2, 2).register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        """
+        return self._hook("forward_pre", (hook, with_kwargs), prepend)
+
+    def register_forward_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False,
+                              always_call: bool = False) -> RemovableHandle:
+        """Call hook(module, args, output) after each forward; what it returns, unless None, replaces the output.
+
+        with_kwargs: hook(module, args, kwargs, output). always_call: also when forward fails (with output None).
+
+        >>> handle = nn.Linear(2, 2).register_forward_hook(lambda module, args, output: output.relu())
+        """
+        return self._hook("forward", (hook, with_kwargs, always_call), prepend)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call hook(module, grad_output) when the gradients of the outputs, a tuple, are known; what it returns replaces them."""
+        return self._hook("backward_pre", hook, prepend)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call hook(module, grad_input, grad_output) when the gradients of the inputs are known; what it returns replaces grad_input.
+
+        Both are tuples, one for each positional argument and each output; None stands for what has no gradient. Tensors that arguments and
+        outputs hold in dictionaries or as keywords are not looked at.
+        """
+        return self._hook("backward", hook, prepend)
 
     # ------------------------------------------------------------------------------------------------------- attributes
 
@@ -60,10 +134,10 @@ class Module:
         if isinstance(value, (Parameter, Module)) and "_parameters" not in own:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before assigning parameters or modules")
         if isinstance(value, Parameter):
-            self._forget(name)
+            self._forget(name, self._parameters)
             self._parameters[name] = value
         elif isinstance(value, Module):
-            self._forget(name)
+            self._forget(name, self._modules)
             self._modules[name] = value
         elif name in own.get("_parameters", ()):
             if value is not None:
@@ -90,54 +164,72 @@ class Module:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
 
-    def _forget(self, name: str) -> bool:
-        """Remove `name` wherever it is kept; whether it was."""
-        kept = [table for table in (self._parameters, self._buffers, self._modules, vars(self)) if name in table]
+    def _forget(self, name: str, but: Any = None) -> bool:
+        """Remove `name` wherever it is kept, but for the table where it is about to be replaced (in its place); whether it was kept."""
+        kept = [table for table in (self._parameters, self._buffers, self._modules, vars(self)) if name in table and table is not but]
         for table in kept:
             del table[name]
         return bool(kept)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Make `param` an attribute; None keeps its place."""
-        if param is None:
-            self._forget(name)
-            self._parameters[name] = None
-        else:
-            setattr(self, name, param)
+        self._name_is_free("register_parameter", name, "_parameters")
+        if param is not None and not isinstance(param, Parameter):
+            raise ArgumentError(f"register_parameter: {name!r} must be a Parameter or None, not {type(param).__name__}: "
+                                "nn.Parameter(tensor) makes one")
+        self._forget(name, self._parameters)
+        self._parameters[name] = param
+
+    def _name_is_free(self, call: str, name: str, table: str) -> None:
+        if not name or "." in name:
+            raise ArgumentError(f"{call}: a name must be a text without a dot, got {name!r}")
+        if hasattr(self, name) and name not in vars(self)[table] and name not in (*self._parameters, *self._buffers, *self._modules):
+            raise ArgumentError(f"{call}: {type(self).__name__} has an attribute {name!r} already")
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Make `tensor` an attribute that moves and is saved with the module (unless not persistent) but is not trained."""
-        self._forget(name)
+        self._name_is_free("register_buffer", name, "_buffers")
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise ArgumentError(f"register_buffer: {type(self).__name__}.{name} must be a Tensor or None, got {type(tensor).__name__}")
+        self._forget(name, self._buffers)
         self._buffers[name] = tensor
-        if not persistent:
-            self._not_saved.append(name)
+        self._not_saved[:] = [n for n in self._not_saved if n != name] + ([] if persistent else [name])
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Make `module` an attribute under a computed name."""
-        self._forget(name)
+        """Make `module` an attribute under a computed name. Raises ArgumentError if it is no Module or the name is taken."""
+        self._name_is_free("add_module", name, "_modules")
+        if module is not None and not isinstance(module, Module):
+            raise ArgumentError(f"add_module: {type(self).__name__}.{name} must be a Module or None, got {type(module).__name__}")
+        self._forget(name, self._modules)
         self._modules[name] = module
 
     register_module = add_module
 
     # ---------------------------------------------------------------------------------------------------------- walking
 
-    def named_modules(self, memo: set[int] | None = None, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all below it with their dotted names, each once."""
+    def named_modules(self, memo: set[Any] | None = None, prefix: str = "",
+                      remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+        """This module and all below it with their dotted names, each once (or under each of its names)."""
         memo = set() if memo is None else memo
-        if id(self) not in memo:
-            memo.add(id(self))
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
             yield prefix, self
             for name, child in self._modules.items():
                 if child is not None:
-                    yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
+                    yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
         """This module and all below it, each once."""
         return (module for _, module in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly below, with their names."""
-        return ((name, child) for name, child in self._modules.items() if child is not None)
+        """The modules directly below, with their names, each once."""
+        seen: set[Module] = set()
+        for name, child in self._modules.items():
+            if child is not None and child not in seen:
+                seen.add(child)
+                yield name, child
 
     def children(self) -> Iterator[Module]:
         """The modules directly below."""
@@ -145,34 +237,61 @@ class Module:
 
     def _named(self, table: str, prefix: str, recurse: bool, once: bool = True) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        for path, module in self.named_modules(prefix=prefix) if recurse else [(prefix, self)]:
+        for path, module in self.named_modules(None, prefix, once) if recurse else [(prefix, self)]:
             for name, value in vars(module)[table].items():
                 if value is not None and not (once and id(value) in seen):
                     seen.add(id(value))
                     yield f"{path}.{name}" if path else name, value
 
-    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their dotted names, each once."""
-        return self._named("_parameters", prefix, recurse)
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their dotted names, each once (or under each of its names)."""
+        return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """All parameters, each once."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """All buffers with their dotted names, each once."""
-        return self._named("_buffers", prefix, recurse)
+    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """All buffers with their dotted names, each once (or under each of its names)."""
+        return self._named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """All buffers, each once."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
     def get_submodule(self, target: str) -> Module:
-        """The module with a dotted name ("" for this one)."""
-        module: Any = self
+        """The module with a dotted name ("" for this one). Raises AttributeError if there is none."""
+        module: Module = self
         for part in target.split(".") if target else ():
-            module = getattr(module, part)
-        return module  # type: ignore[no-any-return]
+            found = module._modules.get(part)
+            if found is None:
+                raise AttributeError(f"get_submodule: {type(self).__name__} has no module {target!r}: there is no {part!r} in "
+                                     f"{type(module).__name__}, which has {', '.join(module._modules) or 'none'}")
+            module = found
+        return module
+
+    def set_submodule(self, target: str, module: Module) -> None:
+        """Put `module` in the place of the one with a dotted name."""
+        parent, _, name = target.rpartition(".")
+        owner = self.get_submodule(parent)
+        if name not in owner._modules:
+            raise AttributeError(f"set_submodule: {type(self).__name__} has no module {target!r}")
+        owner.add_module(name, module)
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter with a dotted name. Raises AttributeError if there is none."""
+        return self._get("get_parameter", "_parameters", target)  # type: ignore[no-any-return]
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer with a dotted name. Raises AttributeError if there is none."""
+        return self._get("get_buffer", "_buffers", target)  # type: ignore[no-any-return]
+
+    def _get(self, call: str, table: str, target: str) -> Any:
+        path, _, name = target.rpartition(".")
+        found = vars(self.get_submodule(path))[table].get(name)
+        if found is None:
+            raise AttributeError(f"{call}: {type(self).__name__} has no {table.strip('_')[:-1]} {target!r}")
+        return found
 
     def apply(self: M, fn: Callable[[Module], Any]) -> M:
         """Call `fn` with every module below and then with this one; returns self."""
@@ -185,6 +304,8 @@ class Module:
 
     def train(self: M, mode: bool = True) -> M:
         """Switch this module and all below to training (dropout drops, batch norm measures); returns self."""
+        if not isinstance(mode, bool):
+            raise ArgumentError(f"train: mode must be True or False, got {mode!r}")
         for module in self.modules():
             module.training = mode
         return self
@@ -233,16 +354,23 @@ class Module:
         """All float parameters and buffers as float16; returns self."""
         return self.to("float16")
 
+    def type(self: M, dst_type: Any) -> M:
+        """All float parameters and buffers as dst_type; returns self."""
+        return self.to(dtype=dst_type)
+
     # ----------------------------------------------------------------------------------------------- saving and loading
 
-    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
-        """All parameters and persistent buffers by dotted name, detached; they share their values with the module, as in torch."""
+    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
+        """All parameters and persistent buffers by dotted name; they share their values with the module, as in torch.
+
+        prefix: what names begin with. keep_vars: the parameters themselves, instead of detached tensors.
+        """
         found: dict[str, Tensor] = {}
-        for path, module in self.named_modules(prefix=prefix.rstrip(".")):
+        for path, module in self.named_modules(remove_duplicate=False):
             for table in (module._parameters, module._buffers):
                 for name, tensor in table.items():
                     if tensor is not None and not (table is module._buffers and name in module._not_saved):
-                        found[f"{path}.{name}" if path else name] = tensor.detach()
+                        found[f"{prefix}{path}.{name}" if path else prefix + name] = tensor if keep_vars else tensor.detach()
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:

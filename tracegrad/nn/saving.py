@@ -1,22 +1,33 @@
-"""State dicts in files, in the safetensors format, which torch and JAX read too."""
+"""State in files, in the safetensors format, which torch and JAX read too: `save` and `load` of nested state, `save_file` of state dicts.
+
+Nothing in a file is executed when it is loaded. Nested state is a safetensors file whose metadata holds its structure as JSON.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
+import json
+import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from importlib import import_module
 from os import PathLike
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from tracegrad.errors import ArgumentError, TracegradError
+from tracegrad.nn import torch_files
+from tracegrad.nn.parameter import Parameter
 from tracegrad.tensor import Tensor, from_array
 
 _files: Any
 try:
     _files = import_module("safetensors.numpy")
+    _FileError: type[Exception] = import_module("safetensors").SafetensorError
 except ImportError:                             # an extra
-    _files = None
+    _files, _FileError = None, ValueError
 
 
 class MissingExtraError(TracegradError, ImportError):
@@ -49,4 +60,135 @@ def load_file(path: str | PathLike[str], device: Any = None) -> dict[str, Tensor
     return {name: from_array(array, device) for name, array in _required("load_file").load_file(path).items()}
 
 
-__all__ = ["load_file", "save_file"]
+# ----------------------------------------------------------------------------------------------------------- nested state
+
+_KEY = "tracegrad.structure"            # of the metadata
+
+
+def save(obj: Any, f: str | PathLike[str] | IO[bytes]) -> None:
+    """Write nested state to a file (a path, or a binary file): containers of tensors, numpy arrays, numbers, strings, bytes and None.
+
+    Containers are dict, OrderedDict, list, tuple and set. A tensor that occurs twice is written once and is one tensor again when loaded;
+    dtypes, requires_grad and Parameters are kept, histories, gradients and devices are not. Other objects are refused (ArgumentError,
+    naming where), before the file is touched: save the state_dict() of a module or optimizer.
+
+    >>> tg.save({"model": model.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}, "checkpoint.tg")
+    """
+    files = _required("save")
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    structure = json.dumps(_encoded(obj, "obj", arrays, {}), allow_nan=False)
+    data = files.save(arrays, {_KEY: structure})
+    if isinstance(f, (str, PathLike)):
+        with open(f, "wb") as file:
+            file.write(data)
+    else:
+        f.write(data)
+
+
+def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, *, weights_only: bool = True) -> Any:
+    """What `save` wrote, or a checkpoint of torch.save (a .pt or .pth file), or the named tensors of any safetensors file.
+
+    map_location: the device for the tensors (default: the current one). Nothing in the file is executed: of a torch checkpoint tensors,
+    numbers, strings and containers are loaded, and whatever else it holds is an ArgumentError that names it (torch is not needed).
+    weights_only: accepted for programs written for torch; True is all there is.
+
+    >>> checkpoint = tg.load("checkpoint.tg")
+    >>> model.load_state_dict(checkpoint["model"])
+    """
+    if not weights_only:
+        raise ArgumentError("load: weights_only=False would run code that the file holds, which is not supported; save a state_dict")
+    if callable(map_location) or isinstance(map_location, Mapping):
+        raise ArgumentError(f"load: map_location is one device for all tensors, got a {type(map_location).__name__}")
+    if isinstance(f, (str, PathLike)):
+        with open(f, "rb") as file:
+            return _read(file, str(f), map_location)
+    return _read(f, getattr(f, "name", "the file"), map_location)
+
+
+def _read(file: IO[bytes], name: str, device: Any) -> Any:
+    data = file.read()
+    if data.startswith(b"PK"):
+        return torch_files.read(io.BytesIO(data), name, device)
+    if data[:2] == b"\x80\x02" or data[:1] == b"(":
+        raise ArgumentError(f"load: {name} is a pickle (torch's format before version 1.6, or another program's), which could run code; in "
+                            "torch, load it and torch.save it again, which writes an archive")
+    try:
+        arrays = _required("load").load(data)
+        size = int.from_bytes(data[:8], "little")
+        structure = json.loads(data[8:8 + size]).get("__metadata__", {}).get(_KEY)
+    except (ValueError, KeyError, TypeError, _FileError) as error:
+        raise ArgumentError(f"load: {name} is neither a file of tg.save nor a safetensors file nor a checkpoint of torch.save: "
+                            f"{error}") from error
+    if structure is None:
+        return {key: from_array(array, device) for key, array in arrays.items()}
+    try:
+        return _decoded(json.loads(structure), arrays, device, {})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"load: {name} is damaged: its structure is {type(error).__name__}: {error}") from error
+
+
+def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]], known: dict[int, Any]) -> Any:
+    """`value` as JSON: None, bools, ints, strings, finite floats and lists are themselves, all else is {kind: ...}."""
+    kind = type(value)
+    if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
+        return value
+    if kind is float:
+        return {"float": repr(value)}
+    if kind is complex:
+        return {"complex": [_encoded(value.real, path, arrays, known), _encoded(value.imag, path, arrays, known)]}
+    if kind is bytes:
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, (Tensor, np.ndarray, np.generic)):
+        if id(value) not in known:
+            number = str(len(arrays))
+            if isinstance(value, Tensor):
+                known[id(value)] = {"parameter" if isinstance(value, Parameter) else "tensor": number, "grad": value.requires_grad}
+                arrays[number] = np.asarray(value.detach(), order="C")
+            else:
+                if value.dtype.kind not in "fiub":
+                    raise ArgumentError(f"save: {path} is a numpy {kind.__name__} of {value.dtype}, which cannot be saved")
+                known[id(value)] = {"array" if isinstance(value, np.ndarray) else "scalar": number}
+                arrays[number] = np.array(value, order="C")
+        return known[id(value)]
+    if kind is list:
+        return [_encoded(v, f"{path}[{k}]", arrays, known) for k, v in enumerate(value)]
+    if kind in (tuple, set):
+        return {kind.__name__: [_encoded(v, f"{path}[{k}]", arrays, known) for k, v in enumerate(value)]}
+    if kind in (dict, OrderedDict):
+        for key in value:
+            if not (key is None or type(key) in (bool, int, float, str, bytes, tuple)):
+                raise ArgumentError(f"save: {path} has a key of type {type(key).__name__}; keys are strings, numbers and tuples of them")
+        return {kind.__name__: [[_encoded(k, f"a key of {path}", arrays, known), _encoded(v, f"{path}[{k!r}]", arrays, known)]
+                                for k, v in value.items()]}
+    raise ArgumentError(f"save: {path} is a {kind.__module__}.{kind.__qualname__}; only containers (dict, list, tuple, set) of tensors, "
+                        "arrays, numbers, strings and None are saved; of a module or an optimizer save state_dict()")
+
+
+def _decoded(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]], device: Any, known: dict[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_decoded(v, arrays, device, known) for v in value]
+    if not isinstance(value, dict):
+        return value
+    kind, content = next(iter(value.items()))
+    if kind in ("tensor", "parameter", "array", "scalar"):
+        if content not in known:
+            array = arrays[content]
+            if kind in ("array", "scalar"):
+                known[content] = array.copy() if kind == "array" else array[()]
+            else:
+                tensor = from_array(array, device)
+                known[content] = Parameter(tensor, value["grad"]) if kind == "parameter" else (
+                    tensor.requires_grad_() if value["grad"] else tensor)
+        return known[content]
+    if kind == "float":
+        return float(content)
+    if kind == "bytes":
+        return base64.b64decode(content)
+    inner = _decoded(content, arrays, device, known)
+    if kind == "complex":
+        return complex(*inner)
+    makers: dict[str, Any] = {"tuple": tuple, "set": set, "dict": dict, "OrderedDict": OrderedDict}
+    return makers[kind](inner)
+
+
+__all__ = ["load", "load_file", "save", "save_file"]

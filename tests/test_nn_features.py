@@ -1,0 +1,268 @@
+"""Hooks, lookups, registration, functional calls and parametrizations of modules."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad import nn
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.nn.utils import parametrizations, parametrize
+
+pytestmark = pytest.mark.usefixtures("on_numpy")
+
+
+class Squared(nn.Module):
+    def forward(self, x, scale=1.0):
+        return x * x * scale
+
+
+# -------------------------------------------------------------------------------------------------------------------- hooks
+
+
+def test_forward_hooks(run):
+    layer = Squared()
+    layer.register_forward_pre_hook(lambda m, args: args[0] + 1.0)
+    layer.register_forward_pre_hook(lambda m, args: (args[0] * 2.0,), prepend=True)
+    with layer.register_forward_hook(lambda m, args, out: out + args[0]):
+        layer.register_forward_hook(lambda m, args, kwargs, out: out * kwargs["scale"], with_kwargs=True)
+        assert run(lambda x: layer(x, scale=2.0))(tg.tensor([1.0, 2.0])).tolist() == [2 * (9 * 2 + 3), 2 * (25 * 2 + 5)]
+    assert run(lambda x: layer(x, scale=3.0))(tg.tensor([1.0])).tolist() == [3 * 9 * 3]
+    layer = Squared()
+    handle = layer.register_forward_pre_hook(lambda m, args, kwargs: (args, {"scale": 5.0}), with_kwargs=True)
+    assert layer(tg.ones(1)).tolist() == [5.0]
+    handle.remove()
+    handle.remove()
+    assert layer(tg.ones(1)).tolist() == [1.0]
+    layer.register_forward_pre_hook(lambda m, args, kwargs: 3, with_kwargs=True)
+    with pytest.raises(ArgumentError, match="must return None or"):
+        layer(tg.ones(1))
+
+
+def test_a_new_hook_shows_in_a_traced_function():
+    layer = Squared()
+    traced = tg.trace(layer)
+    assert traced(tg.tensor([3.0])).tolist() == [9.0]
+    handle = layer.register_forward_hook(lambda m, args, out: out + 1.0)
+    assert traced(tg.tensor([3.0])).tolist() == [10.0]
+    handle.remove()
+    assert traced(tg.tensor([3.0])).tolist() == [9.0]
+
+
+def test_always_called_hooks():
+    seen = []
+    layer = Squared()
+    layer.register_forward_hook(lambda m, args, out: seen.append(out), always_call=True)
+    layer.register_forward_hook(lambda m, args, out: seen.append("late"))
+    with pytest.raises(TypeError):
+        layer("text")
+    assert seen == [None]
+
+
+def test_full_backward_hooks():
+    seen = {}
+    layer = nn.Linear(3, 2).double()
+    x = tg.tensor(np.arange(12.0).reshape(4, 3), requires_grad=True)
+    layer.register_full_backward_hook(lambda m, gi, go: seen.update(gi=gi, go=go))
+    (layer(x) ** 2).sum().backward()
+    y = x.detach().numpy() @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+    np.testing.assert_allclose(seen["go"][0].numpy(), 2 * y)
+    np.testing.assert_allclose(seen["gi"][0].numpy(), 2 * y @ layer.weight.detach().numpy())
+    np.testing.assert_allclose(x.grad.numpy(), seen["gi"][0].numpy())
+    weight_grad = layer.weight.grad.numpy()
+    layer.zero_grad()
+    x.grad = None
+    more = layer.register_full_backward_hook(lambda m, gi, go: (gi[0] * 10.0,))
+    handle = layer.register_full_backward_pre_hook(lambda m, go: (go[0] * 2.0,))
+    (layer(x) ** 2).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 40 * y @ layer.weight.detach().numpy())
+    np.testing.assert_allclose(layer.weight.grad.numpy(), 2 * weight_grad)
+    handle.remove()
+    more.remove()
+    layer(tg.tensor(np.ones((2, 3)))).sum().backward()                      # an input without a gradient
+    assert seen["gi"] == (None,)
+    assert seen["go"][0].tolist() == [[1.0, 1.0]] * 2
+
+
+def test_full_backward_hooks_in_a_trace_and_of_several_outputs():
+    layer = nn.LSTM(3, 4)
+    x = tg.tensor(np.ones((5, 2, 3), np.float32), requires_grad=True)
+    layer.register_full_backward_hook(lambda m, gi, go: (gi[0] * 3.0,))
+
+    def gradient(x):
+        return tg.grad(lambda x: (layer(x)[0] ** 2).sum())(x)
+
+    hooked = gradient(x).detach().numpy()
+    traced = tg.trace(gradient)(x).detach().numpy()
+    layer._hooks.clear()
+    np.testing.assert_allclose(hooked, 3 * gradient(x).detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(traced, hooked, rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------------ lookups
+
+
+def test_lookups_by_dotted_names():
+    net = nn.Sequential({"a": nn.Linear(2, 3), "b": nn.Sequential(nn.BatchNorm1d(3))})
+    assert net.get_parameter("a.weight") is net.a.weight
+    assert net.get_buffer("b.0.running_mean") is net.b[0].running_mean
+    assert net.get_submodule("") is net
+    for lookup, name in ((net.get_submodule, "a.x"), (net.get_parameter, "a.nothing"), (net.get_buffer, "b.0.weight")):
+        with pytest.raises(AttributeError, match=f"{lookup.__name__}: Sequential has no"):
+            lookup(name)
+    net.set_submodule("b.0", nn.Identity())
+    assert isinstance(net.b[0], nn.Identity)
+    with pytest.raises(AttributeError, match="set_submodule"):
+        net.set_submodule("b.9", nn.Identity())
+
+
+def test_duplicates():
+    shared = nn.Linear(2, 2)
+    net = nn.Sequential(shared, shared)
+    assert len(list(net.named_children())) == 1
+    assert len(list(net.named_parameters(remove_duplicate=False))) == 4
+    assert list(net.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert list(net.state_dict(prefix="model.", keep_vars=True))[0].startswith("model.")  # noqa: RUF015
+    assert net.state_dict(keep_vars=True)["1.bias"] is shared.bias
+
+
+def test_registration():
+    m = nn.Module()
+    m.register_buffer("b", tg.ones(2), persistent=False)
+    assert list(m.state_dict()) == []
+    m.register_buffer("b", tg.ones(2))
+    assert list(m.state_dict()) == ["b"]
+    for call, match in ((lambda: m.register_buffer("forward", tg.ones(1)), "has an attribute 'forward'"),
+                        (lambda: m.register_buffer("a.b", tg.ones(1)), "without a dot"),
+                        (lambda: m.register_buffer("c", 3), "must be a Tensor or None, got int"),
+                        (lambda: m.register_parameter("c", tg.ones(1)), "must be a Parameter"),
+                        (lambda: m.register_module("c", 3), "must be a Module or None, got int"), (lambda: m.train(1), "True or False")):
+        with pytest.raises(ArgumentError, match=match):
+            call()
+    assert m.type("float64").b.dtype == tg.float64
+
+
+def test_containers_are_lists_and_dictionaries():
+    layers = nn.ModuleList([nn.ReLU(), nn.Tanh()])
+    layers.insert(1, nn.Linear(2, 2))
+    assert [type(m).__name__ for m in layers] == ["ReLU", "Linear", "Tanh"]
+    assert isinstance(layers.pop(0), nn.ReLU)
+    assert [name for name, _ in layers.named_children()] == ["0", "1"]
+    del layers[0]
+    assert isinstance(layers[0], nn.Tanh)
+    table = nn.ModuleDict([("a", nn.ReLU())])
+    table.update({"b": nn.Tanh()})
+    assert isinstance(table.pop("a"), nn.ReLU)
+    assert list(table.keys()) == ["b"]
+    with pytest.raises(ArgumentError, match="'c': expected a Module"):
+        table["c"] = 3
+    numbers = nn.ParameterList([tg.ones(2), nn.Parameter(tg.zeros(3))])
+    numbers[0] = tg.zeros(5)
+    assert [p.shape for p in numbers[0:2]] == [(5,), (3,)]
+    assert list(numbers.state_dict()) == ["0", "1"]
+    with pytest.raises(IndexError):
+        numbers[2]
+    named = nn.ParameterDict({"keys": tg.ones(2)})
+    named["other"] = tg.ones(1)
+    assert list(named.state_dict()) == ["keys", "other"]
+    assert list(named.keys()) == ["keys", "other"]
+    assert "Parameter of float32[2]" in repr(named)
+
+
+def test_functional_calls():
+    net = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).double()
+    x = tg.tensor(np.random.default_rng(0).normal(size=(5, 3)))
+    w = tg.tensor(np.ones((2, 3)))
+    y = nn.utils.functional_call(net, {"0.weight": w}, x)
+    np.testing.assert_allclose(y.detach().numpy(), np.tanh(x.numpy().sum(1, keepdims=True) + net[0].bias.detach().numpy()))
+    params = {name: p.detach() for name, p in net.named_parameters()}
+    grads = tg.grad(lambda p: (nn.utils.functional_call(net, p, x) ** 2).sum())(params)
+    (net(x) ** 2).sum().backward()
+    for name, p in net.named_parameters():
+        np.testing.assert_allclose(grads[name].numpy(), p.grad.numpy(), rtol=1e-12)
+    with pytest.raises(ArgumentError, match=r"unexpected 0\.wait"):
+        nn.utils.functional_call(net, {"0.wait": w}, x)
+    with pytest.raises(ArgumentError, match=r"missing 0\.bias"):
+        nn.utils.functional_call(net, {"0.weight": w}, x, strict=True)
+
+
+# --------------------------------------------------------------------------------------------------------- parametrizations
+
+
+class Symmetric(nn.Module):
+    def forward(self, x):
+        return x.triu() + x.triu(1).mT
+
+
+class Exponential(nn.Module):
+    def forward(self, x):
+        return x.exp()
+
+    def right_inverse(self, value):
+        return value.log()
+
+
+def test_parametrizations_of_ones_own():
+    layer = parametrize.register_parametrization(nn.Linear(4, 4), "weight", Symmetric())
+    w = layer.weight.detach().numpy()
+    np.testing.assert_array_equal(w, w.T)
+    layer(tg.ones(2, 4)).sum().backward()
+    assert layer.parametrizations.weight.original.grad.tolist() == np.triu(np.full((4, 4), 4.0) - 2 * np.eye(4)).tolist()
+    with pytest.raises(ArgumentError, match="Symmetric, which computes it, has no right_inverse"):
+        layer.weight = tg.ones(4, 4)
+    positive = nn.Linear(3, 2)
+    positive.weight.data = tg.full((2, 3), 2.0)
+    parametrize.register_parametrization(positive, "weight", Exponential())
+    np.testing.assert_allclose(positive.weight.detach().numpy(), 2.0, rtol=1e-6)
+    positive.weight = tg.full((2, 3), 5.0)
+    np.testing.assert_allclose(positive.parametrizations.weight.original.detach().numpy(), np.log(5.0), rtol=1e-6)
+    twins = [copy.deepcopy(positive), pickle.loads(pickle.dumps(positive))]
+    parametrize.remove_parametrizations(positive, "weight")
+    assert type(positive) is nn.Linear
+    assert [n for n, _ in positive.named_parameters()] == ["bias", "weight"]
+    for twin in twins:
+        assert parametrize.is_parametrized(twin, "weight")
+        np.testing.assert_allclose(twin.weight.detach().numpy(), 5.0, rtol=1e-6)
+    with pytest.raises(ArgumentError, match="no parametrization of 'weight'"):
+        parametrize.remove_parametrizations(positive, "weight")
+    with pytest.raises(ArgumentError, match="no parameter 'wait'"):
+        parametrize.register_parametrization(positive, "wait", Exponential())
+    with pytest.raises(ShapeError, match="unsafe=True"):
+        parametrize.register_parametrization(positive, "weight", nn.Flatten(0))
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_weight_norm(dim, run):
+    tg.manual_seed(0)
+    layer = nn.Linear(5, 7).double()
+    before = layer.weight.detach().numpy()
+    parametrizations.weight_norm(layer, dim=dim)
+    x = tg.tensor(np.random.default_rng(1).normal(size=(13, 5)))
+    forward = run(layer)
+    np.testing.assert_allclose(forward(x).detach().numpy(), x.numpy() @ before.T + layer.bias.detach().numpy(), rtol=1e-12)
+    g, v = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
+    assert g.shape == {0: (7, 1), 1: (1, 5), None: ()}[dim]
+    with tg.no_grad():
+        g.mul_(3.0)
+    np.testing.assert_allclose(forward(x).detach().numpy(), 3 * x.numpy() @ before.T + layer.bias.detach().numpy(), rtol=1e-12)
+    forward(x).sum().backward()
+    axes = {0: 1, 1: 0, None: (0, 1)}[dim]
+    radial = (v.grad.numpy() * v.detach().numpy()).sum(axes)
+    np.testing.assert_allclose(radial, 0.0, atol=1e-10)                      # the length of v does not matter
+
+
+def test_spectral_norm():
+    tg.manual_seed(0)
+    layer = parametrizations.spectral_norm(nn.Conv2d(3, 5, 3).double(), n_power_iterations=3)
+    original = layer.parametrizations.weight.original.detach().numpy()
+    for _ in range(20):
+        layer(tg.ones(1, 3, 4, 4, dtype=tg.float64))
+    expected = original / np.linalg.norm(original.reshape(5, -1), 2)
+    np.testing.assert_allclose(layer.weight.detach().numpy(), expected, rtol=1e-6)
+    layer.eval()
+    u = layer.parametrizations.weight[0]._u.numpy()
+    layer(tg.ones(1, 3, 4, 4, dtype=tg.float64)).sum().backward()
+    np.testing.assert_array_equal(layer.parametrizations.weight[0]._u.numpy(), u)
+    assert np.isfinite(layer.parametrizations.weight.original.grad.numpy()).all()

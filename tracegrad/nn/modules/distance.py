@@ -1,0 +1,35 @@
+"""Likeness and distance of vectors."""
+
+from __future__ import annotations
+
+from tracegrad.nn import functional as F
+from tracegrad.nn.module import Module
+from tracegrad.tensor import Tensor
+
+
+class CosineSimilarity(Module):
+    """x1·x2 / (max(|x1|, eps) max(|x2|, eps)) along dim."""
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.dim, self.eps = dim, eps
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return F.cosine_similarity(x1, x2, self.dim, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, eps={self.eps}"
+
+
+class PairwiseDistance(Module):
+    """The p-norm of x1 - x2 + eps along the last dimension: (*, D), (*, D) -> (*), or (*, 1) with keepdim."""
+
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
+        super().__init__()
+        self.norm, self.eps, self.keepdim = p, eps, keepdim
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return (x1 - x2 + self.eps).norm(self.norm, -1, self.keepdim)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return f"p={self.norm}, eps={self.eps}, keepdim={self.keepdim}"

@@ -1,0 +1,93 @@
+"""Linear layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tracegrad.creation import empty
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.nn import functional as F
+from tracegrad.nn import init
+from tracegrad.nn.module import Module
+from tracegrad.nn.parameter import Parameter
+from tracegrad.operators import PUBLIC
+from tracegrad.tensor import Tensor
+
+
+class Identity(Module):
+    """The input as it is; takes and ignores any arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input
+
+
+class Linear(Module):
+    """y = x Wᵀ + b: (*, in_features) -> (*, out_features). weight (out, in) and bias (out) start uniform in ±1/sqrt(in_features)."""
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = Parameter(empty(out_features, in_features, dtype=dtype, device=device))
+        self.register_parameter("bias", Parameter(empty(out_features, dtype=dtype, device=device)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew."""
+        uniform_by_fan_in(self.weight, self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def uniform_by_fan_in(weight: Parameter, bias: Parameter | None) -> None:
+    """torch's default for linear and convolution layers."""
+    init.kaiming_uniform_(weight, a=math.sqrt(5))
+    if bias is not None:
+        fan_in = init.fan(weight)[0]
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
+        init.uniform_(bias, -bound, bound)
+
+
+class Bilinear(Module):
+    """y_k = x1ᵀ A_k x2 + b_k: (*, in1_features), (*, in2_features) -> (*, out_features). weight (out, in1, in2) and bias (out) start
+    uniform in ±1/sqrt(in1_features)."""
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        if in1_features < 1:
+            raise ArgumentError(f"Bilinear: in1_features must be at least 1, got {in1_features}")
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        self.weight = Parameter(empty(out_features, in1_features, in2_features, dtype=dtype, device=device))
+        self.register_parameter("bias", Parameter(empty(out_features, dtype=dtype, device=device)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew."""
+        bound = 1 / math.sqrt(self.in1_features)
+        for p in self.parameters():
+            init.uniform_(p, -bound, bound)
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        if input1.shape[:-1] != input2.shape[:-1] or (input1.shape[-1], input2.shape[-1]) != (self.in1_features, self.in2_features):
+            raise ShapeError(f"Bilinear: takes (*, {self.in1_features}) and (*, {self.in2_features}), got {input1.shape}, "
+                             f"{input2.shape}")
+        y = PUBLIC["einsum"]("...i,oij,...j->...o", input1, self.weight, input2)
+        return y if self.bias is None else y + self.bias  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return (f"in1_features={self.in1_features}, in2_features={self.in2_features}, out_features={self.out_features}, "
+                f"bias={self.bias is not None}")

@@ -1,0 +1,233 @@
+"""Normalizations: of the last dimensions, of groups of channels, of batches, of single channels, of neighbouring channels."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tracegrad import dtypes
+from tracegrad.creation import ones, zeros
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.modes import no_grad
+from tracegrad.nn import functional as F
+from tracegrad.nn import init
+from tracegrad.nn.module import Module
+from tracegrad.nn.modules.sizes import Size, as_tuple
+from tracegrad.nn.parameter import Parameter
+from tracegrad.tensor import Tensor
+
+
+class LayerNorm(Module):
+    """The last dimensions (`normalized_shape`) brought to mean 0 and variance 1, times a weight (from 1) plus a bias (from 0)."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(self, normalized_shape: Size, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True, device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        self.normalized_shape = as_tuple(normalized_shape, 1)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        shape = self.normalized_shape
+        self.register_parameter("weight", Parameter(ones(shape, dtype=dtype, device=device)) if elementwise_affine else None)
+        self.register_parameter("bias", Parameter(zeros(shape, dtype=dtype, device=device)) if elementwise_affine and bias else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class RMSNorm(Module):
+    """The last dimensions (`normalized_shape`) divided by their root mean square, times a weight (from 1) (Zhang & Sennrich 2019).
+
+    eps: added to the mean square; None for the dtype's epsilon.
+    """
+
+    weight: Parameter | None
+
+    def __init__(self, normalized_shape: Size, eps: float | None = None, elementwise_affine: bool = True, device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        self.normalized_shape = shape = as_tuple(normalized_shape, 1)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.register_parameter("weight", Parameter(ones(shape, dtype=dtype, device=device)) if elementwise_affine else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class LocalResponseNorm(Module):
+    """Each element of (N, C, *) over (k + alpha times the mean square of `size` neighbouring channels)^beta (Krizhevsky et al. 2012)."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
+        if size < 1:
+            raise ArgumentError(f"LocalResponseNorm: size must be at least 1, got {size}")
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim < 3:
+            raise ShapeError(f"LocalResponseNorm: takes (N, C, *), at least 3 dimensions, got {input.shape}")
+        square = F.pad((input * input).transpose(1, -1), (self.size // 2, (self.size - 1) // 2)).unfold(-1, self.size, 1).mean(-1)
+        return input / (square.transpose(1, -1) * self.alpha + self.k) ** self.beta  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class GroupNorm(Module):
+    """Each of num_groups groups of channels of (N, C, *) brought to mean 0 and variance 1, times a weight plus a bias (C)."""
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        if num_channels % num_groups:
+            raise ArgumentError(f"GroupNorm: num_channels {num_channels} must be a multiple of num_groups {num_groups}")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self.register_parameter("weight", Parameter(ones(num_channels, dtype=dtype, device=device)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_channels, dtype=dtype, device=device)) if affine else None)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class _Tracking(Module):
+    """Base of normalizations of channels: weight, bias, and running statistics."""
+
+    ranks: ClassVar[tuple[int, ...]] = ()
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool, device: Any,
+                 dtype: Any) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        self.register_parameter("weight", Parameter(ones(num_features, dtype=dtype, device=device)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_features, dtype=dtype, device=device)) if affine else None)
+        tracked = track_running_stats
+        self.register_buffer("running_mean", zeros(num_features, dtype=dtype, device=device) if tracked else None)
+        self.register_buffer("running_var", ones(num_features, dtype=dtype, device=device) if tracked else None)
+        self.register_buffer("num_batches_tracked", zeros((), dtype=dtypes.int64, device=device) if tracked else None)
+
+    def reset_running_stats(self) -> None:
+        """Forget what was measured: mean 0, variance 1, no batches."""
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            init.zeros_(self.running_mean)
+            init.ones_(self.running_var)
+            self.num_batches_tracked.zero_()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0, and no batches measured."""
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+                f"track_running_stats={self.track_running_stats}")
+
+
+class _BatchNorm(_Tracking):
+    """Base of batch normalizations. While training, by the batch's statistics, which also move the running ones; else by the running ones.
+
+    momentum: the weight of the new batch in the running statistics; None for their plain average.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
+                 track_running_stats: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in self.ranks:
+            raise ShapeError(f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} dimensions, got {input.shape}")
+        if input.shape[1] != self.num_features:
+            raise ShapeError(f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {input.shape[1]}")
+        momentum: Any = self.momentum
+        if self.training and self.num_batches_tracked is not None:
+            with no_grad():
+                self.num_batches_tracked.add_(1)
+                if momentum is None:
+                    momentum = 1.0 / self.num_batches_tracked.to(dtype=input.dtype)
+        use_batch = self.training or self.running_mean is None
+        track = self.training and self.track_running_stats
+        mean, var = (self.running_mean, self.running_var) if track or not use_batch else (None, None)
+        return F.batch_norm(
+            input, mean, var, self.weight, self.bias, use_batch, 0.0 if momentum is None else momentum, self.eps)
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch normalization of (N, C) or (N, C, L) (Ioffe & Szegedy 2015)."""
+
+    ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalization of (N, C, H, W) (Ioffe & Szegedy 2015)."""
+
+    ranks = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Batch normalization of (N, C, D, H, W) (Ioffe & Szegedy 2015)."""
+
+    ranks = (5,)
+
+
+class _InstanceNorm(_Tracking):
+    """Base of instance normalizations (Ulyanov et al. 2016): every channel of every sample brought to mean 0 and variance 1 by itself.
+
+    track_running_stats: averages over the batch are kept while training, and used instead of the sample's own otherwise. Inputs may lack N.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = False,
+                 track_running_stats: bool = False, device: Any = None, dtype: Any = None) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in self.ranks:
+            raise ShapeError(f"{type(self).__name__}: takes {' or '.join(map(str, self.ranks))} dimensions, got {input.shape}")
+        x: Any = input.unsqueeze(0) if input.ndim == self.ranks[0] else input
+        channels = x.shape[1]
+        if channels != self.num_features:
+            raise ShapeError(f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {channels}")
+        if self.running_mean is not None and self.running_var is not None and not self.training:
+            y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+            return y.squeeze(0) if input.ndim == self.ranks[0] else y
+        if x[0, 0].numel() == 1 and self.training:
+            raise ShapeError(f"{type(self).__name__}: one value per channel has no variance, got {input.shape}")
+        if self.running_mean is not None and self.running_var is not None:
+            with no_grad():
+                dims = tuple(range(2, x.ndim))
+                share = 0.0 if self.momentum is None else self.momentum      # as in torch, which does not count batches here
+                for running, now in ((self.running_mean, x.mean(dims).mean(0)), (self.running_var, x.var(dims).mean(0))):
+                    running.copy_(running + (now - running) * share)
+        y = F.group_norm(x, channels, self.weight, self.bias, self.eps)
+        return y.squeeze(0) if input.ndim == self.ranks[0] else y
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Instance normalization of (N, C, L) or (C, L)."""
+
+    ranks = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Instance normalization of (N, C, H, W) or (C, H, W)."""
+
+    ranks = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Instance normalization of (N, C, D, H, W) or (C, D, H, W)."""
+
+    ranks = (4, 5)

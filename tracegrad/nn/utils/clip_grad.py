@@ -1,0 +1,58 @@
+"""Limits on gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from tracegrad.errors import AutogradError
+from tracegrad.modes import no_grad
+from tracegrad.operators import PUBLIC
+from tracegrad.tensor import Tensor
+
+
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
+                    foreach: bool | None = None) -> Any:
+    """Scale all gradients, in place, so that their common norm is at most max_norm; returns the norm it was (a 0-d tensor).
+
+    norm_type: the p of the norm, also inf. Works inside a traced step: there is no branch on the norm. error_if_nonfinite: look at the norm
+    (so not inside @trace) and raise AutogradError, before any gradient is changed, if it is NaN or infinite. foreach: accepted, for
+    programs written for torch; what it chooses there makes no difference here.
+    """
+    grads = _grads(parameters)
+    total = _total("clip_grad_norm_", grads, norm_type, error_if_nonfinite)
+    with no_grad():
+        factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+        for g in grads:
+            g.mul_(factor.to(device=g.device, dtype=g.dtype))
+    return total
+
+
+def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
+                   foreach: bool | None = None) -> Any:
+    """The norm of order norm_type of all tensors taken as one vector, a 0-d tensor; 0 for none."""
+    return _total("get_total_norm", [tensors] if isinstance(tensors, Tensor) else list(tensors), norm_type, error_if_nonfinite)
+
+
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
+    """Limit every element of all gradients, in place, to [-clip_value, clip_value]."""
+    with no_grad():
+        for g in _grads(parameters):
+            g.clamp_(-clip_value, clip_value)
+
+
+def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [g for g in (p.grad for p in given) if g is not None]
+
+
+def _total(call: str, tensors: list[Any], norm_type: float, error_if_nonfinite: bool) -> Any:
+    with no_grad():
+        if not tensors:
+            return PUBLIC["zeros"](())
+        norms = [g.detach().reshape(-1).norm(norm_type) for g in tensors]
+        total = PUBLIC["stack"]([n.to(device=norms[0].device) for n in norms]).norm(norm_type)
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise AutogradError(f"{call}: the norm of order {norm_type} is {total.item()}; pass error_if_nonfinite=False to go on")
+    return total

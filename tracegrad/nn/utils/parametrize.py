@@ -1,0 +1,152 @@
+"""Parameters computed from others, torch.nn.utils.parametrize's names: `register_parametrization(module, "weight", how)`.
+
+The module's class becomes a subclass of its own with a property of the parameter's name, which computes it whenever it is read; what it
+is computed from are parameters of module.parametrizations.<name>. So a traced function records the computation, and training moves the
+originals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.modes import no_grad
+from tracegrad.nn.containers import ModuleDict, ModuleList
+from tracegrad.nn.module import Module
+from tracegrad.nn.parameter import Parameter
+from tracegrad.tensor import Tensor
+
+
+class ParametrizationList(ModuleList):
+    """The parametrizations of one tensor, applied one after the other, and what they start from: original, or original0, original1, ..."""
+
+    def __init__(self, modules: Iterable[Module], originals: list[Tensor], several: bool) -> None:
+        super().__init__(modules)
+        self.count = len(originals) if several else 0
+        for k, original in enumerate(originals):
+            self.register_parameter(f"original{k}" if several else "original", Parameter(original.detach(), original.requires_grad))
+
+    def forward(self) -> Any:
+        first, *rest = list(self)
+        value = first(*(getattr(self, f"original{k}") for k in range(self.count))) if self.count else first(self.original)
+        for parametrization in rest:
+            value = parametrization(value)
+        return value
+
+
+def _property(name: str) -> property:
+    def read(self: Any) -> Any:
+        return self.parametrizations[name]()
+
+    def write(self: Any, value: Any) -> None:
+        _assign(self.parametrizations[name], name, value)
+    return property(read, write)
+
+
+def _assign(parametrizations: ParametrizationList, name: str, value: Any) -> None:
+    with no_grad():
+        for parametrization in reversed(list(parametrizations)):
+            if not hasattr(parametrization, "right_inverse"):
+                raise ArgumentError(f"{name}: {type(parametrization).__name__}, which computes it, has no right_inverse to assign through")
+            value = parametrization.right_inverse(value)
+        values = value if parametrizations.count else (value,)
+        targets = [f"original{k}" for k in range(parametrizations.count)] or ["original"]
+        for target, part in zip(targets, values, strict=True):
+            getattr(parametrizations, target).data = part
+
+
+def register_parametrization(module: Module, tensor_name: str, parametrization: Module, *, unsafe: bool = False) -> Module:
+    """From now on module.<tensor_name> is parametrization(original); returns the module. Of several, each takes the result of the last.
+
+    parametrization: a Module; its right_inverse(value), if it has one, gives the original (or a tuple of several, which forward takes)
+    for a value, at first the present one. unsafe: the result may differ in shape or dtype. Raises ArgumentError if there is no such
+    parameter.
+
+    >>> class Symmetric(nn.Module):
+    ...     def forward(self, x):
+    ...         return x.triu() + x.triu(1).mT
+    >>> layer = nn.utils.parametrize.register_parametrization(nn.Linear(3, 3), "weight", Symmetric())
+    """
+    if is_parametrized(module, tensor_name):
+        before, found = module.parametrizations[tensor_name], getattr(module, tensor_name)
+        with no_grad():
+            now = parametrization(found)
+        _fits(tensor_name, found, now, unsafe)
+        value = found.detach()
+        before.append(parametrization)
+        if hasattr(parametrization, "right_inverse"):
+            _assign(before, tensor_name, value)
+        return module
+    original = module._parameters.get(tensor_name)
+    if original is None:
+        raise ArgumentError(f"register_parametrization: {type(module).__name__} has no parameter {tensor_name!r}")
+    with no_grad():
+        start = parametrization.right_inverse(original.detach()) if hasattr(parametrization, "right_inverse") else original.detach()
+        several = isinstance(start, (tuple, list))
+        now = parametrization(*start) if several else parametrization(start)
+    _fits(tensor_name, original, now, unsafe)
+    originals = [t.clone() for t in start] if several else [start.clone()]
+    for t in originals:
+        t.requires_grad_(original.requires_grad)
+    if not is_parametrized(module):
+        module.parametrizations = ModuleDict()
+    del module._parameters[tensor_name]
+    module.parametrizations[tensor_name] = ParametrizationList([parametrization], originals, several)
+    _give_class(module)
+    return module
+
+
+def _give_class(module: Module) -> None:
+    """Give the module the class that its parametrizations need: a new one, as copies of the module may have the present one."""
+    own = getattr(module, "_unparametrized", type(module))
+    names = list(module.parametrizations) if is_parametrized(module) else []
+    members = {"__module__": own.__module__, "_unparametrized": own, "__reduce__": _reduced, **{name: _property(name) for name in names}}
+    module.__class__ = type(f"Parametrized{own.__name__}", (own,), members) if names else own
+
+
+def _reduced(module: Any) -> Any:
+    """For pickle and copy: the class is made anew."""
+    return _made, (module._unparametrized,), vars(module)
+
+
+def _made(own: Any) -> Any:
+    return object.__new__(type(own.__name__, (own,), {"_unparametrized": own, "__setstate__": _restore}))
+
+
+def _restore(module: Any, attributes: dict[str, Any]) -> None:
+    vars(module).update(attributes)
+    _give_class(module)
+
+
+def _fits(name: str, before: Any, now: Any, unsafe: bool) -> None:
+    if not unsafe and (now.shape != before.shape or now.dtype != before.dtype):
+        raise ShapeError(f"register_parametrization: {name} is {before.dtype}{list(before.shape)}, the parametrization makes "
+                         f"{now.dtype}{list(now.shape)} of it; pass unsafe=True if that is meant")
+
+
+def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
+    """Whether the module has a parametrization, or one of that name."""
+    found = module._modules.get("parametrizations")
+    return isinstance(found, ModuleDict) and (len(found) > 0 if tensor_name is None else tensor_name in found)
+
+
+def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
+    """Make module.<tensor_name> a plain parameter again, of its present value, or of its original with leave_parametrized=False."""
+    if not is_parametrized(module, tensor_name):
+        raise ArgumentError(f"remove_parametrizations: {type(module).__name__} has no parametrization of {tensor_name!r}")
+    parametrizations = module.parametrizations[tensor_name]
+    if not leave_parametrized and parametrizations.count:
+        raise ArgumentError(f"remove_parametrizations: {tensor_name} has {parametrizations.count} originals; none of them is its value")
+    with no_grad():
+        value = getattr(module, tensor_name) if leave_parametrized else parametrizations.original
+    requires_grad = any(p.requires_grad for p in parametrizations._parameters.values() if p is not None)
+    del module.parametrizations[tensor_name]
+    _give_class(module)
+    if not is_parametrized(module):
+        del module.parametrizations
+    module.register_parameter(tensor_name, Parameter(value.detach().clone(), requires_grad))
+    return module
+
+
+__all__ = ["ParametrizationList", "is_parametrized", "register_parametrization", "remove_parametrizations"]

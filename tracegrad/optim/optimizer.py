@@ -1,0 +1,353 @@
+"""What all optimizers share: groups of parameters, state, saving. Start at `Optimizer.step`.
+
+A step is made of in-place operations on tensors under no_grad. So in a traced step it fuses with the backward that gave the gradients,
+and outside it is deferred work like any other. In a trace the learning rate is a run-time number, read from its group at every
+replay: changing it compiles nothing. The other hyperparameters are static: changing one records the step again, except a momentum
+that a scheduler moves (`ParamGroup.at_run_time`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tracegrad.compile import read, resolve
+from tracegrad.errors import ArgumentError, TraceError, TracegradError
+from tracegrad.modes import enable_grad, no_grad, state
+from tracegrad.tensor import Tensor, from_array
+
+
+class ParamGroup(MutableMapping[str, Any]):
+    """Parameters and their hyperparameters: `group["lr"]` and `group.lr` are the same. `group["params"]` is the list of tensors.
+
+    Inside @trace, reading `lr` gives a 0-d tensor that stands for its value at each replay.
+    """
+
+    _trace_all_attributes = True                                # a traced step watches all of it ...
+    _trace_by_reference = ("_lr", "_momentum", "_beta1")        # ... but reads these anew at every replay
+    _lr: float
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        for name, value in options.items():
+            self[name] = value
+
+    @property
+    def lr(self) -> Any:
+        """The learning rate: a float; inside @trace a 0-d tensor."""
+        return self._number("lr")
+
+    @lr.setter
+    def lr(self, value: Any) -> None:
+        self._set_number("lr", value)
+        if not value >= 0:
+            raise ArgumentError(f"lr: must not be negative, got {value}")
+
+    def at_run_time(self, name: str) -> None:
+        """Make "momentum", or the first of "betas", a number that traced steps read at every replay, as they do the learning rate."""
+        if name == "betas" and "_beta1" not in self.__dict__:
+            self.__dict__["_beta1"], self.__dict__["_beta2"] = map(float, self.__dict__.pop("betas"))
+        elif name == "momentum" and "_momentum" not in self.__dict__:
+            self.__dict__["_momentum"] = float(self.__dict__.pop("momentum"))
+
+    def _number(self, name: str) -> Any:
+        return self.__dict__["_" + name] if state.trace is None else state.trace.scalar(self, name)
+
+    def _set_number(self, name: str, value: Any) -> None:
+        if state.trace is not None:
+            raise TraceError(f"{name}: it was set inside @trace ({state.trace.name}), where only the first call would do it; "
+                             "set it (or step the scheduler) outside, the traced step reads it at every call")
+        if isinstance(value, (Tensor, bool)) or not isinstance(value, (int, float, np.number)):
+            raise ArgumentError(f"{name}: must be a Python number, got {type(value).__name__}; traced steps read it at every call anyway")
+        if name != "lr" or value >= 0:
+            self.__dict__["_" + name] = float(value)
+
+    def __getattr__(self, name: str) -> Any:
+        own = self.__dict__
+        if name == "betas" and "_beta1" in own:
+            return self._number("beta1"), own["_beta2"]
+        if name in ("momentum", "beta1") and "_" + name in own:
+            return self._number(name)
+        raise AttributeError(f"ParamGroup has no {name!r}; it has {', '.join(self._names())}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "betas" and "_beta1" in self.__dict__:
+            self._set_number("beta1", value[0])
+            self.__dict__["_beta2"] = float(value[1])
+        elif name == "momentum" and "_momentum" in self.__dict__:
+            self._set_number("momentum", value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self, name)
+
+    def _names(self) -> list[str]:
+        return ["betas" if name == "_beta1" else name.removeprefix("_") for name in self.__dict__ if name != "_beta2"]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __repr__(self) -> str:
+        return f"ParamGroup({', '.join(f'{k}={v}' for k, v in self.items() if k != 'params')}, {len(self['params'])} params)"
+
+
+class Optimizer:
+    """Base of optimizers. A subclass gives `_update(group, params)`, and `_new_state(group, p)` if it keeps tensors for a parameter.
+
+    params: tensors that require grad, pairs of a name and such a tensor, or mappings with "params" and options of their own. Raises
+    ArgumentError for anything else. `implementation`: what torch's optimizers take to choose between equal implementations (foreach, fused,
+    capturable: accepted, and without a meaning here, where a traced step is fused anyway), and differentiable, which must be False.
+    """
+
+    _trace_all_attributes = True
+
+    def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
+        for name, value in (implementation or {}).items():
+            if name not in ("foreach", "fused", "capturable", "differentiable"):
+                raise TypeError(f"{type(self).__name__}: got an unexpected argument {name!r}; it takes {', '.join(defaults)}")
+            if name == "differentiable" and value:
+                raise ArgumentError(f"{type(self).__name__}: differentiable=True is not supported, as a step is not recorded; write the "
+                                    "update with operations (w2 = w - lr * grad) to differentiate through it")
+        self.defaults = dict(defaults)
+        self.param_groups: list[ParamGroup] = []
+        self.state: dict[Tensor, dict[str, Any]] = {}
+        try:
+            if isinstance(params, Tensor):
+                raise ArgumentError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
+            given = list(params)
+            if not given:
+                raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before?")
+            for group in given if isinstance(given[0], Mapping) else [{"params": given}]:
+                self.add_param_group(group)
+        except TracegradError as error:
+            error.called(type(self).__name__)
+            raise
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Optimize more parameters: a mapping with "params" and any options that differ from the defaults."""
+        if "params" not in group:
+            raise ArgumentError(f"params: a group must be a mapping with \"params\", got one with {', '.join(group) or 'nothing'}")
+        params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        if params and all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in params):
+            group = {**group, "param_names": [name for name, _ in params]}
+            params = [p for _, p in params]
+        known = {id(p) for g in self.param_groups for p in g["params"]}
+        for p in params:
+            if not isinstance(p, Tensor):
+                raise ArgumentError(f"params: expected Tensors, got {type(p).__name__}")
+            if not p.is_leaf:
+                raise ArgumentError(f"params: a tensor of shape {p.shape} is not a leaf; optimize the tensor that it was computed from")
+            if id(p) in known:
+                raise ArgumentError(f"params: a tensor of shape {p.shape} is given twice")
+            known.add(id(p))
+        self.param_groups.append(ParamGroup({**self.defaults, **group, "params": params}))
+        self._check(self.param_groups[-1])
+        self._prepare(self.param_groups[-1], params)
+
+    @property
+    def lr(self) -> Any:
+        """The learning rate of the first group; setting it sets that of all groups."""
+        return self.param_groups[0].lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.param_groups:
+            group.lr = value
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters, or set them to zeros."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                clear_grad(p, set_to_none)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient. closure: computes the loss and its gradients anew; its result is returned."""
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        with no_grad():
+            for group in self.param_groups:
+                params = [p for p in group["params"] if p.grad is not None]
+                self._prepare(group, params)
+                self._update(group, params)
+        return loss
+
+    def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
+        raise NotImplementedError
+
+    def _check(self, group: ParamGroup) -> None:
+        """Raise ArgumentError for hyperparameters that make no sense."""
+
+    def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
+        return {}
+
+    def _prepare(self, group: ParamGroup, params: list[Tensor]) -> None:
+        """Make what the state lacks. It is made before the first step, so that a traced step finds it and looks alike from then on."""
+        for p in params:
+            present = self.state.get(p)
+            if present is None:
+                present = self.state[p] = {}
+            for name, value in self._new_state(group, p).items():
+                if name not in present:
+                    present[name] = value() if callable(value) else value
+
+    # ---------------------------------------------------------------------------------------------- saving and loading
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a later run needs to go on: {"state": {number: {...}}, "param_groups": [...]}; parameters are numbers in it."""
+        numbers: dict[int, int] = {}
+        groups = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                numbers.setdefault(id(p), len(numbers))
+            groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": [numbers[id(p)] for p in group["params"]]})
+        return {"state": {numbers[id(p)]: dict(s) for p, s in self.state.items() if s}, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned, into the tensors that are there. Raises ArgumentError where groups or shapes differ."""
+        saved = state_dict["param_groups"]
+        if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
+            raise ArgumentError(f"load_state_dict: groups of {[len(g['params']) for g in saved]} parameters do not fit "
+                                f"{[len(g['params']) for g in self.param_groups]}")
+        for group, other in zip(self.param_groups, saved, strict=True):
+            for name, value in other.items():
+                if name not in ("params", "param_names"):
+                    group[name] = tuple(value) if isinstance(value, list) else value
+            for p, number in zip(group["params"], other["params"], strict=True):
+                for name, value in state_dict["state"].get(number, {}).items():
+                    self._load(p, name, value)
+            self._prepare(group, group["params"])
+
+    def _load(self, p: Tensor, name: str, value: Any) -> None:
+        array = np.asarray(value.detach() if isinstance(value, Tensor) else value)
+        present = self.state.setdefault(p, {}).get(name)
+        if isinstance(present, Tensor) and present.shape != array.shape:
+            raise ArgumentError(f"load_state_dict: {name} has shape {array.shape}, expected {present.shape}")
+        # A tensor of its own in any case: what was shared (a step count) may differ from now on.
+        dtype = present.dtype if isinstance(present, Tensor) else array.dtype
+        self.state[p][name] = from_array(array.astype(dtype), p.device)
+
+    def _trace_names(self, names: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
+        """What to call the state tensors in generated code, given what the parameters are called."""
+        for i, (p, mine) in enumerate(self.state.items()):
+            for key, value in mine.items():
+                if isinstance(value, Tensor):
+                    yield (key if value.ndim == 0 else f"{names.get(id(p), f'p{i}')}.{key}"), value
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for i, group in enumerate(self.param_groups):
+            lines += [f"Parameter Group {i}", *(f"    {k}: {group[k]}" for k in sorted(group) if k != "params")]
+        return "\n".join([*lines, ")"])
+
+
+def clear_grad(p: Tensor, set_to_none: bool) -> None:
+    """Forget a gradient, or make it zeros."""
+    if set_to_none:
+        p.grad = None
+    elif p.grad is not None:
+        grad = p.grad.detach_() if p.grad.requires_grad else p.grad
+        grad.zero_()
+
+
+def zeros_like(p: Tensor) -> Callable[[], Tensor]:
+    # Uploaded rather than computed: the tensor is made at once, also when the first step runs inside a trace.
+    return lambda: from_array(np.zeros(p.shape, p.dtype), p.device)
+
+
+def at_least(what: str, value: float, low: float = 0.0) -> None:
+    if not value >= low:
+        raise ArgumentError(f"{what}: must be at least {low}, got {value}")
+
+
+def given(value: Any) -> bool:
+    """Whether a hyperparameter is not 0; one that is known at run time only counts as given."""
+    return isinstance(value, Tensor) or bool(value)
+
+
+def one_minus_power(base: Any, count: Tensor) -> Any:
+    """1 - base ** count, exact to the last digits also where base is near 1."""
+    if not isinstance(base, Tensor):
+        return 1.0 if base == 0 else -(count * math.log(base)).expm1()
+    return -(count * base.log()).expm1()
+
+
+class Counting(Optimizer):
+    """Base of optimizers whose steps are numbered. `_shared` names the 0-d tensors of their state, `_start` what those start from.
+
+    Parameters that begin together share these, so that a step counts once and not once per parameter.
+    """
+
+    _shared: ClassVar[tuple[str, ...]] = ("step",)
+
+    def _start(self, group: ParamGroup, name: str) -> float:
+        """What a shared number is before the first step."""
+        return 0.0
+
+    def _prepare(self, group: ParamGroup, params: list[Tensor]) -> None:
+        super()._prepare(group, params)
+        fresh: dict[Any, dict[str, Tensor]] = {}
+        for p in params:
+            mine = self.state[p]
+            if any(name not in mine for name in self._shared):
+                dtype = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
+                key = (dtype, id(p.device))
+                if key not in fresh:
+                    fresh[key] = {name: from_array(np.full((), self._start(group, name), dtype), p.device) for name in self._shared}
+                mine.update({name: value for name, value in fresh[key].items() if name not in mine})
+
+    def _counted(self, group: ParamGroup, params: list[Tensor],
+                 numbers: Callable[..., Any]) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
+        """Each parameter, its state, and numbers(*shared) of the step, computed once for all that share them. The step is counted first."""
+        self._split(group, params)
+        computed: dict[int, Any] = {}
+        for p in params:
+            mine = self.state[p]
+            if id(mine["step"]) not in computed:
+                mine["step"].add_(1.0)
+                computed[id(mine["step"])] = numbers(*(mine[name] for name in self._shared))
+            yield p, mine, computed[id(mine["step"])]
+
+    def _split(self, group: ParamGroup, params: list[Tensor]) -> None:
+        """Give the parameters that stay behind in this step (they have no gradient) shared numbers of their own."""
+        stepping = {id(p) for p in params}
+        counts = {id(self.state[p]["step"]) for p in params}
+        copies: dict[int, Tensor] = {}
+        for p in group["params"]:
+            if id(p) in stepping or id(self.state[p]["step"]) not in counts:
+                continue
+            for name in self._shared:
+                number: Tensor = self.state[p][name]
+                if state.trace is not None and id(number) in state.trace.nodes:
+                    raise TraceError(f"step: other parameters have gradients in this step than in an earlier one of the same trace "
+                                     f"({state.trace.name}); give them param_groups of their own")
+                if id(number) not in copies:
+                    copies[id(number)] = from_array(read(resolve(number._node_outside()), number.device), number.device)
+                self.state[p][name] = copies[id(number)]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:             # equal numbers are one again
+            shared: dict[Any, dict[str, Tensor]] = {}
+            for p in group["params"]:
+                mine = {name: self.state[p][name] for name in self._shared}
+                key = (*(v.item() for v in mine.values()), mine["step"].dtype, id(mine["step"].device))
+                self.state[p].update(shared.setdefault(key, mine))

@@ -1,0 +1,133 @@
+"""Gradient descent: plain and with momentum, averaged, and by signs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import ArgumentError
+from tracegrad.operators import PUBLIC
+from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, given, zeros_like
+from tracegrad.tensor import Tensor, from_array
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum (Nesterov's if asked for), as torch.optim.SGD.
+
+    >>> opt = tg.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
+                 nesterov: bool = False, *, maximize: bool = False, **implementation: Any) -> None:
+        super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov,
+                                      maximize=maximize), implementation)
+
+    def _check(self, group: ParamGroup) -> None:
+        at_least("momentum", group["momentum"])
+        at_least("weight_decay", group["weight_decay"])
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ArgumentError("nesterov: needs a momentum above 0 and no dampening")
+
+    def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
+        if not given(group["momentum"]):
+            return {}
+        # The first gradient is not dampened: only where there is dampening does it matter which step this is.
+        first = {"started": lambda: from_array(np.zeros((), p.dtype), p.device)} if group["dampening"] else {}
+        return {"momentum_buffer": zeros_like(p), **first}
+
+    def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
+        if not params:
+            return
+        momentum, dampening, weight_decay, lr = group["momentum"], group["dampening"], group["weight_decay"], group["lr"]
+        for p in params:
+            d: Any = p.grad
+            if group["maximize"]:
+                d = -d
+            if weight_decay:
+                d = d + p * weight_decay
+            if given(momentum):
+                mine = self.state[p]
+                buffer = mine["momentum_buffer"]
+                share = d
+                if dampening:
+                    share = d * (1.0 - mine["started"] * dampening)
+                    mine["started"].fill_(1.0)
+                buffer.copy_(buffer * momentum + share)
+                d = d + buffer * momentum if group["nesterov"] else buffer
+            p.sub_(d * lr)
+
+
+class ASGD(Counting):
+    """Averaged stochastic gradient descent (Polyak & Juditsky 1992), as torch.optim.ASGD; the average of parameter p is state[p]["ax"].
+
+    lambd: decay. alpha: power of the falling rate lr / (1 + lambd lr t)^alpha. t0: the step at which averaging starts.
+    """
+
+    _shared = ("step", "eta", "mu")
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-2, lambd: float = 1e-4, alpha: float = 0.75, t0: float = 1e6,
+                 weight_decay: float = 0.0, *, maximize: bool = False, **implementation: Any) -> None:
+        super().__init__(params, dict(lr=lr, lambd=lambd, alpha=alpha, t0=t0, weight_decay=weight_decay, maximize=maximize), implementation)
+
+    def _check(self, group: ParamGroup) -> None:
+        at_least("weight_decay", group["weight_decay"])
+
+    def _start(self, group: ParamGroup, name: str) -> float:
+        return {"step": 0.0, "eta": group._lr, "mu": 1.0}[name]
+
+    def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
+        return {"ax": zeros_like(p)}
+
+    def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
+        if not params:
+            return
+        lambd, lr = group["lambd"], group["lr"]
+
+        def numbers(step: Tensor, eta: Tensor, mu: Tensor) -> tuple[Any, Any]:
+            used = eta.clone(), mu.clone()
+            eta.copy_(lr / (step * (lr * lambd) + 1.0) ** group["alpha"])
+            mu.copy_(1.0 / (step - group["t0"]).clamp(min=1.0))
+            return used
+
+        for p, mine, (eta, mu) in self._counted(group, params, numbers):
+            g: Any = p.grad
+            g = -g if group["maximize"] else g
+            if group["weight_decay"]:
+                g = g + p * group["weight_decay"]
+            p.copy_(p * (1.0 - eta * lambd) - g * eta)
+            mine["ax"].copy_(mine["ax"] + (p - mine["ax"]) * mu)
+
+
+class Rprop(Optimizer):
+    """Resilient backpropagation (Riedmiller & Braun 1993), as torch.optim.Rprop: every element has a step size of its own, which grows
+    while the sign of its gradient stays and shrinks when it changes.
+
+    etas: factors by which step sizes shrink and grow. step_sizes: the least and the largest. lr: the first.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-2, etas: tuple[float, float] = (0.5, 1.2),
+                 step_sizes: tuple[float, float] = (1e-6, 50.0), *, maximize: bool = False, **implementation: Any) -> None:
+        super().__init__(params, dict(lr=lr, etas=tuple(etas), step_sizes=tuple(step_sizes), maximize=maximize), implementation)
+
+    def _check(self, group: ParamGroup) -> None:
+        low, high = group["etas"]
+        if not 0.0 < low < 1.0 < high:
+            raise ArgumentError(f"etas: must be one number below and one above 1, got {group['etas']}")
+
+    def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
+        return {"prev": zeros_like(p), "step_size": lambda: from_array(np.full(p.shape, group._lr, p.dtype), p.device)}
+
+    def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
+        (low, high), (least, most), where = group["etas"], group["step_sizes"], PUBLIC["where"]
+        for p in params:
+            mine = self.state[p]
+            g: Any = p.grad
+            g = -g if group["maximize"] else g
+            same = g * mine["prev"]
+            size = mine["step_size"]
+            size.copy_(where(same > 0, size * high, where(same < 0, size * low, size)).clamp(least, most))
+            g = where(same < 0, 0.0, g)
+            p.sub_(g.sign() * size)
+            mine["prev"].copy_(g)
