@@ -547,7 +547,7 @@ def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tenso
     if high is None:                                            # random_(to), or up to what the dtype holds exactly
         kind = x.dtype.kind
         most = 2 ** (np.finfo(x.dtype).nmant + 1) if kind == "f" else 2 if kind == "b" else min(np.iinfo(x.dtype).max, 2**63 - 2) + 1
-        low, high = 0, most if low is None else low
+        high, low = most if low is None else low, 0
     return _integers("random_", low, high, (x.shape,), dtypes.int64, x.device).to(dtype=x.dtype)
 
 
