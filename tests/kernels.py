@@ -62,8 +62,8 @@ class Checked:
         self._init, self._run = tg_compile.Program.__init__, tg_compile.Program._interpreted
         outer = self
 
-        def init(program: Any, inputs: Any, outputs: Any, device: Any, donate: Any = None, results: Any = ()) -> None:
-            outer._init(program, inputs, outputs, device, donate, results)
+        def init(program: Any, inputs: Any, outputs: Any, device: Any, donate: Any = None, *rest: Any, **more: Any) -> None:
+            outer._init(program, inputs, outputs, device, donate, *rest, **more)
             program.donated = dict(donate or {})
 
         def run(program: Any, values: Any, lines: Any) -> Any:
