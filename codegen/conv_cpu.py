@@ -11,9 +11,8 @@ from dataclasses import replace
 from tracegrad.codegen.conv_planes import Planes, Units, fill, in_place, pad, padded, units
 from tracegrad.codegen.convolution import Taps, Weights, Window
 from tracegrad.codegen.kernel import Kernel, Temp
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import Text, ceil_div, ctype, head, merge, pieces, plus, register_tile, swizzle
-
-UNROLLED = 7      # kernels up to this width have their inner loop unrolled
 
 
 def taps(t: Taps) -> list[Kernel]:
@@ -139,7 +138,7 @@ def _sum(emit: Text, t: Taps, u: Units, planes: Planes, rows: int, vectors: int,
     (kh, kw), (_, _, (_, wo, wc, wy, wx)), vector = t.size, t.w.strided, ctype(t.dtype, u.width)
     for r in range(rows):
         emit(f"{vector} " + ", ".join(f"c{r}_{v} = 0" for v in range(vectors)) + ";")
-    unrolled = kw <= UNROLLED
+    unrolled = kw <= tuning().conv_unrolled
     with emit.counting("c", t.c) as c, emit.counting("ky", kh) as ky:
         emit(f"const int at = {plus((c, planes.channel), (ky, t.dilation[0] * planes.row))};")
         emit(f"__global const {ctype(t.dtype)} *wk = {plus('w', (c, wc), (ky, wy))};")

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracegrad.codegen import conv_gpu
-from tracegrad.codegen.conv_cpu import UNROLLED, tap
+from tracegrad.codegen.conv_cpu import tap
 from tracegrad.codegen.conv_planes import Planes, Units, in_place, pad, padded, units
 from tracegrad.codegen.convolution import Array, Store, Window
 from tracegrad.codegen.kernel import Kernel, Temp
 from tracegrad.codegen.product import DType
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import Emit, Text, add_lanes, ceil_div, ctype, head, merge, pieces, plus, swizzle
 from tracegrad.plan import Target
 
@@ -92,7 +93,7 @@ def _block(v: Window) -> _Block:
         return _Block(2 if v.c // v.groups % 2 == 0 else 1, 1, 1)
     if v.o == v.groups and v.kh * v.kw <= 9:
         return _Block(1, v.kh, v.kw)
-    return _Block(1, 1, v.kw if v.kw <= UNROLLED else 1)
+    return _Block(1, 1, v.kw if v.kw <= tuning().conv_unrolled else 1)
 
 
 def _in_rows(name: str, v: Window, u: Units, dtype: DType, gy: Array, owner: Hashable) -> tuple[Array, Kernel]:

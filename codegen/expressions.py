@@ -19,7 +19,7 @@ from tracegrad.codegen.facts import never_positive, operand_index
 from tracegrad.codegen.index import Index, bounded, constant, ravel, unravel, variable
 from tracegrad.codegen.kernel import FAULTS, RuntimeScalar
 from tracegrad.codegen.opencl import Writer, literal, mask_type, register_dtype, register_type
-from tracegrad.codegen.reductions import UNROLLED
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import LANES, computed_in, ctype, splat, unwrapped
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
@@ -153,7 +153,7 @@ class Evaluator:
             return self.move(node, flat, guards)
         if family == "elementwise":
             return self.elementwise(node, flat, guards)
-        if family == "reduction" and node.operands[0].aval.size <= UNROLLED * node.aval.size:
+        if family == "reduction" and node.operands[0].aval.size <= tuning().unrolled * node.aval.size:
             return self.unrolled(node, flat, guards)
         if family == "index":
             self.put(node, flat, self.iota(node, flat), guards)

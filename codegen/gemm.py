@@ -24,6 +24,7 @@ from tracegrad.codegen import gemm_gpu
 from tracegrad.codegen.gemm_tiles import Broadcast, Dot, tiles
 from tracegrad.codegen.kernel import Kernel, Temp
 from tracegrad.codegen.product import DType, Matrix, Operand, Product, Store, View
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import (
     Emit,
     Text,
@@ -120,8 +121,8 @@ def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list
     """Runs `schedule`; if that yields too few work-items for the cores and k is long, again with k split into partial results."""
     kernels = schedule(p, 1)
     items = math.prod(kernels[-1].global_size) // math.prod(kernels[-1].local_size or (1,))
-    parts = min(ceil_div(2 * p.target.cores, items), p.k // 128)
-    if items >= p.target.cores or parts < 2 or p.flops < 1 << 19:
+    parts = min(ceil_div(2 * p.target.cores, items), p.k // tuning().split_k)
+    if items >= p.target.cores or parts < 2 or p.flops < tuning().split_flops:
         return kernels
 
     def keep(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
@@ -144,7 +145,7 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     batch = p.batch if x.batched else 1
     count = ceil_div(x.lines, panel)
     temp = Temp(f"{p.name}_packed_{x.name}", p.owner, batch * count * panel * p.k, p.dtype)
-    chunk = max(ceil_div(4096, panel), ceil_div(p.k, ceil_div(4 * p.target.cores, count * batch)))
+    chunk = max(ceil_div(tuning().pack_items, panel), ceil_div(p.k, ceil_div(4 * p.target.cores, count * batch)))
     chunks = ceil_div(p.k, chunk)
     packed = f"packed_{x.name}"
     params, refs = merge((x.params, x.refs), ((f"__global {ctype(p.dtype)} *restrict {packed}",), (temp,)))

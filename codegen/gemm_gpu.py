@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.product import Operand, Product
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import Text, ceil_div, ctype, head, merge, plus
-
-STEP = 16       # k of one block
 
 
 def gemm(p: Product, parts: int) -> Kernel:
@@ -19,11 +18,11 @@ def gemm(p: Product, parts: int) -> Kernel:
     block = side * tile
     params, refs = merge((p.a.params, p.a.refs), (p.b.params, p.b.refs), (p.store.params, p.store.refs))
     emit, index, t = Text(), p.index, ctype(p.dtype)
-    local = p.target.local_memory >= 2 * STEP * (block + 1) * p.dtype.itemsize
-    through = f"through {block}x{STEP} blocks in local memory" if local else "straight from global memory"
+    local = p.target.local_memory >= 2 * tuning().gemm_step * (block + 1) * p.dtype.itemsize
+    through = f"through {block}x{tuning().gemm_step} blocks in local memory" if local else "straight from global memory"
     head(emit, f"{p.m}x{p.n}x{p.k} product, {tile}x{tile} elements a work-item, {through}.", p.name, params, (side, side, 1))
     if local:
-        emit(f"__local {t} block_a[{STEP}][{block + 1}], block_b[{STEP}][{block + 1}];")
+        emit(f"__local {t} block_a[{tuning().gemm_step}][{block + 1}], block_b[{tuning().gemm_step}][{block + 1}];")
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     emit(f"const {index} i0 = get_group_id(1) * {block}, j0 = get_group_id(0) * {block};")
     batch = "b" if p.batch > 1 else "0"
@@ -31,17 +30,17 @@ def gemm(p: Product, parts: int) -> Kernel:
         emit(f"const {index} b = get_global_id(2)" + (f" / {parts};" if parts > 1 else ";"))
     k0, k1 = "0", str(p.k)
     if parts > 1:
-        step = ceil_div(ceil_div(p.k, parts), STEP) * STEP
+        step = ceil_div(ceil_div(p.k, parts), tuning().gemm_step) * tuning().gemm_step
         emit(f"const {index} part = get_global_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
         emit(f"const {index} k0 = min(part * {step}, {p.k}), k1 = min(k0 + {step}, {p.k});")
         k0, k1 = "k0", "k1"
     emit(f"{t} c[{tile}][{tile}] = {{{{0}}}};")
     if local:
-        emit(f"for ({index} kb = {k0}; kb < {k1}; kb += {STEP}) {{")
+        emit(f"for ({index} kb = {k0}; kb < {k1}; kb += {tuning().gemm_step}) {{")
         _fill(emit, p, p.a, side, block, batch, k1)
         _fill(emit, p, p.b, side, block, batch, k1)
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        emit(f"for (int k = 0; k < {STEP}; k++) {{")
+        emit(f"for (int k = 0; k < {tuning().gemm_step}; k++) {{")
     else:
         emit(f"for ({index} k = {k0}; k < {k1}; k++) {{")
     emit(f"{t} a[{tile}], b_[{tile}];")
@@ -77,8 +76,8 @@ def _start(x: Operand) -> str:
 def _fill(emit: Text, p: Product, x: Operand, side: int, block: int, batch: str, k1: str) -> None:
     """Emits the loop in which the work-group brings one block to local memory, neighbours reading along the unit stride."""
     along_k = x.pointer is None or x.strides[2] == 1
-    inner = STEP if along_k else block
-    emit(f"for (int at = y * {side} + x; at < {STEP * block}; at += {side * side}) {{")
+    inner = tuning().gemm_step if along_k else block
+    emit(f"for (int at = y * {side} + x; at < {tuning().gemm_step * block}; at += {side * side}) {{")
     emit(f"const int {'dk' if along_k else 'line'} = at % {inner}, {'line' if along_k else 'dk'} = at / {inner};")
     emit(f"const {p.index} {x.name}_line = {plus(_start(x), 'line')}, k = kb + dk;")
     emit(f"{ctype(p.dtype)} value = 0;")
@@ -95,6 +94,7 @@ def _sizes(p: Product) -> tuple[int, int]:
     while side > 1 and side * side > p.target.max_work_group:
         side //= 2
     tile = 4
-    while tile > 1 and (tile // 2 * side >= max(p.m, p.n) or 2 * STEP * (side * tile + 1) * p.dtype.itemsize > p.target.local_memory > 0):
+    column = 2 * tuning().gemm_step * p.dtype.itemsize
+    while tile > 1 and (tile // 2 * side >= max(p.m, p.n) or column * (side * tile + 1) > p.target.local_memory > 0):
         tile //= 2
     return side, tile

@@ -14,10 +14,9 @@ from tracegrad.codegen.lower import Context, lowering
 from tracegrad.codegen.opencl import register_type
 from tracegrad.codegen.owners import Owner, parts, view
 from tracegrad.codegen.schedule import Group
+from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
 from tracegrad.ir import Node
-
-CHUNK = 2048        # elements in a chunk, at least
 
 
 @lowering("arg_reduction")
@@ -25,7 +24,7 @@ def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     assert node is not None
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
-    chunks = max(1, min(-(-parts(context) // (outer * inner)), n // CHUNK, 256))
+    chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
     length = -(-n // chunks)
     chunks = -(-n // length)
     if chunks == 1:

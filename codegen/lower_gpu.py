@@ -13,11 +13,9 @@ from tracegrad.codegen.lower import Context
 from tracegrad.codegen.lower_loops import Rows, Shape, r_identity
 from tracegrad.codegen.opencl import literal, register_type
 from tracegrad.codegen.schedule import Group
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import unwrapped
 from tracegrad.ir import Node
-
-GROUP = 256                # work-items of a group
-SHORT = 32                 # rows up to this long are one item's
 
 
 def loops(group: Group, context: Context) -> list[Kernel]:
@@ -26,7 +24,7 @@ def loops(group: Group, context: Context) -> list[Kernel]:
         return [_elementwise(group, context)]
     rows = group.size // group.cols
     shape = Shape(rows, (group.cols,), 1, 1, group.length)
-    if group.cols <= SHORT or not context.target.local_memory:
+    if group.cols <= tuning().short_row or not context.target.local_memory:
         return [Rows(group, context, shape).kernel()]
     return [Team(group, context, shape).kernel()]
 
@@ -35,7 +33,7 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     w = context.writer(group)
     ev = context.evaluator(group, w)
     n = group.size
-    local = min(GROUP, context.target.max_work_group, n)         # no item without an element: it would read what the others write
+    local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
     w.line(f"const {w.index} i = get_global_id(0);")
     if n % local:
         w.open(f"if (i < {n}) {{", ("i",))
@@ -56,7 +54,7 @@ class Team(Rows):
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
         self.size = 1
-        while self.size < min(GROUP, self.context.target.max_work_group) and self.size < (s.length or s.cols[0]):
+        while self.size < min(tuning().group, self.context.target.max_work_group) and self.size < (s.length or s.cols[0]):
             self.size *= 2
         self.kept = {}
         self.scratch: dict[str, str] = {}

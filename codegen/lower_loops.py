@@ -16,15 +16,11 @@ from tracegrad.codegen.index import ZERO, Index, breakpoints, variable
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context
 from tracegrad.codegen.opencl import Writer, literal, register_type
-from tracegrad.codegen.schedule import MAX_STATEMENTS, Group, cost, small_reduction
+from tracegrad.codegen.schedule import Group, cost, small_reduction
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import splat, unwrapped
 from tracegrad.ir import Node
 
-ITEM = 4096                # elements a work-item should at least have to do
-COSTLY = 12                # flops from which on a value that several passes over a row need is kept, not computed again
-PRIVATE = 64 << 10         # bytes of a work-item's private arrays
-FETCH = 1 << 20            # bytes from which on the rows to come are asked for ahead: less is in a cache anyway
-LINE = 64                  # bytes of a cache line
 SINGLE = "__attribute__((reqd_work_group_size(1, 1, 1)))"
 
 
@@ -106,15 +102,16 @@ def shape_of(group: Group, context: Context) -> Shape:
     Where something is read transposed, the lines that a vector of columns lies in are used for all rows of the block at once.
     """
     shape = _row_by_row(group, context)
-    if group.size < 8 * ITEM or _plain(group):              # little enough for a cache, or read as it lies
+    if group.size < 8 * tuning().item or _plain(group):              # little enough for a cache, or read as it lies
         return shape
-    if shape.length is not None or len(shape.cols) > 1 or shape.rows < LINE // 4 or any(is_reduction(s) for s in group.sinks) \
-            or any(place == "row" for place in group.place.values()):
+    if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
+        return shape
+    if any(is_reduction(s) for s in group.sinks) or any(place == "row" for place in group.place.values()):
         return shape
     found = probe(group, context, shape.rows, shape.cols[0]).indices
     if not any(i.stride("row") == 1 and (i.stride("col") or 0) > 1 for i in found):
         return shape
-    return replace(shape, block=LINE // 4, across=True)
+    return replace(shape, block=tuning().line_bytes // 4, across=True)
 
 
 def _plain(group: Group) -> bool:
@@ -132,13 +129,13 @@ def _row_by_row(group: Group, context: Context) -> Shape:
         if group.length is not None:
             return Shape(rows, (cols,), width, 1, group.length)
         inner = points[0] if points else cols
-        block = max(1, min(ITEM // cols, -(-rows // (4 * cores))))
+        block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
     found = [] if simple else breakpoints(probe(group, context, 1, group.size).indices, "col", group.size)
     points = [k for k in found if k >= 2 * width]
     cols = points[0] if points else group.size
     rows = group.size // cols
-    share = min(max(ITEM, -(-group.size // (16 * cores))), 1 << 16)
+    share = min(max(tuning().item, -(-group.size // (16 * cores))), tuning().most_items)
     if cols > 2 * share:
         length = -(-share // 64) * 64
         return Shape(rows, (cols,), width, 1, length)
@@ -246,14 +243,14 @@ class Rows:
                 if node in seen or node in kept or is_reduction(node) or node.aval.size != self.group.size or self.ev.storage(node):
                     continue
                 seen.add(node)
-                if cost(node) >= COSTLY and node.dtype.kind == "f":
+                if cost(node) >= tuning().costly and node.dtype.kind == "f":
                     if first.setdefault(node, number) < number:
                         kept[node] = first[node]
                         continue
                 if node.fn.family == "elementwise" or node.fn.name == "reshape":     # else it is read at other elements than these
                     todo += node.operands
         bytes_ = sum(node.dtype.itemsize for node in kept) * self.shape.row_size
-        return kept if bytes_ <= PRIVATE else {}
+        return kept if bytes_ <= tuning().private_bytes else {}
 
     def kept_value(self, node: Node, flat: Index) -> Value | None:
         """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
@@ -373,7 +370,7 @@ class Rows:
         s = self.shape
         n = s.cols[-1]
         whole = n - n % step
-        if s.length is not None or s.across or not self.group.positional or self.group.statements > MAX_STATEMENTS // 3:
+        if s.length is not None or s.across or not self.group.positional or self.group.statements > tuning().max_statements // 3:
             return [(0, whole)]
         col = variable("col", n)
         left = right = 0
@@ -399,14 +396,14 @@ class Rows:
         size = sum(d.aval.nbytes for d in reads)
         if not (w.target.clang_builtins and w.target.plain_math) or s.length is not None or len(s.cols) > 1:
             return
-        if size < FETCH or size // s.rows > w.target.l2_bytes // 4:
+        if size < tuning().fetch_bytes or size // s.rows > w.target.l2_bytes // 4:
             return
         for node in reads:
             stored = self.ev.storage(node)
             if stored is None:
                 continue
             pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
-            line = LINE // node.dtype.itemsize
+            line = tuning().line_bytes // node.dtype.itemsize
             for i in range(0, step, line):
                 w.macros.add("PREFETCH")
                 at = (self.row + 1) * s.row_size + variable(col, s.row_size) + i

@@ -13,9 +13,8 @@ from tracegrad.codegen.lower import Context, lowering
 from tracegrad.codegen.opencl import literal, register_type
 from tracegrad.codegen.owners import Owner, parts, scratch, view
 from tracegrad.codegen.schedule import Group
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import ctype
-
-CHUNK = 2048        # elements in a chunk, at least
 
 
 @lowering("scan")
@@ -24,7 +23,7 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
     assert node is not None
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
-    chunks = max(1, min(wanted, n // CHUNK, 64))
+    chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))
     length = -(-n // chunks)
     chunks = -(-n // length)
     if chunks == 1:

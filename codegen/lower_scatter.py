@@ -13,9 +13,7 @@ from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, lowering
 from tracegrad.codegen.owners import Owner, parts
 from tracegrad.codegen.schedule import Group
-
-SKIP = 16           # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
-SHORT = 64          # a part of a row is at least so long (on a CPU: cache lines are not shared)
+from tracegrad.codegen.tuning import tuning
 
 
 @lowering("scatter")
@@ -27,13 +25,13 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
     rest = base.aval.size // rows
     out = context.output(group, node)
     cpu = context.target.kind == "cpu"
-    if rest >= SHORT * context.target.cores or (not cpu and rest >= context.target.cores):
+    if rest >= tuning().scatter_columns * context.target.cores or (not cpu and rest >= context.target.cores):
         length = -(-rest // parts(context))
-        low, high = o.part("column", rest, -(-length // SHORT) * SHORT if cpu else length)
+        low, high = o.part("column", rest, -(-length // tuning().scatter_columns) * tuning().scatter_columns if cpu else length)
         first, last = "0", str(rows)
     else:
         low, high = "0", str(rest)
-        alone = rest < SKIP or (count * rest < 1 << 12 and base.aval.size < 1 << 15)
+        alone = rest < tuning().scatter_skip or (count * rest < 1 << 12 and base.aval.size < 1 << 15)
         first, last = o.part("row", rows, rows if alone and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
 
     def copy(row: Index, column: Index) -> None:

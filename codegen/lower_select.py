@@ -13,9 +13,8 @@ from tracegrad.codegen.lower_sort import precedes
 from tracegrad.codegen.opencl import register_type
 from tracegrad.codegen.owners import Owner, parts
 from tracegrad.codegen.schedule import Group
+from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
-
-CHUNK = 2048        # elements in a chunk, at least; and 16 k
 
 
 @lowering("selection")
@@ -24,7 +23,7 @@ def lower_selection(group: Group, context: Context) -> list[Kernel]:
     assert node is not None
     k, n = node.shape[-1], node.operands[0].shape[-1]
     rows = node.aval.size // k
-    chunks = max(1, min(-(-parts(context) // rows), n // max(CHUNK, 16 * k)))
+    chunks = max(1, min(-(-parts(context) // rows), n // max(tuning().select_chunk, 16 * k)))
     length = -(-n // chunks)
     chunks = -(-n // length)
     if chunks == 1:

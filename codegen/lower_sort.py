@@ -13,12 +13,10 @@ from tracegrad.codegen.lower import Context, lowering
 from tracegrad.codegen.opencl import register_type
 from tracegrad.codegen.owners import Owner, scratch
 from tracegrad.codegen.schedule import Group
+from tracegrad.codegen.tuning import tuning
 from tracegrad.codegen.vectors import ctype
 from tracegrad.dtypes import int32, int64
 
-RUN = 32            # elements that one work-item sorts by insertion
-BLOCK = {"cpu": 4096, "gpu": RUN}       # elements that one work-item sorts, runs and their merges
-PART = {"cpu": 4096, "gpu": 16}         # elements of a merge that one work-item does
 Pair = tuple[Temp, Temp]                # keys, and where they came from
 
 
@@ -30,7 +28,7 @@ def lower_sort(group: Group, context: Context) -> list[Kernel]:
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64
     pairs = [(Temp(f"keys_{side}", node, node.aval.size, dtype), Temp(f"order_{side}", node, node.aval.size, index)) for side in "ab"]
-    run = BLOCK[context.target.kind]
+    run = tuning().sort_block if context.target.kind == "cpu" else tuning().sort_run
     side = _passes(min(n, run)) % 2
     kernels = [_blocks(group, context, run, pairs)]
     while run < n:
@@ -41,7 +39,7 @@ def lower_sort(group: Group, context: Context) -> list[Kernel]:
 
 def _passes(n: int) -> int:
     """How often runs must be merged to sort n elements."""
-    return max(0, (-(-n // RUN) - 1).bit_length())
+    return max(0, (-(-n // tuning().sort_run) - 1).bit_length())
 
 
 def precedes(o: Owner, a: str, b: str) -> str:
@@ -57,19 +55,19 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     o = Owner(group, context)
     node, w, ev = o.node, o.writer, o.ev
     n, x = node.shape[-1], node.operands[0]
-    key, short, passes = register_type(x.dtype), n <= RUN, _passes(min(n, block))
+    key, short, passes = register_type(x.dtype), n <= tuning().sort_run, _passes(min(n, block))
     first, last = o.part("part", n, block)
     row = o.item("row", node.aval.size // n)
     base = (row * n).c()
     for (keys, order), side in zip(pairs[:0 if short else min(passes, 1) + 1], "ab", strict=False):
         w.line(f"__global {ctype(keys.dtype)} *key_{side} = {w.buffer(keys, f'keys_{side}', keys.dtype, 'inout')} + {base};", node)
         w.line(f"__global {ctype(order.dtype)} *from_{side} = {w.buffer(order, f'order_{side}', order.dtype, 'inout')} + {base};", node)
-    w.open(f"for ({w.index} start = {first}; start < {last}; start += {RUN}) {{", ("start",))
-    w.line(f"const {w.index} length = {last} - start < {RUN} ? {last} - start : {RUN};", node)
-    w.line(f"{key} keys[{RUN}];", node)
-    w.line(f"{w.index} order[{RUN}];", node)
+    w.open(f"for ({w.index} start = {first}; start < {last}; start += {tuning().sort_run}) {{", ("start",))
+    w.line(f"const {w.index} length = {last} - start < {tuning().sort_run} ? {last} - start : {tuning().sort_run};", node)
+    w.line(f"{key} keys[{tuning().sort_run}];", node)
+    w.line(f"{w.index} order[{tuning().sort_run}];", node)
     w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
-    value = ev.value(x, row * n + variable("start", n) + variable("i", min(RUN, n)))
+    value = ev.value(x, row * n + variable("start", n) + variable("i", min(tuning().sort_run, n)))
     w.line(f"{w.index} place = i;", node)
     w.line(f"for (; place > 0 && {precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
            "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", node)
@@ -88,7 +86,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     w.close()
     if passes:
         lines = [
-            f"for ({w.index} run = {RUN}; run < {RUN << passes}; run *= 2) {{",
+            f"for ({w.index} run = {tuning().sort_run}; run < {tuning().sort_run << passes}; run *= 2) {{",
             f"  for ({w.index} start = {first}; start < {last}; start += 2 * run) {{",
             f"    const {w.index} middle = min(start + run, {last}), stop = min(start + 2 * run, {last});",
             f"    {w.index} left = start, right = middle;",
@@ -124,7 +122,7 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
     o = Owner(group, context)
     node, w = o.node, o.writer
     n, index = node.shape[-1], w.index
-    part = min(PART[context.target.kind], 2 * run)
+    part = min(tuning().sort_part if context.target.kind == "cpu" else tuning().sort_part_gpu, 2 * run)
     keys, order = (w.buffer(t, name, t.dtype, "const") for t, name in zip(source, ("keys_in", "order_in"), strict=True))
     keys_out, order_out = _pointers(o, into)
     first = o.item("part", -(-n // part)) * part

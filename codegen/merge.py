@@ -16,15 +16,10 @@ from typing import Any
 
 from tracegrad.codegen.kernel import FAULTS, Kernel
 from tracegrad.codegen.lower_loops import SINGLE
+from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import HostStep
 
 Step = Kernel | HostStep
-WORK = 3 << 16             # flops + bytes that a core does in the time of a launch (5 and 15 us on PoCL)
-LITTLE = 3 << 14           # so few that even
-REPEATS = 3                # equal kernels, which share one function if each has its own launch, had better be merged
-ITEMS = 64                 # work-items of a kernel that becomes a loop over them: many are for many cores
-LINES = 400                # of a merged kernel at most, and
-PARAMETERS = 24            # its buffers
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
@@ -39,13 +34,14 @@ def merge(steps: Sequence[Step]) -> list[Step]:
             run.clear()
 
     count = Counter(s.form for s in steps if isinstance(s, Kernel) and is_serial(s) and not is_little(s))
-    joins = [isinstance(s, Kernel) and is_serial(s) and count[s.form] <= REPEATS for s in steps]
+    joins = [isinstance(s, Kernel) and is_serial(s) and count[s.form] <= tuning().repeats for s in steps]
     for step, joined in ordered(steps, joins):
         if isinstance(step, HostStep) or not joined:
             close()
             out.append(step)
             continue
-        if run and (sum(k.text.count("\n") for k in (*run, step)) > LINES or len({r for k in (*run, step) for r in k.refs}) > PARAMETERS):
+        lines, buffers = sum(k.text.count("\n") for k in (*run, step)), {r for k in (*run, step) for r in k.refs}
+        if run and (lines > tuning().merged_lines or len(buffers) > tuning().merged_buffers):
             close()
         run.append(step)
     close()
@@ -55,12 +51,12 @@ def merge(steps: Sequence[Step]) -> list[Step]:
 def is_serial(step: Kernel) -> bool:
     """Whether one work-item does as well as the threads that a launch would wake."""
     items = prod(step.global_size)
-    return not step.foreign and items <= ITEMS and step.flops + step.bytes < WORK and step.text.removeprefix(comment(step)).startswith(
-        f"{SINGLE}\n__kernel void {step.entry}(")
+    small = items <= tuning().merged_items and step.flops + step.bytes < tuning().launch_work
+    return small and not step.foreign and step.text.removeprefix(comment(step)).startswith(f"{SINGLE}\n__kernel void {step.entry}(")
 
 
 def is_little(step: Kernel) -> bool:
-    return prod(step.global_size) == 1 and step.flops + step.bytes < LITTLE
+    return prod(step.global_size) == 1 and step.flops + step.bytes < tuning().little_work
 
 
 def comment(kernel: Kernel) -> str:

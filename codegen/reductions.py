@@ -19,13 +19,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.rewrite import at
+from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, Primitive, bind
 from tracegrad.ir import Aval, Graph, Node
 from tracegrad.plan import Target
-
-UNROLLED = 16          # reductions over this many elements or fewer are written out
-LONG_ROW = 8192        # a row shorter than this is never cut in chunks
-SMALL = 1 << 14        # fewer elements than this are one chunk
 
 
 class Partial(Primitive):
@@ -87,7 +84,7 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
             runs.append([n, int(i in dims)])
     if not any(reduced for _, reduced in runs):
         return view(x, result)
-    if prod(n for n, reduced in runs if reduced) <= UNROLLED and len(runs) > 2:
+    if prod(n for n, reduced in runs if reduced) <= tuning().unrolled and len(runs) > 2:
         y = view(x, tuple(n for n, _ in runs))
         return view(bind(fn, (y,), {"dim": tuple(i for i, (_, reduced) in enumerate(runs) if reduced)}), result)
     while any(reduced for _, reduced in runs):
@@ -109,8 +106,8 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
 
 def _rows(fn: Primitive, x: Node, target: Target) -> Node:
     rows, cols = x.shape
-    if cols > LONG_ROW and rows < 4 * target.cores:
-        chunks = min(-(-cols // 4096), -(-8 * target.cores // rows))
+    if cols > tuning().long_row and rows < 4 * target.cores:
+        chunks = min(-(-cols // tuning().row_chunk), -(-8 * target.cores // rows))
         length = -(-cols // chunks)
         length = -(-length // 64) * 64
         x = view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": length}), (rows, -(-cols // length)))
@@ -119,12 +116,12 @@ def _rows(fn: Primitive, x: Node, target: Target) -> Node:
 
 def _columns(fn: Primitive, x: Node, target: Target) -> Node:
     outer, middle, inner = x.shape
-    if middle <= UNROLLED:
+    if middle <= tuning().unrolled:
         return bind(fn, (x,), {"dim": (1,)})
     if target.kind == "gpu":
         wanted = -(-target.cores * 1024 // (outer * inner))
     else:
-        wanted = 1 if outer * middle * inner <= SMALL else -(-4 * target.cores // outer)
-    chunks = max(1, min(wanted, UNROLLED, middle // 4))
+        wanted = 1 if outer * middle * inner <= tuning().small_columns else -(-4 * target.cores // outer)
+    chunks = max(1, min(wanted, tuning().unrolled, middle // 4))
     x = bind(PARTIAL, (x,), {"op": fn, "length": -(-middle // chunks)})
     return bind(fn, (x,), {"dim": (1,)}) if x.shape[1] > 1 else x

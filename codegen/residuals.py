@@ -22,13 +22,9 @@ from typing import Protocol, TypeVar
 
 import networkx as nx
 
+from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
-FLOPS_PER_BYTE = 6         # what arithmetic costs beside memory traffic
-MAX_FLOPS = 80             # an element of one value that is ever computed again,
-MAX_CHAIN = 120            # and of a chain of them, each counted as 5 at least
-MAX_VALUES = 128           # that are looked at for one kernel
-FEW = 64                   # bytes from which on down a value is not worth a buffer
 SOURCE, SINK = "source", "sink"
 
 
@@ -54,7 +50,7 @@ def computed_again(
     """
     number = {v: i for i, v in enumerate(order)}
     outside = {v: sum(1 for g in readers.get(v, ()) if g is not group_of[v]) for v in number}
-    free = {v for v in number if v not in fixed and costs.get(v, 0) <= MAX_FLOPS}
+    free = {v for v in number if v not in fixed and costs.get(v, 0) <= tuning().max_flops}
     kernels = dict.fromkeys(group_of[v] for v in number)
     loaded: set[Node] = set()
     for g in kernels:
@@ -85,20 +81,20 @@ def loads(
         traffic = v.aval.nbytes * (1 + share)
         if group_of[v].sinks == [v]:                     # a kernel that would not be there at all
             traffic += sum(d.aval.nbytes for d in deps[v]) * share
-        network.add_edge(("c", i), ("n", i), capacity=int(2 * FLOPS_PER_BYTE * traffic))
+        network.add_edge(("c", i), ("n", i), capacity=int(2 * tuning().flops_per_byte * traffic))
         spent_here = spent[v] + max(5, costs.get(v, 0))
-        if v not in free or spent_here > MAX_CHAIN or len(spent) > MAX_VALUES:
+        if v not in free or spent_here > tuning().max_chain or len(spent) > tuning().max_values:
             network.add_edge(SOURCE, ("c", i))
             continue
         work = costs.get(v, 0) * max(v.aval.size, g.size if 0 in g.reads.get(v, ()) else 0)
-        network.add_edge(SOURCE, ("c", i), capacity=0 if v.aval.nbytes <= FEW else max(0, 2 * work - 1))
+        network.add_edge(SOURCE, ("c", i), capacity=0 if v.aval.nbytes <= tuning().few_bytes else max(0, 2 * work - 1))
         for d in deps[v]:
             if group_of.get(d) is g or (d in g.reads and d not in spent):
                 continue                                 # g has it
             j = number.get(d, ("input", id(d)))
             network.add_edge(("n", j), ("c", i))
             if d not in number:
-                network.add_edge(SOURCE, ("n", j), capacity=2 * FLOPS_PER_BYTE * d.aval.nbytes)
+                network.add_edge(SOURCE, ("n", j), capacity=2 * tuning().flops_per_byte * d.aval.nbytes)
             elif d in spent:
                 spent[d] = min(spent[d], spent_here)
             else:

@@ -18,16 +18,12 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from tracegrad.codegen.reductions import UNROLLED
 from tracegrad.codegen.residuals import computed_again
+from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Graph, Node
 from tracegrad.plan import Target
 
 SAME, OTHER = 1, 0
-MAX_STATEMENTS = 240       # of one kernel: longer ones take drivers too long to compile
-MAX_READS = 32             # buffers one kernel reads
-MAX_AGAIN = 12             # flops an element that a reader may repeat because it reads a value at several places (a stencil)
-WORK = 8                   # flops an element from which on few elements are reduced in a loop, not written out
 Deps = dict[Node, frozenset[int]]
 _SAME = frozenset((SAME,))
 _OTHER = frozenset((OTHER,))
@@ -99,7 +95,7 @@ def small_reduction(node: Node) -> bool:
 
     One number from values that take a computation is a row's, though: it is accumulated where those are computed anyway.
     """
-    if node.fn.family != "reduction" or node.operands[0].aval.size > UNROLLED * node.aval.size:
+    if node.fn.family != "reduction" or node.operands[0].aval.size > tuning().unrolled * node.aval.size:
         return False
     return node.aval.size > 1 or node.operands[0].shape[-1] != node.operands[0].aval.size or not takes_work(node.operands[0])
 
@@ -107,14 +103,14 @@ def small_reduction(node: Node) -> bool:
 def takes_work(node: Node) -> bool:
     """Whether an element costs some arithmetic, counted up to what is stored for certain."""
     total, seen, todo = 0, {node}, [node]
-    while todo and total < WORK:
+    while todo and total < tuning().reduced_work:
         node = todo.pop()
         if node.fn.family == "elementwise" or node.fn.name == "reshape":
             total += cost(node) if node.fn.family == "elementwise" else 0
             fresh = [o for o in node.operands if o not in seen]
             seen.update(fresh)
             todo += fresh
-    return total >= WORK
+    return total >= tuning().reduced_work
 
 
 def relation(operand: Node, shape: tuple[int, ...], size: int) -> int:
@@ -185,7 +181,8 @@ class Scheduler:
                 inherited = any(o in self.once and o not in self.group_of for o in node.operands)
                 if inherited or (node.fn.expensive and node.fn.family != "reduction"):
                     self.once.add(node)
-                sink = node in self.candidates or node in self.forced or len(deps) > MAX_READS // 2 or flops > 4 * MAX_STATEMENTS
+                large = len(deps) > tuning().max_reads // 2 or flops > 4 * tuning().max_statements
+                sink = node in self.candidates or node in self.forced or large
                 sink = sink and node.fn.name != "reshape"
                 self.deps[node], self.costs[node] = deps, flops
                 if sink:
@@ -301,7 +298,9 @@ class Scheduler:
 
     def fits(self, group: Group, node: Node) -> str:
         """Where in `group` the node would stand: "full", "row", "partial"; "" if nowhere."""
-        if group.statements + self.costs.get(node, 0) > MAX_STATEMENTS or group.kind not in ("loops", "columns", "contraction", "conv"):
+        if group.statements + self.costs.get(node, 0) > tuning().max_statements:
+            return ""
+        if group.kind not in ("loops", "columns", "contraction", "conv"):
             return ""
         deps, size = self.deps[node], node.aval.size
         family = node.fn.family
@@ -354,7 +353,7 @@ class Scheduler:
         own = [dep for dep in deps if self.group_of.get(dep) is group]
         if all(self.is_inline(dep) for dep in own) and not self.timely(group, node, bool(own)):
             return ""
-        if len(group.reads.keys() | {d for d in deps if self.group_of.get(d) is not group}) > MAX_READS:
+        if len(group.reads.keys() | {d for d in deps if self.group_of.get(d) is not group}) > tuning().max_reads:
             return ""
         return place
 
@@ -433,8 +432,8 @@ class Scheduler:
                 self.stored.add(node)
             elif outside:
                 longer = max(1, self.costs.get(node, 0) // 4)
-                if node not in again or self.costs.get(node, 0) * (places.get(node, 1) - 1) > MAX_AGAIN or (
-                    any(g.statements + longer > MAX_STATEMENTS * 5 // 4 for g in outside)
+                if node not in again or self.costs.get(node, 0) * (places.get(node, 1) - 1) > tuning().max_again or (
+                    any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
                 ):
                     self.stored.add(node)
                 else:
@@ -502,7 +501,7 @@ class Scheduler:
                     found.append(f"{name} is read at other positions (transposed, sliced, broadcast or by another row)")
                 elif user.size != group.size:
                     found.append(f"{name} is needed by a kernel over another shape")
-                elif group.statements + user.statements > MAX_STATEMENTS:
+                elif group.statements + user.statements > tuning().max_statements:
                     found.append("the kernel is as long as a driver compiles well")
                 else:
                     found.append(f"the user of {name} also waits for other kernels")

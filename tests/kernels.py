@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tracegrad import compile as tg_compile
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.run_kernel import KernelFault, run_plan
-from tracegrad.ir import Graph
+from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.plan import Plan, Target
 from tracegrad.printing import namer
 
@@ -27,9 +28,28 @@ TARGETS = {
 TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-11}
 
 
-def plans(graph: Graph, targets: Sequence[Target], donate: dict[int, int] | None = None) -> list[Plan]:
-    """The plans of a graph without boundary nodes."""
-    return [compile_graph(graph, target, donate=donate or {}, name=namer(graph)) for target in targets]
+# What thresholds may be: tiny, so that tiny programs take every path. Sizes that halve or double each other stay powers of two.
+TUNINGS = st.builds(
+    Tuning, max_statements=st.sampled_from([4, 20, 240]), max_reads=st.sampled_from([4, 32]), max_again=st.sampled_from([0, 12]),
+    reduced_work=st.sampled_from([1, 8]), max_flops=st.sampled_from([0, 80]), max_chain=st.sampled_from([0, 120]),
+    few_bytes=st.sampled_from([0, 64]), unrolled=st.sampled_from([1, 3, 16]), long_row=st.sampled_from([16, 100, 8192]),
+    row_chunk=st.sampled_from([8, 4096]), small_columns=st.sampled_from([1, 64, 1 << 14]), item=st.sampled_from([1, 16, 100, 4096]),
+    most_items=st.sampled_from([8, 64, 1 << 16]), costly=st.sampled_from([1, 12, 1000]), private_bytes=st.sampled_from([64, 64 << 10]),
+    fetch_bytes=st.sampled_from([1, 1 << 20]), line_bytes=st.sampled_from([16, 64]), group=st.sampled_from([1, 8, 256]),
+    short_row=st.sampled_from([1, 32]), arg_chunk=st.sampled_from([2, 16, 2048]), scan_chunk=st.sampled_from([2, 16, 2048]),
+    select_chunk=st.sampled_from([4, 2048]), scatter_skip=st.sampled_from([1, 16]), scatter_columns=st.sampled_from([4, 64]),
+    sort_run=st.sampled_from([2, 32]), sort_block=st.sampled_from([32, 4096]), sort_part=st.sampled_from([4, 4096]),
+    sort_part_gpu=st.sampled_from([2, 16]), split_k=st.sampled_from([2, 128]), split_flops=st.sampled_from([1, 1 << 19]),
+    pack_items=st.sampled_from([1, 4096]), gemm_step=st.sampled_from([2, 16]), conv_unrolled=st.sampled_from([1, 7]),
+    launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
+    merged_items=st.sampled_from([1, 64]), merged_lines=st.sampled_from([40, 400]), merged_buffers=st.sampled_from([4, 24]),
+)
+DEVICES = st.one_of(
+    st.builds(Target, simd_bytes=st.sampled_from([16, 32, 64]), cores=st.sampled_from([1, 2, 16]), registers=st.sampled_from([8, 16, 32]),
+              plain_math=st.booleans(), clang_builtins=st.booleans(), l2_bytes=st.sampled_from([256, 512 << 10])),
+    st.builds(Target, kind=st.just("gpu"), simd_bytes=st.just(16), cores=st.sampled_from([1, 4]), max_work_group=st.sampled_from([1, 64]),
+              local_memory=st.sampled_from([0, 4096, 32768]), plain_math=st.just(False), clang_builtins=st.just(False)),
+)
 
 
 def readable(plan: Plan) -> bool:
@@ -55,8 +75,8 @@ class Checked:
     largest: elements of a graph's nodes, all together, up to which a program is looked at. `count` tells how many plans were run.
     """
 
-    def __init__(self, targets: dict[str, Target] | None = None, largest: int = 2_000_000) -> None:
-        self.targets, self.largest, self.count = targets or TARGETS, largest, 0
+    def __init__(self, targets: dict[str, Target] | None = None, largest: int = 2_000_000, tuning: Tuning | None = None) -> None:
+        self.targets, self.largest, self.tuning, self.count = targets or TARGETS, largest, tuning or Tuning(), 0
 
     def __enter__(self) -> Checked:
         self._init, self._run = tg_compile.Program.__init__, tg_compile.Program._interpreted
@@ -86,7 +106,8 @@ class Checked:
         numbers = [a.item() for a, weak in zip(given, program.weak, strict=True) if weak]
         dtypes = {node.dtype for node in graph}
         for name, target in self.targets.items():
-            plan, = plans(graph, [target], getattr(program, "donated", None))
+            with tuned(self.tuning):
+                plan = compile_graph(graph, target, donate=getattr(program, "donated", {}), name=namer(graph))
             if not readable(plan):
                 continue
             self.count += 1
@@ -95,5 +116,5 @@ class Checked:
                     found = run_plan(plan, arrays, numbers)
                 agree(found, [w.reshape(f.shape) for f, w in zip(found, wanted, strict=True)], list(dtypes), f"kernels for {name}")
             except (KernelFault, AssertionError) as error:
-                error.add_note(f"target {name}\n{plan.source}")
+                error.add_note(f"{target}\n{self.tuning}\n{plan.source}")
                 raise

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tests.kernels import TARGETS, Checked
+from tests.kernels import DEVICES, TARGETS, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
 from tests.test_fuzz import LONG, arguments, called, examples
 from tracegrad.codegen.run_kernel import KernelFault, run_plan
-from tracegrad.plan import Launch, Plan, Slot
+from tracegrad.codegen.tuning import Tuning
+from tracegrad.plan import Launch, Plan, Slot, Target
 
 F4 = np.dtype("float32")
 SIZES = (7, 13, 16, 24, 31, 32, 33, 40, 64, 65, 100, 127, 128, 129, 257, 300)
@@ -212,7 +213,19 @@ def test_random_programs(program: Program) -> None:
         tg.set_device(previous)
 
 
-@settings(suppress_health_check=list(HealthCheck), parent=examples(8, 5_000))
+@examples(30, 20_000)
+@given(programs(), DEVICES, TUNINGS)
+def test_random_programs_for_random_devices_and_thresholds(program: Program, target: Target, tuning: Tuning) -> None:
+    previous = tg.device()
+    tg.set_device("numpy")
+    try:
+        with Checked({"drawn": target}, tuning=tuning):
+            called(program, tg.trace(program.function()), 0, "numpy")
+    finally:
+        tg.set_device(previous)
+
+
+@examples(8, 5_000)
 @given(programs())
 def test_derivatives_of_random_programs(program: Program) -> None:
     if program.in_place_on_inputs:

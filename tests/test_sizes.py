@@ -19,7 +19,7 @@ import pytest
 
 import tracegrad as tg
 from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, disagreements, fitting
-from tracegrad.codegen import gemm_gpu, lower_arg, lower_gpu, lower_loops, lower_scan, lower_scatter, lower_select, lower_sort, reductions
+from tracegrad.codegen.tuning import tuning
 from tracegrad.compile import NUMPY
 from tracegrad.operators import FUNCTIONAL, PUBLIC
 from tracegrad.runtime.device import Device
@@ -155,27 +155,27 @@ def test_lanes_and_unrolling(on: Any) -> None:
 
 def test_few_elements(on: Any) -> None:
     """Reductions that are written out and those that are loops, of rows and of columns."""
-    n = reductions.UNROLLED
+    n = tuning().unrolled
     check(on, [Case(text, k, layout, "flip", order=1) for k in around(n, 2 * n) for text, layout in (
         ("x.softmax(-1)", "many"), ("x.transpose(0, -1).sum(0)", "rows"), ("x.movedim(-1, 0).amax(0)", "block"))], "float32")
 
 
 def test_long_rows(on: Any) -> None:
     """Rows that are cut in chunks: of elementwise kernels, reductions, scans, searches, selections; kept rows that fit no array."""
-    item = lower_loops.ITEM
+    item = tuning().item
     cases = [Case("x * y + r", n, "row", "roll", "sum", 1) for n in around(2 * item)]
-    cases += [Case(text, n, "row", "shift", order=1) for n in around(reductions.LONG_ROW) for text in ("x.sum(-1)", "x.logsumexp(-1)")]
-    cases += [Case("x.transpose(0, -1).sum(0)", n, "rows", "flip", order=0) for n in around(reductions.SMALL // 3 + 1)]
-    cases += [Case("x.cumsum(-1)", n, "row", "flip", order=1) for n in around(2 * lower_scan.CHUNK)]
-    cases += [Case("x.argmax(-1)", n, "row", "stride", order=0) for n in around(2 * lower_arg.CHUNK)]
-    cases += [Case("x.topk(3, -1)[0]", n, "row", "roll", order=0) for n in around(2 * lower_select.CHUNK)]
-    cases += [Case("F.gelu(x).softmax(-1)", n, "row", "pad", order=0) for n in around(lower_loops.PRIVATE // 4)]
+    cases += [Case(text, n, "row", "shift", order=1) for n in around(tuning().long_row) for text in ("x.sum(-1)", "x.logsumexp(-1)")]
+    cases += [Case("x.transpose(0, -1).sum(0)", n, "rows", "flip", order=0) for n in around(tuning().small_columns // 3 + 1)]
+    cases += [Case("x.cumsum(-1)", n, "row", "flip", order=1) for n in around(2 * tuning().scan_chunk)]
+    cases += [Case("x.argmax(-1)", n, "row", "stride", order=0) for n in around(2 * tuning().arg_chunk)]
+    cases += [Case("x.topk(3, -1)[0]", n, "row", "roll", order=0) for n in around(2 * tuning().select_chunk)]
+    cases += [Case("F.gelu(x).softmax(-1)", n, "row", "pad", order=0) for n in around(tuning().private_bytes // 4)]
     check(on, cases, "float32")
 
 
 def test_sorting(on: Any) -> None:
     """Runs, blocks, and parts of merges."""
-    sizes = [*around(lower_sort.RUN, 2 * lower_sort.RUN, lower_sort.BLOCK["cpu"]), 3 * lower_sort.PART["cpu"] + 5]
+    sizes = [*around(tuning().sort_run, 2 * tuning().sort_run, tuning().sort_block), 3 * tuning().sort_part + 5]
     check(on, [Case(text, n, "row", order=0) for n in sizes for text in ("x.sort(-1)[0]", "x.round().argsort(-1)")], "float32")
 
 
@@ -183,13 +183,13 @@ def test_scattered_rows(on: Any) -> None:
     """Rows that one owner adds, and those that several share, by rows and by columns."""
     check(on, [Case("tg.zeros_like(X).index_add(0, k, X)", n, "row", order=1) for n in (16, 33, 300)]
           + [Case("fit(x, (9, n)).index_add(0, fit(k, (20,)) % 9, fit(y, (20, n)))", n, "rows", order=1) for n in (
-              *around(lower_scatter.SKIP, 2 * lower_scatter.SHORT), 1000)], "float32")
+              *around(tuning().scatter_skip, 2 * tuning().scatter_columns), 1000)], "float32")
 
 
 def test_lines_and_prefetch(on: Any) -> None:
     """What is read transposed, for blocks of rows; rows that are fetched ahead."""
     side = 182                                               # more than 8 * ITEM elements
-    assert (side - 1)**2 < 8 * lower_loops.ITEM < side**2
+    assert (side - 1)**2 < 8 * tuning().item < side**2
     check(on, [Case("fit(x, (n, n)).t() * 2 + fit(y, (n, n))", n, "many", order=0) for n in around(side)]
           + [Case("fit(x, (rows_ahead(n), n)).softmax(-1).amax(-1)", n, "row", order=0) for n in (300, 512)], "float32")
 
@@ -197,9 +197,9 @@ def test_lines_and_prefetch(on: Any) -> None:
 def test_groups(on: Any) -> None:
     """Work-items' and work-groups' rows, the rest of a group, blocks of a product."""
     gpu = planned(on, **GPU)
-    cases = [Case("x.softmax(-1)", n, "rows", "roll", order=1) for n in around(lower_gpu.SHORT, lower_gpu.GROUP)]
-    cases += [Case("x.sum(0) * 2", n, "rows", "pad", order=1) for n in around(lower_gpu.GROUP)]
-    cases += [Case("fit(x, (n, 9)) @ fit(y, (9, n))", n, "rows", order=1) for n in around(gemm_gpu.STEP)]
+    cases = [Case("x.softmax(-1)", n, "rows", "roll", order=1) for n in around(tuning().short_row, tuning().group)]
+    cases += [Case("x.sum(0) * 2", n, "rows", "pad", order=1) for n in around(tuning().group)]
+    cases += [Case("fit(x, (n, 9)) @ fit(y, (9, n))", n, "rows", order=1) for n in around(tuning().gemm_step)]
     check(gpu, cases, "float32")
 
 
