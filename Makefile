@@ -6,6 +6,7 @@
 #   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
 #   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
 #   make check      lint, types and import rules only
+#   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
 # PEER_PYTHON (an interpreter that already has torch and jax, for `make bench`).
@@ -19,7 +20,7 @@ PEER_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench check clean help
+.PHONY: demo test test-all bench check coverage-table clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -45,6 +46,9 @@ else
 bench: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.run --peer-python $(PEER_PYTHON) $(ARGS)
 endif
+
+coverage-table: $(VENV)/.installed-test
+	$(BIN)/python -m tests.coverage
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache examples/out

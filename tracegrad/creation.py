@@ -539,7 +539,8 @@ def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tenso
     if high is None:                                            # random_(to), or up to what the dtype holds exactly
         digits = np.finfo(x.dtype).nmant + 1 if dtypes.is_float(x.dtype) else 1
         most = min(np.iinfo(x.dtype).max, 2**63 - 2) + 1 if dtypes.is_int(x.dtype) else 2**digits
-        low, high = 0, most if low is None else low
+        high = most if low is None else low
+        low = 0
     return _integers("random_", low, high, (x.shape,), dtypes.int64, x.device).to(dtype=x.dtype)
 
 
