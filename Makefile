@@ -7,6 +7,7 @@
 #   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make check      lint, types and import rules only
+#   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
 # PEER_PYTHON (an interpreter that already has torch and jax, for `make bench`).
@@ -20,7 +21,7 @@ PEER_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench bench-first-minute check clean help
+.PHONY: demo test test-all bench bench-first-minute check coverage-table clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -49,6 +50,9 @@ endif
 
 bench-first-minute: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_minute $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
+
+coverage-table: $(VENV)/.installed-test
+	$(BIN)/python -m tests.coverage
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache examples/out

@@ -545,9 +545,10 @@ def _log_normal(x: Tensor, mean: float = 1.0, std: float = 2.0) -> Tensor:
 
 def _random(x: Tensor, low: int | None = None, high: int | None = None) -> Tensor:
     if high is None:                                            # random_(to), or up to what the dtype holds exactly
-        kind = x.dtype.kind
-        most = 2 ** (np.finfo(x.dtype).nmant + 1) if kind == "f" else 2 if kind == "b" else min(np.iinfo(x.dtype).max, 2**63 - 2) + 1
-        high, low = most if low is None else low, 0
+        digits = np.finfo(x.dtype).nmant + 1 if dtypes.is_float(x.dtype) else 1
+        most = min(np.iinfo(x.dtype).max, 2**63 - 2) + 1 if dtypes.is_int(x.dtype) else 2**digits
+        high = most if low is None else low
+        low = 0
     return _integers("random_", low, high, (x.shape,), dtypes.int64, x.device).to(dtype=x.dtype)
 
 

@@ -20,7 +20,7 @@ from tracegrad.compile import executable_graph, resolve
 from tracegrad.function import Elementwise, broadcast_shapes
 from tracegrad.host import Shared
 from tracegrad.ir import Graph, Location, Node
-from tracegrad.operators import FUNCTIONAL, PUBLIC
+from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL
 from tracegrad.printing import assigned_name, aval_text, identifier, source_line, unique_names
 
 ATOM, POWER, UNARY = 10, 9, 8                # how tightly the outermost operator of an expression binds, as in Python
@@ -182,8 +182,8 @@ class _Writer:
             return f"{a}.{name}({', '.join(filter(None, (dims, dtype)))})"
         if name in ("argmax", "argmin", "cumsum") and node.dtype == (_first(node).dtype if name == "cumsum" else node.dtype):
             return f"{a}.{name}({attrs['dim']})"
-        if not attrs and name in PUBLIC and isinstance(node.fn, Elementwise):
-            return f"tg.{name}({', '.join(t.text for t in args)})"
+        if not attrs and (name in PUBLIC or name in SPECIAL) and isinstance(node.fn, Elementwise):
+            return f"tg.{'' if name in PUBLIC else 'special.'}{name}({', '.join(t.text for t in args)})"
         if name == "copy":
             return f"{a}.clone()"
         self.primitives = True

@@ -161,6 +161,61 @@ def baddbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alph
     return _added("baddbmm", bmm(batch1, batch2), input, beta, alpha)
 
 
+@public("addbmm")
+@on_nodes
+def addbmm(input: Array, batch1: Array, batch2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
+    """beta * input + alpha * the sum over b of batch1[b] @ batch2[b]: (n, p), (b, n, m), (b, m, p) -> (n, p)."""
+    _ranks("addbmm", (batch1, 3), (batch2, 3))
+    b, n, m = batch1.shape
+    if batch2.shape[:2] != (b, m):
+        raise ShapeError(f"addbmm: batch1 {batch1.shape} and batch2 {batch2.shape} do not fit: they are (b, n, m) and (b, m, p)")
+    rows = mv.reshape(mv.permute(batch1, (1, 0, 2)), (n, b * m))
+    return _added("addbmm", matmul(rows, mv.reshape(batch2, (b * m, batch2.shape[2]))), input, beta, alpha)
+
+
+@public("addmv")
+@on_nodes
+def addmv(input: Array, mat: Array, vec: Array, *, beta: float = 1, alpha: float = 1) -> Array:
+    """beta * input + alpha * mat @ vec: (n), (n, m), (m) -> (n)."""
+    _ranks("addmv", (mat, 2), (vec, 1))
+    return _added("addmv", matmul(mat, vec), input, beta, alpha)
+
+
+@public("addr")
+@on_nodes
+def addr(input: Array, vec1: Array, vec2: Array, *, beta: float = 1, alpha: float = 1) -> Array:
+    """beta * input + alpha * the outer product of vec1 and vec2: (n, m), (n), (m) -> (n, m)."""
+    _ranks("addr", (vec1, 1), (vec2, 1))
+    return _added("addr", outer(vec1, vec2), input, beta, alpha)
+
+
+@public("cross")
+@on_nodes
+def cross(input: Array, other: Array, dim: int | None = None) -> Array:
+    """The cross product of vectors of three along dim (None: the first dimension of size 3, as in torch), broadcast."""
+    shape = broadcast_shapes("cross", [input.shape, other.shape])
+    if dim is None:
+        dim = next((d for d, n in enumerate(shape) if n == 3), None)
+        if dim is None:
+            raise ShapeError(f"cross: no dimension of {input.shape} and {other.shape} has size 3")
+    d = one_dim("cross", dim, len(shape))
+    if not shape or shape[d] != 3 or 1 in (input.shape[d - len(shape)], other.shape[d - len(shape)]):
+        raise ShapeError(f"cross: dimension {dim} of {input.shape} and {other.shape} must have size 3")
+
+    def turned(x: Node, first: int) -> Any:
+        x = mv.expand(x, shape)
+        return mv.concat([mv.narrow(x, d, (first + k) % 3, 1) for k in range(3)], d)
+
+    return turned(input, 1) * turned(other, 2) - turned(input, 2) * turned(other, 1)
+
+
+@public("vdot")
+@on_nodes
+def vdot(input: Array, other: Array) -> Array:
+    """The dot product of two vectors (of reals, so the same as dot)."""
+    return dot(input, other)
+
+
 def _added(name: str, product: Node, input: Node, beta: float, alpha: float) -> Node:
     if broadcast_shapes(name, [input.shape, product.shape]) != product.shape:
         raise ShapeError(f"{name}: input {input.shape} does not broadcast to the product, {product.shape}")

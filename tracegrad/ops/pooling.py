@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, bind, cast, const, iota
+from tracegrad.function import REGISTRY, bind, const, iota
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
@@ -15,8 +15,7 @@ from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.convolution import out_size, per_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import scatter_rows, take_rows
-from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import abs_, ge, lt, sign
+from tracegrad.ops.pointwise import abs_, lt, sign
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.reduction import total
@@ -81,7 +80,7 @@ def _cells(name: str, n: int, x: Node, output_size: Any) -> tuple[int, ...]:
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * n
     if len(given) != n:
         raise ArgumentError(f"{name}: output_size must be an integer or {n} of them, got {output_size!r}")
-    sizes = tuple(s if o is None else per_dim(name, "output_size", o, 1)[0] for o, s in zip(given, image, strict=True))
+    sizes = tuple(s if o is None else per_dim(name, "output_size", o, 1, 0)[0] for o, s in zip(given, image, strict=True))
     if 0 in image:
         raise ShapeError(f"{name}: the input {x.shape} has nothing to pool")
     return sizes
@@ -94,15 +93,22 @@ def _bounds(size: int, cells: int) -> tuple[Any, Any]:
 
 
 def _average_along(x: Node, d: int, cells: int) -> Any:
-    """Means over cells along d: of equal ones a reduction, else a product with a matrix of 0 and 1 / size."""
+    """Means over `cells` cells along d. After n / gcd(n, cells) elements their sizes repeat, so that many sums are written out.
+
+    (No product with a matrix of weights: 0 times the inf or NaN of another cell is NaN.)
+    """
     n = x.shape[d]
-    if n % cells == 0:
-        y = mv.reshape(x, (*x.shape[:d], cells, n // cells, *x.shape[d + 1:]))
-        return total(y, (d + 1,)) * (1.0 / (n // cells)) if n != cells else x
-    start, end = (mv.reshape(v, (cells, 1)) for v in _bounds(n, cells))
-    j = iota((cells, n), 1)
-    weight = cast(ge(j, start) & lt(j, end), x.dtype) / cast(end - start, x.dtype)
-    return movedim(matmul(movedim(x, d, -1), weight.mT), -1, d)
+    if cells in (0, n):
+        return mv.narrow(x, d, 0, cells)
+    rounds = gcd(n, cells)
+    n, cells = n // rounds, cells // rounds
+    x = mv.reshape(x, (*x.shape[:d], rounds, n, *x.shape[d + 1:]))
+    means = []
+    for i in range(cells):
+        start, stop = i * n // cells, -(-(i + 1) * n // cells)
+        mean = total(mv.narrow(x, d + 1, start, stop - start), (d + 1,)) * (1.0 / (stop - start))
+        means.append(mv.reshape(mean, (*x.shape[:d + 1], 1, *x.shape[d + 2:])))
+    return mv.reshape(mv.concat(means, d + 1), (*x.shape[:d], rounds * cells, *x.shape[d + 2:]))
 
 
 def adaptive_average(name: str, n: int, x: Node, output_size: Any) -> Any:
@@ -126,7 +132,7 @@ def _adaptive_max(name: str, n: int, x: Node, output_size: Any, return_indices: 
     for i, cells in enumerate(sizes):                           # (..., size, ...) -> (..., cells, taps, ...)
         d, s = lead + 2 * i, x.shape[lead + i]
         start, end = _bounds(s, cells)
-        k = s // cells if s % cells == 0 else max(-(-(c + 1) * s // cells) - c * s // cells for c in range(cells))
+        k = max((-(-(c + 1) * s // cells) - c * s // cells for c in range(cells)), default=1)
         place = mv.reshape(start, (cells, 1)) + iota((cells, k), 1)
         inside = lt(place, mv.reshape(end, (cells, 1)))
         rows = take_rows(movedim(y, d, 0), where(inside, place, 0))
