@@ -107,14 +107,15 @@ def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, *, weight
 
 def _read(file: IO[bytes], name: str, device: Any) -> Any:
     data = file.read()
-    if data.startswith(b"PK"):
+    size = int.from_bytes(data[:8], "little")                   # of a safetensors file's header, whatever its bytes look like
+    plain = data[8:9] == b"{" and size <= len(data) - 8
+    if not plain and data.startswith(b"PK"):
         return torch_files.read(io.BytesIO(data), name, device)
-    if data[:2] == b"\x80\x02" or data[:1] == b"(":
+    if not plain and data[:1] in (b"\x80", b"(", b"}", b"]"):
         raise ArgumentError(f"load: {name} is a pickle (torch's format before version 1.6, or another program's), which could run code; in "
                             "torch, load it and torch.save it again, which writes an archive")
     try:
         arrays = _required("load").load(data)
-        size = int.from_bytes(data[:8], "little")
         structure = json.loads(data[8:8 + size]).get("__metadata__", {}).get(_KEY)
     except (ValueError, KeyError, TypeError, _FileError) as error:
         raise ArgumentError(f"load: {name} is neither a file of tg.save nor a safetensors file nor a checkpoint of torch.save: "

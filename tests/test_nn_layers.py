@@ -1,0 +1,200 @@
+"""Layers that are more than a functional call, against numpy: norms, dropout of channels, shuffles, bags, activations, losses."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad import nn
+from tracegrad.errors import ArgumentError, ShapeError
+
+pytestmark = pytest.mark.usefixtures("on_numpy")
+RNG = np.random.default_rng(19)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape) * 3
+
+
+def check(module, expected, *inputs, rtol=1e-9, grad=True):
+    """The value, traced and untraced; and the gradient by finite differences."""
+    given = [tg.tensor(x, requires_grad=grad and x.dtype.kind == "f") for x in inputs]
+    for run in (module, tg.trace(module)):
+        np.testing.assert_allclose(run(*given).detach().numpy(), expected, rtol=rtol, atol=1e-12)
+    if grad:
+        assert tg.testing.gradcheck(module, tuple(given))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+ACTIVATIONS = {
+    "CELU": lambda x: np.where(x > 0, x, np.exp(x) - 1), "Hardsigmoid": lambda x: np.clip(x / 6 + 0.5, 0, 1),
+    "Hardswish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1), "Mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "Softsign": lambda x: x / (1 + abs(x)), "Tanhshrink": lambda x: x - np.tanh(x),
+    "Softshrink": lambda x: np.sign(x) * np.maximum(abs(x) - 0.5, 0), "Hardshrink": lambda x: np.where(abs(x) > 0.5, x, 0),
+    "LogSigmoid": lambda x: np.log(sigmoid(x)), "Hardtanh": lambda x: np.clip(x, -1, 1), "ReLU6": lambda x: np.clip(x, 0, 6),
+    "SELU": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * (np.exp(x) - 1)),
+    "PReLU": lambda x: np.where(x > 0, x, 0.25 * x),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name):
+    x = normal(13, 5)
+    check(getattr(nn, name)().double(), ACTIVATIONS[name](x), x)
+
+
+def test_activations_with_arguments():
+    x = normal(7, 6, 3)
+    check(nn.Threshold(0.5, -2.0), np.where(x > 0.5, x, -2.0), x)
+    check(nn.CELU(2.0), np.where(x > 0, x, 2 * (np.exp(x / 2) - 1)), x)
+    check(nn.GLU(1), x[:, :3] * sigmoid(x[:, 3:]), x)
+    e = np.exp(-x)
+    check(nn.Softmin(1), e / e.sum(1, keepdims=True), x)
+    e = np.exp(x)
+    check(nn.Softmax2d(), e / e.sum(0, keepdims=True), x)
+    slopes = nn.PReLU(6, init=0.1).double()
+    slopes.weight.data = tg.arange(6.0, dtype=tg.float64)
+    check(slopes, np.where(x > 0, x, np.arange(6.0)[:, None] * x), x)
+    check(nn.RReLU().eval(), np.where(x > 0, x, x * (1 / 8 + 1 / 3) / 2), x)
+    tg.manual_seed(0)
+    slope = (nn.RReLU(0.2, 0.4)(tg.tensor(-np.ones(1000)))).numpy()
+    assert -0.4 <= slope.min() < -0.39
+    assert -0.21 < slope.max() <= -0.2
+
+
+@pytest.mark.parametrize(("kind", "shape"), [
+    ("InstanceNorm1d", (4, 3, 13)), ("InstanceNorm2d", (4, 3, 7, 5)), ("InstanceNorm3d", (2, 3, 4, 5, 2))])
+def test_instance_norms(kind, shape):
+    x = normal(*shape)
+    axes = tuple(range(2, x.ndim))
+    mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    expected = (x - mean) / np.sqrt(var + 1e-5)
+    check(getattr(nn, kind)(3), expected, x, grad=x.size < 200)
+    np.testing.assert_allclose(getattr(nn, kind)(3)(tg.tensor(x[1])).numpy(), expected[1], rtol=1e-9)
+    tracking = getattr(nn, kind)(3, affine=True, track_running_stats=True, momentum=0.3).double()
+    tracking(tg.tensor(x))
+    np.testing.assert_allclose(tracking.running_mean.numpy(), 0.3 * mean.mean(0).ravel(), rtol=1e-9)
+    np.testing.assert_allclose(tracking.running_var.numpy(), 0.7 + 0.3 * x.var(axes, ddof=1).mean(0), rtol=1e-9)
+    shaped = [t.numpy().reshape(3, *[1] * len(axes)) for t in (tracking.running_mean, tracking.running_var)]
+    np.testing.assert_allclose(tracking.eval()(tg.tensor(x)).detach().numpy(), (x - shaped[0]) / np.sqrt(shaped[1] + 1e-5), rtol=1e-9)
+    with pytest.raises(ShapeError, match=f"{kind}: made for 3 channels"):
+        tracking(tg.tensor(np.concatenate([x, x], 1)))
+
+
+def test_other_norms():
+    x = normal(5, 7, 3)
+    check(nn.RMSNorm(3, eps=0.1).double(), x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 0.1), x)
+    square = np.stack([(x[:, max(0, c - 1):c + 2] ** 2).sum(1) / 3 for c in range(7)], 1)
+    check(nn.LocalResponseNorm(3, alpha=0.7, beta=0.5, k=2.0), x / (2.0 + 0.7 * square) ** 0.5, x)
+    volume = normal(3, 2, 4, 5, 3)
+    layer = nn.BatchNorm3d(2).double()
+    expected = (volume - volume.mean((0, 2, 3, 4), keepdims=True)) / np.sqrt(volume.var((0, 2, 3, 4), keepdims=True) + 1e-5)
+    np.testing.assert_allclose(layer(tg.tensor(volume)).detach().numpy(), expected, rtol=1e-9)
+    layer.reset_running_stats()
+    assert layer.running_var.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("Dropout1d", (40, 50, 7)), ("Dropout2d", (40, 50, 3, 4)), ("Dropout3d", (40, 50, 2, 3, 2))])
+def test_channel_dropout(kind, shape):
+    tg.manual_seed(0)
+    layer = getattr(nn, kind)(0.25)
+    y = layer(tg.ones(*shape)).numpy().reshape(2000, -1)
+    assert (y == y[:, :1]).all()
+    assert set(np.unique(y)) == {np.float32(0), np.float32(4 / 3)}
+    assert (y[:, 0] == 0).mean() == pytest.approx(0.25, abs=0.04)
+    single = layer(tg.ones(*shape[1:])).numpy().reshape(50, -1)
+    assert (single == single[:, :1]).all()
+    x = tg.ones(*shape)
+    assert layer.eval()(x) is x
+    with pytest.raises(ShapeError, match=kind):
+        layer(tg.ones(2))
+
+
+def test_alpha_dropout_keeps_mean_and_variance():
+    tg.manual_seed(0)
+    x = tg.randn(40000)
+    y = nn.AlphaDropout(0.3)(x).numpy()
+    assert y.mean() == pytest.approx(0.0, abs=0.02)
+    assert y.std() == pytest.approx(1.0, abs=0.02)
+    _, counts = np.unique(y, return_counts=True)
+    assert counts.max() / len(y) == pytest.approx(0.3, abs=0.01)
+    assert not nn.AlphaDropout(1.0)(x).numpy().any()
+
+
+def test_shuffles_and_shapes():
+    x = normal(2, 18, 4, 5)
+    expected = np.empty((2, 2, 12, 15))
+    for i in range(3):
+        for j in range(3):
+            expected[:, :, i::3, j::3] = x[:, 3 * i + j::9]
+    check(nn.PixelShuffle(3), expected, x, grad=False)
+    check(nn.PixelUnshuffle(3), x, expected, grad=False)
+    check(nn.Unflatten(1, (3, -1)), x.reshape(2, 3, 6, 4, 5), x, grad=False)
+    with pytest.raises(ShapeError, match="multiple of 9"):
+        nn.PixelShuffle(3)(tg.ones(1, 8, 2, 2))
+    check(nn.ConstantPad2d((1, 2, 3, 0), 1.5), np.pad(x, ((0, 0), (0, 0), (3, 0), (1, 2)), constant_values=1.5), x, grad=False)
+    check(nn.ReflectionPad2d(2), np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)), mode="reflect"), x, grad=False)
+    check(nn.ReplicationPad1d((1, 3)), np.pad(x[0], ((0, 0), (0, 0), (1, 3)), mode="edge"), x[0], grad=False)
+    check(nn.CircularPad2d(1), np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="wrap"), x, grad=False)
+    check(nn.ZeroPad1d(2), np.pad(x[0], ((0, 0), (0, 0), (2, 2))), x[0], grad=False)
+    with pytest.raises(ArgumentError, match="4 of them"):
+        nn.ZeroPad2d((1, 2))
+
+
+def test_two_inputs():
+    a, b = normal(7, 5), normal(7, 3)
+    layer = nn.Bilinear(5, 3, 4).double()
+    w, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    check(layer, np.einsum("ni,oij,nj->no", a, w, b) + bias, a, b)
+    with pytest.raises(ShapeError, match="Bilinear: takes"):
+        layer(tg.tensor(b), tg.tensor(a))
+    c = normal(7, 5)
+    check(nn.PairwiseDistance(keepdim=True), np.linalg.norm(a - c + 1e-6, axis=1, keepdims=True), a, c)
+    check(nn.CosineSimilarity(), (a * c).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(c, axis=1), a, c)
+    p, q = RNG.uniform(0.1, 0.9, (7, 5)), RNG.uniform(0.1, 0.9, (7, 5))
+    check(nn.BCELoss(), -(q * np.log(p) + (1 - q) * np.log(1 - p)).mean(), p, q)
+    d = abs(a - c)
+    check(nn.SmoothL1Loss(beta=0.5), np.where(d < 0.5, d ** 2, d - 0.25).mean(), a, c)
+    check(nn.HuberLoss("sum", 0.5), np.where(d < 0.5, d ** 2 / 2, 0.5 * (d - 0.25)).sum(), a, c)
+    check(nn.KLDivLoss("batchmean"), (q * (np.log(q) - np.log(p))).sum() / 7, np.log(p), q)
+    with pytest.raises(ArgumentError, match="reduction"):
+        nn.HuberLoss("all")
+
+
+@pytest.mark.parametrize("mode", ["mean", "sum", "max"])
+def test_embedding_bags(mode):
+    layer = nn.EmbeddingBag(11, 4, mode=mode, padding_idx=3).double()
+    w = layer.weight.detach().numpy()
+    reduce = {"mean": np.mean, "sum": np.sum, "max": np.max}[mode]
+
+    def bag(rows):
+        rows = [r for r in rows if r != 3]
+        return reduce(w[rows], axis=0) if rows else np.zeros(4)
+
+    index = RNG.integers(0, 11, (5, 7))
+    index[2] = 3
+    np.testing.assert_allclose(layer(tg.tensor(index)).detach().numpy(), [bag(row) for row in index], rtol=1e-12)
+    flat, ends = RNG.integers(0, 11, 13), [0, 4, 4, 9, 13]
+    expected = [bag(flat[a:b]) for a, b in itertools.pairwise(ends)]
+    for offsets in (ends[:-1], tg.tensor(ends[:-1])):
+        np.testing.assert_allclose(layer(tg.tensor(flat), offsets).detach().numpy(), expected, rtol=1e-12)
+    layer(tg.tensor(index)).sum().backward()
+    assert not layer.weight.grad.numpy()[3].any()
+    for call, match in ((lambda: layer(tg.tensor(flat)), "no offsets"), (lambda: layer(tg.tensor(flat), [1, 2]), "rise from 0"),
+                        (lambda: layer(tg.tensor(flat), [0, 5, 4]), "rise from 0"), (lambda: nn.EmbeddingBag(3, 2, "min"), "mode")):
+        with pytest.raises((ArgumentError, ShapeError), match=match):
+            call()
+
+
+def test_weights_of_bags():
+    layer = nn.EmbeddingBag(11, 4, mode="sum").double()
+    index, factors = RNG.integers(0, 11, (5, 7)), normal(5, 7)
+    got = layer(tg.tensor(index), per_sample_weights=tg.tensor(factors)).detach().numpy()
+    np.testing.assert_allclose(got, (layer.weight.detach().numpy()[index] * factors[..., None]).sum(1), rtol=1e-10)
+    assert 0.5 < layer.weight.detach().numpy().std() < 1.5
+    assert math.isfinite(got.sum())
