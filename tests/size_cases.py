@@ -65,7 +65,8 @@ FUNCTIONS = [
     *[f"x.{name}({args})" for name in ("var", "std", "norm") for args in ("", "dim=-1")], "x.var(0, correction=0)",
     "(x - 3).amax(-1)", "(x - 3).amax(0)", "(x + 3).amin(-1)", "(x + 3).amin()", "(x - 3).max(-1)[1]",
     "(x + 3).argmin(-1)",    # of one sign
-    "x.max(-1)[0]", "x.min(-1)[1]", "x.max(0)[1]", "x.argmax(-1)", "x.argmin(0)", "x.argmax()", "x.median(-1)[0]", "x.median()",
+    "x.max(-1)[0]", "x.min(-1)[1]", "x.max(0)[1]", "x.argmax(-1)", "x.argmin(0)", "fit(x, (5, n)).argmax(0)",
+    "fit(x, (n, 5)).argmin(0)", "x.argmax()", "x.median(-1)[0]", "x.median()",
     "x.logsumexp(-1)", "x.logsumexp(0)", "x.norm(1, dim=-1)", "x.norm(3, dim=-1)", "x.norm(tg.inf, dim=-1)", "x.nansum(-1)",
     "(x > 0).any(-1)", "(x > -3).all(0)", "x.count_nonzero(-1)", "(x > 1).sum(-1)", "(x * 9).int().sum(0)", "(x * 9).long().amax(-1)",
     "tg.var_mean(x, -1)[0]", "x.sum(-1, keepdim=True) * y", "x - x.mean(-1, keepdim=True)", "(x * y).sum(-1)",

@@ -144,16 +144,20 @@ def compare(program: Program, what: str, run: Any, wanted: Any) -> None:
 # -------------------------------------------------------------------------------------------------------------------- values
 
 
-@examples(6, 400)
-@given(programs(), targets)
-def test_every_way_to_run_a_program(on: Any, program: Program, target: str) -> None:
+@examples(18, 400)
+@given(programs(), targets, st.sampled_from(["traced", "deferred", "looks"]))
+def test_every_way_to_run_a_program(on: Any, program: Program, target: str, way: str) -> None:
+    """In a long run every way, else the one that is drawn: each has to be built."""
     on = planned(on, target, program)
     wanted = {which: called(program, program.function(), which, "numpy") for which in set(CALLS)}
-    compare(program, "deferred", lambda: called(program, program.function(), 0, on), wanted[0])
-    compare(program, "deferred with looks", lambda: called(program, program.function(looks=True), 0, on), wanted[0])
-    traced = tg.trace(program.function())
-    for which in CALLS:
-        compare(program, "traced", lambda which=which: called(program, traced, which, on), wanted[which])
+    if LONG or way == "deferred":
+        compare(program, "deferred", lambda: called(program, program.function(), 0, on), wanted[0])
+    if LONG or way == "looks":
+        compare(program, "deferred with looks", lambda: called(program, program.function(looks=True), 0, on), wanted[0])
+    if LONG or way == "traced":
+        traced = tg.trace(program.function())
+        for which in CALLS:
+            compare(program, "traced", lambda which=which: called(program, traced, which, on), wanted[which])
     if LONG:
         compare(program, "unfused", lambda: unfused(program, on), wanted[0])
 
@@ -231,14 +235,15 @@ def functional(program: Program, which: int, device: Any, wrap: Any = lambda f: 
     return [value.numpy(), *(g.numpy() for g in grads)]
 
 
-@examples(3, 250)
+@examples(8, 250)
 @given(programs(), targets)
 def test_gradients_on_the_device(on: Any, program: Program, target: str) -> None:
     on = planned(on, target, program, derivative=True)
     if program.in_place_on_inputs or "prod(" in program.text():      # PoCL builds the gradient of a product of 40 for a minute
         return
     wanted = backward(program, 0, "numpy")
-    compare(program, "backward", lambda: backward(program, 0, on), wanted)
+    if LONG:
+        compare(program, "backward", lambda: backward(program, 0, on), wanted)
     compare(program, "traced value_and_grad", lambda: functional(program, 0, on, tg.trace), wanted)
     if LONG:
         compare(program, "backward through a traced call", lambda: backward(program, 0, on, tg.trace), wanted)
