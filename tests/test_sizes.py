@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,8 @@ def test_other_devices(on: Any, which: str) -> None:
 
 def test_every_public_function_is_here() -> None:
     """No function without a case: a new one gets its line in `size_cases.FUNCTIONS`, or its reason here."""
-    text = " ".join(TEXTS)
+    others = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
+    text = " ".join([*TEXTS, *(other for other in others if "from tests.names import" in other)])      # these have cases of rows as well
     named = set(re.findall(r"\.([a-z_0-9]+)\(", text)) | set(re.findall(r"\.([TtmM]+)\b", text))
     same: dict[Any, set[str]] = {}
     for name, fn in [*PUBLIC.items(), *FUNCTIONAL.items()]:
@@ -128,9 +130,10 @@ def test_every_public_function_is_here() -> None:
         "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace",
         "ones", "ones_like", "tensor", "zeros", "zeros_like",
     }
-    random_ = {"bernoulli", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm"}      # see test_matrix
+    random_ = {"bernoulli", "dropout3d", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn",
+               "randn_like", "randperm"}                         # see test_matrix
     other = {                                                # no functions of an array, or with results that no kernel makes
-        "cond", "scan", "while_loop", "elementwise", "opencl_function", "host_call", "is_floating_point", "numel", "masked_select",
+        "cond", "scan", "while_loop", "elementwise", "opencl_function", "host_call", "is_floating_point", "numel", "masked_select", "report",
         "to_dtype", "grad", "value_and_grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "vjp", "vmap",
     }
     missing = sorted({*PUBLIC, *FUNCTIONAL} - named - made - random_ - other)
