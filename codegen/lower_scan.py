@@ -1,10 +1,12 @@
-"""Running sums along a dimension. Start at `lower_scan`.
+"""Running sums and products along a dimension, and linear recurrences. Start at `lower_scan`.
 
 Rows (or, where the dimension is not the last, vectors of columns) are one work-item's loop each. A long row that would leave
 cores idle is cut in chunks: a first kernel adds up each chunk, a second one scans them, starting from the sum of those before.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from tracegrad.codegen.expressions import Value
 from tracegrad.codegen.index import Index
@@ -14,7 +16,7 @@ from tracegrad.codegen.opencl import literal, register_type
 from tracegrad.codegen.owners import Owner, parts, scratch, view
 from tracegrad.codegen.schedule import Group
 from tracegrad.codegen.tuning import tuning
-from tracegrad.codegen.vectors import ctype
+from tracegrad.codegen.vectors import ctype, unwrapped
 
 
 @lowering("scan")
@@ -45,8 +47,14 @@ def _sum(o: Owner, name: str, start: str) -> str:
 
 
 def _step(o: Owner, total: str, value: Value) -> None:
+    fn: Any = o.node.fn
     text = o.ev.vector(value) if o.ev.width > 1 else value.text
-    o.writer.line(f"{total} = {total} {'|' if o.node.dtype.kind == 'b' else '+'} {text};", o.node)
+    o.writer.line(f"{total} = {unwrapped(fn.combine(total, text))};", o.node)
+
+
+def _start(o: Owner) -> str:
+    fn: Any = o.node.fn
+    return literal(fn.identity(o.node.dtype), o.node.dtype)
 
 
 def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
@@ -60,7 +68,7 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kern
     low, high = _columns(o, inner, outer * chunks)
 
     def body(column: Index) -> None:
-        total = _sum(o, "sum", literal(node.dtype.type(0), node.dtype))
+        total = _sum(o, "sum", _start(o))
         with o.loop("i", n, (chunk * length).c(), _end(chunk, length, n)) as i:
             _step(o, total, o.ev.value(node.operands[0], (row * n + i) * inner + column))
         at = (row * chunks + chunk) * inner + column
@@ -91,7 +99,7 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
     low, high = _columns(o, inner, outer * chunks)
 
     def body(row: Index, column: Index) -> None:
-        total = _sum(o, "sum", literal(node.dtype.type(0), node.dtype))
+        total = _sum(o, "sum", _start(o))
         if sums:
             with o.loop("before", chunks, "0", "chunk") as before:
                 at = (row * chunks + before) * inner + column
@@ -109,3 +117,34 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
         with o.loop("row", outer, *rows) as each:
             o.columns("column", inner, low, high, lambda column: body(each, column))
     return o.finish()
+
+
+@lowering("recurrence")
+def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
+    """y[i] = a[i] * y[i - 1] + b[i]: a row, or a vector of columns, is one work-item's loop, however long it is."""
+    o = Owner(group, context)
+    node, w, ev = o.node, o.writer, o.ev
+    a, b = node.operands
+    outer, n, inner = view(node, node.attrs["dim"])
+    row = o.item("row", outer)
+    low, high = _columns(o, inner, outer)
+
+    def body(column: Index) -> None:
+        def put(at: Index) -> None:
+            ev.store(context.output(group, node), node, at, Value(total, node.dtype, ev.width))
+
+        def text(x: Value) -> str:
+            return ev.vector(x) if ev.width > 1 else x.text
+
+        first = row * n * inner + column
+        total = w.declare(register_type(node.dtype, ev.width), "carried", text(ev.value(b, first)), node)
+        put(first)
+        if n > 1:
+            with o.loop("i", n, "1") as i:
+                at = (row * n + i) * inner + column
+                factor, term = ev.value(a, at), ev.value(b, at)
+                w.line(f"{total} = {text(factor)} * {total} + {text(term)};", node)
+                put(at)
+
+    o.columns("column", inner, low, high, body)
+    return [o.finish()]

@@ -110,6 +110,10 @@ def _along_one(node: Node, operands: list[Node], flags: list[bool], size: int) -
     return bind(node.fn, tuple(operands), {**node.attrs, "dim": node.attrs["dim"] + 1})
 
 
+def _recurrence(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+    return bind(node.fn, tuple(_all_mapped(operands, flags, size)), {"dim": node.attrs["dim"] + 1})
+
+
 def _last(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
     return bind(node.fn, tuple(operands), node.attrs)
 
@@ -157,6 +161,7 @@ FAMILIES: dict[str, Rule] = {
     "reduction": _reduction,
     "arg_reduction": _along_one,
     "scan": _along_one,
+    "recurrence": _recurrence,
     "sort": _last,
     "selection": _last,
     "contraction": _contraction,

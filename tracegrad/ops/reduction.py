@@ -1,4 +1,4 @@
-"""Reduction primitives: sum, prod, amax, amin, argmax, argmin, and the scan cumsum. Composed ones (mean, ...) are in `statistics.py`."""
+"""Reduction primitives: sum, prod, amax, amin, argmax, argmin. Composed ones (mean, ...) are in `statistics.py`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, Interval, Primitive, Reduction, bind, cast
 from tracegrad.ir import Aval, Node
 from tracegrad.ops.elementwise import eq
-from tracegrad.ops.movement import expand, flip, narrow, pad, permute, reshape
+from tracegrad.ops.movement import expand, flip, permute, reshape
+from tracegrad.ops.scans import accumulator, earlier
 
 
 def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
     """y (x reduced over dim) broadcast back over x's shape."""
     return expand(reshape(y, tuple(1 if i in dim else n for i, n in enumerate(x.shape))), x.shape)
-
-
-def _accumulator(dtype: DType) -> DType:
-    """What numpy adds up in: 4096 ones in float16 would be 2048."""
-    return dtypes.float32 if dtype == dtypes.float16 else dtype
 
 
 class Sum(Reduction):
@@ -34,7 +30,7 @@ class Sum(Reduction):
     def numpy(self, x, *, dim):
         # numpy adds up pairwise only along the last dimension: others, if they are long, in float64.
         long = x.dtype == np.float32 and x.ndim - 1 not in dim and prod(x.shape[d] for d in dim) > 256
-        return np.sum(x, axis=dim, dtype=np.float64 if long else _accumulator(x.dtype)).astype(x.dtype, copy=False)
+        return np.sum(x, axis=dim, dtype=np.float64 if long else accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
     def identity(self, dtype: DType) -> Any: return dtype.type(0)
@@ -46,7 +42,7 @@ class Prod(Reduction):
     name = "prod"
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3),), dict(dim=(1,)))]
 
-    def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=_accumulator(x.dtype)).astype(x.dtype, copy=False)
+    def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def vjp(self, ct, y, x, *, dim):
         # The product of all the others: exclusive running products from both ends, so that zeros need no division.
@@ -118,34 +114,15 @@ class Argmin(ArgReduction):
     def numpy(self, x, *, dim): return np.argmin(x, axis=dim)
 
 
-class Cumsum(Primitive):
-    """Running sums along dim."""
-    name, family, expensive, cost, saves = "cumsum", "scan", True, 3.0, False
-    cases = [(((5,),), dict(dim=0)), (((3, 4),), dict(dim=1)), (((3, 4),), dict(dim=0)), (((0, 2),), dict(dim=0))]
-    def aval(self, x, *, dim): return x
-    def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=_accumulator(x.dtype)).astype(x.dtype, copy=False)
-    def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
-    def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
-    def identity(self, dtype: DType) -> Any: return dtype.type(0)
-
-
 def products_of_others(x: Node, dim: tuple[int, ...]) -> Node:
     """For each element the product of the others along `dim` (exact where some are zero): exclusive products from both ends."""
     rest = tuple(d for d in range(len(x.shape)) if d not in dim)
     moved = permute(x, rest + dim)
     flat = reshape(moved, (*(x.shape[d] for d in rest), int(np.prod([x.shape[d] for d in dim]))))
     axis = len(rest)
-    n = flat.shape[axis]
 
-    def before(z: Node) -> Node:             # product of all earlier elements, by doubling
-        low = tuple(1 if d == axis else 0 for d in range(axis + 1))
-        out = narrow(pad(z, low, (0,) * (axis + 1), None, 1), axis, 0, n)
-        step = 1
-        while step < n:
-            low = tuple(step if d == axis else 0 for d in range(axis + 1))
-            out = out * narrow(pad(out, low, (0,) * (axis + 1), None, 1), axis, 0, n)
-            step *= 2
-        return out
+    def before(z: Node) -> Node:             # product of all earlier elements
+        return earlier(bind(REGISTRY["cumprod"], (z,), {"dim": axis}), axis, 1)
 
     others = before(flat) * flip(before(flip(flat, (axis,))), (axis,))
     back = reshape(others, moved.shape)

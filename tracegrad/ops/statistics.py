@@ -179,16 +179,10 @@ def cumsum(input: Array, dim: int, *, dtype: Any = None) -> Array:
 @public("cumprod")
 @on_nodes
 def cumprod(input: Array, dim: int, *, dtype: Any = None) -> Array:
-    """Running products along dim; of bools and integers as int64. log2(n) steps, each elementwise (Hillis & Steele 1986)."""
+    """Running products along dim; of bools and integers as int64."""
     x = _accumulated(input, dtype)
     d = one_dim("cumprod", dim, x.ndim)
-    n = x.shape[d] if x.ndim else 1
-    step = 1
-    while step < n:
-        low = tuple(step if i == d else 0 for i in range(x.ndim))
-        x = x * mv.pad(mv.narrow(x, d, 0, n - step), low, (0,) * x.ndim, None, 1)
-        step *= 2
-    return x
+    return bind(REGISTRY["cumprod"], (x,), {"dim": d}) if x.ndim else x
 
 
 # -------------------------------------------------------------------------------------------------------------------- extremes

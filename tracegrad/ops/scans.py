@@ -1,0 +1,78 @@
+"""Running sums and products, and the first-order linear recurrence that their derivatives are. Start at `Recurrence`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.dtypes import DType
+from tracegrad.function import Primitive, bind
+from tracegrad.ir import Node
+from tracegrad.ops.movement import flip, narrow, pad
+
+
+def accumulator(dtype: DType) -> DType:
+    """What numpy adds up in: 4096 ones in float16 would be 2048."""
+    return dtypes.float32 if dtype == dtypes.float16 else dtype
+
+
+def earlier(x: Node, dim: int, first: float = 0) -> Node:
+    """x moved on by one along dim, `first` in front."""
+    low = tuple(int(i == dim) for i in range(len(x.shape)))
+    return narrow(pad(x, low, (0,) * len(x.shape), None, first), dim, 0, x.shape[dim])
+
+
+class Scan(Primitive):
+    """Base of running sums and products: one operand, one dimension, and how two parts are put together."""
+
+    family, expensive, cost = "scan", True, 3.0
+    cases = [(((5,),), dict(dim=0)), (((3, 4),), dict(dim=1)), (((3, 4),), dict(dim=0)), (((0, 2),), dict(dim=0))]
+
+    def aval(self, x, *, dim): return x
+
+
+class Cumsum(Scan):
+    """Running sums along dim."""
+    name, saves = "cumsum", False
+    def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
+    def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
+    def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
+    def identity(self, dtype: DType) -> Any: return dtype.type(0)
+
+
+class Cumprod(Scan):
+    """Running products along dim. Its derivative is right where an element is zero, too: nothing is divided."""
+    name = "cumprod"
+    def numpy(self, x, *, dim): return np.cumprod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
+    def vjp(self, ct, y, x, *, dim): return (earlier(y, dim, 1) * backwards(x, ct, dim),)
+    def combine(self, a: str, b: str) -> str: return f"({a} * {b})"
+    def identity(self, dtype: DType) -> Any: return dtype.type(1)
+
+
+class Recurrence(Primitive):
+    """y[i] = a[i] * y[i - 1] + b[i] along dim, y[0] = b[0]: a[0] does not count."""
+    name, family, expensive, cost = "recurrence", "recurrence", True, 10.0
+    cases = [(((5,), (5,)), dict(dim=0)), (((3, 4), (3, 4)), dict(dim=1)), (((3, 4), (3, 4)), dict(dim=0)), (((0, 2), (0, 2)), dict(dim=0))]
+
+    def aval(self, a, b, *, dim): return b
+
+    def numpy(self, a, b, *, dim):
+        y = np.moveaxis(np.array(b, accumulator(b.dtype)), dim, 0)
+        factors = np.moveaxis(a, dim, 0)
+        for i in range(1, len(y)):                   # n steps, each over all the other dimensions
+            y[i] += factors[i] * y[i - 1]
+        return np.moveaxis(y, 0, dim).astype(b.dtype, copy=False)
+
+    def vjp(self, ct, y, a, b, *, dim):
+        g = backwards(a, ct, dim)
+        return g * earlier(y, dim), g
+
+
+RECURRENCE = Recurrence()
+
+
+def backwards(a: Node, ct: Node, dim: int) -> Node:
+    """g[i] = ct[i] + a[i + 1] * g[i + 1]: how cotangents run back through a recurrence with factors a."""
+    return flip(bind(RECURRENCE, (earlier(flip(a, (dim,)), dim), flip(ct, (dim,))), {"dim": dim}), (dim,))
