@@ -6,6 +6,7 @@
 #   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
 #   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
+#   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
@@ -21,7 +22,7 @@ PEER_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench bench-first-minute check coverage-table clean help
+.PHONY: demo test test-all bench bench-first-minute check kernels-diff coverage-table clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -53,6 +54,13 @@ bench-first-minute: $(VENV)/.installed-demo
 
 coverage-table: $(VENV)/.installed-test
 	$(BIN)/python -m tests.coverage
+
+kernels-diff: $(VENV)/.installed-test
+	rm -rf build/kernels && git worktree prune && git worktree add --quiet --force --detach build/kernels/tree $(or $(REV),HEAD)
+	PYTHONPATH=build/kernels/tree $(BIN)/python tests/corpus.py build/kernels/before
+	PYTHONPATH=. $(BIN)/python tests/corpus.py build/kernels/after
+	git worktree remove --force build/kernels/tree
+	diff -ru build/kernels/before build/kernels/after && echo "no kernel differs" || true
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache examples/out

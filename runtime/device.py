@@ -79,7 +79,8 @@ class Device:
         """What its compiler can do. A GPU's kernels are scalar, in C without extensions: nothing to ask."""
         self._check_process()
         side = self.cl_device if self.cl_basic is None else self.cl_basic            # one compiler makes both's code
-        return capabilities(self.context, side, self.compiled_for) if self.kind == "cpu" else Capabilities()
+        with self.lock:                                              # a thread may ask
+            return capabilities(self.context, side, self.compiled_for) if self.kind == "cpu" else Capabilities()
 
     @cached_property
     def target(self) -> Target:

@@ -181,16 +181,6 @@ class Executable:
         results = (self._pick(source, inputs, fresh) for source in self._results)
         return [result.copy() if result.may_change else result for result in results]
 
-    def warm(self) -> None:
-        """Run once on zeros: what a driver leaves to the first run is done then (PoCL's machine code, a third of a build).
-
-        Not where zeros would be reported as indices out of range, and where the user's code would see them.
-        """
-        plan = self.plan
-        if not self._host and not config.profile and all(check.low <= 0 <= check.high for check in plan.checks):
-            inputs = [upload(self.device, np.zeros(plan.slots[i].nbytes, np.uint8)) for i in plan.inputs]
-            self.run(inputs, [0] * plan.scalars)
-
     def profile(self) -> list[LaunchTime]:
         """Calls and device seconds of each launch so far, in the plan's order; zeros unless config.profile was set during runs."""
         with self._lock:

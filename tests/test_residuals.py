@@ -11,7 +11,8 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import autodiff, ops  # noqa: F401
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.residuals import FLOPS_PER_BYTE, computed_again
+from tracegrad.codegen.residuals import computed_again
+from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, bind, placeholder
 from tracegrad.ir import Aval, Graph, Node
 from tracegrad.plan import Plan, Target
@@ -56,7 +57,7 @@ def price(stored: set[Any], inner: list[Any], deps: Any, costs: Any, maker: Any,
         elif v in stored:
             total += 2 * v.aval.nbytes
         else:
-            total += costs[v] * v.aval.size / FLOPS_PER_BYTE
+            total += costs[v] * v.aval.size / tuning().flops_per_byte
     return total
 
 

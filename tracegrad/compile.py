@@ -190,10 +190,12 @@ class Program:
         self.buffers_only = self.executable is not None and not any(self.weak)
 
     def prepared(self) -> Program:
-        """The program itself, compiled, and run once on zeros: what a thread does."""
+        """The program itself, compiled: what a thread does.
+
+        It enqueues nothing, not even a first run. PoCL's `basic` device runs what is ready in whichever thread comes by, and two threads
+        with commands in one queue (an array that is let go of unmaps its buffer, at any moment) wait for each other for ever.
+        """
         self.compile()
-        if self.executable is not None:
-            self.executable.warm()
         return self
 
     def __call__(self, values: Sequence[Any], lines: Sequence[str] | None = None) -> list[Any]:
