@@ -49,7 +49,8 @@ def _sum(o: Owner, name: str, start: str) -> str:
 def _step(o: Owner, total: str, value: Value) -> None:
     fn: Any = o.node.fn
     text = o.ev.vector(value) if o.ev.width > 1 else value.text
-    o.writer.line(f"{total} = {unwrapped(fn.combine(total, text))};", o.node)
+    both = f"{total} {fn.bools} {text}" if o.node.dtype.kind == "b" else unwrapped(fn.combine(total, text))
+    o.writer.line(f"{total} = {both};", o.node)
 
 
 def _start(o: Owner) -> str:

@@ -83,6 +83,13 @@ def test_running_sums(shape: Any) -> None:
           f4(*shape), rng.integers(0, 4, shape), tolerance=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 40, 3), (1, 1), (300, 4), (5000,), (4, 20, 33), (3000, 5, 3), (0, 4)])
+def test_running_products_and_recurrences(shape: Any) -> None:
+    check(lambda x, i: [op("cumprod", a, dim=d) for d in range(len(shape)) for a in (x * 0.1 + 1.0, i, i > 0)],
+          f4(*shape), rng.integers(0, 4, shape), tolerance=1e-4)
+    check(lambda a, b: [op("recurrence", a * 0.3, b + 1.0, dim=d) for d in range(len(shape))], f4(*shape), f4(*shape), tolerance=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (1,), (3, 1), (2, 33), (2, 64), (3, 100), (40_000,), (3, 1, 1000), (3, 0)])
 def test_argsort_is_stable(shape: Any) -> None:
     check(lambda x, i: [op("argsort", a, descending=d) for d in (False, True) for a in (x, -x, i, i > 4)],

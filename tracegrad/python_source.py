@@ -180,7 +180,7 @@ class _Writer:
             dtype = f"dtype={_dtype(node.dtype)}" if name in ("sum", "prod") and node.dtype.kind != "f" else ""
             dims = "" if node.shape == () and name != "cumsum" else _dims(node)
             return f"{a}.{name}({', '.join(filter(None, (dims, dtype)))})"
-        if name in ("argmax", "argmin", "cumsum") and node.dtype == (_first(node).dtype if name == "cumsum" else node.dtype):
+        if name in ("argmax", "argmin") or (name in ("cumsum", "cumprod") and node.dtype == _first(node).dtype):
             return f"{a}.{name}({attrs['dim']})"
         if not attrs and (name in PUBLIC or name in SPECIAL) and isinstance(node.fn, Elementwise):
             return f"tg.{'' if name in PUBLIC else 'special.'}{name}({', '.join(t.text for t in args)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,9 +25,10 @@ def earlier(x: Node, dim: int, first: float = 0) -> Node:
 
 
 class Scan(Primitive):
-    """Base of running sums and products: one operand, one dimension, and how two parts are put together."""
+    """Base of running sums and products: one operand, one dimension, how two parts are put together (`bools`: C's operator for those)."""
 
     family, expensive, cost = "scan", True, 3.0
+    bools: ClassVar[str]
     cases = [(((5,),), dict(dim=0)), (((3, 4),), dict(dim=1)), (((3, 4),), dict(dim=0)), (((0, 2),), dict(dim=0))]
 
     def aval(self, x, *, dim): return x
@@ -35,7 +36,7 @@ class Scan(Primitive):
 
 class Cumsum(Scan):
     """Running sums along dim."""
-    name, saves = "cumsum", False
+    name, saves, bools = "cumsum", False, "|"
     def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
     def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
@@ -44,7 +45,7 @@ class Cumsum(Scan):
 
 class Cumprod(Scan):
     """Running products along dim. Its derivative is right where an element is zero, too: nothing is divided."""
-    name = "cumprod"
+    name, bools = "cumprod", "&"
     def numpy(self, x, *, dim): return np.cumprod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (earlier(y, dim, 1) * backwards(x, ct, dim),)
     def combine(self, a: str, b: str) -> str: return f"({a} * {b})"
