@@ -31,7 +31,7 @@ FEW = (1, 2, 3, 4, 5, 8)                # elements of a dimension: fewer than a 
 ORDINARY = (7, 13, 16, 17, 24, 31, 33, 40, 64, 65, 100, 127, 128, 129, 257, 300)     # of rows with an inside, edges and a rest
 BOUNDARIES = ("copy", "detach", "variable", "elementwise")
 POINTWISE = [op for op in OPS if isinstance(op, Elementwise) and op.name not in BOUNDARIES and not op.cases]
-SHAPED = [op for op in OPS if op.cases and op.name not in BOUNDARIES and op.family != "leaf"]
+SHAPED = [op for op in OPS if op.cases and op.name not in BOUNDARIES and op.family not in ("leaf", "host_call")]
 
 
 def fit(x: Any, shape: tuple[int, ...]) -> Any:
