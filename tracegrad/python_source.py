@@ -251,7 +251,7 @@ class _Writer:
                 text[longest.node] = assign(longest.node, longest)
                 args = [text[longest.node] if t is longest else t for t in args]
                 value = self.expression(node, args)
-            if isinstance(node.fn, Shared) and node.fn.python is not None and len(node.fn.avals(**node.attrs)) > 1:
+            if isinstance(node.fn, Shared) and node.fn.python and len(node.fn.avals(*[o.aval for o in node.operands], **node.attrs)) > 1:
                 if value.text not in self.calls:
                     self.calls[value.text] = assign(node, value, node.fn.name).text
                 value = _Text(f"{self.calls[value.text]}[{node.attrs['index']}]")

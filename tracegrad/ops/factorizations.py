@@ -10,7 +10,7 @@ A matrix that does not have what is asked for is a LinAlgError when a value made
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,6 +55,13 @@ class Lapack(Shared):
         if self.square and first.shape[-1] != first.shape[-2]:
             raise ShapeError(f"{self.name}: takes square matrices (*, n, n), got {first.shape}")
         return super().aval(*operands, **attrs)
+
+    def _call(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
+        named = {"unit": "unitriangular", "full": "full_matrices"}
+        given = [f"{named.get(k, k)}={v}" for k, v in attrs.items() if k != "index"]
+        return f"tg.linalg.{self.name}({', '.join([*operands, *given])})"
+
+    python: Any = _call
 
     def work(self, y: Aval, *operands: Aval, **attrs: Any) -> float:
         m, n = operands[0].shape[-2:]
@@ -236,7 +243,7 @@ class Cofactors(Lapack):
 
     (G. W. Stewart, "On the adjugate matrix", 1998). Its own derivative takes the inverse.
     """
-    name = "cofactors"
+    name, python = "cofactors", None
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
@@ -322,6 +329,9 @@ class QR(Lapack):
         k = m if attrs["complete"] else min(m, n)
         return Aval((*lead, m, k), a.dtype), Aval((*lead, k, n), a.dtype)
 
+    def python(self, define, operands, complete, index):
+        return f"tg.linalg.qr({operands[0]}, mode='{'complete' if complete else 'reduced'}')"
+
     def results(self, a, complete): return list(self.each(_DIVERGED, lambda x: np.linalg.qr(x, "complete" if complete else "reduced"), a))
 
     def vjp(self, ct, y, a, complete, index):
@@ -385,7 +395,7 @@ class LU(Lapack):
 
     Derivative: the triangles of L^-T (L^T dL below the diagonal + dU U^T above) U^-T, rows put back.
     """
-    name = "lu_factor"
+    name, python = "lu_factor", None        # tg.linalg.lu_factor leaves the row numbers out
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs):
@@ -488,7 +498,7 @@ class FrechetExp(Lapack):
 
     An operation of its own, linear in E, so that forward mode can transpose it; its own derivative at A is one of the larger matrix.
     """
-    name = "frechet_exp"
+    name, python = "frechet_exp", None
     cases = [((_SQUARE, _SYMMETRIC), dict(index=0)), ((_SQUARE[1], _SYMMETRIC[0]), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands[:1]
