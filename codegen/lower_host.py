@@ -1,4 +1,4 @@
-"""Python functions between launches: the groups of `tg.host_call`. One step computes all results of a call."""
+"""Python between launches: the groups of `tg.host_call` and of LAPACK's factorisations. One step computes all results of a call."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from tracegrad.codegen.kernel import Temp
 from tracegrad.codegen.lower import Context, lowering
 from tracegrad.codegen.schedule import Group, strip
+from tracegrad.errors import LinAlgError
 from tracegrad.ir import Node
 from tracegrad.plan import HostStep
 
@@ -29,7 +30,7 @@ def siblings(group: Group, context: Context) -> list[Any] | None:
         if node is not None and node.fn is anchor.fn and node.operands == anchor.operands:
             if {k: v for k, v in node.attrs.items() if k != "index"} == attrs:
                 places[node.attrs["index"]] = node
-    avals = anchor.fn.avals(**attrs)  # type: ignore[attr-defined]
+    avals = anchor.fn.avals(*[o.aval for o in anchor.operands], **attrs)  # type: ignore[attr-defined]
     return [places.get(k) or Temp(f"unused_{k}", key, max(1, aval.size), aval.dtype) for k, aval in enumerate(avals)]
 
 
@@ -47,12 +48,17 @@ def lower_host(group: Group, context: Context) -> list[HostStep]:
 
 
 def _step(anchor: Node, places: list[tuple[int, ...]]) -> Callable[..., Any]:
-    """The user's function on arrays of the operands' shapes; its results in the shapes of the slots they go to."""
+    """The operation on arrays of the operands' shapes; its results in the shapes of the slots they go to."""
     shapes = [o.shape for o in anchor.operands]
     fn: Any = anchor.fn
+    attrs = {k: v for k, v in anchor.attrs.items() if k != "index"}
 
     def call(*arrays: Any) -> list[Any]:
-        results = fn.results(*(a.reshape(s) for a, s in zip(arrays, shapes, strict=True)))
+        try:
+            results = fn.results(*(a.reshape(s) for a, s in zip(arrays, shapes, strict=True)), **attrs)
+        except LinAlgError as error:
+            error.of(str(anchor.loc))
+            raise
         return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, places, strict=True)]
 
     return call

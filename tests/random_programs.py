@@ -32,7 +32,7 @@ ORDINARY = (7, 13, 16, 17, 24, 31, 33, 40, 64, 65, 100, 127, 128, 129, 257, 300)
 BOUNDARIES = ("copy", "detach", "variable", "elementwise")
 POINTWISE = [op for op in OPS if isinstance(op, Elementwise) and op.name not in BOUNDARIES and not op.cases
              and not getattr(op, "constants", ())]       # these have operands without a derivative
-SHAPED = [op for op in OPS if op.cases and op.name not in BOUNDARIES and op.family != "leaf"]
+SHAPED = [op for op in OPS if op.cases and op.name not in BOUNDARIES and op.family not in ("leaf", "host_call")]
 
 
 def fit(x: Any, shape: tuple[int, ...]) -> Any:

@@ -74,7 +74,8 @@ FUNCTIONS = [
     "(x - x.mean(-1, keepdim=True)).square().sum(-1, keepdim=True) * y", "x.mean(0) + x.sum(0) * x.amax(0)", "x.reshape(-1).sum() * x",
     # scans and sorting
     "x.cumsum(-1)", "x.cumsum(0)", "x.flip(-1).cumsum(-1).flip(-1)", "(x > 0).cumsum(-1)", "(x * 9).int().cumsum(0)",
-    "(0.7 + x * 0.15).cumprod(-1)", "(0.9 + x * 0.2).cumprod(0)", "x.cumsum(-1) - y.cumsum(-1)", "x.sort(-1)[0]", "x.sort(-1)[1]",
+    "tg.cross(x[..., :3], y[..., 1:4], -1)", "(0.7 + x * 0.15).cumprod(-1)",
+    "(0.9 + x * 0.2).cumprod(0)", "x.cumsum(-1) - y.cumsum(-1)", "x.sort(-1)[0]", "x.sort(-1)[1]",
     "x.sort(0, descending=True)[0]", "x.argsort(-1, descending=True)", "(x - 3).topk(3, -1)[0]", "x.topk(5, -1, largest=False)[1]",
     "x.topk(n // 2, -1)[0]",
     # movement

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad.errors import AutogradError
-from tracegrad.function import REGISTRY, CustomCall, Elementwise, Movement, bind, cast, const, placeholder, unique
+from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, Movement, bind, cast, const, placeholder, unique
 from tracegrad.ir import Node, on_behalf_of, topological
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
@@ -144,9 +144,10 @@ def push_forward(node: Node, tangents: list[Any]) -> Any:
 
 def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     """The tangent by transposing the (linear) vjp rule: <vjp(u), t> = <u, jvp(t)> for every u."""
-    avals = node.fn.avals(*[o.aval for o in node.operands], **node.attrs) if hasattr(node.fn, "avals") else (node.aval,)
+    bundle = isinstance(node.fn, Bundle)
+    avals = node.fn.avals(*[o.aval for o in node.operands], **node.attrs) if isinstance(node.fn, Bundle) else (node.aval,)
     probes = [variable(placeholder(aval, "probe")) for aval in avals]
-    ct: Any = probes if hasattr(node.fn, "avals") else probes[0]
+    ct: Any = probes if bundle else probes[0]
     pulled = node.fn.vjp(ct, node, *node.operands, **node.attrs)
     pairs = [(conform(p, o), t) for p, o, t in zip(pulled, node.operands, tangents, strict=True) if p is not None and t is not None]
     if not pairs:
@@ -158,7 +159,7 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
         raise AutogradError(
             f"jvp: the backward rule of {node.fn.name} is not linear in its cotangent; forward mode cannot be derived from it"
         )
-    return dict(enumerate(out)) if hasattr(node.fn, "avals") else out[0]
+    return dict(enumerate(out)) if bundle else out[0]
 
 
 def variable(x: Node) -> Node:

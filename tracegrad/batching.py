@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracegrad.function import REGISTRY, Bundle, CustomCall, bind, const, iota
+from tracegrad.function import REGISTRY, Bundle, CustomCall, Shared, bind, const, iota
 from tracegrad.ir import Node, located, topological
 from tracegrad.ops.movement import concat, expand, narrow, permute, reshape
 
@@ -155,6 +155,12 @@ def _conv(node: Node, operands: list[Node], flags: list[bool], size: int) -> Nod
     return reshape(y, (size, y.shape[0] // size, *y.shape[1:]))
 
 
+def _host(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+    if isinstance(node.fn, Shared) and node.fn.batches:
+        return bind(node.fn, tuple(_all_mapped(operands, flags, size)), node.attrs)
+    return _unrolled(node, operands, flags, size)
+
+
 FAMILIES: dict[str, Rule] = {
     "elementwise": _elementwise,
     "movement": _movement,
@@ -168,4 +174,5 @@ FAMILIES: dict[str, Rule] = {
     "gather": _gather,
     "scatter": _scatter,
     "conv": _conv,
+    "host_call": _host,
 }

@@ -22,8 +22,7 @@ from tracegrad.batching import batch
 from tracegrad.compile import Program, upload
 from tracegrad.custom import opaque_value
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
-from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, placeholder
-from tracegrad.host import Shared
+from tracegrad.function import REGISTRY, CustomCall, Shared, as_node, bind, cast, placeholder
 from tracegrad.ir import Aval, Node, located, topological
 from tracegrad.modes import state
 from tracegrad.operators import public
@@ -245,7 +244,7 @@ class WhileLoop(Shared):
         self.test, self.body = Program(inputs, [test], device, results=["goes_on"]), Program(inputs, outs, device)
         self.programs = (("condition", self.test), ("body", self.body))
 
-    def avals(self, **attrs: Any) -> tuple[Aval, ...]:
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return self.carried
 
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:

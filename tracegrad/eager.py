@@ -22,7 +22,7 @@ import numpy as np
 
 from tracegrad.blas import one_thread
 from tracegrad.config import config
-from tracegrad.errors import OutOfMemoryError
+from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
 from tracegrad.operators import public
@@ -112,6 +112,9 @@ def run(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequence
                 for o in operands:
                     if last[o] == i:
                         values[o] = None
+    except LinAlgError as error:
+        error.of(str(node.loc) if node is not None else "")
+        raise
     except MemoryError:
         raise OutOfMemoryError(f"out of memory: numpy cannot have {node and node.aval.nbytes} bytes for {node!r}; drop tensors that are no "
                                "longer needed, or use smaller batches") from None

@@ -6,6 +6,7 @@
     ├── ArgumentError (ValueError)       any other bad argument
     ├── DLPackError (BufferError)        DLPack cannot hand an array over as it was asked to
     ├── IndexOutOfRange (IndexError)     an index outside its dimension
+    ├── LinAlgError (numpy's, ValueError)    a matrix without the inverse or the factorisation that was asked for
     ├── AutogradError (RuntimeError)     backward on freed history, a non-scalar root, a modified saved tensor, ...
     ├── TraceError (RuntimeError)        something that @trace cannot capture, or a tracer that leaked
     ├── GraphError (AssertionError)      the checker found a malformed graph: a bug of tracegrad, please report it
@@ -22,8 +23,10 @@ the user's program that was running.
 import sys
 from os.path import dirname
 
+import numpy as np
+
 __all__ = ["ArgumentError", "AutogradError", "BuildError", "DLPackError", "DTypeError", "DeviceError", "GraphError", "IndexOutOfRange",
-           "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
+           "LinAlgError", "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
 
 
 INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime")     # where our code is
@@ -70,6 +73,15 @@ class DLPackError(TracegradError, BufferError):
 
 class IndexOutOfRange(TracegradError, IndexError):
     """An index outside its dimension."""
+
+
+class LinAlgError(TracegradError, np.linalg.LinAlgError):
+    """A matrix that is singular, not positive definite, or whose factorisation did not converge. Raised when a value is looked at."""
+
+    def of(self, place: str) -> None:
+        """Tell the line whose operation it was, too, where that is another one than the line that looked at the value."""
+        if place and place not in str(self):
+            self.args = (f"{self}, in what {place} computes", *self.args[1:])
 
 
 class AutogradError(TracegradError, RuntimeError):

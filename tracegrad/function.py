@@ -279,6 +279,47 @@ class Output(Primitive):
         raise AutogradError("the cotangent of an output belongs to its bundle: autodiff collects it")
 
 
+class Shared(Primitive):
+    """Base of operations with several results that are computed together: one node a result, which differ in `index` only.
+
+    Give `results(*arrays, **attrs)`: all results, as numpy arrays, and `avals`: their shapes and dtypes.
+    """
+
+    differentiable, expensive = False, True
+    batches: ClassVar[bool] = False                  # leading dimensions of the operands are a batch, the same for all
+    programs: Sequence[tuple[str, Any]] = ()         # the compile.Programs that it runs itself, and what they are
+
+    def __init__(self) -> None:
+        self._memo: tuple[Sequence[Any], dict[str, Any], Sequence[Any], set[int]] | None = None
+
+    def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        """Shape and dtype of every result."""
+        raise NotImplementedError
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        return self.avals(*operands, **attrs)[int(attrs["index"])]
+
+    def numpy(self, *arrays: Any, **attrs: Any) -> Any:
+        index = attrs.pop("index")
+        memo = self._memo
+        if memo is None or index in memo[3] or attrs != memo[1] or not _same(arrays, memo[0]):
+            copies = [np.array(a) for a in arrays]   # the function may write into its arguments, as it may elsewhere
+            memo = self._memo = ([np.array(a) for a in arrays], attrs, self.results(*copies, **attrs), set())
+        memo[3].add(index)
+        if len(memo[3]) == len(memo[2]):
+            self._memo = None
+        return memo[2][index]
+
+
+def _same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether these are the same numbers, bit for bit. (The same array may hold others by now.)"""
+    pairs = zip(map(np.asarray, arrays), others, strict=True)
+    return len(arrays) == len(others) and all(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
+
+
 _CONST, _DATA = REGISTRY["const"], REGISTRY["data"]
 _consts: dict[tuple[Any, Any, DType, bool], Entry] = {}       # a short way to those that are alive; the dead go when it is full
 CONSTS = 1000

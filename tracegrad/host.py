@@ -10,45 +10,11 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.custom import opaque_value
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-from tracegrad.function import Primitive, bind
+from tracegrad.function import Shared, bind
 from tracegrad.ir import Aval
 from tracegrad.modes import state
 from tracegrad.operators import public
 from tracegrad.tensor import Tensor, from_array
-
-
-class Shared(Primitive):
-    """Base of operations with several results that codegen computes together: one node a result, which differ in `index` only.
-
-    Give `results(*arrays, **attrs)`: all results, as numpy arrays.
-    """
-
-    differentiable, expensive = False, True
-    programs: Sequence[tuple[str, Any]] = ()         # the compile.Programs that it runs itself, and what they are
-
-    def __init__(self) -> None:
-        self._memo: tuple[tuple[Any, ...], Sequence[Any], set[int]] | None = None
-
-    def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
-        raise NotImplementedError
-
-    def avals(self, **attrs: Any) -> tuple[Aval, ...]:
-        """Shape and dtype of every result."""
-        raise NotImplementedError
-
-    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        return self.avals(**attrs)[int(attrs["index"])]
-
-    def numpy(self, *arrays: Any, **attrs: Any) -> Any:
-        index = attrs.pop("index")
-        memo = self._memo
-        if memo is None or index in memo[2] or len(memo[0]) != len(arrays) or any(a is not b for a, b in zip(memo[0], arrays, strict=True)):
-            copies = map(np.array, arrays)  # the function may write into its arguments, as it may elsewhere
-            memo = self._memo = (arrays, self.results(*copies, **attrs), set())
-        memo[2].add(index)
-        if len(memo[2]) == len(memo[1]):
-            self._memo = None
-        return memo[1][index]
 
 
 class HostCall(Shared):
@@ -61,7 +27,7 @@ class HostCall(Shared):
         self.fn, self.output_avals = fn, avals
         self.name = getattr(fn, "__name__", type(fn).__name__)  # type: ignore[misc]
 
-    def avals(self, **attrs: Any) -> tuple[Aval, ...]:
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return self.output_avals
 
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.errors import LinAlgError
 from tracegrad.function import Bundle
 from tracegrad.ir import Graph, Node
 
@@ -23,7 +24,11 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
     with np.errstate(all="ignore"):
         for node in graph:
             if node not in value:
-                value[node] = evaluate(node, [value[o] for o in node.operands])
+                try:
+                    value[node] = evaluate(node, [value[o] for o in node.operands])
+                except LinAlgError as error:
+                    error.of(str(node.loc))
+                    raise
                 fn: Any = node.fn
                 if fn.reports and notes is not None:
                     notes += fn.excess(value[node.operands[0]], node)

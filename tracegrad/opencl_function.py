@@ -11,8 +11,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.custom import Function
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, UnsupportedError
-from tracegrad.function import Elementwise, bind
-from tracegrad.host import Shared
+from tracegrad.function import Elementwise, Shared, bind
 from tracegrad.ir import Aval, Node
 from tracegrad.modes import state
 from tracegrad.operators import public
@@ -134,7 +133,7 @@ class UserKernel(Shared):
         self.source, self.entry, self._numpy = source, entry, numpy
         self.name = entry  # type: ignore[misc]
 
-    def avals(self, **attrs: Any) -> tuple[Aval, ...]:
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(attrs["outputs"])
 
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:

@@ -14,6 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 PUBLIC: dict[str, Any] = {}          # name -> function exported by tracegrad
 FUNCTIONAL: dict[str, Any] = {}      # name -> function exported by tracegrad.nn.functional
 SPECIAL: dict[str, Any] = {}         # name -> function exported by tracegrad.special
+LINALG: dict[str, Any] = {}          # name -> function exported by tracegrad.linalg
 
 
 class Operators:
@@ -79,6 +80,20 @@ def public(*names: str, method: bool = True, functional: bool = False) -> Callab
             if functional:
                 FUNCTIONAL[name] = fn
             if method:
+                setattr(Operators, name, fn)
+        return fn
+
+    return attach
+
+
+def linalg(*names: str, public: bool = False) -> Callable[[F], F]:
+    """Decorator: export the function from tracegrad.linalg; with `public`, also as tracegrad.<name> and as a method."""
+
+    def attach(fn: F) -> F:
+        for name in names or (fn.__name__.rstrip("_"),):
+            LINALG[name] = fn
+            if public:
+                PUBLIC[name] = fn
                 setattr(Operators, name, fn)
         return fn
 

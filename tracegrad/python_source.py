@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.compile import executable_graph, resolve
-from tracegrad.function import Elementwise, broadcast_shapes
-from tracegrad.host import Shared
+from tracegrad.function import Elementwise, Shared, broadcast_shapes
 from tracegrad.ir import Graph, Location, Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL
 from tracegrad.printing import assigned_name, aval_text, identifier, source_line, unique_names
@@ -252,7 +251,7 @@ class _Writer:
                 text[longest.node] = assign(longest.node, longest)
                 args = [text[longest.node] if t is longest else t for t in args]
                 value = self.expression(node, args)
-            if isinstance(node.fn, Shared) and len(node.fn.avals(**node.attrs)) > 1:
+            if isinstance(node.fn, Shared) and node.fn.python and len(node.fn.avals(*[o.aval for o in node.operands], **node.attrs)) > 1:
                 if value.text not in self.calls:
                     self.calls[value.text] = assign(node, value, node.fn.name).text
                 value = _Text(f"{self.calls[value.text]}[{node.attrs['index']}]")

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracegrad.compile import resolve
 from tracegrad.errors import ArgumentError, IndexOutOfRange
-from tracegrad.host import Shared
+from tracegrad.function import Shared
 from tracegrad.ir import Graph, Node
 from tracegrad.plan import HostStep, Launch, Plan
 

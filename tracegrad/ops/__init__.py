@@ -1,5 +1,5 @@
 """The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, ranges, convolution, windows,
-sorting, random bits. Functions composed of them: pointwise, shaping, statistics, linalg, neural, losses."""
+sorting, random bits, factorizations. Functions composed of them: pointwise, shaping, statistics, linalg, matrices, neural, losses."""
 
 from tracegrad.ops import (
     activations,
@@ -8,10 +8,13 @@ from tracegrad.ops import (
     convolution,
     convolution3d,
     elementwise,
+    factorizations,
     image,
     indexing,
     linalg,
     losses,
+    matrices,
+    matrix_norms,
     moments,
     more_losses,
     movement,
@@ -31,6 +34,7 @@ from tracegrad.ops import (
     windows,
 )
 
-__all__ = ["activations", "arithmetic", "contraction", "convolution", "convolution3d", "elementwise", "image", "indexing",
-           "linalg", "losses", "moments", "more_losses", "movement", "neural", "order_statistics", "pointwise", "pooling", "random_bits",
-           "ranges", "reduction", "scattering", "shaping", "sorting", "special", "stacking", "statistics", "windows"]
+__all__ = ["activations", "arithmetic", "contraction", "convolution", "convolution3d", "elementwise", "factorizations", "image",
+           "indexing", "linalg", "losses", "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural",
+           "order_statistics", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting",
+           "special", "stacking", "statistics", "windows"]

@@ -1,0 +1,19 @@
+"""Linear algebra under torch.linalg's names: solve, inv, eigh, svd, ... They stand in `ops/matrices.py` and `ops/matrix_norms.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracegrad import ops
+from tracegrad.errors import LinAlgError
+from tracegrad.operators import LINALG
+
+_FAMILIES = (ops,)                  # imported for what they put into LINALG
+globals().update(LINALG)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
+
+__all__ = sorted([*LINALG, LinAlgError.__name__])           # noqa: PLE0605  (computed, as in nn.functional)

@@ -1,0 +1,527 @@
+"""What LAPACK computes: one class per factorisation, with symbolic derivatives. Start at `Lapack`; `matrices.py` makes tg.linalg of them.
+
+They run on the host, through numpy: untraced at once, in a trace as a step of the plan between launches. Operands are (*batch, rows,
+columns), float32 or float64, with equal batch dimensions. Derivatives are graphs of products and of these operations, so they have any
+order, run forward, are batched and traced. Formulas: M. Giles, "An extended collection of matrix derivative results for forward and
+reverse mode algorithmic differentiation" (2008), unless a class says otherwise.
+
+A matrix that does not have what is asked for is a LinAlgError when a value made of it is looked at: it names the matrix of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.errors import AutogradError, DTypeError, LinAlgError, ShapeError
+from tracegrad.function import REGISTRY, Shared, bind, cast, const, iota
+from tracegrad.ir import Aval, Node
+from tracegrad.ops.contraction import matmul
+from tracegrad.ops.contraction import swap_last as t
+from tracegrad.ops.elementwise import where
+from tracegrad.ops.movement import concat, narrow, reshape
+from tracegrad.ops.pointwise import eq
+from tracegrad.ops.reduction import total
+from tracegrad.ops.shaping import full_like_shape, tril, triu
+
+Array = Any
+_draw = np.random.default_rng(5)
+_SQUARE = _draw.uniform(-1, 1, (2, 3, 3)) + 3 * np.eye(3)           # operands of the tests that go over the registry
+_POSITIVE = _SQUARE @ _SQUARE.swapaxes(-1, -2)
+_SYMMETRIC = _SQUARE + _SQUARE.swapaxes(-1, -2) + np.diag([0.0, 2.0, 5.0])
+_TALL, _WIDE = _draw.uniform(-1, 1, (2, 4, 3)), _draw.uniform(-1, 1, (3, 5))
+_RIGHT = _draw.uniform(-1, 1, (2, 3, 2))
+
+
+class Lapack(Shared):
+    """Base of these. Give `avals`, `results` (on arrays) and `vjp`; `index` tells which result a node is."""
+
+    family, differentiable, batches = "host_call", True, True
+    square: ClassVar[bool] = True           # whether the first operand must be square
+    symmetric: ClassVar[bool] = False       # whether it is taken to be symmetric: so is the gradient, half of which goes to either side
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        first = operands[0]
+        for x in operands:
+            if x.dtype not in (dtypes.float32, dtypes.float64):
+                raise DTypeError(f"{self.name}: takes float32 and float64 tensors, got {x.dtype}; cast first, for example x.to(tg.float32)")
+            if x.dtype != first.dtype:
+                raise DTypeError(f"{self.name}: the tensors must have one dtype, got {first.dtype} and {x.dtype}; cast one of them")
+            if len(x.shape) < 2 or x.shape[:-2] != first.shape[:-2]:
+                raise ShapeError(f"{self.name}: takes matrices (*, m, n), got {' and '.join(str(o.shape) for o in operands)}")
+        if self.square and first.shape[-1] != first.shape[-2]:
+            raise ShapeError(f"{self.name}: takes square matrices (*, n, n), got {first.shape}")
+        return super().aval(*operands, **attrs)
+
+    def _call(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
+        named = {"unit": "unitriangular", "full": "full_matrices"}
+        given = [f"{named.get(k, k)}={v}" for k, v in attrs.items() if k != "index"]
+        return f"tg.linalg.{self.name}({', '.join([*operands, *given])})"
+
+    python: Any = _call
+
+    def work(self, y: Aval, *operands: Aval, **attrs: Any) -> float:
+        m, n = operands[0].shape[-2:]
+        return 1000 + sum(o.size for o in operands) * (1 + min(m, n))
+
+    def result(self, operands: tuple[Node, ...], attrs: dict[str, Any], index: int, y: Node) -> Node:
+        """Another result of the call that made `y`."""
+        return y if index == attrs["index"] else bind(self, operands, {**attrs, "index": index})
+
+    def each(self, what: str, fn: Callable[..., Any], *arrays: Any) -> Any:
+        """fn(*arrays), numpy's function over a batch; the LinAlgError tells which matrix is `what`."""
+        try:
+            return fn(*arrays)
+        except np.linalg.LinAlgError as error:
+            for place in np.ndindex(arrays[0].shape[:-2]):
+                try:
+                    fn(*(a[place] for a in arrays))
+                except np.linalg.LinAlgError:
+                    raise self.error(what, arrays[0], place) from None
+            raise LinAlgError(f"{self.name}: {error}") from None
+
+    def error(self, what: str, a: Any, place: tuple[int, ...]) -> LinAlgError:
+        shape = "x".join(map(str, a.shape[-2:]))
+        shown = f"matrix {place[0] if len(place) == 1 else place} of the batch {a.shape[:-2]}" if place else "the matrix"
+        return LinAlgError(f"{self.name}: {shown} ({shape}) {what}")
+
+
+_SINGULAR = "is singular: it has no inverse; tg.linalg.lstsq and pinv take it"
+_DIVERGED = "has no decomposition: the iteration did not converge (does it hold NaN or infinity?)"
+
+
+def run(op: Any, *operands: Node, index: int = 0, **attrs: Any) -> Node:
+    """Result `index` of a factorisation."""
+    return bind(op, operands, {**attrs, "index": index})
+
+
+def eye(n: int) -> Node:
+    """Where the diagonal of an n x n matrix is."""
+    return eq(iota((n, n), 0, dtypes.int32), iota((n, n), 1, dtypes.int32))  # type: ignore[no-any-return]
+
+
+def row(x: Node) -> Node:
+    """(*, n) as factors of a matrix's columns."""
+    return reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
+
+
+def column(x: Node) -> Node:
+    """(*, n) as factors of a matrix's rows."""
+    return reshape(x, (*x.shape, 1))
+
+
+def scalars(x: Node) -> Node:
+    """(*) as factors of matrices."""
+    return reshape(x, (*x.shape, 1, 1))
+
+
+def _symmetric(x: Any) -> Any:
+    return (x + t(x)) * 0.5
+
+
+def _off_diagonal(x: Node, differences: Any) -> Any:
+    """x / differences, 0 on the diagonal."""
+    diagonal = eye(x.shape[-1])
+    return where(diagonal, const(0, x.dtype), x / where(diagonal, const(1, x.dtype), differences))
+
+
+# ----------------------------------------------------------------------------------------------------- systems and inverses
+
+
+class Solve(Lapack):
+    """X in A X = B, for (*, n, n) and (*, n, k): LU with partial pivoting (gesv)."""
+    name = "solve"
+    cases = [((_SQUARE, _RIGHT), dict(index=0)), ((_SQUARE[0], _RIGHT[0]), dict(index=0))]
+
+    def avals(self, *operands, **attrs):
+        a, b = operands
+        if a.shape[-1] != b.shape[-2]:
+            raise ShapeError(f"solve: A {a.shape} and B {b.shape} do not fit: B must have {a.shape[-1]} rows")
+        return (b,)
+
+    def results(self, a, b): return [self.each(_SINGULAR, np.linalg.solve, a, b)]
+
+    def vjp(self, ct, y, a, b, index):
+        g = run(self, t(a), ct)
+        return -matmul(g, t(y)), g
+
+
+class Inv(Lapack):
+    """The inverses of (*, n, n)."""
+    name = "inv"
+    cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
+
+    def avals(self, *operands, **attrs): return operands
+    def results(self, a): return [self.each(_SINGULAR, np.linalg.inv, a)]
+    def vjp(self, ct, y, a, index): return (-matmul(matmul(t(y), ct), t(y)),)
+
+
+class SolveTriangular(Lapack):
+    """X in A X = B, A a triangle of (*, n, n), B (*, n, k): substitution by blocks. unit: the diagonal counts as ones."""
+    name = "solve_triangular"
+    cases = [((_SQUARE, _RIGHT), dict(upper=False, unit=False, index=0)), ((_SQUARE, _RIGHT), dict(upper=True, unit=True, index=0))]
+
+    def avals(self, *operands, **attrs):
+        a, b = operands
+        if a.shape[-1] != b.shape[-2]:
+            raise ShapeError(f"solve_triangular: A {a.shape} and B {b.shape} do not fit: B must have {a.shape[-1]} rows")
+        return (b,)
+
+    def results(self, a, b, upper, unit):
+        n = a.shape[-1]
+        a = np.triu(a) if upper else np.tril(a)
+        diagonal = np.arange(n)
+        if unit:
+            a[..., diagonal, diagonal] = 1
+        zero = np.argwhere(a[..., diagonal, diagonal] == 0)
+        if len(zero):
+            raise self.error(f"is singular: element ({zero[0][-1]}, {zero[0][-1]}) is 0", a, tuple(int(i) for i in zero[0][:-1]))
+        return [self._solved(a, b, upper)]
+
+    def _solved(self, a, b, upper):
+        n = a.shape[-1]
+        if n <= 32:
+            return self.each(_SINGULAR, np.linalg.solve, a, b)
+        h = n // 2
+        if upper:
+            below = self._solved(a[..., h:, h:], b[..., h:, :], upper)
+            above = self._solved(a[..., :h, :h], b[..., :h, :] - a[..., :h, h:] @ below, upper)
+        else:
+            above = self._solved(a[..., :h, :h], b[..., :h, :], upper)
+            below = self._solved(a[..., h:, h:], b[..., h:, :] - a[..., h:, :h] @ above, upper)
+        return np.concatenate([above, below], -2)
+
+    def vjp(self, ct, y, a, b, upper, unit, index):
+        g = run(self, t(a), ct, upper=not upper, unit=unit)
+        full = -matmul(g, t(y))
+        return triu(full, int(unit)) if upper else tril(full, -int(unit)), g
+
+
+class Pinv(Lapack):
+    """The pseudo-inverses (*, n, m) of (*, m, n), by singular values; those not above max(atol, rtol * the largest) count as 0.
+
+    Derivative at constant rank: G. Golub, V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems whose
+    variables separate" (1973), eq. 4.12.
+    """
+    name, square = "pinv", False
+    cases = [((_TALL,), dict(atol=0.0, rtol=1e-15, index=0)), ((_WIDE,), dict(atol=0.0, rtol=1e-15, index=0))]
+
+    def avals(self, *operands, **attrs): return (Aval((*operands[0].shape[:-2], *operands[0].shape[:-3:-1]), operands[0].dtype),)
+
+    def results(self, a, atol, rtol):
+        if not a.size:
+            return [np.zeros((*a.shape[:-2], *a.shape[:-3:-1]), a.dtype)]
+        u, s, vh = self.each(_DIVERGED, lambda x: np.linalg.svd(x, full_matrices=False), a)
+        keep = s > np.maximum(atol, rtol * s[..., :1])
+        inverted = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(a.dtype)
+        return [(vh.swapaxes(-1, -2) * inverted[..., None, :]) @ u.swapaxes(-1, -2)]
+
+    def vjp(self, ct, y, a, atol, rtol, index):
+        p, pt, gt = y, t(y), t(ct)
+        left, right = matmul(gt, matmul(p, pt)), matmul(matmul(pt, p), gt)
+        return (-matmul(matmul(pt, ct), pt) + (left - matmul(matmul(a, p), left)) + (right - matmul(right, matmul(p, a))),)
+
+
+# ------------------------------------------------------------------------------------------------------------ determinants
+
+
+class Det(Lapack):
+    """The determinants of (*, n, n)."""
+    name = "det"
+    cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
+
+    def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-2], operands[0].dtype),)
+    def results(self, a): return [np.asarray(np.linalg.det(a))]
+    def vjp(self, ct, y, a, index): return (scalars(ct) * run(_COFACTORS, a),)
+
+
+class Cofactors(Lapack):
+    """The derivative of det: det(A) times the inverse transposed, and right where A is singular, for it is made of singular values
+
+    (G. W. Stewart, "On the adjugate matrix", 1998). Its own derivative takes the inverse.
+    """
+    name, python = "cofactors", None
+    cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
+
+    def avals(self, *operands, **attrs): return operands
+
+    def results(self, a):
+        u, s, vh = self.each(_DIVERGED, np.linalg.svd, a)
+        ones = np.ones((*s.shape[:-1], 1), s.dtype)
+        before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)[..., :s.shape[-1]]
+        after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], -1), -1)[..., :s.shape[-1]][..., ::-1]
+        sign = np.linalg.slogdet(u)[0] * np.linalg.slogdet(vh)[0]
+        return [((u * (before * after)[..., None, :]) @ vh * sign[..., None, None]).astype(a.dtype)]
+
+    def vjp(self, ct, y, a, index):
+        inverse = t(run(INV, a))
+        share = total(ct * y, (len(a.shape) - 2, len(a.shape) - 1))
+        return (scalars(share) * inverse - matmul(matmul(y, t(ct)), inverse),)
+
+
+class Slogdet(Lapack):
+    """The sign, and the logarithm of the size, of the determinants of (*, n, n); (0, -inf) of a singular matrix."""
+    name = "slogdet"
+    cases = [((_SQUARE,), dict(index=1)), ((_SQUARE[1],), dict(index=1))]
+
+    def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-2], operands[0].dtype),) * 2
+    def results(self, a): return [np.asarray(r) for r in np.linalg.slogdet(a)]
+    def vjp(self, ct, y, a, index): return (scalars(ct) * t(run(INV, a)) if index else None,)
+
+
+# ----------------------------------------------------------------------------------------------------------- factorisations
+
+
+class Cholesky(Lapack):
+    """L (lower) in A = L L^T, of the lower triangle of (*, n, n). Derivative: I. Murray, "Differentiation of the Cholesky decomposition"
+
+    (2016), eq. 10; symmetric.
+    """
+    name, symmetric = "cholesky", True
+    cases = [((_POSITIVE,), dict(index=0)), ((_POSITIVE[1],), dict(index=0))]
+
+    def avals(self, *operands, **attrs): return operands
+    def results(self, a): return [self.each("is not positive definite: it has no Cholesky factor", np.linalg.cholesky, a)]
+
+    def vjp(self, ct, y, a, index):
+        low = tril(matmul(t(y), tril(ct)))
+        phi = where(eye(a.shape[-1]), low * 0.5, low)
+        half = run(TRIANGLE, t(y), phi, upper=True, unit=False)                    # L^-T phi
+        return (_symmetric(t(run(TRIANGLE, t(y), t(half), upper=True, unit=False))),)
+
+
+class Eigh(Lapack):
+    """Eigenvalues (ascending) and eigenvectors (columns) of symmetric (*, n, n), of which the lower triangle is read.
+
+    The derivative of the vectors divides by differences of eigenvalues: NaN or infinite where two are equal, as in torch.
+    """
+    name, symmetric = "eigh", True
+    cases = [((_SYMMETRIC,), dict(index=0)), ((_SYMMETRIC,), dict(index=1)), ((_SYMMETRIC[0],), dict(index=1))]
+
+    def avals(self, *operands, **attrs): return Aval(operands[0].shape[:-1], operands[0].dtype), operands[0]
+    def results(self, a): return list(self.each(_DIVERGED, np.linalg.eigh, a))
+
+    def vjp(self, ct, y, a, index):
+        attrs = {"index": index}
+        v = self.result((a,), attrs, 1, y)
+        if not index:
+            return (matmul(v * row(ct), t(v)),)
+        w = self.result((a,), attrs, 0, y)
+        return (_symmetric(matmul(matmul(v, _off_diagonal(matmul(t(v), ct), row(w) - column(w))), t(v))),)
+
+
+class QR(Lapack):
+    """Q (orthonormal columns) and R (upper triangle) of (*, m, n): Q (*, m, k), R (*, k, n), k the smaller of m and n, or m if `complete`.
+
+    Differentiable for m >= n, without `complete` unless m = n: S. Walter, L. Lehmann, "Algorithmic differentiation of linear algebra
+    functions with application in optimum experimental design" (2010). matrices.py composes the rest.
+    """
+    name, square = "qr", False
+    cases = [((_TALL,), dict(complete=False, index=0)), ((_TALL,), dict(complete=False, index=1)),
+             ((_SQUARE,), dict(complete=True, index=0))]
+
+    def avals(self, *operands, **attrs):
+        (a,) = operands
+        *lead, m, n = a.shape
+        k = m if attrs["complete"] else min(m, n)
+        return Aval((*lead, m, k), a.dtype), Aval((*lead, k, n), a.dtype)
+
+    def python(self, define, operands, complete, index):
+        return f"tg.linalg.qr({operands[0]}, mode='{'complete' if complete else 'reduced'}')"
+
+    def results(self, a, complete): return list(self.each(_DIVERGED, lambda x: np.linalg.qr(x, "complete" if complete else "reduced"), a))
+
+    def vjp(self, ct, y, a, complete, index):
+        m, n = a.shape[-2:]
+        if m < n or (complete and m > n):
+            raise AutogradError(f"qr: mode 'complete' has no derivative for {a.shape}: its last columns are arbitrary; use mode='reduced'")
+        attrs = {"complete": complete, "index": index}
+        q, r = self.result((a,), attrs, 0, y), self.result((a,), attrs, 1, y)
+        inner = matmul(r, t(ct)) if index else -matmul(t(ct), q)
+        mirrored = matmul(q, tril(inner) + t(tril(inner, -1)))
+        full = mirrored if index else ct + mirrored
+        return (t(run(TRIANGLE, r, t(full), upper=True, unit=False)),)             # full R^-T
+
+
+class SVD(Lapack):
+    """U, S (descending) and V^T of (*, m, n): (*, m, k), (*, k), (*, k, n), k the smaller of m and n; `full`: square U and V.
+
+    The derivative of the vectors divides by differences of squared singular values, and by singular values where m != n.
+    """
+    name, square = "svd", False
+    cases = [((x,), dict(full=False, index=k)) for x in (_TALL, _WIDE) for k in range(3)]
+
+    def avals(self, *operands, **attrs):
+        (a,) = operands
+        *lead, m, n = a.shape
+        k = min(m, n)
+        return (Aval((*lead, m, m if attrs["full"] else k), a.dtype), Aval((*lead, k), a.dtype),
+                Aval((*lead, n if attrs["full"] else k, n), a.dtype))
+
+    def results(self, a, full): return list(self.each(_DIVERGED, lambda x: np.linalg.svd(x, full_matrices=full), a))
+
+    def vjp(self, ct, y, a, full, index):
+        m, n = a.shape[-2:]
+        if full and m != n:
+            if index != 1:
+                raise AutogradError(f"svd: full_matrices=True has no derivative of U and Vh for {a.shape}: they are not unique; use "
+                                    "full_matrices=False")
+            full = False
+        u, s, vh = (y if k == index else run(self, a, full=full, index=k) for k in range(3))
+        if index == 1:
+            return (matmul(u * row(ct), vh),)
+        squares = s * s
+        differences = row(squares) - column(squares)
+        if index == 0:
+            inner = matmul(t(u), ct)
+            g = matmul(u, _off_diagonal(inner - t(inner), differences) * row(s))
+            if m > n:
+                g = g + (ct - matmul(u, inner)) / row(s)
+            return (matmul(g, vh),)
+        inner = matmul(vh, t(ct))
+        g = matmul(_off_diagonal(inner - t(inner), differences) * column(s), vh)
+        if m < n:
+            g = g + (ct - matmul(t(inner), vh)) / column(s)
+        return (matmul(u, g),)
+
+
+class LU(Lapack):
+    """The factors of P^T A = L U, partial pivoting, in one matrix (without L's diagonal, which is ones), LAPACK's pivots, and row numbers:
+
+    row i of L U is row P[i] of A. A zero pivot is no error here.
+
+    Derivative: the triangles of L^-T (L^T dL below the diagonal + dU U^T above) U^-T, rows put back.
+    """
+    name, python = "lu_factor", None        # tg.linalg.lu_factor leaves the row numbers out
+    cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
+
+    def avals(self, *operands, **attrs):
+        rows = Aval(operands[0].shape[:-1], dtypes.int32)
+        return operands[0], rows, rows
+
+    @np.errstate(all="ignore")
+    def results(self, a):
+        n, shape = a.shape[-1], a.shape
+        a = a.reshape(-1, n, n).copy()
+        every = np.arange(len(a))
+        pivots, order = np.empty((len(a), n), np.int32), np.tile(np.arange(n, dtype=np.int32), (len(a), 1))
+        for j in range(n):
+            p = j + np.argmax(np.abs(a[:, j:, j]), 1)
+            pivots[:, j] = p + 1                                                    # LAPACK counts from 1
+            a[every, p], a[:, j] = a[:, j].copy(), a[every, p]
+            order[every, p], order[:, j] = order[:, j].copy(), order[every, p]
+            pivot = a[:, j, j]
+            a[:, j + 1:, j] /= np.where(pivot == 0, 1, pivot)[:, None]
+            a[:, j + 1:, j + 1:] -= a[:, j + 1:, j, None] * a[:, j, None, j + 1:]
+        return [a.reshape(shape), pivots.reshape(shape[:-1]), order.reshape(shape[:-1])]
+
+    def vjp(self, ct, y, a, index):
+        if index:
+            return (None,)
+        order = self.result((a,), {"index": 0}, 2, y)
+        inner = tril(matmul(t(tril(y, -1)), tril(ct, -1)) + tril(ct, -1), -1) + triu(matmul(triu(ct), t(triu(y))))
+        left = run(TRIANGLE, t(y), inner, upper=True, unit=True)                   # L^-T inner
+        permuted = t(run(TRIANGLE, y, t(left), upper=True, unit=False))            # ... U^-T
+        return (matmul(permutation(order, a.dtype), permuted),)
+
+
+class PivotOrder(Shared):
+    """The row numbers (int32) that LAPACK's pivots (*, n) lead to: row i is exchanged with row pivots[i] - 1, one after the other."""
+    name, family, differentiable, batches = "pivot_order", "host_call", False, True
+    cases = [((np.array([[2, 3, 3], [1, 2, 3]], np.int32),), dict(index=0))]
+
+    def avals(self, *operands, **attrs): return operands
+
+    def results(self, pivots):
+        rows, n = pivots.reshape(-1, pivots.shape[-1]), pivots.shape[-1]
+        if rows.size and not 1 <= rows.min() <= rows.max() <= n:
+            raise LinAlgError(f"lu_solve: pivots must be from 1 to {n}, got {rows.min()} to {rows.max()}")
+        order, every = np.tile(np.arange(n, dtype=np.int32), (len(rows), 1)), np.arange(len(rows))
+        for j in range(n):
+            p = rows[:, j] - 1
+            order[every, p], order[:, j] = order[:, j].copy(), order[every, p]
+        return [order.reshape(pivots.shape)]
+
+
+def permutation(order: Node, dtype: Any) -> Node:
+    """The matrices P (*, n, n) whose column i has its one in row order[i]."""
+    n = order.shape[-1]
+    return cast(eq(row(order), iota((n, n), 0, dtypes.int32)), dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------- the exponential
+
+_PADE = (64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600, 670442572800,
+         33522128640, 1323241920, 40840800, 960960, 16380, 182, 1)
+
+
+def _exp(op, a):
+    """exp of (*, n, n): the Pade approximation of degree 13, with scaling and squaring."""
+    n = a.shape[-1]
+    if not a.size:
+        return a
+    dtype, a = a.dtype, a.astype(np.float64)                                        # the coefficients need more than float32 has
+    norm = np.abs(a).sum(-2).max(-1)
+    turns = np.where(np.isfinite(norm), np.ceil(np.log2(np.maximum(norm, 5.37) / 5.37)), 0).astype(int)
+    a = a / np.exp2(turns)[..., None, None]
+    one = np.eye(n)
+    a2 = a @ a
+    a4 = a2 @ a2
+    a6 = a2 @ a4
+    b = [float(c) for c in _PADE]
+    odd = a @ (a6 @ (b[13] * a6 + b[11] * a4 + b[9] * a2) + b[7] * a6 + b[5] * a4 + b[3] * a2 + b[1] * one)
+    even = a6 @ (b[12] * a6 + b[10] * a4 + b[8] * a2) + b[6] * a6 + b[4] * a4 + b[2] * a2 + b[0] * one
+    x = op.each("has no exponential that fits its dtype", np.linalg.solve, even - odd, even + odd)
+    for turn in range(int(turns.max())):
+        x = np.where((turn < turns)[..., None, None], x @ x, x)
+    return x.astype(dtype)
+
+
+class MatrixExp(Lapack):
+    """exp of (*, n, n): N. Higham, "The scaling and squaring method for the matrix exponential revisited" (2005)."""
+    name = "matrix_exp"
+    cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1] * 0.1,), dict(index=0))]
+
+    def avals(self, *operands, **attrs): return operands
+
+    @np.errstate(all="ignore")
+    def results(self, a): return [_exp(self, a)]
+
+    def vjp(self, ct, y, a, index): return (run(_FRECHET, t(a), ct),)
+
+
+class FrechetExp(Lapack):
+    """The derivative of exp at A (*, n, n) along E: the upper right corner of exp [[A, E], [0, A]] (R. Mathias, 1996).
+
+    An operation of its own, linear in E, so that forward mode can transpose it; its own derivative at A is one of the larger matrix.
+    """
+    name, python = "frechet_exp", None
+    cases = [((_SQUARE, _SYMMETRIC), dict(index=0)), ((_SQUARE[1], _SYMMETRIC[0]), dict(index=0))]
+
+    def avals(self, *operands, **attrs): return operands[:1]
+
+    @np.errstate(all="ignore")
+    def results(self, a, e):
+        n = a.shape[-1]
+        return [_exp(self, np.block([[a, e], [np.zeros_like(a), a]]))[..., :n, n:]]
+
+    def vjp(self, ct, y, a, e, index):
+        n, d = a.shape[-1], len(a.shape)
+        zero = full_like_shape(a.shape, 0, a.dtype)
+
+        def block(*parts: Node) -> Node:
+            return concat([concat([*parts[:2]], d - 1), concat([*parts[2:]], d - 1)], d - 2)
+
+        def part(x: Node, i: int) -> Node:
+            return narrow(narrow(x, d - 2, i * n, n), d - 1, i * n, n)
+
+        whole = run(self, t(block(a, e, zero, a)), block(zero, ct, zero, zero))
+        return part(whole, 0) + part(whole, 1), run(self, t(a), ct)
+
+
+SOLVE, INV, PINV, DET, SLOGDET = (REGISTRY[name] for name in ("solve", "inv", "pinv", "det", "slogdet"))
+CHOLESKY, EIGH, QR_, SVD_, LU_, MATRIX_EXP = (REGISTRY[name] for name in ("cholesky", "eigh", "qr", "svd", "lu_factor", "matrix_exp"))
+TRIANGLE, ORDER, _COFACTORS, _FRECHET = (REGISTRY[name] for name in ("solve_triangular", "pivot_order", "cofactors", "frechet_exp"))
