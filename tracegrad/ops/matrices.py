@@ -24,6 +24,7 @@ from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.contraction import swap_last as t
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.factorizations import run
+from tracegrad.ops.linalg import cross as cross_along
 from tracegrad.ops.linalg import matmul
 from tracegrad.ops.pointwise import lt, maximum
 from tracegrad.ops.reduction import total
@@ -605,32 +606,9 @@ def cross(input: Array, other: Array, *, dim: int = -1) -> Array:
 
     >>> tg.linalg.cross(tg.tensor([1.0, 0.0, 0.0]), tg.tensor([0.0, 1.0, 0.0]))
     """
-    return _cross("cross", input, other, dim)
-
-
-def _cross(name: str, x: Any, y: Any, dim: int) -> Any:
-    a, b = common_dtype([x, y], name=name)
-    shape = broadcast_shapes(name, [a.shape, b.shape])
-    d = one_dim(name, dim, len(shape))
-    if a.ndim != b.ndim or not shape or a.shape[d] != 3 or b.shape[d] != 3:
-        raise ShapeError(f"{name}: takes vectors of 3 along dim {dim}, got {x.shape} and {y.shape}")
-    a, b = mv.expand(a, shape), mv.expand(b, shape)
-
-    def turned(v: Any, k: int) -> Any:
-        return mv.concat([mv.narrow(v, d, k, 3 - k), mv.narrow(v, d, 0, k)], d)
-
-    return turned(a, 1) * turned(b, 2) - turned(a, 2) * turned(b, 1)
-
-
-def _cross_public(input: Array, other: Array, dim: int | None = None) -> Array:
-    """The cross product of vectors of 3 along dim (default: the first dimension of size 3)."""
-    if dim is None:
-        dim = next((d for d, n in enumerate(input.shape) if n == 3), -1)
-    return _cross("cross", input, other, dim)
-
-
-_cross_public.__name__ = "cross"
-public("cross")(on_nodes(_cross_public))
+    if input.ndim != other.ndim:
+        raise ShapeError(f"cross: takes tensors of as many dimensions, got {input.shape} and {other.shape}; use unsqueeze")
+    return cross_along(input, other, dim)
 
 
 @linalg("vander")
