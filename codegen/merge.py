@@ -52,6 +52,8 @@ def is_serial(step: Kernel) -> bool:
     """Whether one work-item does as well as the threads that a launch would wake."""
     items = prod(step.global_size)
     small = items <= tuning().merged_items and step.flops + step.bytes < tuning().launch_work
+    if "get_local_id" in step.text or "get_group_id" in step.text:                 # a work-group's, though it may be of one item
+        return False
     return small and not step.foreign and step.text.removeprefix(comment(step)).startswith(f"{SINGLE}\n__kernel void {step.entry}(")
 
 

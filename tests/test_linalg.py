@@ -457,7 +457,7 @@ def test_other_refusals():
         (ArgumentError, r"^vector_norm: ord must be", lambda: L.vector_norm(a, "fro")),
         (ArgumentError, r"^multi_dot: takes at least 2", lambda: L.multi_dot([a])),
         (ShapeError, r"^multi_dot: tensors 1 and 2", lambda: L.multi_dot([a, x, a])),
-        (ShapeError, r"^cross: takes vectors of 3", lambda: L.cross(x, x)),
+        (ShapeError, r"^cross: dimension -1", lambda: L.cross(x, x)),
         (ShapeError, r"^tensorinv: ", lambda: L.tensorinv(tg.ones(2, 3, 4))),
         (ShapeError, r"^tensorsolve: ", lambda: L.tensorsolve(tg.ones(2, 3, 4), tg.ones(2, 3))),
         (ShapeError, r"^lu_solve: pivots", lambda: L.lu_solve(a, tg.ones(3), x)),

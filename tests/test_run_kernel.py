@@ -243,3 +243,13 @@ def test_derivatives_of_random_programs(program: Program) -> None:
             tg.trace(tg.value_and_grad(loss, argnums=tuple(floats)))(*arguments(program, 0, "numpy"), FLOATS[0])
     finally:
         tg.set_device(previous)
+
+
+def test_a_gpu_whose_groups_have_one_item(on_numpy: Any) -> None:
+    """A row is a group's, though it is one item: such kernels do not become loops of one launch, where every group is the first."""
+    one = Target("gpu", 16, 16, 1, 1, 4096, plain_math=False, clang_builtins=False)
+    rng = np.random.default_rng(0)
+    x, y = (tg.tensor(rng.standard_normal((7, 40)).astype("float32")) for _ in range(2))
+    with Checked({"one item": one}) as checked:
+        tg.trace(lambda x, y: (F.cross_entropy(x, (y[:, 0] > 0).long()), tg.softmax(x, 1).sum(0), x @ y.t()))(x, y)
+    assert checked.count == 1
