@@ -146,6 +146,7 @@ def shifted(x: Any, y: Any, n: int) -> list[Any]:
         stencil.abs().mean(1), F.layer_norm(both, both.shape[1:]), both.argmax(1), (both > 0.5).sum(0),
         tg.logsumexp(tg.roll(both, 3, 1), 1), x.cumprod(1), tg.sort(x, 1)[0], tg.topk(x, 3)[1], x.var(1),
         tg.where(x > y, tg.roll(x, n // 2, 1), y).sum(),
+        (-1 - x * x).amax(1), (1 + y * y).amin(0), (-1 - x * x).amax(0) + (1 + y * y).argmin(0),      # of one sign: what they start from
         F.pad(x, (40, 0)).sum(1) - F.pad(y, (0, 40)).amin(1), x.half().sum(0), x.transpose(0, 1) @ y,
     ]
 
