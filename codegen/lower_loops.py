@@ -290,7 +290,7 @@ class Rows:
         n, width = s.cols[-1], s.width
         unroll = self.unroll(reductions, sinks)
         step = width * unroll
-        vectors = width > 1 and n >= width if s.length is None else width > 1 and s.length >= width and n >= width
+        vectors = width > 1 and min(n, s.length or n) >= step
         tail = n % step if vectors else n
         vector_acc: dict[Node, list[str]] = {}
         total: dict[Node, str] = {}
@@ -434,7 +434,7 @@ class Rows:
 
     def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
         """Independent accumulators hide the latency of a short body."""
-        n, width = self.shape.length or self.shape.cols[-1], self.shape.width
+        n, width = min(self.shape.cols[-1], self.shape.length or self.shape.cols[-1]), self.shape.width
         if not reductions or sinks or len(reductions) > 2:
             return 1
         work = max(self.context.schedule.costs.get(r, 1) for r in reductions)

@@ -254,3 +254,28 @@ def test_a_gpu_whose_groups_have_one_item(on_numpy: Any) -> None:
     with Checked({"one item": one}) as checked:
         tg.trace(lambda x, y: (F.cross_entropy(x, (y[:, 0] > 0).long()), tg.softmax(x, 1).sum(0), x @ y.t()))(x, y)
     assert checked.count == 1
+
+
+@pytest.mark.parametrize("n", [7, 33, 100])
+def test_updates_in_place(on_numpy: Any, n: int) -> None:
+    """Buffers of arguments that are written while others still read the old value at other places."""
+    def step(x: Any, y: Any) -> Any:
+        before = tg.roll(x, 1, 1) + x.flip(0)
+        x.mul_(0.9).add_(y)
+        y.copy_(before * x.sum(1, keepdim=True))
+        x.sub_(tg.roll(y, 2, 1))
+        return before.sum(0), (x * y).amax(1)
+
+    x, y = (tg.tensor(np.random.default_rng(n).standard_normal((3, n))) for _ in range(2))
+    with Checked() as checked:
+        tg.trace(step)(x, y)
+    assert checked.count == len(TARGETS)
+
+
+@pytest.mark.parametrize("n", [9, 17, 33, 63])
+def test_a_chunk_that_is_longer_than_its_row(on_numpy: Any, n: int) -> None:
+    """Chunks are multiples of 64 elements: where a row has fewer, nothing behind its end is read ahead of a loop that has no turn."""
+    x = tg.tensor(np.random.default_rng(n).standard_normal(n).astype("float32"))
+    with Checked(tuning=Tuning(long_row=4, row_chunk=4)) as checked:
+        tg.trace(lambda x: (x.sum(0), x.exp().amax(0)))(x)
+    assert checked.count == len(TARGETS)
