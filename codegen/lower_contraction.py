@@ -55,6 +55,15 @@ def position(text: str, size: int) -> Index:
     return constant(int(text)) if text.isdigit() else variable(text if text.isidentifier() else f"({text})", size)
 
 
+def lanes_from(text: str, size: int, width: int, emit: Emit, call: Callback) -> Index:
+    """The position of the first of `width` lanes. A vector's is a variable, also where it is known: along it the evaluator sees lanes."""
+    if width > 1 and text.isdigit():
+        name = call.writer.unique("at")
+        emit(f"const {call.writer.index} {name} = {text};")
+        text = name
+    return position(text, size)
+
+
 def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple[Matrix, Callback]:
     """`node` (*B, rows, cols) as gemm reads it."""
     rows, cols = node.shape[-2:]
@@ -98,7 +107,7 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
     stored = group.stored
 
     def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
-        at = position(j, n)
+        at = lanes_from(j, n, width, emit, call)
         call.begin(next(iter(at.names), "") if width > 1 else "", width)
         flat = (position(b, batch) * m + position(i, m)) * n + at
         kind = Value(value, product.dtype, width)

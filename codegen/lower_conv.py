@@ -16,7 +16,7 @@ from tracegrad.codegen.expressions import Value
 from tracegrad.codegen.index import ravel, variable
 from tracegrad.codegen.kernel import Kernel
 from tracegrad.codegen.lower import Context, flops, lowering
-from tracegrad.codegen.lower_contraction import Callback, position
+from tracegrad.codegen.lower_contraction import Callback, lanes_from, position
 from tracegrad.codegen.opencl import register_type
 from tracegrad.codegen.schedule import Group
 from tracegrad.codegen.vectors import Emit, computed_in, is_reserved
@@ -107,7 +107,7 @@ def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> S
     plain = stored == [result]
 
     def write(emit: Emit, n: str, c: str, y: str, x: str, value: str, width: int) -> None:
-        pixel = position(x, result.shape[3])
+        pixel = lanes_from(x, result.shape[3], width, emit, call)
         call.begin(next(iter(pixel.names), "") if width > 1 else "", width)
         names = set(call.writer.used)
         if not plain:

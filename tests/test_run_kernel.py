@@ -279,3 +279,14 @@ def test_a_chunk_that_is_longer_than_its_row(on_numpy: Any, n: int) -> None:
     with Checked(tuning=Tuning(long_row=4, row_chunk=4)) as checked:
         tg.trace(lambda x: (x.sum(0), x.exp().amax(0)))(x)
     assert checked.count == len(TARGETS)
+
+
+@pytest.mark.parametrize("sizes", [(7, 33, 13), (3, 40, 22), (6, 65, 31)])
+def test_totals_of_split_products(on_numpy: Any, sizes: tuple[int, int, int]) -> None:
+    """k in parts, added up by a second kernel, whose last columns are vectors at a known place."""
+    m, k, n = sizes
+    rng = np.random.default_rng(0)
+    a, b = (tg.tensor(rng.standard_normal(s).astype("float32")) for s in ((m, k), (k, n)))
+    with Checked(some(0, gpu=False) | {"16 cores": Target(cores=16)}, tuning=Tuning(split_k=4, split_flops=1)) as checked:
+        tg.trace(lambda a, b: (a @ b, tg.relu(a @ b + 1.0), (a.half() @ b.half()).sum(0)))(a, b)
+    assert checked.count == 2
