@@ -8,7 +8,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
-from tracegrad.function import Primitive, bind
+from tracegrad.function import Primitive, bind, common_dtype
 from tracegrad.ir import Node
 from tracegrad.ops.movement import flip, narrow, pad
 
@@ -57,6 +57,7 @@ class Recurrence(Primitive):
     name, family, expensive, cost = "recurrence", "recurrence", True, 10.0
     cases = [(((5,), (5,)), dict(dim=0)), (((3, 4), (3, 4)), dict(dim=1)), (((3, 4), (3, 4)), dict(dim=0)), (((0, 2), (0, 2)), dict(dim=0))]
 
+    def prepare(self, args): return tuple(common_dtype(args, name=self.name))
     def aval(self, a, b, *, dim): return b
 
     def numpy(self, a, b, *, dim):
