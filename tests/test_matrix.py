@@ -155,7 +155,9 @@ def test_rows_that_are_fetched_ahead(on: Any, dtype: Any) -> None:
 # ----------------------------------------------------------------------------------------------------- products and convolutions
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 7, 3), (64, 64, 64), (33, 130, 70), (1, 200, 90), (128, 300, 1), (200, 17, 150), (7, 3000, 13)])
+@pytest.mark.parametrize("sizes", [
+    (1, 1, 1), (5, 7, 3), (64, 64, 64), (33, 130, 70), (1, 200, 90), (128, 300, 1), (200, 17, 150), (7, 3000, 13),
+])
 def test_products(on: Any, dtype: Any, sizes: Any) -> None:
     m, k, n = sizes
 
