@@ -40,10 +40,11 @@ def _columns(o: Owner, inner: int, rows: int) -> tuple[str, str]:
     return o.part("column", inner, -(-length // 16) * 16 if o.context.target.kind == "cpu" else length)
 
 
-def _sum(o: Owner, name: str, start: str) -> str:
-    """Declares the running sum."""
-    return o.writer.declare(register_type(o.node.dtype, o.ev.width), name,
-                            f"({register_type(o.node.dtype, o.ev.width)})({start})" if o.ev.width > 1 else start, o.node)
+def _total(o: Owner) -> str:
+    """Declares the running sum or product."""
+    fn: Any = o.node.fn
+    start, type_ = literal(fn.identity(o.node.dtype), o.node.dtype), register_type(o.node.dtype, o.ev.width)
+    return o.writer.declare(type_, fn.total, f"({type_})({start})" if o.ev.width > 1 else start, o.node)
 
 
 def _step(o: Owner, total: str, value: Value) -> None:
@@ -51,11 +52,6 @@ def _step(o: Owner, total: str, value: Value) -> None:
     text = o.ev.vector(value) if o.ev.width > 1 else value.text
     both = f"{total} {fn.bools} {text}" if o.node.dtype.kind == "b" else unwrapped(fn.combine(total, text))
     o.writer.line(f"{total} = {both};", o.node)
-
-
-def _start(o: Owner) -> str:
-    fn: Any = o.node.fn
-    return literal(fn.identity(o.node.dtype), o.node.dtype)
 
 
 def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
@@ -69,7 +65,7 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kern
     low, high = _columns(o, inner, outer * chunks)
 
     def body(column: Index) -> None:
-        total = _sum(o, "sum", _start(o))
+        total = _total(o)
         with o.loop("i", n, (chunk * length).c(), _end(chunk, length, n)) as i:
             _step(o, total, o.ev.value(node.operands[0], (row * n + i) * inner + column))
         at = (row * chunks + chunk) * inner + column
@@ -100,7 +96,7 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
     low, high = _columns(o, inner, outer * chunks)
 
     def body(row: Index, column: Index) -> None:
-        total = _sum(o, "sum", _start(o))
+        total = _total(o)
         if sums:
             with o.loop("before", chunks, "0", "chunk") as before:
                 at = (row * chunks + before) * inner + column

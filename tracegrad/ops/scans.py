@@ -29,6 +29,7 @@ class Scan(Primitive):
 
     family, expensive, cost = "scan", True, 3.0
     bools: ClassVar[str]
+    total: ClassVar[str]                    # what kernels call the value that is carried along
     cases = [(((5,),), dict(dim=0)), (((3, 4),), dict(dim=1)), (((3, 4),), dict(dim=0)), (((0, 2),), dict(dim=0))]
 
     def aval(self, x, *, dim): return x
@@ -36,7 +37,7 @@ class Scan(Primitive):
 
 class Cumsum(Scan):
     """Running sums along dim."""
-    name, saves, bools = "cumsum", False, "|"
+    name, saves, bools, total = "cumsum", False, "|", "sum"
     def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
     def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
@@ -45,7 +46,7 @@ class Cumsum(Scan):
 
 class Cumprod(Scan):
     """Running products along dim. Its derivative is right where an element is zero, too: nothing is divided."""
-    name, bools = "cumprod", "&"
+    name, bools, total = "cumprod", "&", "product"
     def numpy(self, x, *, dim): return np.cumprod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (earlier(y, dim, 1) * backwards(x, ct, dim),)
     def combine(self, a: str, b: str) -> str: return f"({a} * {b})"
