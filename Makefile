@@ -6,6 +6,7 @@
 #   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
 #   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
+#   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
@@ -22,7 +23,7 @@ PEER_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench bench-first-minute check kernels-diff coverage-table clean help
+.PHONY: demo test test-all bench bench-first-minute check kernels-diff coverage-table fuzz clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -61,6 +62,9 @@ kernels-diff: $(VENV)/.installed-test
 	PYTHONPATH=. $(BIN)/python tests/corpus.py build/kernels/after
 	git worktree remove --force build/kernels/tree
 	diff -ru build/kernels/before build/kernels/after && echo "no kernel differs" || true
+
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache examples/out
