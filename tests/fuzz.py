@@ -1,8 +1,8 @@
 """Many random programs, counted: `python -m tests.fuzz --count 100000` (or `make fuzz COUNT=... SEED=...`).
 
-Each program is planned for a random device with random thresholds, its kernels are run without a driver (`tests/kernels.py`) and compared with the
-interpreter: as it is, or its gradient, its derivative in a direction, or its second derivative, by turns. Batches have a seed each, which is
-printed with what failed in it: `--seed N --count 1` runs that batch again.
+Each program is planned for a random device with random thresholds, its kernels are run without a driver (`tests/kernels.py`) and
+compared with the interpreter: as it is, or its gradient, its derivative in a direction, or its second derivative, by turns. Batches
+have a seed each, which is printed with what failed in it: `--seed N --count 250` runs that batch again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 import tracegrad as tg
 from tests.kernels import DEVICES, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
-from tests.test_fuzz import arguments, backward, called, floats, forward, functional, second
+from tests.test_fuzz import backward, called, floats, forward, functional, second
 from tracegrad.codegen.tuning import Tuning
 from tracegrad.plan import Target
 
