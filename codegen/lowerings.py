@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from tracegrad.codegen import (
-    lower_arg,
-    lower_columns,
-    lower_contraction,
-    lower_conv,
-    lower_gpu,
-    lower_host,
-    lower_loops,
-    lower_opencl,
-    lower_scan,
-    lower_scatter,
-    lower_select,
-    lower_sort,
-)
-from tracegrad.codegen.kernel import Kernel
-from tracegrad.codegen.lower import LOWERINGS, Context, lowering
-from tracegrad.codegen.schedule import Group
+from tracegrad.codegen.conv import lower as conv
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.lower import argreduce, columns_cpu, host_call, opencl_call, rows_cpu, rows_gpu, scan, scatter, sort, topk
+from tracegrad.codegen.lower.context import LOWERINGS, Context, lowering
+from tracegrad.codegen.matmul import lower as matmul
+from tracegrad.codegen.schedule.grouping import Group
 
-__all__ = [
-    "LOWERINGS", "lower_arg", "lower_contraction", "lower_conv", "lower_host", "lower_opencl", "lower_scan", "lower_scatter",
-    "lower_select", "lower_sort",
-]
+__all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "matmul", "opencl_call", "scan", "scatter", "sort", "topk"]
 
 
 @lowering("loops")
 def _loops(group: Group, context: Context) -> list[Kernel]:
     on_gpu = context.target.kind == "gpu"
-    return lower_gpu.loops(group, context) if on_gpu else lower_loops.lower_loops(group, context)
+    return rows_gpu.loops(group, context) if on_gpu else rows_cpu.lower_loops(group, context)
 
 
 @lowering("columns")
 def _columns(group: Group, context: Context) -> list[Kernel]:
     on_gpu = context.target.kind == "gpu"
-    return lower_gpu.columns(group, context) if on_gpu else lower_columns.lower_columns(group, context)
+    return rows_gpu.columns(group, context) if on_gpu else columns_cpu.lower_columns(group, context)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tracegrad.codegen.assemble import assemble
-from tracegrad.codegen.inplace import arrange, separate
-from tracegrad.codegen.lower import Context, lower
+from tracegrad.codegen.graph.reductions import canonical
+from tracegrad.codegen.graph.simplify import simplify
+from tracegrad.codegen.lower.context import Context, lower
 from tracegrad.codegen.lowerings import LOWERINGS
-from tracegrad.codegen.merge import merge
-from tracegrad.codegen.reductions import canonical
-from tracegrad.codegen.scalars import host_scalars
-from tracegrad.codegen.schedule import schedule, strip
-from tracegrad.codegen.simplify import simplify
+from tracegrad.codegen.plan.assemble import assemble
+from tracegrad.codegen.plan.batch_launches import merge
+from tracegrad.codegen.schedule.donation import arrange, separate
+from tracegrad.codegen.schedule.grouping import schedule, strip
+from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node
 from tracegrad.plan import Plan, Target

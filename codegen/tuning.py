@@ -16,13 +16,13 @@ from dataclasses import dataclass
 class Tuning:
     """The numbers. (Figures were measured with PoCL on 4 cores of Zen 3, where nothing else is said.)"""
 
-    # what is one kernel (schedule.py)
+    # what is one kernel (schedule/grouping.py)
     max_statements: int = 240          # of one kernel: longer ones take drivers too long to compile
     max_reads: int = 32                # buffers that one kernel reads
     max_again: int = 12                # flops an element that a reader may repeat because it reads a value at several places (a stencil)
     reduced_work: int = 8              # flops an element from which on few elements are reduced in a loop, not written out
 
-    # what is computed again rather than stored (residuals.py)
+    # what is computed again rather than stored (schedule/recompute.py)
     flops_per_byte: int = 6            # what arithmetic costs beside memory traffic
     max_flops: int = 80                # an element of one value that is ever computed again,
     max_chain: int = 120               # and of a chain of them, each counted as 5 at least
@@ -35,7 +35,7 @@ class Tuning:
     row_chunk: int = 4096              # elements of such a chunk, about
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
 
-    # rows and elementwise work on CPUs (lower_loops.py)
+    # rows and elementwise work on CPUs (lower/rows_cpu.py)
     item: int = 4096                   # elements that a work-item should at least have to do,
     most_items: int = 1 << 16          # and at most, if it is given more than `item`
     costly: int = 12                   # flops from which on a value that several passes over a row need is kept, not computed again
@@ -43,11 +43,11 @@ class Tuning:
     fetch_bytes: int = 1 << 20         # from which on the rows to come are asked for ahead: less is in a cache anyway
     line_bytes: int = 64               # of a cache line
 
-    # the same on GPUs (lower_gpu.py)
+    # the same on GPUs (lower/rows_gpu.py)
     group: int = 256                   # work-items of a group
     short_row: int = 32                # rows up to this long are one item's
 
-    # what owners of parts do (lower_arg.py, lower_scan.py, lower_select.py, lower_scatter.py, lower_sort.py)
+    # what owners of parts do (lower/)
     arg_chunk: int = 2048              # elements of a chunk of a row, at least
     scan_chunk: int = 2048
     select_chunk: int = 2048           # and 16 k
@@ -58,14 +58,14 @@ class Tuning:
     sort_part: int = 4096              # and does of a merge, on a CPU,
     sort_part_gpu: int = 16            # on a GPU
 
-    # products and convolutions (gemm.py, gemm_gpu.py, conv_cpu.py)
+    # products and convolutions (matmul/, conv/)
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
     pack_items: int = 4096             # elements that a work-item packs, at least
     gemm_step: int = 16                # k of one block in local memory
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
-    # small kernels in one launch (merge.py)
+    # small kernels in one launch (plan/batch_launches.py)
     launch_work: int = 3 << 16         # flops + bytes that a core does in the time of a launch (5 and 15 us on PoCL)
     little_work: int = 3 << 14         # so few that even
     repeats: int = 3                   # equal kernels, which share one function if each has its own launch, had better be merged

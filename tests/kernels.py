@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tracegrad import compile as tg_compile
+from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.run_kernel import KernelFault, run_plan
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.plan import Plan, Target
 from tracegrad.printing import namer

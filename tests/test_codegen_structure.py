@@ -9,11 +9,11 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import autodiff, ops  # noqa: F401
-from tracegrad.codegen.index import ravel, unravel, variable
-from tracegrad.codegen.memory import assign
+from tracegrad.codegen.graph.reductions import canonical
+from tracegrad.codegen.graph.simplify import simplify
+from tracegrad.codegen.kernel.index import ravel, unravel, variable
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.reductions import canonical
-from tracegrad.codegen.simplify import simplify
+from tracegrad.codegen.plan.memory import assign
 from tracegrad.config import config
 from tracegrad.errors import GraphError
 from tracegrad.function import REGISTRY, bind, const, placeholder

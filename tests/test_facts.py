@@ -9,9 +9,9 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import ops  # noqa: F401
-from tracegrad.codegen.facts import never_positive
-from tracegrad.codegen.reductions import canonical
-from tracegrad.codegen.simplify import simplify
+from tracegrad.codegen.graph.reductions import canonical
+from tracegrad.codegen.graph.simplify import simplify
+from tracegrad.codegen.kernel.facts import never_positive
 from tracegrad.function import placeholder
 from tracegrad.ir import Aval, Graph, Node
 from tracegrad.plan import Target

@@ -11,9 +11,10 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from tracegrad.codegen import conv, gemm
-from tracegrad.codegen.kernel import Kernel, Temp
-from tracegrad.codegen.vectors import ctype, is_reserved, load, plus, prelude, write
+from tracegrad.codegen.conv import schedules as conv
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.vectors import ctype, is_reserved, load, plus, prelude, write
+from tracegrad.codegen.matmul import schedules as gemm
 from tracegrad.plan import Target
 from tracegrad.runtime.device import devices
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tracegrad.codegen import mathlib
+from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.philox import philox_numpy
 from tracegrad.plan import Target
 from tracegrad.runtime.device import devices

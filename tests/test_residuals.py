@@ -11,7 +11,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import autodiff, ops  # noqa: F401
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.residuals import computed_again
+from tracegrad.codegen.schedule.recompute import computed_again
 from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, bind, placeholder
 from tracegrad.ir import Aval, Graph, Node

@@ -14,7 +14,7 @@ import tracegrad.nn.functional as F
 from tests.kernels import DEVICES, TARGETS, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
 from tests.test_fuzz import LONG, arguments, called, examples
-from tracegrad.codegen.run_kernel import KernelFault, run_plan
+from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.tuning import Tuning
 from tracegrad.plan import Launch, Plan, Slot, Target
 

@@ -1,7 +1,7 @@
 """tracegrad: source-transforming autograd for any OpenCL device, in PyTorch's idiom.
 
 Write array functions, decorate them with `@trace`, call them. `backward`, `grad`, `jvp` derive programs from programs; the
-generated OpenCL C kernels can be read (`f.kernels()`). Start reading at `trace.py` and `ir.py`; docs/design.md tells the whole.
+generated OpenCL C kernels can be read (`f.kernels()`). Start reading at `tracing/trace.py` and `ir.py`; docs/design.md tells the whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tracegrad.nn.saving import load, save
 from tracegrad.operators import PUBLIC
 from tracegrad.random_state import get_rng_state, manual_seed, set_rng_state
 from tracegrad.tensor import Tensor, flush, is_tensor, synchronize
-from tracegrad.trace import trace
+from tracegrad.tracing.trace import trace
 
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracegrad.recording import Recording
+    from tracegrad.tracing.recording import Recording
 
 
 class _State(threading.local):

@@ -16,8 +16,8 @@ from tracegrad.ir import user_location
 from tracegrad.modes import enable_grad, state
 from tracegrad.operators import PUBLIC
 from tracegrad.ops.movement import inverse
-from tracegrad.recording import base_of
 from tracegrad.tensor import Step, Tensor
+from tracegrad.tracing.recording import base_of
 
 
 def move(tensor: Tensor, view: Tensor, call: str) -> Tensor:

@@ -322,7 +322,7 @@ def python_source(graph: Graph, name: str) -> str:
 
 def _simplified(graph: Graph) -> Graph:
     """What is cut into kernels."""
-    from tracegrad.codegen.simplify import simplify  # noqa: PLC0415  (as in compile.py)
+    from tracegrad.codegen.graph.simplify import simplify  # noqa: PLC0415  (as in compile.py)
 
     return simplify(executable_graph(graph))
 

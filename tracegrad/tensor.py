@@ -33,7 +33,7 @@ from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.shaping import expanded
 
 if TYPE_CHECKING:
-    from tracegrad.recording import Recording
+    from tracegrad.tracing.recording import Recording
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 

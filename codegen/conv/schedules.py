@@ -1,0 +1,113 @@
+"""Kernel texts of 2-d convolutions and their gradients. Start at `conv2d`, `conv2d_input_grad`; `conv2d_weight_grad` is in `weight_grad`.
+
+The caller says how the operands are read (`Array`: a callback, and strides if it is a plain buffer) and what becomes of the
+result (`Store`: the fused epilogue, called exactly once for each element).
+
+Everything but the weight gradient is reduced to one problem, `Taps`: an output pixel is a sum over input channels and a grid of
+taps at fixed distances. The gradient by the input is that for each of the stride's phases: the pixels of x that stand at the same
+place between the strides see the same taps, and no multiplication by an inserted zero is ever done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import replace
+
+import numpy as np
+
+from tracegrad.codegen.conv import cpu, gpu
+from tracegrad.codegen.conv.problem import Array, Pair, Store, Taps, Weights, Window
+from tracegrad.codegen.conv.weight_grad import conv2d_weight_grad
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.vectors import Emit, plus, swizzle
+from tracegrad.codegen.matmul.problem import DType
+from tracegrad.plan import Target
+
+__all__ = ["Array", "Store", "Window", "conv2d", "conv2d_input_grad", "conv2d_weight_grad"]
+
+
+def conv2d(
+    name: str, window: Window, dtype: DType, x: Array, w: Array, store: Store, target: Target, owner: Hashable
+) -> list[Kernel]:
+    """The kernels of y[n,o,·,·] = sum over c, ky, kx of w[o,c,ky,kx] * x[n,c,·,·]; `store` gets elements of y (n, o, y, x)."""
+    v = window
+
+    def read(emit: Emit, g: str, o: str, c: str, ky: str, kx: str) -> str:
+        return w.load(emit, plus((g, v.o // v.groups), o), c, ky, kx)
+
+    weights = Weights(read, w.params, w.refs)
+    if w.strided:
+        pointer, (so, sc, sy, sx) = w.strided
+        weights = replace(weights, strided=(pointer, 0, (so * (v.o // v.groups), so, sc, sy, sx)))
+    (sy, sx), (dy, dx), (py, px) = v.stride, v.dilation, v.padding
+    taps = Taps(
+        name, v.n, v.groups, v.c // v.groups, v.o // v.groups, (v.h, v.w), (v.oh, v.ow), (v.kh, v.kw), (sy, sx), (dy, dx), (py, px),
+        np.dtype(dtype), x, weights, store, target, owner,
+    )
+    return _kernels(taps)
+
+
+def conv2d_input_grad(
+    name: str, window: Window, dtype: DType, gy: Array, w: Array, store: Store, target: Target, owner: Hashable
+) -> list[Kernel]:
+    """The kernels of the gradient by x, given that by y: the forward's transpose; `store` gets elements (n, c, y, x) of x's shape."""
+    v = window
+    og, cg = v.o // v.groups, v.c // v.groups
+    out = []
+    for fy in range(min(v.stride[0], v.h)):
+        for fx in range(min(v.stride[1], v.w)):
+            (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = (_phase(v, axis, f) for axis, f in ((0, fy), (1, fx)))
+            ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
+
+            def read(
+                emit: Emit, g: str, o: str, c: str, ky: str, kx: str, y: Pair = (-ystep, ylast), x: Pair = (-xstep, xlast)
+            ) -> str:
+                return w.load(emit, plus((g, og), c), o, plus((ky, y[0]), y[1]), plus((kx, x[0]), x[1]))
+
+            weights = Weights(read, w.params, w.refs)
+            if w.strided:
+                pointer, (so, sc, sy, sx) = w.strided
+                start = ylast * sy + xlast * sx if ty * tx else 0
+                weights = replace(weights, strided=(pointer, start, (so * og, sc, so, -ystep * sy, -xstep * sx)))
+            out += _kernels(Taps(
+                name + (f"_{fy}_{fx}" if v.stride != (1, 1) else ""), v.n, v.groups, og, cg, (v.oh, v.ow),
+                (-(-(v.h - fy) // v.stride[0]), -(-(v.w - fx) // v.stride[1])), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad),
+                np.dtype(dtype), gy, weights, _spread(store, v, fy, fx), target, owner,
+            ))
+    return out
+
+
+def _phase(v: Window, axis: int, f: int) -> tuple[int, int, int, int, int]:
+    """(first tap, taps, tap step, dilation, padding) of the convolution that yields pixels f, f + stride, ... of x along `axis`."""
+    stride, dilation, padding, size = v.stride[axis], v.dilation[axis], v.padding[axis], (v.kh, v.kw)[axis]
+    common = math.gcd(stride, dilation)
+    taps = [t for t in range(size) if (f + padding - t * dilation) % stride == 0]
+    if not taps:
+        return 0, 0, 1, 1, 0
+    return taps[0], len(taps), stride // common, dilation // common, (
+        (len(taps) - 1) * (dilation // common) - (f + padding - taps[0] * dilation) // stride
+    )
+
+
+def _spread(store: Store, v: Window, fy: int, fx: int) -> Store:
+    """The store for one phase: pixel (y, x) of the phase is pixel (y * stride + phase) of x's gradient."""
+    (sy, sx) = v.stride
+    if (sy, sx) == (1, 1):
+        return store
+
+    def write(emit: Emit, n: str, c: str, y: str, x: str, value: str, width: int) -> None:
+        if sx == 1:
+            store.write(emit, n, c, plus((y, sy), fy), x, value, width)
+            return
+        for lane in range(width):
+            scalar = swizzle(value, lane, 1, width) if width == 1 or value.isidentifier() else f"({value}).s{lane:x}"
+            store.write(emit, n, c, plus((y, sy), fy), plus((plus(x, lane), sx), fx), scalar, 1)
+
+    return Store(write, store.params, store.refs)
+
+
+def _kernels(t: Taps) -> list[Kernel]:
+    if t.n * t.groups * t.o * t.out[0] * t.out[1] == 0:
+        return []
+    return gpu.taps(t) if t.target.kind == "gpu" or t.c * t.size[0] * t.size[1] == 0 else cpu.taps(t)

@@ -1,0 +1,127 @@
+"""Reductions in the few forms that kernels have. Start at `canonical`.
+
+Every reduction becomes steps over a view of the data as (rows, cols) or (outer, middle, inner), innermost dims first:
+
+- rows: (rows, cols) -> (rows,), the contiguous last dimension; a row is one work-item's loop, so what needs the result in the
+  same row (softmax) stays in the kernel;
+- columns: (outer, middle, inner) -> (outer, inner), always by way of partial results (`Partial`), the middle cut in chunks;
+- few elements (up to 16): written out inside whatever kernel needs the result.
+
+A row too long for one work-item is cut in chunks, too: a `Partial`, and a reduction of the partial results. Chunks depend on the
+shape and the target's core count only, and are combined in order: the same program gives the same bits.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracegrad.codegen.graph.rewrite import at
+from tracegrad.codegen.tuning import tuning
+from tracegrad.function import REGISTRY, Primitive, bind
+from tracegrad.ir import Aval, Graph, Node
+from tracegrad.plan import Target
+
+
+class Partial(Primitive):
+    """Reduction by chunks: (outer, middle, inner) -> (outer, chunks, inner), `length` elements of the middle a chunk.
+
+    Internal to the code generator (it has no name in the registry). `op` is the reduction it is a part of.
+    """
+
+    family, differentiable, expensive = "partial", False, True
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["name"] = name
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        x, length = operands[0], attrs["length"]
+        outer, middle, inner = x.shape
+        return Aval((outer, -(-middle // length), inner), x.dtype)
+
+    def numpy(self, *operands: Any, **attrs: Any) -> Any:
+        x, op, length = operands[0], attrs["op"], attrs["length"]
+        return np.stack([op.numpy(x[:, i:i + length], dim=(1,)) for i in range(0, x.shape[1], length)], axis=1)
+
+
+PARTIAL = Partial("partial")
+
+
+def canonical(graph: Graph, target: Target) -> Graph:
+    """Each reduction of the graph in the forms above."""
+
+    def replace(node: Node, operands: tuple[Node, ...]) -> Node:
+        if node.fn.family != "reduction":
+            return node if operands == node.operands else rebind(node, operands)
+        with at(node.loc):
+            return reduce(node.fn, operands[0], node.attrs["dim"], node.shape, target)
+
+    return graph.rebuilt(replace) if any(n.fn.family == "reduction" for n in graph) else graph
+
+
+def rebind(node: Node, operands: tuple[Node, ...]) -> Node:
+    with at(node.loc):
+        return bind(node.fn, operands, node.attrs)
+
+
+def view(x: Node, shape: tuple[int, ...]) -> Node:
+    """x reshaped; a reshape of a reshape is one reshape."""
+    while x.fn.name == "reshape":
+        x = x.operands[0]
+    return x if x.shape == shape else bind(REGISTRY["reshape"], (x,), {"shape": shape})
+
+
+def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
+    runs: list[list[int]] = []             # [size, reduced?] of maximal runs of dims of one kind
+    for i, n in enumerate(x.shape):
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == (i in dims):
+            runs[-1][0] *= n
+        else:
+            runs.append([n, int(i in dims)])
+    if not any(reduced for _, reduced in runs):
+        return view(x, result)
+    if prod(n for n, reduced in runs if reduced) <= tuning().unrolled and len(runs) > 2:
+        y = view(x, tuple(n for n, _ in runs))
+        return view(bind(fn, (y,), {"dim": tuple(i for i, (_, reduced) in enumerate(runs) if reduced)}), result)
+    while any(reduced for _, reduced in runs):
+        sizes = [n for n, _ in runs]
+        if runs[-1][1]:
+            n = sizes[-1]
+            x = _rows(fn, view(x, (prod(sizes[:-1]), n)), target)
+            runs.pop()
+        else:
+            x = _columns(fn, view(x, (prod(sizes[:-2]), sizes[-2], sizes[-1])), target)
+            last = runs.pop()
+            runs.pop()
+            if runs:
+                runs[-1][0] *= last[0]
+            else:
+                runs.append(last)
+    return view(x, result)
+
+
+def _rows(fn: Primitive, x: Node, target: Target) -> Node:
+    rows, cols = x.shape
+    if cols > tuning().long_row and rows < 4 * target.cores:
+        chunks = min(-(-cols // tuning().row_chunk), -(-8 * target.cores // rows))
+        length = -(-cols // chunks)
+        length = -(-length // 64) * 64
+        x = view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": length}), (rows, -(-cols // length)))
+    return bind(fn, (x,), {"dim": (1,)})
+
+
+def _columns(fn: Primitive, x: Node, target: Target) -> Node:
+    outer, middle, inner = x.shape
+    if middle <= tuning().unrolled:
+        return bind(fn, (x,), {"dim": (1,)})
+    if target.kind == "gpu":
+        wanted = -(-target.cores * 1024 // (outer * inner))
+    else:
+        wanted = 1 if outer * middle * inner <= tuning().small_columns else -(-4 * target.cores // outer)
+    chunks = max(1, min(wanted, tuning().unrolled, middle // 4))
+    x = bind(PARTIAL, (x,), {"op": fn, "length": -(-middle // chunks)})
+    return bind(fn, (x,), {"dim": (1,)}) if x.shape[1] > 1 else x

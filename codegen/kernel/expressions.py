@@ -1,0 +1,619 @@
+"""Values of nodes as statements of a kernel: the heart of fusion. Start at `Evaluator.value`.
+
+`value(node, flat)` makes the statements that compute element `flat` of `node`: loads of what is stored, arithmetic of what
+is fused, index arithmetic for movement ops. A value is a scalar, or a vector of lanes along the lane variable. Everything is
+remembered by (node, index), in the loop where it was computed, so nothing is computed twice. Iterative: any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tracegrad.codegen.kernel.facts import never_positive, operand_index
+from tracegrad.codegen.kernel.index import Index, bounded, constant, ravel, unravel, variable
+from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
+from tracegrad.codegen.kernel.vectors import LANES, computed_in, ctype, splat, unwrapped
+from tracegrad.codegen.kernel.writer import Writer, literal, mask_type, register_dtype, register_type
+from tracegrad.codegen.mathlib import library as mathlib
+from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import DType
+from tracegrad.ir import Node
+from tracegrad.ops.ranges import may_wrap
+from tracegrad.plan import Fault
+
+Guard = tuple[Any, ...]                    # ("range", Index, low, high) or ("multiple", Index, k)
+Guards = tuple[Guard, ...]
+_PLAIN = frozenset(
+    ("add", "sub", "mul", "div", "neg", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "bitwise_and", "bitwise_or", "bitwise_xor")
+)
+_MIXES = frozenset(("float32", "float64", "int32", "int64"))      # scalars of these mix with vectors of the same
+
+
+_WRAPPING = frozenset(("add", "sub", "mul", "neg"))              # signed overflow is undefined in C: `x * 2 > 5` may become `x > 2`
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A C expression (a name or a literal). lanes: 1 if it is the same for all lanes; mask: bytes a lane of a bool vector.
+
+    only_if: the condition without which it is 0, if it was loaded under one.
+    """
+
+    text: str
+    dtype: DType
+    lanes: int = 1
+    depth: int = 0
+    mask: int = 0
+    only_if: str = ""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where a node's elements lie: what the parameter binds to (an in-place output: its input), and how the kernel may use it."""
+
+    ref: Any
+    access: str
+
+
+class Evaluator:
+    """Evaluates nodes within one kernel.
+
+    storage(node): where a node that is not computed here is stored (None: compute it); scalars: run-time scalars by node.
+    lane: the variable along which values are vectors of `width` ("" for scalar code).
+    """
+
+    def __init__(self, writer: Writer, storage: Callable[[Node], Storage | None], scalars: dict[Node, RuntimeScalar]) -> None:
+        self.writer, self.storage, self.scalars = writer, storage, scalars
+        self.lane, self.width = "", 1
+        self.vector_names: frozenset[str] = frozenset()      # opaque variables that are vectors (gathered indices)
+        self.given: Callable[[Node, Index], Value | None] = lambda node, flat: None     # values that come from elsewhere
+        self.narrow: dict[str, tuple[str, int]] = {}         # 64-bit positions: their text as vectors of indices, and their bound
+        self.stored: frozenset[Node] = frozenset()           # results of this kernel: their pointers bear the plain names
+        self.indices: list[Index] = []                       # of every load and guard: what `breakpoints` looks at
+        self.guards: list[Guard] = []                        # every guard: what `Rows.edges` looks at
+        self.fault: Callable[[Node], Fault]                  # the place in FAULTS of an op that reports (set by whoever makes this)
+
+    def name(self, node: Node) -> str:
+        """What to call a value: a result after its pointer; a derivative's step, which is no variable of the user's, by its operation."""
+        base = self.writer.base(node)
+        return f"{base}_i" if node in self.stored else node.fn.name if node.loc.derived else base
+
+    # -- the walk
+
+    def value(self, node: Node, flat: Index, guards: Guards = ()) -> Value:
+        """The value of element `flat` of `node` (where `guards` hold; elsewhere anything)."""
+        stack = [(node, flat, guards)]
+        while True:
+            request = stack[-1]
+            if self.find(*request) is not None:
+                stack.pop()
+                if not stack:
+                    break
+                continue
+            needed = self.step(*request)
+            if needed:
+                stack.extend(reversed(needed))
+            elif self.find(*request) is None:
+                raise AssertionError(f"codegen: {request[0]!r} could not be evaluated")
+        found = self.find(node, flat, guards)
+        assert found is not None
+        return found
+
+    def key(self, node: Node, flat: Index, guards: Guards) -> Any:
+        return (node, flat.key, *[(g[0], g[1].key, *g[2:]) for g in guards]) if guards else (node, flat.key)
+
+    def find(self, node: Node, flat: Index, guards: Guards = ()) -> Value | None:
+        if node.fn.name == "const":
+            return Value(literal(node.attrs["value"], node.dtype), node.dtype)
+        key = self.key(node, flat, guards)
+        for block in reversed(self.writer.blocks):
+            if key in block.memo:
+                return block.memo[key]  # type: ignore[no-any-return]
+        if guards:                                           # a value that was computed unconditionally
+            key = (node, flat.key)
+            for block in reversed(self.writer.blocks):
+                if key in block.memo:
+                    return block.memo[key]  # type: ignore[no-any-return]
+        return None
+
+    def put(self, node: Node, flat: Index, value: Value, guards: Guards = (), depth: int | None = None) -> None:
+        """Remember a value in the block where what identifies it is bound, and from there inwards.
+
+        Not in the block where its text is valid, which may be further out: zero, the value of padding, is valid everywhere, but what
+        it is the value of is so in this loop only. The next loop's variable may have the same name, and another range.
+        """
+        names = flat.names.union(*(g[1].names for g in guards))
+        depth = max(value.depth if depth is None else depth, self.depth_of(names))
+        self.writer.blocks[depth].memo[self.key(node, flat, guards)] = value
+
+    def step(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
+        """Compute `node` if its operands are known, else return what is needed first."""
+        if node in self.scalars:
+            ref = self.scalars[node]
+            held = register_dtype(ref.dtype)
+            number = node
+            while number.fn.name == "cast":
+                number = number.operands[0]
+            name = self.writer.scalar(replace(ref, dtype=held), self.writer.base(number), register_type(ref.dtype))
+            self.put(node, flat, Value(name, node.dtype), guards)
+            return []
+        given = self.given(node, flat)
+        if given is not None:
+            self.put(node, flat, given, guards)
+            return []
+        stored = self.storage(node)
+        if stored is not None:
+            self.put(node, flat, self.load(node, stored, flat, guards), guards)
+            return []
+        family = node.fn.family
+        if family == "movement":
+            return self.move(node, flat, guards)
+        if family == "elementwise":
+            return self.elementwise(node, flat, guards)
+        if family == "reduction" and node.operands[0].aval.size <= tuning().unrolled * node.aval.size:
+            return self.unrolled(node, flat, guards)
+        if family == "index":
+            self.put(node, flat, self.iota(node, flat), guards)
+            return []
+        if family == "gather":
+            return self.gather(node, flat, guards)
+        raise AssertionError(f"codegen: {node!r} cannot be computed inside a kernel of another node")
+
+    # -- index arithmetic as text
+
+    def depth_of(self, names: frozenset[str]) -> int:
+        """The depth of the innermost block that binds one of `names`."""
+        for depth in range(len(self.writer.blocks) - 1, 0, -1):
+            if not names.isdisjoint(self.writer.blocks[depth].names):
+                return depth
+        return 0
+
+    def varies(self, names: frozenset[str]) -> bool:
+        """Whether an index over `names` differs between lanes."""
+        return self.width > 1 and (self.lane in names or not names.isdisjoint(self.vector_names))
+
+    def lanes_text(self, x: Index) -> str:
+        """x as a vector, one index a lane."""
+        names = {}
+        if self.lane in x.names:
+            key = ("lanes", self.lane, self.width)
+            depth = self.depth_of(frozenset((self.lane,)))
+            block = self.writer.blocks[depth]
+            if key not in block.memo:
+                kind = f"{self.writer.index}{self.width}"
+                lanes = ", ".join(map(str, range(self.width)))
+                base = self.lane if self.lane.isidentifier() else "lane"
+                block.memo[key] = self.writer.declare(kind, base + "s", f"{self.lane} + ({kind})({lanes})", depth=depth)
+            names[self.lane] = block.memo[key]
+        return x.c(names)
+
+    def condition(self, guards: Guards) -> Value | None:
+        """Whether all guards hold, as a bool; None if there is nothing to check."""
+        tests: list[tuple[str, bool]] = []
+        names: frozenset[str] = frozenset()
+        varying = any(self.varies(g[1].names) for g in guards)
+        self.guards += guards
+        for kind, x, *rest in guards:
+            self.indices.append(x)
+            text = self.lanes_text(x) if varying and self.varies(x.names) else x.c()
+            names |= x.names
+            wide = varying and self.varies(x.names)
+            if kind == "range":
+                low, high = rest
+                if x.lo < low:
+                    tests.append((f"({text} >= {low})", wide))
+                if x.hi >= high:
+                    tests.append((f"({text} < {high})", wide))
+            else:
+                k, = rest
+                if (x % k).key != "0":
+                    shift = -(x.lo // k) * k if x.lo < 0 else 0
+                    tests.append((f"(({text}{f' + {shift}' if shift else ''}) % {k} == 0)", wide))
+        if not tests:
+            return None
+        varying = any(wide for _, wide in tests)
+        key = ("guard", tuple(t for t, _ in tests), self.width if varying else 1)
+        for block in reversed(self.writer.blocks):
+            if key in block.memo:
+                return block.memo[key]  # type: ignore[no-any-return]
+        depth = self.depth_of(names)
+        index_size = 4 if self.writer.index == "int" else 8
+        if varying:
+            type_ = mask_type(index_size, self.width)
+            text = " & ".join(t if wide else f"({type_})(-{t})" for t, wide in tests)
+            name = self.writer.declare(type_, "inside", text, depth=depth)
+            value = Value(name, np.dtype(bool), self.width, depth, index_size)
+        else:
+            value = Value(self.writer.declare("int", "inside", " & ".join(t for t, _ in tests), depth=depth), np.dtype(bool), 1, depth)
+        self.writer.blocks[depth].memo[key] = value
+        return value
+
+    # -- loads and stores
+
+    def load(self, node: Node, stored: Storage, flat: Index, guards: Guards, written: bool = False) -> Value:
+        """The element `flat` of a buffer. written: this kernel writes it, too, so it is read here and not before a loop."""
+        w = self.writer
+        dtype = node.dtype
+        flat = flat.opened()
+        self.indices.append(flat)
+        condition = self.condition(guards)
+        names = flat.names
+        depth = w.depth if written else self.depth_of(names)
+        pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
+        half = dtype == np.float16
+        wide = self.varies(names) or (condition is not None and condition.lanes > 1)
+        if condition is not None:
+            depth = max(depth, condition.depth)
+        base = w.base(node) + ("_i" if self.varies(names) or names else "_0")
+        only_if = "" if condition is None else condition.text
+        if not wide:
+            text = f"vload_half({flat.c()}, {pointer})" if half else f"{pointer}[{flat.c()}]"
+            if condition is not None:
+                text = f"{condition.text} ? {text} : 0"
+            return Value(w.declare(register_type(dtype), base, text, depth=depth), dtype, 1, depth, only_if=only_if)
+        width = self.width
+        memory = ctype(dtype, width)
+        uniform = condition is None or condition.lanes == 1
+        stride = flat.stride(self.lane) if names.isdisjoint(self.vector_names) else None
+        if half:
+            if stride == 1 and uniform:
+                text = f"vload_half{width}(0, {pointer} + {flat.c()})"
+            else:
+                at = self.lanes_name(flat, depth)
+                parts = [f"vload_half({at}.s{LANES[i]}, {pointer})" for i in range(width)]
+                if condition is not None and not uniform:
+                    parts = [f"({condition.text}.s{LANES[i]} ? {p} : 0)" for i, p in enumerate(parts)]
+                text = f"(float{width})({', '.join(parts)})"
+            if condition is not None and uniform:
+                text = f"{condition.text} ? {text} : (float{width})(0)"
+            return Value(w.declare(f"float{width}", base, text, depth=depth), dtype, width, depth, only_if=only_if)
+        if stride == 1 and uniform:
+            text = f"LOAD({memory}, {pointer} + {flat.c()})" if flat.key != "0" else f"LOAD({memory}, {pointer})"
+        elif stride is not None and uniform:
+            w.macros.add(f"STRIDED{width}")
+            text = f"STRIDED{width}({memory}, {pointer} + {flat.c()}, {stride})"
+        else:
+            at = self.lanes_name(flat, depth)
+            if uniform:
+                w.macros.add(f"GATHER{width}")
+                text = f"GATHER{width}({memory}, {pointer}, {at})"
+            else:
+                assert condition is not None
+                w.macros.add(f"GATHER{width}_IF")
+                text = f"GATHER{width}_IF({memory}, {pointer}, {at}, {condition.text})"
+        if condition is not None and uniform:
+            text = f"({condition.text} ? {text} : ({memory})(0))"
+        if dtype.kind == "b":
+            size = 4
+            name = w.declare(mask_type(size, width), base, f"{self.convert(text, mask_type(size, width))} != 0", depth=depth)
+            return Value(name, dtype, width, depth, size, only_if)
+        return Value(w.declare(memory, base, text, depth=depth), dtype, width, depth, only_if=only_if)
+
+    def lanes_name(self, flat: Index, depth: int) -> str:
+        """The name of the vector of indices `flat`."""
+        type_ = f"{self.writer.index}{self.width}"
+        text = self.lanes_text(flat) if self.varies(flat.names) else splat(type_, flat.c())
+        if text.isidentifier():
+            return text
+        memo = self.writer.blocks[depth].memo
+        key = ("indices", text)
+        if key not in memo:
+            memo[key] = self.writer.declare(type_, "at", text, depth=depth)
+        return memo[key]  # type: ignore[no-any-return]
+
+    def store(self, stored: Storage, node: Node, flat: Index, value: Value) -> None:
+        """Write `value` as element(s) `flat` of `node`; in vector code the lanes follow one another."""
+        w, dtype = self.writer, node.dtype
+        pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
+        half = dtype == np.float16
+        flat = flat.opened()
+        if self.width == 1 or not self.varies(flat.names):
+            text = value.text
+            if half:
+                w.line(f"vstore_half({text}, {flat.c()}, {pointer});", node)
+            else:
+                w.line(f"{pointer}[{flat.c()}] = {text};", node)
+            return
+        width = self.width
+        memory = ctype(dtype, width)
+        text = self.vector(value)
+        if dtype.kind == "b":
+            text = self.convert(f"{text} & 1", memory) if value.lanes > 1 else splat(memory, value.text)
+        address = f"{pointer} + {flat.c()}" if flat.key != "0" else pointer
+        w.line(f"vstore_half{width}({text}, 0, {address});" if half else f"STORE({memory}, {address}, {text});", node)
+
+    # -- vectors
+
+    def vector(self, value: Value, mask: int = 4) -> str:
+        """The value as a vector (a bool: as lane masks of `mask` bytes)."""
+        if value.dtype.kind == "b":
+            type_ = mask_type(mask, self.width)
+            if value.lanes == 1:
+                return f"({type_})(-{value.text})"
+            if value.mask == mask:
+                return value.text
+            text = self.convert(value.text, type_)
+            return f"({text} != 0)" if mask > value.mask else text      # Mesa (22.3) takes the sign of a widened mask to be 0
+        if value.lanes > 1:
+            return value.text
+        return splat(register_type(value.dtype, self.width), value.text)
+
+    def convert(self, text: str, type_: str) -> str:
+        return f"__builtin_convertvector({text}, {type_})" if self.writer.target.clang_builtins else f"convert_{type_}({text})"
+
+    def translate(self, expression: str, dtype: DType, lanes: int) -> str:
+        """`expression` with the math library's functions for operands of `dtype`."""
+        type_ = register_type(dtype, lanes) if dtype.kind != "b" else "int"
+        text, names = mathlib.translate(expression, self.writer.target, type_)
+        self.writer.helper(names)
+        return text
+
+    # -- families
+
+    def elementwise(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
+        requests = [(o, operand_index(o, node, flat), guards) for o in node.operands]
+        values = [self.find(*r) for r in requests]
+        missing = [r for r, v in zip(requests, values, strict=True) if v is None]
+        if missing:
+            return missing
+        known = [v for v in values if v is not None]
+        lanes = max(v.lanes for v in known)
+        depth = max((v.depth for v in known), default=0)
+        if node.fn.reports:
+            depth = self.report(node, known[0], guards)
+        expression, mask = self.render(node, known, lanes)
+        if node.fn.reports and expression == known[0].text:
+            self.put(node, flat, known[0], guards, depth)
+            return []
+        type_ = register_type(node.dtype, lanes)
+        if node.dtype.kind == "b" and lanes > 1:
+            type_ = mask_type(mask, lanes)
+        name = self.writer.declare(type_, self.name(node), expression, node, depth)
+        self.put(node, flat, Value(name, node.dtype, lanes, depth, mask), guards)
+        return []
+
+    def report(self, node: Node, x: Value, guards: Guards) -> int:
+        """A statement that notes which elements of an index are out of range (where `guards` hold), and the depth at which it stands."""
+        check, condition = node.fn.check(node), self.condition(guards)  # type: ignore[attr-defined]
+        low, high = literal(check.low, x.dtype), literal(check.high, x.dtype)
+        if condition is not None:                            # elsewhere the value may be anything
+            x = self.select(node, condition, x, Value(high, x.dtype))
+        w = self.writer
+        macro, outside = "IN_RANGE", ""
+        if x.lanes > 1:
+            macro = f"IN_RANGE{x.lanes}"
+            mask = mask_type(x.dtype.itemsize, x.lanes)
+            outside = w.declare(mask, "outside", f"({x.text} < {low}) | ({x.text} > {high})", node, x.depth) + ", "
+        w.macros.add(macro)
+        ignore = high if check.ignore is None else literal(check.ignore, x.dtype)
+        place = f"{w.buffer(FAULTS, 'faults', FAULTS.dtype, 'inout')} + {w.scalar(self.fault(node), 'fault', 'int')}"
+        w.line(f"{macro}({outside}{x.text}, {low}, {high}, {ignore}, {place});", node, x.depth)
+        return x.depth
+
+    def render(self, node: Node, values: list[Value], lanes: int) -> tuple[str, int]:
+        """The expression of an elementwise node, and the bytes of a lane of its mask if it is a bool vector."""
+        fn: Any = node.fn
+        name, dtype = fn.name, node.operands[-1].dtype
+        if name == "cast":
+            return self.cast(values[0], node.dtype, lanes)
+        spell = fn.opencl
+        wraps = dtype.kind == "i" and name in _WRAPPING and may_wrap(node)
+        if name == "exp" and self.writer.target.plain_math and never_positive(node.operands[0]):
+            spell = "exp_nonpositive({})".format
+        if lanes == 1:
+            wide = "uint" if dtype.itemsize < 4 else f"u{ctype(dtype)}"        # a product of two ushort is an int, and may overflow
+            texts = [f"({wide}){v.text}" if wraps else v.text for v in values]
+            if name == "bitwise_not" and dtype.kind == "b":
+                return f"!{texts[0]}", 0
+            text = unwrapped(self.translate(spell(*texts, **node.attrs), dtype, 1))
+            return f"({ctype(dtype)})({text})" if wraps else text, 0
+        if name in ("eq", "ne") and dtype == np.int64:
+            for x, other in (values, values[::-1]):
+                if x.text in self.narrow and other.lanes == 1:
+                    return self.equals_position(x, other, "==" if name == "eq" else "!=")
+        size = computed_in(dtype).itemsize if dtype.kind != "b" else max((v.mask for v in values if v.dtype.kind == "b"), default=4)
+        if getattr(fn, "lanewise", False):                   # a user's expression: any C will do, so scalars only
+            parts = [fn.opencl(*(v.text if v.lanes == 1 else f"{v.text}.s{LANES[k]}" for v in values)) for k in range(lanes)]
+            type_ = mask_type(size, lanes) if node.dtype.kind == "b" else register_type(node.dtype, lanes)
+            minus = "-" if node.dtype.kind == "b" else ""
+            return f"({type_})({', '.join(minus + self.translate(p, dtype, 1) for p in parts)})", size
+        mixes = name in _PLAIN and dtype.name in _MIXES
+        single = [mixes and v.lanes == 1 and v.dtype.kind != "b" for v in values]
+        single[0] &= not all(single)
+        texts = [v.text if alone else self.vector(v, size) for v, alone in zip(values, single, strict=True)]
+        if wraps:
+            scalar, vector = ctype(dtype), ctype(dtype, lanes)
+            texts = [f"(u{scalar}){t}" if alone else f"as_u{vector}({t})" for t, alone in zip(texts, single, strict=True)]
+        text = unwrapped(self.translate(spell(*texts, **node.attrs), dtype, lanes))
+        return f"as_{ctype(dtype, lanes)}({text})" if wraps else text, size
+
+    def equals_position(self, x: Value, other: Value, sign: str) -> tuple[str, int]:
+        """A position compared with a 64-bit number (labels, mostly): in the width of indices, with -1 for what is out of range."""
+        lanes, size = self.narrow[x.text]
+        key = ("narrow", other.text, size)
+        block = self.writer.blocks[other.depth]
+        if key not in block.memo:
+            kind, y = self.writer.index, other.text
+            block.memo[key] = self.writer.declare(kind, "at", f"{y} >= 0 && {y} < {size} ? ({kind}){y} : -1", depth=other.depth)
+        left = lanes if lanes.isidentifier() else f"({lanes})"
+        return f"{left} {sign} {block.memo[key]}", 4 if self.writer.index == "int" else 8
+
+    def cast(self, x: Value, dtype: DType, lanes: int) -> tuple[str, int]:
+        narrow = x.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 4          # through int: -1.0 is 255, as in numpy
+        if lanes == 1:
+            if dtype.kind == "b":
+                return (x.text if x.dtype.kind == "b" else f"({x.text} != 0)"), 0
+            return f"({register_type(dtype)}){'(int)' * narrow}{x.text}", 0
+        if dtype.kind == "b":
+            zero = "0" if x.dtype.name in _MIXES else f"({register_type(x.dtype, lanes)})(0)"
+            return f"({x.text} != {zero})", computed_in(x.dtype).itemsize
+        type_ = register_type(dtype, lanes)
+        if x.dtype.kind == "b":
+            return f"{self.vector(x, computed_in(dtype).itemsize)} ? ({type_})(1) : ({type_})(0)", 0
+        if register_type(x.dtype, lanes) == type_:
+            return x.text, 0
+        return self.convert(self.convert(x.text, f"int{lanes}") if narrow else x.text, type_), 0
+
+    def iota(self, node: Node, flat: Index) -> Value:
+        index = unravel(flat, node.shape)[node.attrs["dim"]]
+        self.indices.append(index)
+        depth = self.depth_of(index.names)
+        type_ = register_type(node.dtype)
+        if not self.varies(index.names):
+            if not index.terms:
+                return Value(literal(index.constant, node.dtype), node.dtype)
+            text = index.c() if type_ == self.writer.index else splat(type_, index.c())
+            return Value(text if text.isidentifier() else self.writer.declare(type_, "iota", text, node, depth), node.dtype, 1, depth)
+        wide = register_type(node.dtype, self.width)
+        text = self.lanes_text(index)
+        if wide != f"{self.writer.index}{self.width}":
+            narrow, text = text, self.convert(text, wide)
+            self.narrow[text] = (narrow, node.shape[node.attrs["dim"]])
+            return Value(text, node.dtype, self.width, depth)
+        name = text if text.isidentifier() else self.writer.declare(wide, "iota", text, node, depth)
+        return Value(name, node.dtype, self.width, depth)
+
+    def move(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
+        if node.fn.name == "reshape":
+            request = (node.operands[0], flat, guards)
+            known = self.find(*request)
+            if known is None:
+                return [request]
+            self.put(node, flat, known, guards)
+            return []
+        index = unravel(flat, node.shape)
+        fn: Any = node.fn
+        branches: list[tuple[tuple[Node, Index, Guards], Guards]] = []
+        exhaustive = False
+        for operand, at, conditions in fn.locate(index, *[o.aval for o in node.operands], **node.attrs):
+            x = node.operands[operand]
+            own: list[Guard] = []
+            impossible = False
+            for kind, expression, *rest in conditions:
+                expression = expression if isinstance(expression, Index) else constant(expression)
+                if kind == "range":
+                    low, high = rest
+                    if expression.hi < low or expression.lo >= high:
+                        impossible = True
+                    elif not (expression.lo >= low and expression.hi < high):
+                        own.append((kind, expression, low, high))
+                elif (expression % rest[0]).key != "0":
+                    own.append((kind, expression, rest[0]))
+            if impossible or x.aval.size == 0:
+                continue
+            fixed = tuple(bounded(i if isinstance(i, Index) else constant(i), 0, n) for i, n in zip(at, x.shape, strict=True))
+            branches.append(((x, ravel(fixed, x.shape), (*guards, *own)), tuple(own)))
+            if not own:
+                exhaustive = True
+                break
+        missing = [r for r, _ in branches if self.find(*r) is None]
+        if missing:
+            return missing
+        fill = node.attrs.get("value", 0)
+        result = Value(literal(node.dtype.type(fill), node.dtype), node.dtype)
+        if exhaustive:
+            last = self.find(*branches.pop()[0])
+            assert last is not None
+            result = last
+        for request, tests in reversed(branches):
+            x_value, condition = self.find(*request), self.condition(tests)
+            assert x_value is not None
+            if condition is None:
+                result = x_value
+                continue
+            result = self.select(node, condition, x_value, result)
+        self.put(node, flat, result, guards)
+        return []
+
+    def select(self, node: Node, condition: Value, a: Value, b: Value) -> Value:
+        lanes = max(condition.lanes, a.lanes, b.lanes)
+        depth = max(condition.depth, a.depth, b.depth)
+        dtype = node.dtype
+        if a.text == b.text and a.lanes == b.lanes:
+            return a
+        if dtype.kind == "b" and (a.text, b.text) == ("1", "0"):
+            return condition
+        if a.only_if == condition.text and b.text == literal(0, dtype):         # padding with what the load gives there
+            return a
+        if lanes == 1:
+            name = self.writer.declare(register_type(dtype), self.name(node),
+                                       f"{condition.text} ? {a.text} : {b.text}", node, depth)
+            return Value(name, dtype, 1, depth)
+        size = 4 if dtype.kind == "b" else computed_in(dtype).itemsize
+        type_ = mask_type(size, lanes) if dtype.kind == "b" else register_type(dtype, lanes)
+        text = f"{self.vector(condition, size)} ? {self.vector(a, size)} : {self.vector(b, size)}"
+        name = self.writer.declare(type_, self.name(node), text, node, depth)
+        return Value(name, dtype, lanes, depth, size if dtype.kind == "b" else 0)
+
+    def unrolled(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
+        """A reduction over few elements, written out."""
+        x, = node.operands
+        requests = [(x, at, guards) for at in reduced_indices(node, flat)]
+        missing = [r for r in requests if self.find(*r) is None]
+        if missing:
+            return missing
+        values = [v for r in requests if (v := self.find(*r)) is not None]
+        lanes, depth = max(v.lanes for v in values), max(v.depth for v in values)
+        result = self.fold(node, values, lanes, depth)
+        self.put(node, flat, result, guards)
+        return []
+
+    def fold(self, node: Node, values: list[Value], lanes: int, depth: int) -> Value:
+        """All values combined by a reduction's rule, pairwise."""
+        type_ = register_type(node.dtype, lanes)
+        level = [self.vector(v) if lanes > 1 else v.text for v in values]
+        while len(level) > 1:
+            odd = level[-1:] if len(level) % 2 else []
+            pairs = zip(level[::2], level[1::2], strict=False)
+            level = [self.translate(self.combiner(node)(a, b), node.dtype, lanes) for a, b in pairs] + odd
+            if len(level) > 1 and len(level[0]) > 60:
+                level = [self.writer.declare(type_, self.name(node), t, node, depth) for t in level]
+        return Value(self.writer.declare(type_, self.name(node), level[0], node, depth), node.dtype, lanes, depth)
+
+    def combiner(self, node: Node) -> Callable[[str, str], str]:
+        fn: Any = node.attrs.get("op", node.fn)
+        return fn.combine  # type: ignore[no-any-return]
+
+    def gather(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
+        """take(x, index): x[index] along the first axis."""
+        x, index = node.operands
+        at = unravel(flat, node.shape)
+        n = len(index.shape)
+        where = (index, ravel(at[:n], index.shape), guards)
+        known = self.find(*where)
+        if known is None:
+            return [where]
+        lanes, top = known.lanes, x.shape[0] - 1
+        key = ("gathered", known.text, top)                              # tables of two sizes may be read with the same index
+        block = self.writer.blocks[known.depth]
+        if key not in block.memo:                                        # clamped first, made an index then: it may not fit one
+            type_ = self.writer.index + (str(lanes) if lanes > 1 else "")
+            wide = register_type(index.dtype, lanes) if lanes > 1 else ""
+            low, high = (f"({wide})(0)", f"({wide})({top})") if lanes > 1 else ("0", str(top))
+            clamped = f"{known.text} < {low} ? {low} : {known.text} > {high} ? {high} : {known.text}"
+            expression = clamped if wide == type_ else self.convert(f"({clamped})", type_) if lanes > 1 else f"({type_})({clamped})"
+            block.memo[key] = self.writer.declare(type_, "at", expression, node, known.depth)
+            block.names |= {block.memo[key]}
+            if known.lanes > 1:
+                self.vector_names |= {block.memo[key]}
+        first = variable(block.memo[key], x.shape[0])
+        request = (x, ravel((first, *at[n:]), x.shape), guards)
+        found = self.find(*request)
+        if found is None:
+            return [request]
+        self.put(node, flat, found, guards)
+        return []
+
+
+def reduced_indices(node: Node, flat: Index) -> Iterator[Index]:
+    """The flat indices of the operand elements that element `flat` of a reduction combines."""
+    x, = node.operands
+    dims = node.attrs["dim"]
+    kept = iter(unravel(flat, node.shape))
+    template: list[Index | None] = [None if d in dims else next(kept) for d in range(len(x.shape))]
+    for choice in product(*(range(x.shape[d]) for d in dims)):
+        pick = iter(choice)
+        yield ravel([constant(next(pick)) if i is None else i for i in template], x.shape)

@@ -1,0 +1,91 @@
+"""What can be told of values before they are computed: where an element comes from, its sign, sums that pick one element.
+
+Facts are proved with symbolic indices (see `index`), so they hold however the user spelled it: `x - x.amax(1, keepdim=True)`,
+the same through reshapes, or the softmax of the library.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.codegen.kernel.index import ZERO, Index, ravel, unravel, variable
+from tracegrad.ir import Node
+
+
+def operand_index(operand: Node, node: Node, flat: Index) -> Index:
+    """The element of an elementwise operand, broadcast as numpy does, that element `flat` of `node` is computed from."""
+    if operand.aval.size == node.aval.size:
+        return flat
+    if operand.aval.size == 1:
+        return ZERO
+    tail = unravel(flat, node.shape)[len(node.shape) - len(operand.shape):]
+    return ravel([i if n != 1 else 0 for i, n in zip(tail, operand.shape, strict=True)], operand.shape)
+
+
+def origin(node: Node, flat: Index) -> tuple[Node, Index]:
+    """The node and the index that element `flat` is moved from, as far back as it takes no condition to tell."""
+    while node.fn.family == "movement":
+        if node.fn.name != "reshape":
+            fn: Any = node.fn
+            branches = list(fn.locate(unravel(flat, node.shape), *[o.aval for o in node.operands], **node.attrs))
+            if len(branches) != 1 or branches[0][2]:
+                break
+            operand, at, _ = branches[0]
+            flat = ravel(at, node.operands[operand].shape)
+            node = node.operands[operand]
+        else:
+            node = node.operands[0]
+    return node, flat
+
+
+def never_positive(node: Node) -> bool:
+    """Whether a float value is known to be at most 0, or NaN: the operand of the exponential in a softmax, a Gaussian, a softplus."""
+    node, _ = origin(node, ZERO)
+    if node.fn.name == "neg":
+        x = node.operands[0]
+        return x.fn.name == "abs" or (x.fn.name == "mul" and x.operands[0] is x.operands[1])
+    if node.fn.name == "where":                              # x < 0 ? x : -x
+        condition, a, b = node.operands
+        return condition.fn.name == "lt" and condition.operands[0] is a and is_zero(condition.operands[1]) and (
+            b.fn.name == "neg" and b.operands[0] is a)
+    return node.fn.name == "sub" and subtracts_maximum(node)
+
+
+def subtracts_maximum(node: Node) -> bool:
+    """Whether `node` is x - m, where m is the maximum of a row that the element of x is in."""
+    flat = variable("p", node.aval.size)
+    x, at = origin(node.operands[0], operand_index(node.operands[0], node, flat))
+    m, row = origin(node.operands[1], operand_index(node.operands[1], node, flat))
+    if m.fn.name != "amax" or m.operands[0].aval.size != node.aval.size or m.attrs["dim"] != (len(m.operands[0].shape) - 1,):
+        return False
+    if row != flat // m.operands[0].shape[-1]:
+        return False
+    source, there = origin(m.operands[0], flat)
+    return source is x and there == at
+
+
+def is_zero(node: Node) -> bool:
+    node, _ = origin(node, ZERO)
+    return node.fn.name == "const" and not node.attrs["value"]
+
+
+def picked(reduction: Node, row: Index, col: Index) -> tuple[tuple[Node, Index], tuple[Node, Index]] | None:
+    """A sum over rows of `where(position == label, x, 0)` has one term: (x, its index in column `col`), (label, its index). Else None."""
+    rows, cols = reduction.operands[0].shape[0], reduction.operands[0].shape[-1]
+    if reduction.fn.name != "sum" or reduction.operands[0].shape != (rows, cols) or reduction.dtype.kind != "f":
+        return None
+    where, flat = origin(reduction.operands[0], row * cols + col)
+    if where.fn.name != "where" or not is_zero(where.operands[2]):
+        return None
+    condition, at = origin(where.operands[0], operand_index(where.operands[0], where, flat))
+    if condition.fn.name != "eq":
+        return None
+    for a, b in (condition.operands, condition.operands[::-1]):
+        position, place = origin(a, operand_index(a, condition, at))
+        label, there = origin(b, operand_index(b, condition, at))
+        if position.fn.family == "index" and label.dtype.kind in "iu" and col.names.isdisjoint(there.names) and (
+            unravel(place, position.shape)[position.attrs["dim"]] == col
+        ):
+            x = where.operands[1]
+            return (x, operand_index(x, where, flat)), (label, there)
+    return None

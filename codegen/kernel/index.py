@@ -1,0 +1,322 @@
+"""Symbolic integer index expressions. Start at `Index`; `unravel` and `ravel` turn flat indices into tuples and back.
+
+An Index is a linear combination of atoms (loop variables, floor quotients, remainders) with a known range, kept in a normal
+form: quotients and remainders vanish where the ranges allow, and `x // k * k + x % k` is x again. So the index arithmetic of
+a chain of reshapes, permutes and slices of contiguous data collapses to what one would write by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import gcd
+from typing import Union
+
+from tracegrad.codegen.kernel.vectors import unwrapped
+
+IndexLike = Union["Index", int]
+
+
+class Atom:
+    """What an Index is a combination of. `key` orders and identifies; `names` are the variables it depends on."""
+
+    __slots__ = ("base", "divisor", "hi", "key", "kind", "lo", "names")
+
+    def __init__(self, kind: str, key: str, lo: int, hi: int, names: frozenset[str], base: Index | None, divisor: int) -> None:
+        self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
+        self.names, self.base, self.divisor = names, base, divisor
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Atom) and self.key == other.key
+
+
+class Index:
+    """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s."""
+
+    __slots__ = ("constant", "hi", "key", "lo", "names", "terms")
+
+    def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
+        self.terms, self.constant = terms, constant
+        lo = hi = constant
+        names: frozenset[str] = frozenset()
+        parts = []
+        for atom, c in terms:
+            a, b = c * atom.lo, c * atom.hi
+            lo += min(a, b)
+            hi += max(a, b)
+            names = atom.names if not names else names | atom.names
+            parts.append(f"{c}*{atom.key}" if c != 1 else atom.key)
+        if constant or not parts:
+            parts.append(str(constant))
+        self.lo, self.hi, self.names = lo, hi, names
+        self.key = "+".join(parts)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return self.key == (other.key if isinstance(other, Index) else str(other))
+
+    def __repr__(self) -> str:
+        return self.key
+
+    # -- arithmetic
+
+    def __add__(self, other: IndexLike) -> Index:
+        if not isinstance(other, Index):
+            return self if other == 0 else Index(self.terms, self.constant + other)
+        if not other.terms:
+            return self + other.constant
+        if not self.terms:
+            return other + self.constant
+        sums = dict(self.terms)
+        for atom, c in other.terms:
+            sums[atom] = sums.get(atom, 0) + c
+        return _normal(sums, self.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: IndexLike) -> Index:
+        return self + (-other)
+
+    def __rsub__(self, other: IndexLike) -> Index:
+        return (-self) + other
+
+    def __mul__(self, k: IndexLike) -> Index:
+        if isinstance(k, Index):
+            if k.terms and self.terms:
+                raise TypeError("an index is linear: it cannot be multiplied by another")
+            return k * self.constant if not self.terms else self * k.constant
+        if k == 0:
+            return ZERO
+        return self if k == 1 else Index(tuple((a, c * k) for a, c in self.terms), self.constant * k)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, k: int) -> Index:
+        if k == 1:
+            return self
+        if self.lo // k == self.hi // k:
+            return constant(self.lo // k)
+        out: dict[Atom, int] = {}
+        rest: dict[Atom, int] = {}
+        for atom, c in self.terms:                       # multiples of k come out whole
+            if c % k == 0:
+                out[atom] = c // k
+            else:
+                rest[atom] = c
+        whole, left = divmod(self.constant, k)
+        r = Index(tuple(rest.items()), left)
+        outside = Index(tuple(out.items()), whole)
+        if not rest or r.lo // k == r.hi // k:
+            return outside + r.lo // k
+        high, _, g = _split(r, k)
+        if g > 1:                                        # r = g * high + low with 0 <= low < g, and g divides k
+            return outside + high // (k // g)
+        if len(r.terms) == 1 and r.constant == 0:
+            (atom, c), = r.terms
+            if c == 1 and atom.kind == "div" and atom.base is not None:
+                return outside + atom.base // (atom.divisor * k)
+            if c == 1 and atom.kind == "mod" and atom.base is not None and atom.divisor % k == 0:
+                return outside + (atom.base // k) % (atom.divisor // k)
+        return outside + _atom("div", r, k)
+
+    def __mod__(self, k: int) -> Index:
+        if k == 1:
+            return ZERO
+        if self.lo // k == self.hi // k:
+            return self - self.lo // k * k
+        r = Index(tuple((a, c % k) for a, c in self.terms if c % k), self.constant % k)
+        if r.lo // k == r.hi // k:
+            return r - r.lo // k * k
+        high, low, g = _split(r, k)
+        if g > 1:
+            return high % (k // g) * g + low
+        if len(r.terms) == 1 and r.constant == 0:
+            (atom, c), = r.terms
+            if c == 1 and atom.kind == "mod" and atom.base is not None and atom.divisor % k == 0:
+                return atom.base % k
+        return _atom("mod", r, k)
+
+    # -- questions
+
+    def stride(self, name: str) -> int | None:
+        """The coefficient of variable `name`; None if it is not linear in it."""
+        found = 0
+        for atom, c in self.terms:
+            if name in atom.names:
+                if atom.kind != "var":
+                    return None
+                found = c
+        return found
+
+    def atoms(self) -> Iterable[Atom]:
+        """All atoms, nested ones too."""
+        todo = [a for a, _ in self.terms]
+        while todo:
+            atom = todo.pop()
+            yield atom
+            if atom.base is not None:
+                todo += [a for a, _ in atom.base.terms]
+
+    def opened(self) -> Index:
+        """The same with `bounded` wrappers taken off."""
+        if not any(atom.kind == "bounded" for atom in self.atoms()):
+            return self
+        out: Index = constant(self.constant)
+        for atom, c in self.terms:
+            out = out + _reopen(atom) * c
+        return out
+
+    def c(self, names: Mapping[str, str] | None = None) -> str:
+        """C text; `names` maps variables to other texts (a vector of lanes, say)."""
+        parts: list[str] = []
+        for atom, c in self.terms:
+            text = _atom_text(atom, names)
+            parts.append(unwrapped(text) if c == 1 else f"-{text}" if c == -1 else f"{text} * {c}")
+        if self.constant or not parts:
+            parts.append(str(self.constant))
+        if len(parts) > 1 and parts[0].startswith("-") and self.terms[0][1] == -1:
+            parts.append(parts.pop(0))                   # 3 - i, rather than -i + 3
+        return " + ".join(parts).replace("+ -", "- ")
+
+
+def _normal(sums: dict[Atom, int], const: int) -> Index:
+    """Sort the terms; put quotients and remainders of the same thing together again."""
+    for atom in [a for a in sums if a.kind == "mod"]:
+        c, base, k = sums.get(atom, 0), atom.base, atom.divisor
+        if not c or base is None:
+            continue
+        quotient = base // k
+        if len(quotient.terms) == 1 and quotient.constant == 0 and quotient.terms[0][1] == 1:
+            partner = quotient.terms[0][0]
+            if sums.get(partner, 0) == c * k:            # c * k * (x // k) + c * (x % k) = c * x
+                del sums[partner], sums[atom]
+                whole = base * c
+                for a, n in whole.terms:
+                    sums[a] = sums.get(a, 0) + n
+                return _normal(sums, const + whole.constant)
+    return Index(tuple(sorted(((a, c) for a, c in sums.items() if c), key=lambda t: (-abs(t[1]), t[0].key))), const)
+
+
+def _split(r: Index, k: int) -> tuple[Index, Index, int]:
+    """(high, low, g) with r = g * high + low, 0 <= low < g and g a divisor of k, g as small as it can be; g = 1 if there is none."""
+    terms = sorted(r.terms, key=lambda t: (-abs(t[1]), t[0].key))
+    for n in range(len(terms), 0, -1):
+        g = k
+        for _, c in terms[:n]:
+            g = gcd(g, c)
+        if g == 1:
+            continue
+        low = Index(tuple(terms[n:]), r.constant % g)
+        if low.lo >= 0 and low.hi < g:
+            return Index(tuple((a, c // g) for a, c in terms[:n]), r.constant // g), low, g
+    return r, ZERO, 1
+
+
+def _atom(kind: str, base: Index, k: int) -> Index:
+    if kind == "div":
+        lo, hi, sign = base.lo // k, base.hi // k, "/"
+    else:
+        lo, hi, sign = 0, k - 1, "%"
+    return Index(((Atom(kind, f"({base.key}){sign}{k}", lo, hi, base.names, base, k), 1),), 0)
+
+
+def _reopen(atom: Atom) -> Index:
+    if atom.base is None:
+        return Index(((atom, 1),), 0)
+    base = atom.base.opened()
+    return base if atom.kind == "bounded" else base // atom.divisor if atom.kind == "div" else base % atom.divisor
+
+
+def _atom_text(atom: Atom, names: Mapping[str, str] | None) -> str:
+    if atom.base is None:
+        return names.get(atom.key, atom.key) if names else atom.key
+    base, k = atom.base, atom.divisor
+    if atom.kind == "bounded":
+        return f"({base.c(names)})"
+    shift = -(base.lo // k) if base.lo < 0 else 0        # C truncates: make the dividend non-negative first
+    if shift:
+        base = base + shift * k
+    text = base.c(names)
+    text = text if text.isidentifier() else f"({text})"
+    if atom.kind == "mod":
+        return f"({text} % {k})"
+    return f"({text} / {k} - {shift})" if shift else f"({text} / {k})"
+
+
+def constant(value: int) -> Index:
+    return Index((), value)
+
+
+def variable(name: str, size: int, lo: int = 0) -> Index:
+    """The loop variable `name`, lo <= value < lo + size. (A size of 1 or less is the constant.)"""
+    if size <= 1:
+        return constant(lo)
+    return Index(((Atom("var", name, lo, lo + size - 1, frozenset((name,)), None, 0), 1),), 0)
+
+
+def bounded(x: Index, lo: int, size: int) -> Index:
+    """x, known (from a guard) to satisfy lo <= x < lo + size."""
+    if x.lo >= lo and x.hi < lo + size:
+        return x
+    if size <= 1:
+        return constant(lo)
+    return Index(((Atom("bounded", f"[{x.key}|{lo}:{lo + size}]", max(lo, x.lo), min(lo + size - 1, x.hi), x.names, x, 0), 1),), 0)
+
+
+ZERO = constant(0)
+
+
+def strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    out, step = [], 1
+    for n in reversed(shape):
+        out.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(out))
+
+
+def unravel(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+    """The index tuple of element `flat` of an array of `shape`."""
+    out = []
+    for n, step in zip(shape, strides(shape), strict=True):
+        out.append(ZERO if n == 1 else (flat // step) % n if flat.hi // step >= n or flat.lo < 0 else flat // step)
+    return tuple(out)
+
+
+def ravel(index: Sequence[IndexLike], shape: Sequence[int]) -> Index:
+    """The flat index of element `index`."""
+    flat = ZERO
+    for i, n, step in zip(index, shape, strides(shape), strict=True):
+        if n != 1:
+            flat = flat + i * step
+    return flat
+
+
+def breakpoints(flats: Iterable[Index], name: str, size: int) -> list[int]:
+    """The inner sizes at which loops over `name` (of `size`) must be split so that `flats` need no division.
+
+    Ascending; each divides the next.
+    """
+    found: set[int] = set()
+    for flat in flats:
+        for atom in flat.atoms():
+            if atom.base is None or atom.kind == "bounded" or name not in atom.names:
+                continue
+            scale = 1
+            base = atom.base
+            while len(base.terms) == 1 and base.terms[0][0].kind == "div" and base.terms[0][0].base is not None:
+                scale *= base.terms[0][0].divisor
+                base = base.terms[0][0].base
+            found.add(atom.divisor * scale)
+    chain: list[int] = []
+    for k in sorted(found):
+        if 1 < k < size and size % k == 0 and (not chain or k % chain[-1] == 0):
+            chain.append(k)
+    return chain

@@ -1,0 +1,156 @@
+"""A plan's launches, work-item by work-item. Start at `run_plan`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
+from tracegrad.codegen.kernel.run.syntax import Compiled
+from tracegrad.codegen.kernel.run.translate import Translator
+from tracegrad.plan import Fault, HostStep, Plan, Scalar
+
+Place = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
+_HEAD = re.compile(r"(?:__attribute__\(\(reqd_work_group_size\(([\d, ]+)\)\)\)\s*)?__kernel void (\w+)\(")
+
+
+@cache
+def kernels_of(source: str) -> dict[str, Compiled]:
+    """Every kernel of a program's text."""
+    found: dict[str, Compiled] = {}
+    starts = list(_HEAD.finditer(source))
+    for match, after in zip(starts, [*starts[1:], None], strict=True):
+        text = source[match.end() - 1: after.start() if after else len(source)]
+        size = tuple(int(n) for n in match[1].split(",")) if match[1] else None
+        found[match[2]] = Translator(text, match[2], size).kernel()
+    return found
+
+
+def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> list[Array]:
+    """The results of `plan` for `inputs` (arrays, one for each of plan.inputs) and run-time `scalars`, computed by its kernels' text.
+
+    Raises KernelFault for what a kernel must not do (see above). The inputs that a plan updates in place are copied first.
+
+    >>> import tracegrad as tg
+    >>> f = tg.trace(lambda x: (x * 2).sum(1))
+    >>> y = f(tg.ones(3, 5))
+    >>> run_plan(f.plan, [np.ones((3, 5), np.float32)])[0].tolist()
+    [10.0, 10.0, 10.0]
+    """
+    state = State()
+    memories: list[Memory | None] = [None] * len(plan.slots)
+    for i, value in zip(plan.inputs, inputs, strict=True):
+        memories[i] = Memory(plan.slots[i].name or f"input {i}", np.array(value, plan.slots[i].dtype).reshape(-1), state, True)
+    for i, slot in enumerate(plan.slots):
+        if memories[i] is not None:
+            continue
+        if slot.alias is not None:
+            memories[i] = memories[slot.alias]
+        elif slot.data is not None:
+            memories[i] = Memory(slot.name or "constant", np.array(slot.data, slot.dtype).reshape(-1), state, True)
+        else:
+            memories[i] = Memory(slot.name or slot.kind, np.zeros(math.prod(slot.shape), slot.dtype), state, slot.kind == "faults")
+    given = plan.all_scalars(scalars)
+    with np.errstate(all="ignore"):
+        for step in plan.steps:
+            if isinstance(step, HostStep):
+                _host(step, plan, memories)
+            else:
+                _launch(kernels_of(plan.source)[step.entry], step, memories, given, state)
+    results = []
+    for i in plan.outputs:
+        memory = memories[i]
+        assert memory is not None
+        if not memory.known.all():
+            raise KernelFault(f"result {memory.name}: element {int(np.argmin(memory.known))} was never written")
+        results.append(memory.array.reshape(plan.slots[i].shape).copy())
+    return results
+
+
+def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None]) -> None:
+    values = [np.array(m.array).reshape(plan.slots[i].shape) for i in step.inputs if (m := memories[i]) is not None]
+    for i, value in zip(step.outputs, step.fn(*values), strict=True):
+        memory = memories[i]
+        assert memory is not None
+        memory.array[:] = np.asarray(value).reshape(-1)
+        memory.known[:] = True
+
+
+def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State) -> None:
+    if len(kernel.parameters) != len(step.args):
+        raise KernelFault(f"{kernel.name} has {len(kernel.parameters)} parameters, and is launched with {len(step.args)}")
+    args: list[Any] = []
+    bound: dict[int, list[tuple[str, bool]]] = {}
+    for (name, type_, restrict), arg in zip(kernel.parameters, step.args, strict=True):
+        if isinstance(arg, Scalar):
+            args.append(arg.dtype.type(scalars[arg.index]) if arg.dtype.kind == "f" else int(scalars[arg.index]))
+        elif isinstance(arg, Fault):
+            args.append(2 * arg.index)
+        else:
+            memory = memories[arg]
+            assert memory is not None
+            if memory.array.dtype != (np.bool_ if memory.array.dtype.kind == "b" else type_.dtype) or not type_.space:
+                raise KernelFault(f"{kernel.name}: {name} is a {type_}, and is given {memory.array.dtype}")
+            memory.fresh()
+            bound.setdefault(id(memory), []).append((name, restrict))
+            args.append(Pointer(memory, 0))
+    for names in bound.values():
+        if len(names) > 1 and any(r for _, r in names) and any(n in kernel.written for n, _ in names):
+            which = ", ".join(n for n, _ in names)
+            raise KernelFault(f"{kernel.name}: {which} are one buffer, which is written, and one of them is restrict")
+    sizes = tuple((*step.global_size, 1, 1)[:3])
+    local = tuple((*(step.local_size or (1,)), 1, 1)[:3])
+    if kernel.local_size is not None and step.local_size is not None and tuple((*kernel.local_size, 1, 1)[:3]) != local:
+        raise KernelFault(f"{kernel.name} requires groups of {kernel.local_size}, and is launched in groups of {local}")
+    if any(n % size for n, size in zip(sizes, local, strict=True)):
+        raise KernelFault(f"{kernel.name}: {sizes} work-items in groups of {local}")
+    state.local_size, state.global_size = local, sizes
+    groups = [n // size for n, size in zip(sizes, local, strict=True)]
+    for group in itertools.product(*map(range, reversed(groups))):
+        _group(kernel, args, state, (group[2], group[1], group[0]), local, sizes)
+
+
+def _group(
+    kernel: Compiled, args: Sequence[Any], state: State, group: Place, local: Place, sizes: Place
+) -> None:
+    """Run a work-group: item after item, or all to each barrier."""
+    group_arrays.clear()
+    items = []
+    for item in itertools.product(*map(range, reversed(local))):
+        place = item[2], item[1], item[0]
+        where = tuple(g * n + i for g, n, i in zip(group, local, place, strict=True))
+        number = 1 + where[0] + sizes[0] * (where[1] + sizes[1] * where[2])
+        items.append((number, place, where, kernel.run(state, *args)))
+    while items:
+        left = []
+        for number, place, where, runs in items:
+            state.item, state.local_id, state.group_id, state.global_id = number, place, group, where
+            try:
+                next(runs)
+                left.append((number, place, where, runs))
+            except StopIteration:
+                pass
+            except Exception as error:
+                raise _located(kernel, where, error) from error
+        if left and len(left) != len(items):
+            raise KernelFault(f"{kernel.name}: a barrier that {len(left)} of the {len(items)} items of group {group} reach")
+        items = left
+        for memory in group_arrays.values():
+            memory.fresh()
+
+
+def _located(kernel: Compiled, where: tuple[int, ...], error: Exception) -> KernelFault:
+    trace, line = error.__traceback__, 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == f"<{kernel.name}>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    what = str(error) if isinstance(error, KernelFault) else f"{type(error).__name__}: {error}" + (
+        " (a variable that nothing has set?)" if "NoneType" in str(error) else "")
+    return KernelFault(f"{kernel.name}, work-item {where}: {what}, in `{kernel.lines.get(line, '?')}`")

@@ -1,0 +1,74 @@
+"""Reductions over the middle of (outer, middle, inner), by chunks, on CPUs: private accumulator rows. Start at `lower_columns`.
+
+A work-item owns a chunk of the middle and one row of partial results, to which it adds the chunk's rows one after the other
+along the contiguous inner dimension. A later kernel adds the few partial results.
+"""
+
+from __future__ import annotations
+
+from tracegrad.codegen.kernel.expressions import Value
+from tracegrad.codegen.kernel.index import ZERO, Index, constant, variable
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.rows_cpu import SINGLE, vector_width
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.ir import Node
+
+
+def lower_columns(group: Group, context: Context) -> list[Kernel]:
+    """The kernel of one or more reductions over the middle of the same view."""
+    assert group.view is not None
+    assert group.length is not None
+    outer, middle, inner = group.view
+    length = group.length
+    chunks = -(-middle // length)
+    w = context.writer(group)
+    ev = context.evaluator(group, w)
+    reductions = [s for s in group.stored if s.fn.family == "partial"]
+    sinks = [s for s in group.stored if s.fn.family != "partial"]
+    sizes = []
+    a: Index = ZERO
+    part: Index = ZERO
+    if chunks > 1:
+        w.line(f"const {w.index} chunk = get_global_id(0);")
+        sizes.append(chunks)
+        part = variable("chunk", chunks)
+    if outer > 1:
+        w.line(f"const {w.index} row = get_global_id({len(sizes)});")
+        sizes.append(outer)
+        a = variable("row", outer)
+    first = part * length
+    end = (first + length).c()
+    stop = end if middle % length == 0 else f"({end} < {middle} ? {end} : {middle})"
+    if chunks == 1:
+        stop = str(middle)
+
+    def body(row: Index, fresh: bool) -> None:
+        width = vector_width(group, context)
+        for lanes, low, high in ((width, 0, inner - inner % width), (1, inner - inner % width, inner)):
+            if high <= low:
+                continue
+            w.open(f"for ({w.index} col = {low}; col < {high}; col{f' += {lanes}' if lanes > 1 else '++'}) {{", ("col",))
+            ev.lane, ev.width = ("col", lanes) if lanes > 1 else ("", 1)
+            col = variable("col", inner)
+            at = (a * middle + row) * inner + col
+            for r in reductions:
+                value = ev.value(r.operands[0], at)
+                where = (a * chunks + part) * inner + col
+                if not fresh:
+                    value = ev.fold(r, [accumulator(r, where), value], ev.width, w.depth)
+                ev.store(context.output(group, r), r, where, value)
+            values = [ev.value(sink, at) for sink in sinks]
+            for sink, value in zip(sinks, values, strict=True):
+                ev.store(context.output(group, sink), sink, at, value)
+            w.close()
+        ev.lane, ev.width = "", 1
+
+    def accumulator(r: Node, where: Index) -> Value:
+        return ev.load(r, context.output(group, r), where, (), written=True)
+
+    body(first, True)
+    w.open(f"for ({w.index} r = {(first + 1).c()}; r < {stop}; r++) {{", ("r",))
+    body(variable("r", middle - 1, 1) if middle > 1 else constant(0), False)
+    w.close()
+    return [context.finish(group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)]

@@ -1,0 +1,161 @@
+"""From a group of the schedule to kernels. Start at `lower` and `LOWERINGS`, the table by kind of group.
+
+A lowering is a function (group, context) -> kernels in launch order. The context says where nodes are stored, makes writers
+and evaluators for a kernel, and gives out entry names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import Evaluator, Storage
+from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar
+from tracegrad.codegen.kernel.vectors import index_type
+from tracegrad.codegen.kernel.writer import Namer, Writer
+from tracegrad.codegen.lower.user_sources import UserSources
+from tracegrad.codegen.schedule.grouping import Group, Schedule
+from tracegrad.errors import UnsupportedError
+from tracegrad.ir import Node, topological
+from tracegrad.plan import Fault, HostStep, Target
+
+
+class Context:
+    """What lowerings need to know of the plan that is being made.
+
+    alias: nodes that are written into an input's buffer, with that input; macros: the vector-access helpers used so far.
+    """
+
+    def __init__(
+        self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]
+    ) -> None:
+        self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
+        self.macros: set[str] = set()
+        self.dtypes: set[Any] = set()
+        self.entries: set[str] = set()
+        self.numbers: dict[str, int] = {}
+        self.called: set[Any] = set()                # calls with several results that were lowered already
+        self.user_sources = UserSources()
+        self.constants: list[Any] = []               # values of by-value arguments that are known now
+        self.faults: dict[Node, Fault] = {}          # ops that report -> the place in FAULTS
+
+    def constant(self, value: Any, dtype: Any) -> RuntimeScalar:
+        """A by-value argument with a value that is known now: a run-time scalar that always gets it."""
+        self.constants.append(value)
+        return RuntimeScalar(len(self.scalars) + len(self.constants) - 1, dtype)
+
+    def fault(self, node: Node) -> Fault:
+        """The place in FAULTS where kernels report what is wrong with `node`."""
+        return self.faults.setdefault(node, Fault(len(self.faults)))
+
+    def entry(self, group: Group) -> str:
+        """A fresh kernel name, after the value it computes, or the input that it updates."""
+        last = group.stored[-1]
+        updated = self.alias.get(last)
+        given = "" if updated is None else self.namer(updated) or updated.attrs.get("label", "")
+        base = given or self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
+        if base == "partial":
+            base = f"{self.namer(last) or last.attrs['op'].name}_partial"
+        base = "".join(c if c.isalnum() else "_" for c in base)
+        while True:
+            n = self.numbers[base] = self.numbers.get(base, -1) + 1
+            entry = f"{base}_k{n}"
+            if entry not in self.entries and entry not in self.user_sources.names:
+                self.entries.add(entry)
+                return entry
+
+    def ref(self, node: Node) -> Node:
+        """What a parameter that holds `node`'s buffer binds to."""
+        return self.alias.get(node, node)
+
+    def storage(self, group: Group) -> Callable[[Node], Storage | None]:
+        """Where the kernel of `group` finds what it does not compute."""
+        written = {self.ref(s) for s in group.stored}
+
+        def find(node: Node) -> Storage | None:
+            own = self.schedule.group_of.get(node)
+            if own is group:
+                return None
+            if (node.fn.name in ("placeholder", "data") and node not in self.scalars) or node in self.schedule.stored:
+                ref = self.ref(node)
+                return Storage(ref, "inout" if ref in written else "const")
+            return None
+
+        return find
+
+    def output(self, group: Group, node: Node) -> Storage:
+        """Where `group` writes `node`."""
+        ref = self.ref(node)
+        return Storage(ref, "inout" if ref is not node else "out")
+
+    def writer(self, group: Group, target: Target | None = None) -> Writer:
+        sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]
+        writer = Writer(target or self.target, self.namer, index_type(*sizes))
+        writer.held = frozenset(writer.base(n) for n in (*group.reads, *group.stored))
+        return writer
+
+    def evaluator(self, group: Group, writer: Writer) -> Evaluator:
+        evaluator = Evaluator(writer, self.storage(group), self.scalars)
+        evaluator.stored, evaluator.fault = frozenset(group.stored), self.fault
+        return evaluator
+
+    def finish(
+        self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, attribute: str = ""
+    ) -> Kernel:
+        """The kernel of what `writer` holds."""
+        entry = self.entry(group)
+        self.macros |= writer.macros
+        self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
+        return Kernel(entry, writer.kernel(entry, attribute), tuple(writer.params), global_size, local_size, flops(group), traffic(group),
+                      group.note, frozenset(writer.helpers))
+
+
+def traffic(group: Group) -> int:
+    """Bytes a group reads and writes."""
+    return sum(n.aval.nbytes for n in (*group.reads, *group.stored))
+
+
+def flops(group: Group) -> int:
+    """Arithmetic of a group, roughly: what each sink costs an element, over the elements it is computed for."""
+    return group.work
+
+
+Lowering = Callable[[Group, Context], list[Kernel | HostStep]]
+LOWERINGS: dict[str, Lowering] = {}
+
+
+def lowering(*kinds: str) -> Callable[[Any], Any]:
+    """Decorator: the function lowers groups of these kinds (families of ops, or "loops" and "columns")."""
+
+    def attach(fn: Any) -> Any:
+        for kind in kinds:
+            LOWERINGS[kind] = fn
+        return fn
+
+    return attach
+
+
+def lower(group: Group, context: Context) -> list[Kernel | HostStep]:
+    """The kernels of one group."""
+    found = LOWERINGS.get(group.kind)
+    if found is None:
+        what = group.anchor.fn.name if group.anchor is not None else group.kind
+        raise UnsupportedError(f"{what}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
+    steps = found(group, context)
+    last = steps[-1] if steps else None
+    if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
+        note = "; ".join(dict.fromkeys(filter(None, (last.note, group.note))))
+        steps[-1] = replace(last, note=note, fused=computed(group, context))
+    return steps
+
+
+def computed(group: Group, context: Context) -> tuple[tuple[str, int, bool], ...]:
+    """What a group computes: the operations of its results, down to what is stored."""
+    find = context.storage(group)
+
+    def given(node: Node) -> bool:
+        return node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
+
+    found = [n for n in topological(group.sinks, given) if not given(n)]
+    return tuple((n.fn.name, n.loc.line, n.loc.derived) for n in [n for n in found if n.fn.family != "movement"] or found)

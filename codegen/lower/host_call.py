@@ -1,0 +1,64 @@
+"""Python between launches: the groups of `tg.host_call` and of LAPACK's factorisations. One step computes all results of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tracegrad.codegen.kernel.ir import Temp
+from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.schedule.grouping import Group, strip
+from tracegrad.errors import LinAlgError
+from tracegrad.ir import Node
+from tracegrad.plan import HostStep
+
+
+def siblings(group: Group, context: Context) -> list[Any] | None:
+    """Where each result of the anchor's call goes (a node, or scratch for one that nobody uses); None if it was lowered before."""
+    anchor = group.anchor
+    assert anchor is not None
+    attrs = {k: v for k, v in anchor.attrs.items() if k != "index"}
+    key = (anchor.fn, anchor.operands, tuple(attrs.items()))
+    if key in context.called:
+        return None
+    context.called.add(key)
+    places: dict[int, Node] = {}
+    for other in context.schedule.groups:
+        node = other.anchor
+        if node is not None and node.fn is anchor.fn and node.operands == anchor.operands:
+            if {k: v for k, v in node.attrs.items() if k != "index"} == attrs:
+                places[node.attrs["index"]] = node
+    avals = anchor.fn.avals(*[o.aval for o in anchor.operands], **attrs)  # type: ignore[attr-defined]
+    return [places.get(k) or Temp(f"unused_{k}", key, max(1, aval.size), aval.dtype) for k, aval in enumerate(avals)]
+
+
+@lowering("host_call")
+def lower_host(group: Group, context: Context) -> list[HostStep]:
+    anchor = group.anchor
+    assert anchor is not None
+    outputs = siblings(group, context)
+    if outputs is None:
+        return []
+    # A plan's steps name slots; until `assemble` has numbered those, the nodes that they will hold.
+    inputs: tuple[Any, ...] = tuple(strip(o) for o in anchor.operands)
+    places = [r.shape if isinstance(r, Node) else (r.size,) for r in outputs]
+    return [HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name)]
+
+
+def _step(anchor: Node, places: list[tuple[int, ...]]) -> Callable[..., Any]:
+    """The operation on arrays of the operands' shapes; its results in the shapes of the slots they go to."""
+    shapes = [o.shape for o in anchor.operands]
+    fn: Any = anchor.fn
+    attrs = {k: v for k, v in anchor.attrs.items() if k != "index"}
+
+    def call(*arrays: Any) -> list[Any]:
+        try:
+            results = fn.results(*(a.reshape(s) for a, s in zip(arrays, shapes, strict=True)), **attrs)
+        except LinAlgError as error:
+            error.of(str(anchor.loc))
+            raise
+        return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, places, strict=True)]
+
+    return call

@@ -1,0 +1,33 @@
+"""Kernels that users wrote: the groups of `tg.opencl_function`. Their sources share one program without meeting: see `UserSources`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar
+from tracegrad.codegen.lower.context import Context, lowering, traffic
+from tracegrad.codegen.lower.host_call import siblings
+from tracegrad.codegen.schedule.grouping import Group, strip
+
+
+@lowering("opencl_call")
+def lower_opencl(group: Group, context: Context) -> list[Kernel]:
+    """One launch: inputs, outputs, then scalars, in the order of the user's parameters."""
+    anchor = group.anchor
+    assert anchor is not None
+    outputs = siblings(group, context)
+    if outputs is None:
+        return []
+    fn: Any = anchor.fn
+    attrs = anchor.attrs
+    inputs = [strip(o) for o in anchor.operands[:attrs["inputs"]]]
+    runtime = iter(anchor.operands[attrs["inputs"]:])
+    scalars = []
+    for value, dtype in attrs["scalars"]:
+        if value is None:
+            scalars.append(RuntimeScalar(context.scalars[next(runtime)].index, dtype))
+        else:
+            scalars.append(context.constant(value, dtype))
+    entry, text = context.user_sources.add(fn.source, fn.entry, context.entries)
+    return [Kernel(entry, text, (*inputs, *map(context.ref, outputs), *scalars), attrs["global_size"], attrs["local_size"],
+                   anchor.aval.size, traffic(group), "a kernel of the user's", foreign=True)]

@@ -1,0 +1,496 @@
+"""Kernels over (rows, cols): elementwise groups, row reductions, several passes over a row; on CPUs. Start at `lower_loops`.
+
+A work-item is one thread's loop: over rows, over a row or a chunk of it, with explicit vectors along the last dimension and
+a scalar loop for what remains. A group with reductions makes one pass over the row for each level of them: softmax is a pass
+for the maximum, one for the sum, one for the result. The second pass fetches the next row. What does not change along a loop is
+computed before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tracegrad.codegen.kernel.expressions import Evaluator, Value
+from tracegrad.codegen.kernel.facts import picked
+from tracegrad.codegen.kernel.index import ZERO, Index, breakpoints, variable
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.vectors import splat, unwrapped
+from tracegrad.codegen.kernel.writer import Writer, literal, register_type
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.schedule.grouping import Group, cost, small_reduction
+from tracegrad.codegen.tuning import tuning
+from tracegrad.ir import Node
+
+SINGLE = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised)."""
+
+    rows: int
+    cols: tuple[int, ...]
+    width: int
+    block: int                       # rows a work-item does
+    length: int | None               # chunk of the (single) column loop that a work-item does; None: all
+    across: bool = False             # the loop over the rows is inside that over the columns
+
+    @property
+    def row_size(self) -> int:
+        n = 1
+        for c in self.cols:
+            n *= c
+        return n
+
+
+def levels(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]:
+    """The pass in which each sink of a group is computed, and the reductions that have to be."""
+    level: dict[Node, int] = {}
+    deps = group_deps(group, context)
+    for sink in group.sinks:
+        level[sink] = max((level[d] + (group.place[d] == "row" and is_reduction(d)) for d in deps[sink]), default=0)
+    needed = set(group.stored)
+    for sink in reversed(group.sinks):
+        if sink in needed:
+            needed.update(deps[sink])
+    last = max((level[s] for s in needed), default=0)
+    for sink in group.stored:        # an in-place result is written when nothing reads the old value any more
+        if sink in context.alias and group.place[sink] == "full":
+            level[sink] = last
+    return level, [s for s in group.sinks if s in needed and is_reduction(s)]
+
+
+def is_reduction(node: Node) -> bool:
+    """Whether a node is accumulated over a loop (a reduction over few elements is written out like arithmetic)."""
+    return node.fn.family == "partial" or (node.fn.family == "reduction" and not small_reduction(node))
+
+
+def group_deps(group: Group, context: Context) -> dict[Node, list[Node]]:
+    """The sinks of the same group that each sink reads."""
+    return {s: [d for d in context.schedule.deps[s] if context.schedule.group_of.get(d) is group] for s in group.sinks}
+
+
+def in_group_reductions(group: Group) -> set[Node]:
+    return {s for s in group.sinks if is_reduction(s)}
+
+
+def probe(group: Group, context: Context, rows: int, cols: int, flat: Index | None = None) -> Evaluator:
+    """An evaluator that has seen all indices and guards that the kernel would compute with, as functions of `row` and `col`."""
+    writer = context.writer(group)
+    evaluator = context.evaluator(group, writer)
+    reductions = in_group_reductions(group)
+    evaluator.given = lambda node, flat: Value("0", node.dtype) if node in reductions else None
+    if flat is None:
+        flat = variable("row", rows) * cols + variable("col", cols)
+    for sink in group.sinks:
+        if sink in reductions:
+            evaluator.value(sink.operands[0], flat)
+        elif group.place[sink] == "full" and sink in group.stored:
+            evaluator.value(sink, flat)
+    return evaluator
+
+
+def vector_width(group: Group, context: Context) -> int:
+    """Lanes: a register of the widest float in the group."""
+    floats = [n.dtype.itemsize for n in (*group.reads, *group.sinks) if n.dtype.kind == "f"]
+    return max(1, min(16, context.target.simd_bytes // max(4, max(floats, default=4))))
+
+
+def shape_of(group: Group, context: Context) -> Shape:
+    """How the domain of a group is cut into loops and work-items.
+
+    Where something is read transposed, the lines that a vector of columns lies in are used for all rows of the block at once.
+    """
+    shape = _row_by_row(group, context)
+    if group.size < 8 * tuning().item or _plain(group):              # little enough for a cache, or read as it lies
+        return shape
+    if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
+        return shape
+    if any(is_reduction(s) for s in group.sinks) or any(place == "row" for place in group.place.values()):
+        return shape
+    found = probe(group, context, shape.rows, shape.cols[0]).indices
+    if not any(i.stride("row") == 1 and (i.stride("col") or 0) > 1 for i in found):
+        return shape
+    return replace(shape, block=tuning().line_bytes // 4, across=True)
+
+
+def _plain(group: Group) -> bool:
+    """Whether everything is read at its own element, at its row, or as a whole."""
+    return not group.positional and all(relations <= {1, group.cols or 1, group.size} for relations in group.reads.values())
+
+
+def _row_by_row(group: Group, context: Context) -> Shape:
+    cores, width = context.target.cores, vector_width(group, context)
+    simple = _plain(group)
+    if group.cols is not None:
+        cols, rows = group.cols, group.size // group.cols
+        found = [] if simple else breakpoints(probe(group, context, rows, cols).indices, "col", cols)
+        points = [k for k in found if k >= 2 * width]
+        if group.length is not None:
+            return Shape(rows, (cols,), width, 1, group.length)
+        inner = points[0] if points else cols
+        block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
+        return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
+    found = [] if simple else breakpoints(probe(group, context, 1, group.size).indices, "col", group.size)
+    points = [k for k in found if k >= 2 * width]
+    cols = points[0] if points else group.size
+    rows = group.size // cols
+    share = min(max(tuning().item, -(-group.size // (16 * cores))), tuning().most_items)
+    if cols > 2 * share:
+        length = -(-share // 64) * 64
+        return Shape(rows, (cols,), width, 1, length)
+    return Shape(rows, (cols,), width, max(1, min(rows, share // cols)), None)
+
+
+def lower_loops(group: Group, context: Context) -> list[Kernel]:
+    """The kernel of an elementwise group or of row reductions."""
+    return [Rows(group, context, shape_of(group, context)).kernel()]
+
+
+class Rows:
+    """One kernel while it is written."""
+
+    def __init__(self, group: Group, context: Context, shape: Shape) -> None:
+        self.group, self.context, self.shape = group, context, shape
+        self.writer: Writer = context.writer(group)
+        self.ev: Evaluator = context.evaluator(group, self.writer)
+        self.level, self.reductions = levels(group, context)
+        self.picks = [r for r in self.reductions if self.is_pick(r)]
+        self.reductions = [r for r in self.reductions if r not in self.picks]
+        self.kept = self.costly()
+        self.arrays: dict[Node, str] = {}
+        self.row = ZERO
+        self.at: Index | None = None                         # the element at hand, in a pass
+        self.ev.given = self.kept_value
+
+    def kernel(self) -> Kernel:
+        s, w = self.shape, self.writer
+        rows, item = s.rows, 0
+        sizes: list[int] = []
+        if s.length is not None:
+            n = s.cols[0]
+            sizes.append(-(-n // s.length))
+            item = 1
+        if rows > 1:
+            if s.block == 1:
+                w.line(f"const {w.index} row = get_global_id({item});")
+            else:
+                if s.block < rows:
+                    w.line(f"const {w.index} part = get_global_id({item});")
+                if not s.across:
+                    self.open_rows()
+            sizes.append(-(-rows // s.block))
+            if s.block == 1:
+                w.blocks[0].names |= {"row"}
+            self.row = variable("row", rows)
+        if s.length is not None:
+            w.line(f"const {w.index} chunk = get_global_id(0);")
+            w.line(f"const {w.index} first = chunk * {s.length};")
+            end = f"first + {s.length}"
+            w.line(f"const {w.index} last = {end};" if s.cols[0] % s.length == 0 else
+                   f"const {w.index} last = {end} < {s.cols[0]} ? {end} : {s.cols[0]};")
+        self.depth = w.depth
+        for node in self.kept:
+            self.arrays[node] = w.unique(w.base(node) + "_row")
+            w.line(f"{register_type(node.dtype)} {self.arrays[node]}[{s.row_size}];")
+        self.passes()
+        self.store([x for x in self.group.stored if self.group.place[x] == "row"], self.row)
+        return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)
+
+    def passes(self) -> None:
+        """All passes over the row, and between them the sums that need none."""
+        full = [x for x in self.group.stored if self.group.place[x] == "full"]
+        wanted = {self.level[x] for x in (*self.reductions, *self.picks, *full)}
+        looping = [number for number in sorted(wanted) if any(self.work_of(number))]
+        for number in sorted(wanted):
+            reductions, sinks = self.work_of(number)
+            self.number, self.ahead = number, len(looping) > 1 and number == looping[1]
+            if reductions or sinks:
+                self.loops(reductions, sinks)
+            for r in self.picks:
+                if self.level[r] == number:
+                    self.pick(r)
+
+    def open_rows(self) -> None:
+        """The loop over the rows of a work-item."""
+        s = self.shape
+        if s.block >= s.rows:
+            self.writer.open(f"for ({self.writer.index} row = 0; row < {s.rows}; row++) {{", ("row",))
+            return
+        end = f"part * {s.block} + {s.block}"
+        stop = end if s.rows % s.block == 0 else f"({end} < {s.rows} ? {end} : {s.rows})"
+        self.writer.open(f"for ({self.writer.index} row = part * {s.block}; row < {stop}; row++) {{", ("row",))
+
+    # -- what one pass leaves for the next
+
+    def costly(self) -> dict[Node, int]:
+        """Elementwise nodes worth keeping in a private array, since several passes need them, and the first pass that does."""
+        first: dict[Node, int] = {}
+        kept: dict[Node, int] = {}
+        roots: dict[int, list[Node]] = {}
+        for sink in (*self.reductions, *self.group.stored):
+            if is_reduction(sink):
+                roots.setdefault(self.level[sink], []).append(sink.operands[0])
+            elif self.group.place[sink] == "full":
+                roots.setdefault(self.level[sink], []).append(sink)
+        if len(roots) < 2 or self.shape.length is not None:
+            return kept
+        for number in sorted(roots):
+            seen: set[Node] = set()
+            todo = list(roots[number])
+            while todo:
+                node = todo.pop()
+                if node in seen or node in kept or is_reduction(node) or node.aval.size != self.group.size or self.ev.storage(node):
+                    continue
+                seen.add(node)
+                if cost(node) >= tuning().costly and node.dtype.kind == "f":
+                    if first.setdefault(node, number) < number:
+                        kept[node] = first[node]
+                        continue
+                if node.fn.family == "elementwise" or node.fn.name == "reshape":     # else it is read at other elements than these
+                    todo += node.operands
+        bytes_ = sum(node.dtype.itemsize for node in kept) * self.shape.row_size
+        return kept if bytes_ <= tuning().private_bytes else {}
+
+    def kept_value(self, node: Node, flat: Index) -> Value | None:
+        """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
+        if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
+            return None
+        at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
+        depth = w.depth                                      # here: an earlier pass wrote it
+        type_ = register_type(node.dtype, ev.width)
+        if ev.width == 1:
+            return Value(w.declare(type_, w.base(node), f"{self.arrays[node]}[{at.c()}]", depth=depth), node.dtype, 1, depth)
+        w.macros.add("KEPT")
+        name = w.declare(type_, w.base(node), f"KEPT({type_}, {self.arrays[node]} + {at.c()})", depth=depth)
+        return Value(name, node.dtype, ev.width, depth)
+
+    def keep(self, at: Index) -> None:
+        """Store what later passes need of the element(s) at hand."""
+        for node, number in self.kept.items():
+            value = self.ev.find(node, at) if number == self.number else None
+            if value is not None:
+                col = (at - self.row * self.shape.row_size).c()
+                if self.ev.width == 1:
+                    self.writer.line(f"{self.arrays[node]}[{col}] = {value.text};")
+                else:
+                    self.writer.macros.add("KEPT")
+                    type_ = register_type(node.dtype, self.ev.width)
+                    self.writer.line(f"KEPT({type_}, {self.arrays[node]} + {col}) = {self.ev.vector(value)};")
+
+    # -- one pass over a row
+
+    def work_of(self, number: int) -> tuple[list[Node], list[Node]]:
+        """The reductions and the results that a pass goes over the row for."""
+        return ([r for r in self.reductions if self.level[r] == number],
+                [x for x in self.group.stored if self.group.place[x] == "full" and self.level[x] == number])
+
+    def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
+        s, w = self.shape, self.writer
+        n, width = s.cols[-1], s.width
+        unroll = self.unroll(reductions, sinks)
+        step = width * unroll
+        vectors = width > 1 and min(n, s.length or n) >= step
+        tail = n % step if vectors else n
+        vector_acc: dict[Node, list[str]] = {}
+        total: dict[Node, str] = {}
+        for r in reductions:
+            start = literal(r_identity(r), r.dtype)
+            base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
+            total[r] = w.unique(base + ("_i" if r in self.ev.stored else ""))
+            if tail:
+                w.line(f"{register_type(r.dtype)} {total[r]} = {unwrapped(start)};", r)
+            if vectors:
+                type_ = register_type(r.dtype, width)
+                stem = total[r].replace(f"{base}_i", base, 1)
+                names = [f"{stem}_v{u}" if unroll > 1 else f"{stem}_v" for u in range(unroll)]
+                vector_acc[r] = [w.declare(type_, name, splat(type_, start), r) for name in names]
+        outer = ZERO
+        opened = 0
+        scale = s.row_size
+        for d, size in enumerate(s.cols[:-1]):
+            scale //= size
+            name = w.unique(f"c{d}")
+            w.open(f"for ({w.index} {name} = 0; {name} < {size}; {name}++) {{", (name,))
+            opened += 1
+            outer = outer + variable(name, size) * scale
+        base_index = self.row * s.row_size + outer
+        first, last = ("0", str(n)) if s.length is None else ("first", "last")
+        col = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
+        for begin, stop in self.segments(step, base_index) if vectors else []:
+            if s.length is None:
+                head = f"for ({w.index} {col} = {begin}; {col} < {stop}; {col} += {step}) {{"
+            elif tail:
+                head = f"for ({w.index} {col} = first; {col} + {step} <= last; {col} += {step}) {{"
+            else:
+                head = f"for ({w.index} {col} = first; {col} < last; {col} += {step}) {{"
+            once = s.length is None and stop - begin == step
+            w.open("{" if once else head, (col,))
+            if once:
+                w.line(f"const {w.index} {col} = {begin};")
+            if self.ahead:
+                self.fetch_next_row(col, step)
+            if s.across:
+                self.open_rows()
+            self.ev.lane, self.ev.width = col, width
+            end = n if stop == n - n % step else stop
+            for u in range(unroll):
+                at = base_index + (variable(col, end - begin - (unroll - 1) * width, begin) + u * width)
+                self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
+            self.ev.lane, self.ev.width = "", 1
+            if s.across:
+                w.close()
+            w.close()
+        if tail == 1 and s.length is None and not s.across:
+            self.body(base_index + (n - 1), reductions, sinks, total)
+        elif tail:
+            if s.length is None:
+                head = f"for ({w.index} {col} = {n - tail if vectors else first}; {col} < {n}; {col}++) {{"
+            else:
+                start = f"last - last % {step}" if vectors else "first"
+                head = f"for ({w.index} {col} = {start}; {col} < {last}; {col}++) {{"
+            w.open(head, (col,))
+            if s.across:
+                self.open_rows()
+            self.body(base_index + variable(col, n), reductions, sinks, total)
+            if s.across:
+                w.close()
+            w.close()
+        for _ in range(opened):
+            w.close()
+        for r in reductions:
+            self.result(r, vector_acc.get(r, []), total[r], tail > 0)
+
+    def segments(self, step: int, base: Index) -> list[tuple[int, int]]:
+        """The ranges of columns that vectors do: all, or the left edge, the inside, where no guard needs to be checked, and the right edge.
+
+        base: the index of column 0.
+        A stencil's neighbours (pad, then slices) are guarded, and a guarded load is made lane by lane.
+        """
+        s = self.shape
+        n = s.cols[-1]
+        whole = n - n % step
+        if s.length is not None or s.across or not self.group.positional or self.group.statements > tuning().max_statements // 3:
+            return [(0, whole)]
+        col = variable("col", n)
+        left = right = 0
+        for kind, x, *rest in probe(self.group, self.context, s.rows, s.row_size, base + col).guards:
+            if kind == "range" and x.stride("col") == 1:
+                around = x - col                             # low <= col + around < high is certain from here on, and up to there
+                before, after = rest[0] - around.lo, n - (rest[1] - around.hi)
+                if max(before, after) <= n // 4:
+                    left, right = max(left, before), max(right, after)
+        start, stop = -(-left // step) * step, min((n - right) // step * step, whole)
+        if not (left or right) or stop - start < n // 2:
+            return [(0, whole)]
+        return [(a, b) for a, b in ((0, start), (start, stop), (stop, whole)) if a < b]
+
+    def fetch_next_row(self, col: str, step: int) -> None:
+        """Ask for what the next row's first pass reads, in the pass that has arithmetic to hide it behind.
+
+        Measured on softmax cross-entropy of 8192 x 4096 (a maximum, then a sum of exponentials): 0.75 of the time without. Only where
+        clang compiles for the CPU itself, as it does where plain operators are vectorised: by way of SPIR-V, Mesa's driver aborts.
+        """
+        s, w, group = self.shape, self.writer, self.group
+        reads = [d for d, relations in group.reads.items() if 1 in relations and d.aval.size == group.size]
+        size = sum(d.aval.nbytes for d in reads)
+        if not (w.target.clang_builtins and w.target.plain_math) or s.length is not None or len(s.cols) > 1:
+            return
+        if size < tuning().fetch_bytes or size // s.rows > w.target.l2_bytes // 4:
+            return
+        for node in reads:
+            stored = self.ev.storage(node)
+            if stored is None:
+                continue
+            pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
+            line = tuning().line_bytes // node.dtype.itemsize
+            for i in range(0, step, line):
+                w.macros.add("PREFETCH")
+                at = (self.row + 1) * s.row_size + variable(col, s.row_size) + i
+                w.line(f"PREFETCH({pointer} + {at.c()});", node)
+
+    def is_pick(self, r: Node) -> bool:
+        s = self.shape
+        if s.length is not None or r.fn.family != "reduction":
+            return False
+        return picked(r, variable("row", s.rows), variable("col", s.row_size)) is not None
+
+    def pick(self, r: Node) -> None:
+        """The sum over a row in which one term can differ from 0: that term, found by its column (a class by its label)."""
+        s, w, ev = self.shape, self.writer, self.ev
+        found = picked(r, self.row, variable("col", s.row_size))
+        assert found is not None
+        label = ev.value(*found[1])
+        inside = w.declare("int", "inside", f"{label.text} >= 0 && {label.text} < {s.row_size}", depth=self.depth)
+        at = w.declare(w.index, "at", f"{inside} ? ({w.index}){label.text} : 0", depth=self.depth)
+        w.blocks[self.depth].names |= {at}
+        found = picked(r, self.row, variable(at, s.row_size))
+        assert found is not None
+        x = ev.value(*found[0])
+        zero = literal(0, r.dtype)
+        text = f"{inside} ? {x.text} + {zero} : {zero}"      # a sum: -0 becomes 0
+        name = w.declare(register_type(r.dtype), w.base(r), text, r, self.depth)
+        ev.put(r, self.row, Value(name, r.dtype, 1, self.depth))
+
+    def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
+        """Independent accumulators hide the latency of a short body."""
+        n, width = min(self.shape.cols[-1], self.shape.length or self.shape.cols[-1]), self.shape.width
+        if not reductions or sinks or len(reductions) > 2:
+            return 1
+        work = max(self.context.schedule.costs.get(r, 1) for r in reductions)
+        best = 4 if work <= 6 else 2 if work <= 24 else 1
+        while best > 1 and (n < 8 * width * best and n % (width * best) >= width):
+            best //= 2
+        return best
+
+    def body(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, str]) -> None:
+        ev, w = self.ev, self.writer
+        self.at = at
+        for r in reductions:
+            value = ev.value(r.operands[0], at)
+            lanes = ev.width
+            text = ev.translate(ev.combiner(r)(accumulators[r], ev.vector(value) if lanes > 1 else value.text), r.dtype, lanes)
+            w.line(f"{accumulators[r]} = {unwrapped(text)};", r)
+        self.store(sinks, at)
+        self.keep(at)
+        self.at = None
+
+    def store(self, sinks: list[Node], at: Index) -> None:
+        """Compute all, then write all: a result may lie where another's operand was."""
+        values = [self.ev.value(sink, at) for sink in sinks]
+        for sink, value in zip(sinks, values, strict=True):
+            self.ev.store(self.context.output(self.group, sink), sink, at, value)
+
+    def result(self, r: Node, vectors: list[str], total: str, tail: bool) -> None:
+        """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
+        ev, w = self.ev, self.writer
+        combine = ev.combiner(r)
+        if vectors:
+            width = self.shape.width
+            while len(vectors) > 1:
+                half = len(vectors) // 2
+                for a, b in zip(vectors[:half], vectors[half:], strict=True):
+                    w.line(f"{a} = {unwrapped(ev.translate(combine(a, b), r.dtype, width))};", r)
+                vectors = vectors[:half]
+            text = vectors[0]
+            for part in ("half", "quarter", "eighth"):
+                if width > 2:
+                    width //= 2
+                    text = w.declare(register_type(r.dtype, width), f"{vectors[0].rpartition('_')[0]}_{part}",
+                                     ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, width), r)
+            lanes = unwrapped(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, 1))
+            if tail:
+                w.line(f"{total} = {unwrapped(ev.translate(combine(total, f'({lanes})'), r.dtype, 1))};", r)
+            else:
+                w.line(f"{register_type(r.dtype)} {total} = {lanes};", r)
+        value = Value(total, r.dtype, 1, self.depth)
+        if r.fn.family == "partial":
+            chunks = r.aval.size // self.shape.rows
+            ev.store(self.context.output(self.group, r), r, self.row * chunks + variable("chunk", chunks), value)
+        else:
+            ev.put(r, self.row, value)
+
+
+def r_identity(r: Node) -> object:
+    fn = r.attrs.get("op", r.fn)
+    return fn.identity(r.dtype)

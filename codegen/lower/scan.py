@@ -1,0 +1,147 @@
+"""Running sums and products along a dimension, and linear recurrences. Start at `lower_scan`.
+
+Rows (or, where the dimension is not the last, vectors of columns) are one work-item's loop each. A long row that would leave
+cores idle is cut in chunks: a first kernel adds up each chunk, a second one scans them, starting from the sum of those before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import Value
+from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.vectors import ctype, unwrapped
+from tracegrad.codegen.kernel.writer import literal, register_type
+from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.serial import Owner, parts, scratch, view
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tuning import tuning
+
+
+@lowering("scan")
+def lower_scan(group: Group, context: Context) -> list[Kernel]:
+    node = group.anchor
+    assert node is not None
+    outer, n, inner = view(node, node.attrs["dim"])
+    wanted = -(-parts(context) // (outer * -(-inner // 8)))
+    chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))
+    length = -(-n // chunks)
+    chunks = -(-n // length)
+    if chunks == 1:
+        return [_scan(group, context, length, None)]
+    sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(node.dtype))
+    return [_chunk_sums(group, context, length, sums), _scan(group, context, length, sums)]
+
+
+def _columns(o: Owner, inner: int, rows: int) -> tuple[str, str]:
+    """The columns a work-item does: all, if the rows and chunks are enough work for every core."""
+    length = -(-inner // max(1, parts(o.context) // rows))
+    return o.part("column", inner, -(-length // 16) * 16 if o.context.target.kind == "cpu" else length)
+
+
+def _total(o: Owner) -> str:
+    """Declares the running sum or product."""
+    fn: Any = o.node.fn
+    start, type_ = literal(fn.identity(o.node.dtype), o.node.dtype), register_type(o.node.dtype, o.ev.width)
+    return o.writer.declare(type_, fn.total, f"({type_})({start})" if o.ev.width > 1 else start, o.node)
+
+
+def _step(o: Owner, total: str, value: Value) -> None:
+    fn: Any = o.node.fn
+    text = o.ev.vector(value) if o.ev.width > 1 else value.text
+    both = f"{total} {fn.bools} {text}" if o.node.dtype.kind == "b" else unwrapped(fn.combine(total, text))
+    o.writer.line(f"{total} = {both};", o.node)
+
+
+def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
+    o = Owner(group, context)
+    node, w = o.node, o.writer
+    outer, n, inner = view(node, node.attrs["dim"])
+    chunks = -(-n // length)
+    pointer = w.buffer(sums, "chunk_sums", sums.dtype, "out")
+    row = o.item("row", outer)
+    chunk = o.item("chunk", chunks)
+    low, high = _columns(o, inner, outer * chunks)
+
+    def body(column: Index) -> None:
+        total = _total(o)
+        with o.loop("i", n, (chunk * length).c(), _end(chunk, length, n)) as i:
+            _step(o, total, o.ev.value(node.operands[0], (row * n + i) * inner + column))
+        at = (row * chunks + chunk) * inner + column
+        wide = f"STORE({ctype(sums.dtype, o.ev.width)}, {pointer} + {at.c()}, {total});"
+        w.line(wide if o.ev.width > 1 else f"{pointer}[{at.c()}] = {total};", node)
+
+    o.columns("column", inner, low, high, body)
+    context.dtypes.add(sums.dtype)
+    return o.finish()
+
+
+def _end(chunk: Index, length: int, n: int) -> str:
+    end = (chunk * length + length).c()
+    return end if n % length == 0 or not chunk.terms else f"({end} < {n} ? {end} : {n})"
+
+
+def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Kernel:
+    o = Owner(group, context)
+    node, w, ev = o.node, o.writer, o.ev
+    outer, n, inner = view(node, node.attrs["dim"])
+    chunks = -(-n // length)
+    pointer = w.buffer(sums, "chunk_sums", sums.dtype, "const") if sums else ""
+    if chunks > 1 or inner > 1 or outer <= parts(context) or context.target.kind == "gpu":
+        row, rows = o.item("row", outer), None
+    else:
+        rows = o.part("row", outer, -(-outer // parts(context)))
+    chunk = o.item("chunk", chunks)
+    low, high = _columns(o, inner, outer * chunks)
+
+    def body(row: Index, column: Index) -> None:
+        total = _total(o)
+        if sums:
+            with o.loop("before", chunks, "0", "chunk") as before:
+                at = (row * chunks + before) * inner + column
+                type_ = ctype(sums.dtype, ev.width)
+                text = f"LOAD({type_}, {pointer} + {at.c()})" if ev.width > 1 else f"{pointer}[{at.c()}]"
+                _step(o, total, Value(text, node.dtype, ev.width))
+        with o.loop("i", n, (chunk * length).c(), _end(chunk, length, n)) as i:
+            at = (row * n + i) * inner + column
+            _step(o, total, ev.value(node.operands[0], at))
+            ev.store(context.output(group, node), node, at, Value(total, node.dtype, ev.width, mask=4 if node.dtype.kind == "b" else 0))
+
+    if rows is None:
+        o.columns("column", inner, low, high, lambda column: body(row, column))
+    else:
+        with o.loop("row", outer, *rows) as each:
+            o.columns("column", inner, low, high, lambda column: body(each, column))
+    return o.finish()
+
+
+@lowering("recurrence")
+def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
+    """y[i] = a[i] * y[i - 1] + b[i]: a row, or a vector of columns, is one work-item's loop, however long it is."""
+    o = Owner(group, context)
+    node, w, ev = o.node, o.writer, o.ev
+    a, b = node.operands
+    outer, n, inner = view(node, node.attrs["dim"])
+    row = o.item("row", outer)
+    low, high = _columns(o, inner, outer)
+
+    def body(column: Index) -> None:
+        def put(at: Index) -> None:
+            ev.store(context.output(group, node), node, at, Value(total, node.dtype, ev.width))
+
+        def text(x: Value) -> str:
+            return ev.vector(x) if ev.width > 1 else x.text
+
+        first = row * n * inner + column
+        total = w.declare(register_type(node.dtype, ev.width), "carried", text(ev.value(b, first)), node)
+        put(first)
+        if n > 1:
+            with o.loop("i", n, "1") as i:
+                at = (row * n + i) * inner + column
+                factor, term = ev.value(a, at), ev.value(b, at)
+                w.line(f"{total} = {text(factor)} * {total} + {text(term)};", node)
+                put(at)
+
+    o.columns("column", inner, low, high, body)
+    return [o.finish()]

@@ -1,0 +1,59 @@
+"""scatter_add and scatter_set: the owner of a part of the result goes through all indices, in order. Start at `lower_scatter`.
+
+A work-item owns either a range of columns of every row (rows are long) or a range of rows: then it skips the indices of others'
+rows. Either way the order of the indices defines the result, and there are no atomics.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.serial import Owner, parts
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tuning import tuning
+
+
+@lowering("scatter")
+def lower_scatter(group: Group, context: Context) -> list[Kernel]:
+    o = Owner(group, context)
+    ev, w, node = o.ev, o.writer, o.node
+    base, index, source = node.operands
+    rows, count = base.shape[0], index.aval.size
+    rest = base.aval.size // rows
+    out = context.output(group, node)
+    cpu = context.target.kind == "cpu"
+    if rest >= tuning().scatter_columns * context.target.cores or (not cpu and rest >= context.target.cores):
+        length = -(-rest // parts(context))
+        low, high = o.part("column", rest, -(-length // tuning().scatter_columns) * tuning().scatter_columns if cpu else length)
+        first, last = "0", str(rows)
+    else:
+        low, high = "0", str(rest)
+        alone = rest < tuning().scatter_skip or (count * rest < 1 << 12 and base.aval.size < 1 << 15)
+        first, last = o.part("row", rows, rows if alone and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
+
+    def copy(row: Index, column: Index) -> None:
+        at = row * rest + column
+        ev.store(out, node, at, ev.value(base, at))
+
+    if context.ref(node) is not base:                       # in place, the old rows are there already
+        with o.loop("row", rows, first, last) as row:
+            o.columns("column", rest, low, high, partial(copy, row))
+    with o.loop("k", count) as k:
+        to = o.clamped(ev.value(index, k), rows)
+        others = last != str(rows) and bool(to.terms)
+        if others:
+            w.open(f"if ({to.c()} >= {first} && {to.c()} < {last}) {{")
+
+        def write(k: Index, to: Index, column: Index) -> None:
+            value, at = ev.value(source, k * rest + column), to * rest + column
+            if node.fn.name == "scatter_add":
+                value = o.add(ev.load(node, out, at, (), written=True), value, w.base(node))
+            ev.store(out, node, at, value)
+
+        o.columns("column", rest, low, high, partial(write, k, to))
+        if others:
+            w.close()
+    return [o.finish()]

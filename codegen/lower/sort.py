@@ -1,0 +1,155 @@
+"""argsort of the last dimension: insertion sort of short runs, then merges that double them. Start at `lower_sort`.
+
+On a CPU a work-item first sorts a block that fits its cache, runs and merges. A merge of blocks cuts the result of each pair of them
+into parts of equal length; a work-item finds by binary search where its part starts in either (the "merge path"), then merges
+serially. Left runs come first among equals, so the sort is stable.
+"""
+
+from __future__ import annotations
+
+from tracegrad.codegen.kernel.index import variable
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.vectors import ctype
+from tracegrad.codegen.kernel.writer import register_type
+from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.serial import Owner, scratch
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import int32, int64
+
+Pair = tuple[Temp, Temp]                # keys, and where they came from
+
+
+@lowering("sort")
+def lower_sort(group: Group, context: Context) -> list[Kernel]:
+    node = group.anchor
+    assert node is not None
+    n = node.shape[-1]
+    dtype = scratch(node.operands[0].dtype)
+    index = int32 if n < 1 << 31 else int64
+    pairs = [(Temp(f"keys_{side}", node, node.aval.size, dtype), Temp(f"order_{side}", node, node.aval.size, index)) for side in "ab"]
+    run = tuning().sort_block if context.target.kind == "cpu" else tuning().sort_run
+    side = _passes(min(n, run)) % 2
+    kernels = [_blocks(group, context, run, pairs)]
+    while run < n:
+        kernels.append(_merge(group, context, run, pairs[side], None if 2 * run >= n else pairs[1 - side]))
+        run, side = 2 * run, 1 - side
+    return kernels
+
+
+def _passes(n: int) -> int:
+    """How often runs must be merged to sort n elements."""
+    return max(0, (-(-n // tuning().sort_run) - 1).bit_length())
+
+
+def precedes(o: Owner, a: str, b: str) -> str:
+    """Whether key a must stand before key b."""
+    descending, is_float = o.node.attrs["descending"], o.node.operands[0].dtype.kind == "f"
+    plain = f"{a} {'>' if descending else '<'} {b}"
+    nan, other = (a, b) if descending else (b, a)
+    return f"({plain} || ({nan} != {nan} && {other} == {other}))" if is_float else f"({plain})"
+
+
+def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Kernel:
+    """Sorts blocks, one a work-item: into one of `pairs` (see _passes), or, if there is only one block, to the result."""
+    o = Owner(group, context)
+    node, w, ev = o.node, o.writer, o.ev
+    n, x = node.shape[-1], node.operands[0]
+    key, short, passes = register_type(x.dtype), n <= tuning().sort_run, _passes(min(n, block))
+    first, last = o.part("part", n, block)
+    row = o.item("row", node.aval.size // n)
+    base = (row * n).c()
+    for (keys, order), side in zip(pairs[:0 if short else min(passes, 1) + 1], "ab", strict=False):
+        w.line(f"__global {ctype(keys.dtype)} *key_{side} = {w.buffer(keys, f'keys_{side}', keys.dtype, 'inout')} + {base};", node)
+        w.line(f"__global {ctype(order.dtype)} *from_{side} = {w.buffer(order, f'order_{side}', order.dtype, 'inout')} + {base};", node)
+    w.open(f"for ({w.index} start = {first}; start < {last}; start += {tuning().sort_run}) {{", ("start",))
+    w.line(f"const {w.index} length = {last} - start < {tuning().sort_run} ? {last} - start : {tuning().sort_run};", node)
+    w.line(f"{key} keys[{tuning().sort_run}];", node)
+    w.line(f"{w.index} order[{tuning().sort_run}];", node)
+    w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
+    value = ev.value(x, row * n + variable("start", n) + variable("i", min(tuning().sort_run, n)))
+    w.line(f"{w.index} place = i;", node)
+    w.line(f"for (; place > 0 && {precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
+           "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", node)
+    w.line(f"keys[place] = {value.text};", node)
+    w.line("order[place] = start + i;", node)
+    w.close()
+    out = context.output(group, node)
+    result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else ""
+    w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
+    if short:
+        w.line(f"{result}[{base} + start + i] = order[i];", node)
+    else:
+        w.line("key_a[start + i] = keys[i];", node)
+        w.line("from_a[start + i] = order[i];", node)
+    w.close()
+    w.close()
+    if passes:
+        lines = [
+            f"for ({w.index} run = {tuning().sort_run}; run < {tuning().sort_run << passes}; run *= 2) {{",
+            f"  for ({w.index} start = {first}; start < {last}; start += 2 * run) {{",
+            f"    const {w.index} middle = min(start + run, {last}), stop = min(start + 2 * run, {last});",
+            f"    {w.index} left = start, right = middle;",
+            f"    for ({w.index} to = start; to < stop; to++) {{",
+            f"      const int from_right = left >= middle || (right < stop && {precedes(o, 'key_a[right]', 'key_a[left]')});",
+            f"      const {w.index} at = from_right ? right++ : left++;",
+            "      key_b[to] = key_a[at];",
+            "      from_b[to] = from_a[at];",
+            "    }",
+            "  }",
+            f"  __global {ctype(pairs[0][0].dtype)} *key = key_a; key_a = key_b; key_b = key;",
+            f"  __global {ctype(pairs[0][1].dtype)} *order = from_a; from_a = from_b; from_b = order;",
+            "}",
+        ]
+        for line in lines:
+            w.line(line, node)
+    if result and not short:
+        w.line(f"for ({w.index} i = 0; i < {n}; i++) {result}[{base} + i] = from_a[i];", node)
+    return o.finish()
+
+
+def _pointers(o: Owner, into: Pair | None) -> tuple[str, str]:
+    """Where keys and order are written."""
+    if into is None:
+        out = o.context.output(o.group, o.node)
+        return "", o.writer.buffer(out.ref, o.writer.base(o.node), o.node.dtype, out.access)
+    keys, order = into
+    return o.writer.buffer(keys, "keys_out", keys.dtype, "out"), o.writer.buffer(order, "order_out", order.dtype, "out")
+
+
+def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | None) -> Kernel:
+    """Merges each pair of runs of `run` elements."""
+    o = Owner(group, context)
+    node, w = o.node, o.writer
+    n, index = node.shape[-1], w.index
+    part = min(tuning().sort_part if context.target.kind == "cpu" else tuning().sort_part_gpu, 2 * run)
+    keys, order = (w.buffer(t, name, t.dtype, "const") for t, name in zip(source, ("keys_in", "order_in"), strict=True))
+    keys_out, order_out = _pointers(o, into)
+    first = o.item("part", -(-n // part)) * part
+    row = o.item("row", node.aval.size // n)
+    lines = [
+        f"const {index} first = {first.c()};",
+        f"const {index} last = first + {part} < {n} ? first + {part} : {n};",
+        f"const {index} start = first / {2 * run} * {2 * run};                  // of the pair of runs",
+        f"const {index} middle = start + {run} < {n} ? start + {run} : {n};",
+        f"const {index} stop = start + {2 * run} < {n} ? start + {2 * run} : {n};",
+        f"__global const {ctype(source[0].dtype)} *key = {keys} + {(row * n).c()};",
+        f"{index} done = first - start;",
+        f"{index} low = done > stop - middle ? done - (stop - middle) : 0;      // how many come from the left run",
+        f"{index} high = done < middle - start ? done : middle - start;",
+        "while (low < high) {",
+        f"  const {index} probe = (low + high) / 2;",
+        f"  const {ctype(source[0].dtype)} mine = key[start + probe], other = key[middle + done - probe - 1];",
+        f"  if {precedes(o, 'other', 'mine')} high = probe; else low = probe + 1;",
+        "}",
+        f"{index} left = start + low, right = middle + done - low;",
+        f"for ({index} to = first; to < last; to++) {{",
+        f"  const int from_right = left >= middle || (right < stop && {precedes(o, 'key[right]', 'key[left]')});",
+        f"  const {index} at = from_right ? right++ : left++;",
+        *([f"  {keys_out}[{(row * n).c()} + to] = key[at];"] if into else []),
+        f"  {order_out}[{(row * n).c()} + to] = {order}[{(row * n).c()} + at];",
+        "}",
+    ]
+    for line in lines:
+        w.line(line, node)
+    return o.finish()

@@ -1,0 +1,18 @@
+"""C templates of the special functions: the text that each Formula of `ops/special.py` writes of itself. Rendered by `library`."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tracegrad.function import REGISTRY
+from tracegrad.ops.formula import Formula
+
+NAMES = frozenset(f"tg_{name}" for name, op in REGISTRY.items() if isinstance(op, Formula))
+
+
+@cache
+def text(name: str, double: bool) -> str:
+    """The template of the helper `name`, for float or double."""
+    op = REGISTRY[name.removeprefix("tg_")]
+    assert isinstance(op, Formula)
+    return op.c_text(double)

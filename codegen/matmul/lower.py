@@ -1,0 +1,146 @@
+"""Matrix products: what the schedule knows, put into the callbacks of `gemm`. Start at `lower_contraction`.
+
+Operands are read through transposes, casts and broadcasts (a plain buffer tells its strides, so that the generator can read it
+directly); the group's other sinks (bias, activation, masks of the backward pass) are computed where the product is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import Evaluator, Value
+from tracegrad.codegen.kernel.index import Index, constant, variable
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
+from tracegrad.codegen.kernel.writer import Block, Writer, line_comment, register_type, with_comment
+from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
+from tracegrad.codegen.matmul.schedules import Matrix, Store, gemm
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.ir import Node
+
+
+class Callback:
+    """Evaluates nodes inside kernels that another generator writes: statements go out through its `emit`."""
+
+    def __init__(self, group: Group, context: Context, used: set[str]) -> None:
+        """used: the names of the kernel so far; operands and epilogue share it, their parameters stand in one list."""
+        self.group, self.context = group, context
+        self.writer: Writer = context.writer(group)
+        used |= {"a", "b", "c", "i", "j", "k", "part", "column"}
+        self.writer.used = used
+        letters = "" if context.target.kind == "gpu" else "dgnopqrstvwxy"       # the product's kernels for CPUs leave these to users
+        self.writer.reserved = lambda name: is_reserved(name) and name.rstrip("0123456789") not in letters
+        self.ev: Evaluator = context.evaluator(group, self.writer)
+        self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
+
+    def begin(self, lane: str = "", width: int = 1) -> None:
+        self.writer.blocks = [Block("")]
+        self.ev.lane, self.ev.width = lane, width
+
+    def flush(self, emit: Emit) -> None:
+        previous = self.shown[1] if self.shown[0] is emit else None
+        for text, node in self.writer.blocks[0].items:  # type: ignore[misc]
+            comment, previous = line_comment(node, previous)
+            emit(with_comment(text, comment))
+        self.shown = emit, previous
+
+    def params(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        return tuple(d for d, _ in self.writer.params.values()), tuple(self.writer.params)
+
+
+def position(text: str, size: int) -> Index:
+    """An index that another generator gives as C text, known to be in range."""
+    return constant(int(text)) if text.isdigit() else variable(text if text.isidentifier() else f"({text})", size)
+
+
+def lanes_from(text: str, size: int, width: int, emit: Emit, call: Callback) -> Index:
+    """The position of the first of `width` lanes. A vector's is a variable, also where it is known: along it the evaluator sees lanes."""
+    if width > 1 and text.isdigit():
+        name = call.writer.unique("at")
+        emit(f"const {call.writer.index} {name} = {text};")
+        text = name
+    return position(text, size)
+
+
+def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple[Matrix, Callback]:
+    """`node` (*B, rows, cols) as gemm reads it."""
+    rows, cols = node.shape[-2:]
+    batch = prod(node.shape[:-2])
+    call = Callback(group, context, used)
+
+    def flat(b: str, i: str, j: str) -> Index:
+        return (position(b, batch) * rows + position(i, rows)) * cols + position(j, cols)
+
+    def load(emit: Emit, b: str, i: str, j: str) -> str:
+        call.begin()
+        value = call.ev.value(node, flat(b, i, j))
+        items = call.writer.blocks[0].items
+        if len(items) == 1 and isinstance(items[0], tuple) and items[0][0].endswith(";") and f" {value.text} = " in items[0][0]:
+            call.writer.used.discard(value.text)
+            return items[0][0].split(" = ", 1)[1][:-1]      # a plain load: the expression itself
+        call.flush(emit)
+        return value.text
+
+    load(lambda line: None, "b", "i", "j")                  # finds the parameters
+    params, refs = call.params()
+    strided = None
+    names = list(call.writer.params.values())
+    b, i, j = variable("b", batch), variable("i", rows), variable("j", cols)
+    index = call.ev.indices[-1] if call.ev.indices else None
+    plain = len(names) == 1 and len(call.ev.indices) == 1 and all(
+        isinstance(t, tuple) and "inside" not in t[0] for t in call.writer.blocks[0].items) and len(call.writer.blocks[0].items) == 1
+    if plain and index is not None and index.constant == 0 and refs[0].dtype == node.dtype == computed_in(node.dtype):
+        found = [index.stride(v) if n > 1 else 0 for v, n in (("b", batch), ("i", rows), ("j", cols))]
+        if None not in found and index == b * (found[0] or 0) + i * (found[1] or 0) + j * (found[2] or 0):
+            strided = (names[0][1], *[f or 0 for f in found])
+    batched = batch > 1 and any("b" in x.names for x in call.ev.indices)
+    return Matrix(load, params, refs, strided, batched), call  # type: ignore[arg-type]
+
+
+def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> tuple[Store, Callback]:
+    """What becomes of the elements of `product`: every stored sink of the group."""
+    m, n = product.shape[-2:]
+    batch = prod(product.shape[:-2])
+    call = Callback(group, context, used)
+    stored = group.stored
+
+    def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+        at = lanes_from(j, n, width, emit, call)
+        call.begin(next(iter(at.names), "") if width > 1 else "", width)
+        flat = (position(b, batch) * m + position(i, m)) * n + at
+        kind = Value(value, product.dtype, width)
+        if not value.isidentifier() and (len(stored) > 1 or stored[0] is not product):
+            name = call.writer.declare(register_type(product.dtype, width), call.writer.base(product), value, product)
+            kind = Value(name, product.dtype, width)
+        call.ev.given = lambda node, _: kind if node is product else None
+        values = [call.ev.value(sink, flat) for sink in stored]
+        for sink, result in zip(stored, values, strict=True):
+            call.ev.store(context.output(group, sink), sink, flat, result)
+        call.flush(emit)
+
+    write(lambda line: None, "b", "i", "j", "value", 1)
+    params, refs = call.params()
+    return Store(write, params, refs), call
+
+
+@lowering("contraction")
+def lower_contraction(group: Group, context: Context) -> list[Kernel]:
+    product = group.anchor
+    assert product is not None
+    x, y = product.operands
+    used: set[str] = set()
+    a, call_a = operand(x, group, context, used)
+    b, call_b = operand(y, group, context, used)
+    store, call_c = epilogue(product, group, context, used)
+    entry, dtype = context.entry(group), computed_in(product.dtype)
+    batch, (m, k), n = prod(product.shape[:-2]), x.shape[-2:], y.shape[-1]
+    kernels = gemm(entry, batch, m, n, k, dtype, a, b, store, context.target, product)
+    helpers = frozenset(call_a.writer.helpers | call_b.writer.helpers | call_c.writer.helpers)
+    for call in (call_a, call_b, call_c):
+        context.macros |= call.writer.macros
+    context.dtypes |= {dtype, *(n.dtype for n in (*group.reads, *group.sinks))}
+    work, moved = 2 * product.aval.size * x.shape[-1] + flops(group), traffic(group)
+    kernels[-1] = replace(kernels[-1], flops=kernels[-1].flops or work, bytes=kernels[-1].bytes or moved)
+    return [replace(k, helpers=k.helpers | helpers) for k in kernels]

@@ -1,0 +1,112 @@
+"""What a matrix product is to the generators: operands by callback, the epilogue by callback, sizes. Start at `Product`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from tracegrad.codegen.kernel.vectors import Emit, index_type
+from tracegrad.plan import Target
+
+DType = np.dtype[Any]
+W = TypeVar("W")
+
+
+class Load(Protocol):
+    def __call__(self, emit: Emit, b: str, i: str, j: str, /) -> str:
+        """The C expression of element (b, i, j) in the compute dtype; may emit statements first."""
+
+
+class Write(Protocol):
+    def __call__(self, emit: Emit, b: str, i: str, j: str, value: str, width: int, /) -> None:
+        """Emits the statements that store `value` (`width` lanes) as elements (b, i, j .. j + width - 1)."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """An operand: how to read it, and the kernel parameters that reading needs.
+
+    strided: (pointer name, batch stride, row stride, column stride) in elements if it is a plain buffer of the compute dtype
+    whose pointer is one of `params`. batched: False if it does not depend on the batch index (it is then packed once).
+    """
+
+    load: Load
+    params: tuple[str, ...]
+    refs: tuple[Any, ...]
+    strided: tuple[str, int, int, int] | None = None
+    batched: bool = True
+
+
+@dataclass(frozen=True)
+class Epilogue(Generic[W]):
+    """What becomes of the result: the fused operations and the store, and the kernel parameters they need."""
+
+    write: W
+    params: tuple[str, ...]
+    refs: tuple[Any, ...]
+
+
+Store = Epilogue[Write]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix seen as lines (rows of A, columns of B) along k; `strides` are those of batch, line and k."""
+
+    name: str
+    lines: int
+    load: Load                                  # (emit, b, line, k)
+    params: tuple[str, ...]
+    refs: tuple[Any, ...]
+    batched: bool
+    pointer: str | None = None
+    strides: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class View:
+    """How a kernel reads an operand: element (line, k) of the tile is at base(b, panel, first line)[line * step + k * along]."""
+
+    params: tuple[str, ...]
+    refs: tuple[Any, ...]
+    base: Callable[[str, str, str], str]
+    step: int
+    along: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """One contraction and the choices made for it."""
+
+    name: str
+    batch: int
+    a: Operand
+    b: Operand
+    k: int
+    dtype: DType
+    store: Store
+    target: Target
+    owner: Hashable
+
+    @property
+    def m(self) -> int:
+        return self.a.lines
+
+    @property
+    def n(self) -> int:
+        return self.b.lines
+
+    @property
+    def index(self) -> str:
+        return index_type(*(self.batch * x * y for x, y in ((self.m, self.k), (self.k, self.n), (self.m, self.n))))
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> int:
+        return self.batch * (self.m * self.k + self.k * self.n + self.m * self.n) * self.dtype.itemsize

@@ -1,0 +1,274 @@
+"""Kernel texts of matrix products: C[b,i,j] = sum over k of A[b,i,k] * B[b,k,j], any shape and dtype. Start at `gemm`.
+
+The caller says how elements of A and B are read (`Matrix`: a callback, and strides if it is a plain buffer) and what becomes
+of the result (`Store`: a callback with the fused epilogue, called exactly once for each element). On a CPU the schedule is one of
+
+- tile: 6 rows x 2 vectors of accumulators, B read as vectors, A as broadcast scalars, each straight from its buffer or packed
+  into panels (fused loads, unsuitable strides, or large matrices);
+- dot: 3 rows x 4 columns of accumulators, both read as vectors along k (A times B-transposed: linear layers), summed at the end;
+- either of them with k split over work-items into partial results that a second kernel adds up, in a fixed order.
+
+A tile at an edge starts earlier and skips what its neighbour stores, so that every load is in bounds and no tile is special.
+On a GPU: tiles in local memory (`gpu`). The compute dtype is what loads yield and what the epilogue is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+import numpy as np
+
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.vectors import (
+    Emit,
+    Text,
+    ceil_div,
+    ctype,
+    head,
+    lanes,
+    load,
+    merge,
+    pieces,
+    plus,
+    register_tile,
+    swizzle,
+    write,
+)
+from tracegrad.codegen.matmul import gpu
+from tracegrad.codegen.matmul.cpu import Broadcast, Dot, tiles
+from tracegrad.codegen.matmul.problem import DType, Matrix, Operand, Product, Store, View
+from tracegrad.codegen.tuning import tuning
+from tracegrad.plan import Target
+
+__all__ = ["Matrix", "Store", "gemm"]
+
+
+def gemm(
+    name: str, batch: int, m: int, n: int, k: int, dtype: DType, a: Matrix, b: Matrix, store: Store, target: Target, owner: Hashable
+) -> list[Kernel]:
+    """The kernels, in launch order, that compute the (batch, m, n) product of `a` (batch, m, k) and `b` (batch, k, n).
+
+    `name` begins every entry point, `owner` makes the scratch buffers this product's own. No kernels if the result is empty.
+    """
+    dtype = np.dtype(dtype)
+    if batch * m * n == 0:
+        return []
+    p = Product(name, batch, _rows(a, m), _columns(b, n), k, dtype, store, target, owner)
+    if k == 0:
+        return [_total(p, 0)]
+    return _split(p, _on_gpu) if target.kind == "gpu" else _on_cpu(p)
+
+
+def _rows(x: Matrix, m: int) -> Operand:
+    if x.strided is None:
+        return Operand("a", m, x.load, x.params, x.refs, x.batched)
+    pointer, batch, row, column = x.strided
+    return Operand("a", m, x.load, x.params, x.refs, batch != 0, pointer, (batch, row, column))
+
+
+def _columns(x: Matrix, n: int) -> Operand:
+    def read(emit: Emit, b: str, line: str, k: str) -> str:
+        return x.load(emit, b, k, line)
+
+    if x.strided is None:
+        return Operand("b", n, read, x.params, x.refs, x.batched)
+    pointer, batch, row, column = x.strided
+    return Operand("b", n, read, x.params, x.refs, batch != 0, pointer, (batch, column, row))
+
+
+def _swapped(p: Product) -> Product:
+    """The transposed product: vectors run down the columns of C and are stored lane by lane."""
+
+    def lanewise(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+        emit("{")
+        emit(f"const {ctype(p.dtype, width)} column = {value};")
+        for lane in range(width):
+            p.store.write(emit, b, plus(j, lane), i, swizzle("column", lane, 1, width), 1)
+        emit("}")
+
+    return replace(p, a=p.b, b=p.a, store=Store(lanewise, p.store.params, p.store.refs))
+
+
+# ---- choosing ----------------------------------------------------------------------------------------------------------------
+
+
+def _on_cpu(p: Product) -> list[Kernel]:
+    width = lanes(p.dtype, p.target)
+    if _along_k(p.a) and _along_k(p.b) and p.k >= 4 * width and _dot_pays(p):
+        return _split(p, _dot)
+    if p.n < width and p.m > p.n:
+        if p.n == 1 and _along_k(p.a) and p.k >= width:
+            packed, kernel = _pack(p, p.b, 1)
+            return [kernel, *_split(replace(p, b=packed), _dot)]
+        p = _swapped(p)
+    return _split(p, _tile)
+
+
+def _dot_pays(p: Product) -> bool:
+    """Whether dot products beat packing B (measured): few rows or columns, or k long enough to repay the final sums."""
+    if p.m <= 16 or p.n <= 2 * lanes(p.dtype, p.target):
+        return True
+    return p.k * p.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or (p.flops >= 1 << 22 and p.k >= 128))
+
+
+def _along_k(x: Operand) -> bool:
+    return x.pointer is not None and x.strides[2] == 1
+
+
+def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list[Kernel]:
+    """Runs `schedule`; if that yields too few work-items for the cores and k is long, again with k split into partial results."""
+    kernels = schedule(p, 1)
+    items = math.prod(kernels[-1].global_size) // math.prod(kernels[-1].local_size or (1,))
+    parts = min(ceil_div(2 * p.target.cores, items), p.k // tuning().split_k)
+    if items >= p.target.cores or parts < 2 or p.flops < tuning().split_flops:
+        return kernels
+
+    def keep(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+        where = plus((f"part * {p.batch} + {b}" if p.batch > 1 else "part", p.m * p.n), (i, p.n), j)
+        write(emit, p.dtype, width, f"partial + {where}", value)
+
+    store = Store(keep, (f"__global {ctype(p.dtype)} *restrict partial",), (_partial(p, parts),))
+    return [*schedule(replace(p, store=store), parts), _total(p, parts)]
+
+
+def _partial(p: Product, parts: int) -> Temp:
+    return Temp(f"{p.name}_partial", p.owner, parts * p.batch * p.m * p.n, p.dtype)
+
+
+# ---- packing -----------------------------------------------------------------------------------------------------------------
+
+
+def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
+    """The operand copied into panels of `panel` lines, each k-major (line within the panel fastest), and the kernel that does it."""
+    batch = p.batch if x.batched else 1
+    count = ceil_div(x.lines, panel)
+    temp = Temp(f"{p.name}_packed_{x.name}", p.owner, batch * count * panel * p.k, p.dtype)
+    chunk = max(ceil_div(tuning().pack_items, panel), ceil_div(p.k, ceil_div(4 * p.target.cores, count * batch)))
+    chunks = ceil_div(p.k, chunk)
+    packed = f"packed_{x.name}"
+    params, refs = merge((x.params, x.refs), ((f"__global {ctype(p.dtype)} *restrict {packed}",), (temp,)))
+    what = f"{'rows' if x.name == 'a' else 'columns'} of {x.name.upper()}"
+    emit = Text()
+    head(emit, f"Packs the {what} in panels of {panel} (k-major).", f"{p.name}_pack_{x.name}", params)
+    index = p.index
+    number, line0 = ("panel", "line0") if count > 1 else ("0", "0")
+    if count > 1:
+        emit(f"const {index} panel = get_global_id(0);")
+        emit(f"const {index} line0 = {_start(x.lines, panel, 'panel')};")
+    if batch > 1:
+        emit(f"const {index} b = get_global_id(2);")
+    b = "b" if batch > 1 else "0"
+    if chunks > 1:
+        emit(f"const {index} k0 = get_global_id(1) * {chunk};")
+        emit(f"const {index} k1 = min(k0 + {chunk}, ({index}){p.k});")
+    base = plus((plus((b, count), number), panel * p.k))
+    emit(f"for ({index} k = {'k0' if chunks > 1 else 0}; k < {'k1' if chunks > 1 else p.k}; k++) {{")
+    if panel > 1:
+        emit(f"for ({index} line = 0; line < {min(panel, x.lines)}; line++) {{")
+        value = x.load(emit, b, plus(line0, "line"), "k")
+        emit(f"{packed}[{plus(base, ('k', panel), 'line')}] = {value};")
+        emit("}")
+    else:
+        value = x.load(emit, b, line0, "k")
+        emit(f"{packed}[{plus(base, 'k')}] = {value};")
+    emit("}")
+    emit("}")
+    kernel = Kernel(
+        f"{p.name}_pack_{x.name}", emit.text(), refs, (count, chunks, batch), (1, 1, 1), bytes=2 * temp.size * p.dtype.itemsize,
+        note=f"packs {x.name} for {p.name}",
+    )
+    operand = replace(
+        x, params=(f"__global const {ctype(p.dtype)} *restrict {packed}",), refs=(temp,), pointer=packed,
+        strides=(count * panel * p.k if x.batched else 0, p.k, 1),
+    )
+    return operand, kernel
+
+
+def _start(lines: int, panel: int, index: str) -> str:
+    """The first line of panel number `index`: the last panel starts early rather than run over the edge."""
+    if lines <= panel:
+        return "0"
+    start = plus((index, panel))
+    return start if lines % panel == 0 else f"min({start}, {lines - panel})"
+
+
+def _in_place(x: Operand) -> View:
+    batch, line, k = x.strides
+    return View(x.params, x.refs, lambda b, panel, first: plus(str(x.pointer), (b, batch), (first, line)), line, k)
+
+
+def _panels(x: Operand, panel: int, k: int) -> View:
+    return View(x.params, x.refs, lambda b, index, first: plus(str(x.pointer), (b, x.strides[0]), (index, panel * k)), 1, panel)
+
+
+# ---- the schedules -----------------------------------------------------------------------------------------------------------
+
+
+def _tile(p: Product, parts: int) -> list[Kernel]:
+    """Register tiles of rows x vectors, after packing what cannot be read in place or is large."""
+    width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
+    rows, vectors = register_tile(p.m, ceil_div(p.n, width), p.target)
+    columns = min(vectors * width, p.n)
+    large = p.k * p.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and p.m >= 16 * rows
+    huge = p.k * p.m * p.dtype.itemsize > 16 * p.target.l2_bytes
+    packed = []
+    if p.a.pointer is None or (large and (huge or p.a.strides[2] != 1)):
+        a, kernel = _pack(p, p.a, rows)
+        view_a = _panels(a, rows, p.k)
+        packed.append(kernel)
+    else:
+        view_a = _in_place(p.a)
+    if p.b.pointer is None or large or (p.b.strides[1] != 1 and width > 1):
+        b, kernel = _pack(p, p.b, columns)
+        view_b = _panels(b, columns, p.k)
+        packed.append(kernel)
+    else:
+        view_b = _in_place(p.b)
+    return [*packed, tiles(p, parts, view_a, view_b, Broadcast(p.dtype, width, rows, columns))]
+
+
+def _dot(p: Product, parts: int) -> list[Kernel]:
+    """Dot products of rows and columns that both lie along k in memory."""
+    columns = min(4, p.n)
+    most = min(p.m, 8, max(1, (p.target.registers - columns - 1) // columns))
+    rows = ceil_div(p.m, ceil_div(p.m, most))
+    return [tiles(p, parts, _in_place(p.a), _in_place(p.b), Dot(p.dtype, lanes(p.dtype, p.target), rows, columns))]
+
+
+def _on_gpu(p: Product, parts: int) -> list[Kernel]:
+    return [gpu.gemm(p, parts)]
+
+
+def _total(p: Product, parts: int) -> Kernel:
+    """The kernel that adds the partial results in order and runs the epilogue; with no parts it stores zeros."""
+    width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1)) if p.target.kind == "cpu" else 1
+    name = f"{p.name}_total" if parts else p.name
+    temp = ((f"__global const {ctype(p.dtype)} *restrict partial",), (_partial(p, parts),)) if parts else ((), ())
+    params, refs = merge(temp, (p.store.params, p.store.refs))
+    emit, index, b = Text(), p.index, "b" if p.batch > 1 else "0"
+    head(emit, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", name, params)
+    emit(f"const {index} i = get_global_id(0);")
+    if p.batch > 1:
+        emit(f"const {index} b = get_global_id(1);")
+
+    def columns(j: str, lanes: int) -> None:
+        emit(f"{ctype(p.dtype, lanes)} c = 0;")
+        if parts:
+            emit(f"for ({index} part = 0; part < {parts}; part++) {{")
+            where = plus((f"part * {p.batch} + b" if p.batch > 1 else "part", p.m * p.n), ("i", p.n), j)
+            emit(f"c += {load(p.dtype, lanes, 'partial + ' + where)};")
+            emit("}")
+        p.store.write(emit, b, "i", j, "c", lanes)
+
+    emit(f"for ({index} j = 0; j < {p.n - p.n % width}; j += {width}) {{")
+    columns("j", width)
+    emit("}")
+    for start, lanes_left in pieces(p.n - p.n % width, p.n):
+        emit("{")
+        columns(str(start), lanes_left)
+        emit("}")
+    emit("}")
+    size = (parts + 1) * p.batch * p.m * p.n
+    return Kernel(name, emit.text(), refs, (p.m, p.batch), (1, 1), size, size * p.dtype.itemsize, f"adds up {parts} parts of k")

@@ -1,0 +1,197 @@
+"""From kernels to a Plan: slots for every buffer, storage for temporaries, the program's source. Start at `assemble`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp
+from tracegrad.codegen.kernel.vectors import LANES, ctype, prelude
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.mathlib import library as mathlib
+from tracegrad.codegen.plan.memory import assign
+from tracegrad.codegen.schedule.grouping import strip
+from tracegrad.codegen.schedule.host_scalars import Program
+from tracegrad.errors import GraphError
+from tracegrad.ir import Graph, Node
+from tracegrad.plan import Fault, HostStep, Launch, Plan, Scalar, Slot
+
+
+class Slots:
+    """The plan's buffers, numbered as they turn up: inputs first."""
+
+    def __init__(self, graph: Graph, context: Context, copies: Mapping[Node, Node]) -> None:
+        self.context, self.copies = context, copies
+        self.slots: list[Slot] = []
+        self.number: dict[Any, int] = {}
+        self.inputs = []
+        for node in graph.inputs:
+            if node not in context.scalars:
+                self.number[node] = self.add(Slot("input", node.shape, node.dtype, context.namer(node) or node.attrs.get("label", "")))
+                self.inputs.append(self.number[node])
+        self.outputs = [self.output(node) for node in graph.outputs]
+
+    def add(self, slot: Slot) -> int:
+        self.slots.append(slot)
+        return len(self.slots) - 1
+
+    def output(self, node: Node) -> int:
+        base = self.copies.get(strip(node), strip(node))
+        if base not in self.number:
+            if base.fn.name == "data":
+                self.number[base] = self.constant(base)
+            else:
+                into = self.context.alias.get(base)
+                alias = None if into is None else self.number[into]
+                self.number[base] = self.add(Slot("output", node.shape, node.dtype, self.context.namer(node), alias=alias))
+        return self.number[base]
+
+    def constant(self, node: Node) -> int:
+        try:
+            value = np.asarray(node.value, node.dtype)
+        except (TypeError, ValueError):
+            raise GraphError(f"compile_graph: {node!r} is neither an input nor a constant with a numpy value") from None
+        return self.add(Slot("constant", node.shape, node.dtype, self.context.namer(node), data=value))
+
+    def of(self, ref: Any) -> int:
+        """The slot that a kernel's parameter binds to."""
+        if ref not in self.number:
+            if ref is FAULTS:
+                slot = self.add(Slot("faults", (2 * len(self.context.faults),), FAULTS.dtype, FAULTS.name))
+            elif isinstance(ref, Temp):
+                slot = self.add(Slot("temp", (ref.size,), np.dtype(ref.dtype), ref.name))
+            elif ref.fn.name == "data":
+                slot = self.constant(ref)
+            else:
+                slot = self.add(Slot("temp", ref.shape, ref.dtype, self.context.namer(ref) or ref.fn.name))
+            self.number[ref] = slot
+        return self.number[ref]
+
+
+def assemble(
+    graph: Graph, steps: Sequence[Kernel | HostStep], context: Context, copies: Mapping[Node, Node], program: Program
+) -> Plan:
+    """The plan of `steps`, in order."""
+    slots = Slots(graph, context, copies)
+    kernels, entries = distinct([s for s in steps if isinstance(s, Kernel)])
+    final: list[Launch | HostStep] = []
+    for step in steps:
+        if isinstance(step, HostStep):
+            final.append(HostStep(step.fn, tuple(map(slots.of, step.inputs)), tuple(map(slots.of, step.outputs)), step.name))
+            continue
+        args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else r if isinstance(r, Fault) else slots.of(r)
+                     for r in step.refs)
+        final.append(Launch(entries[step.entry], step.global_size, step.local_size, args, step.flops, step.bytes, step.note,
+                            step.fused))
+    uses: list[list[Hashable]] = []
+    sizes: dict[Hashable, int] = {}
+    for launch in final:
+        args = launch.args if isinstance(launch, Launch) else launch.inputs + launch.outputs
+        touched = [a for a in args if isinstance(a, int) and slots.slots[a].kind == "temp"]
+        sizes |= {a: slots.slots[a].nbytes for a in touched}
+        uses.append(list(touched))
+    block_of, blocks = assign(sizes, uses)
+    table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
+    supplied = sum(1 for n in graph.inputs if n in context.scalars)
+    return Plan(source(kernels, context), tuple(final), table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
+                scalar_program=program + tuple((partial(_given, value), ()) for value in context.constants),
+                checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
+                reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])), checked=tuple(graph.masks(context.faults)))
+
+
+def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, str]]:
+    """Kernels of different form, and the entry to launch for each kernel: equal steps of a loop share one function."""
+    first: dict[str, Kernel] = {}
+    entries: dict[str, str] = {}
+    for kernel in kernels:
+        key = kernel.entry if kernel.foreign else kernel.form
+        entries[kernel.entry] = first.setdefault(key, kernel).entry
+    count = Counter(entries[k.entry] for k in kernels)
+    note = "// launched {} times; names and lines are the first's\n"
+    alone = {k.entry for k in first.values() if k.foreign or count[k.entry] == 1}
+    return [k if k.entry in alone else replace(k, text=note.format(count[k.entry]) + k.text) for k in first.values()], entries
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+def source(kernels: Sequence[Kernel], context: Context) -> str:
+    """The program's text: extensions, vector access, math functions, kernels."""
+    body = "\n".join(k.text for k in kernels)
+    helpers = mathlib.source(sorted(set().union(*(k.helpers for k in kernels))), context.target)
+    text = helpers + body
+    parts = []
+    if context.target.clang_builtins and wider(text, context.target.simd_bytes):
+        parts.append('#pragma clang diagnostic ignored "-Wpsabi"')           # how vectors wider than a register would be passed to others
+    if context.target.fp64 and re.search(r"\bdouble\d*\b", text):
+        parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+    access = vector_access(text, context)
+    if access:
+        parts += ["// Access to vectors at any element's address, and to elements by index.", *access]
+    if helpers and context.target.plain_math:
+        parts.append("// Math functions in plain operators: a call of the driver's own would keep it from using vectors.")
+    above = "\n".join(part for part in (*parts, helpers.rstrip()) if part)
+    return (f"{above}\n\n" if above else "") + body.rstrip() + "\n"
+
+
+def wider(text: str, simd_bytes: int) -> bool:
+    """Whether the text has vector types that are wider than a register."""
+    found = set(re.findall(r"\b(u?(?:char|short|int|long)|float|double)(2|4|8|16)\b", text))
+    size = {"char": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
+    return any(int(width) * size[scalar.removeprefix("u")] > simd_bytes for scalar, width in found)
+
+
+# What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all. It is compared as
+# what it is: Mesa 22.3 takes an int that became a long to be greater than every constant.
+_IN_RANGE = """\
+#define IN_RANGE(x, low, high, ignore, fault) if ((x) < (low) | (x) > (high)) tg_fault((x) < (low), x, low, high, ignore, fault)
+static void tg_fault(int below, long x, long low, long high, long ignore, __global int *fault) {
+  ulong excess = below ? (ulong)low - (ulong)x : (ulong)x - (ulong)high;
+  if (x != ignore)
+    atomic_max(fault + below, (int)min(excess, (ulong)0x7fffffff));
+}"""
+
+
+def vector_access(text: str, context: Context) -> list[str]:
+    """The macros that the text uses to read and write vectors."""
+    lines = []
+    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|STORE)\((\w+),", text))
+    used = {type_ for _, type_ in uses}
+    if used:
+        scalars = {re.sub(r"\d+$", "", t) for t in used}
+        dtypes = {d for d in context.dtypes if ctype(d) in scalars}
+        keep = {f"{macro}_{type_}(" for macro, type_ in uses} | {f" {type_}_u;" for type_ in used}
+        heads = tuple(f"#define {macro}(" for macro, _ in uses)
+        lines += [line for line in prelude(dtypes, context.target).splitlines() if line.startswith(heads) or any(k in line for k in keep)]
+    if "KEPT" in context.macros:
+        for type_ in sorted(set(re.findall(r"\bKEPT\((\w+),", text))):
+            scalar, width = re.findall(r"([a-z]+)(\d+)", type_)[0]
+            if f" {type_}_u;" not in "".join(lines):
+                lines.append(f"typedef {type_} __attribute__((aligned(sizeof({scalar})))) {type_}_u;")
+        lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
+    if "PREFETCH" in context.macros:
+        lines.append("#define PREFETCH(p) __builtin_prefetch((__global const void *)(p))")
+    if any(name.startswith("IN_RANGE") for name in context.macros):
+        lines.append(_IN_RANGE)
+    for name in sorted(context.macros - {"KEPT", "PREFETCH", "IN_RANGE"}):
+        width = int(re.findall(r"\d+", name)[0])
+        if name.startswith("IN_RANGE"):
+            each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))
+            anywhere = " | ".join(f"(outside).s{LANES[i]}" for i in range(width))      # any() would be a call, with wide vectors
+            lines.append(f"#define {name}(outside, x, low, high, ignore, fault) if ({anywhere}) {{ {each} }}")
+            continue
+        parts = {
+            "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],
+            "GATHER": [f"(p)[(i).s{LANES[i]}]" for i in range(width)],
+            "IF": [f"((m).s{LANES[i]} ? (p)[(i).s{LANES[i]}] : 0)" for i in range(width)],
+        }["IF" if name.endswith("_IF") else name.rstrip("0123456789")]
+        params = "V, p, i, m" if name.endswith("_IF") else "V, p, s" if name.startswith("STRIDED") else "V, p, i"
+        lines.append(f"#define {name}({params}) ((V)({', '.join(parts)}))")
+    return lines

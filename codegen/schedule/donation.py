@@ -1,0 +1,112 @@
+"""Results that are written into an input's buffer. Start at `arrange`; `separate` runs before scheduling.
+
+An output that was given an input's buffer is written in place if its kernel reads the old value only at the element that it is
+about to write, and every other reader of the old value can run before. Else it is computed elsewhere and copied at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import networkx as nx
+
+from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.schedule.grouping import SAME, Group, Schedule, strip
+from tracegrad.function import unique
+from tracegrad.ir import Graph, Node
+
+Donations = dict[Node, Node]           # result node -> the input whose buffer it is for
+
+
+def separate(graph: Graph, donate: dict[int, int]) -> tuple[Graph, list[Node], Donations]:
+    """The graph with every output a node whose buffer can be its own, the nodes to store, and the donations.
+
+    A donated output that is another input, a constant or some other output, too, becomes a copy; so does an input that is
+    returned as it was, though its buffer is overwritten.
+    """
+    outputs = list(graph.outputs)
+    taken = {strip(o) for i, o in enumerate(outputs) if i not in donate}
+    overwritten = {graph.inputs[j] for i, j in donate.items() if strip(outputs[i]) is not graph.inputs[j]}
+    donations: Donations = {}
+    for i, o in enumerate(outputs):
+        base = strip(o)
+        if i in donate:
+            into = graph.inputs[donate[i]]
+            if base is into or not base.aval.size:
+                continue
+            if base in taken or base.fn.family == "leaf":
+                outputs[i] = base = _copy(o)
+            taken.add(base)
+            donations[base] = into
+        elif base in overwritten:
+            outputs[i] = _copy(o)
+    if outputs != graph.outputs:
+        graph = Graph.capture(graph.inputs, outputs)
+    stored = [strip(o) for o in outputs]
+    return graph, [s for s in dict.fromkeys(stored) if s.aval.size], donations
+
+
+def _copy(node: Node) -> Node:
+    with at(node.loc):
+        return op("variable", node, uid=unique())
+
+
+def arrange(schedule: Schedule, donations: Donations) -> tuple[dict[Node, Node], dict[Node, Node]]:
+    """Which stored node is written into which input's buffer, and the copies (result -> its copy) where that had to wait.
+
+    Puts the groups in an order that allows it; copies come last.
+    """
+    copies: dict[Node, Node] = {}
+    if not donations:
+        return {}, copies
+    order = nx.DiGraph()
+    order.add_nodes_from(schedule.groups)
+    readers: dict[Node, list[Group]] = {}
+    for group in schedule.groups:
+        for node in group.reads:
+            readers.setdefault(node, []).append(group)
+            source = schedule.group_of.get(node)
+            if source is not None and source is not group and node in schedule.stored:
+                order.add_edge(source, group)
+    alias: dict[Node, Node] = {}
+    for result, into in donations.items():
+        group = schedule.group_of[result]
+        before = [g for g in readers.get(into, ()) if g is not group]
+        if result.aval.nbytes == into.aval.nbytes and _aligned(group, result, into) and not _reaches(order, group, before):
+            order.add_edges_from((g, group) for g in before)
+        else:
+            group = _copy_group(schedule, result)
+            order.add_edge(schedule.group_of[result], group)
+            order.add_edges_from((g, group) for g in readers.get(into, ()))
+            copies[result] = group.sinks[0]
+            result = group.sinks[0]
+        alias[result] = into
+    schedule.groups = list(nx.lexicographical_topological_sort(order, key=lambda g: g.number))
+    return alias, copies
+
+
+def _aligned(group: Group, result: Node, into: Node) -> bool:
+    if group.kind in ("host_call", "opencl_call"):          # one step writes all results of a call, also those of other groups
+        return False
+    if into not in group.reads:
+        return True
+    allowed = {SAME} if group.place[result] == "full" else {SAME, group.cols or SAME}
+    return group.reads[into] <= allowed
+
+
+def _reaches(order: nx.DiGraph, group: Group, others: Iterable[Group]) -> bool:
+    wanted = set(others)
+    return bool(wanted) and not wanted.isdisjoint(nx.descendants(order, group))
+
+
+def _copy_group(schedule: Schedule, result: Node) -> Group:
+    """A group that copies a stored result; it runs last."""
+    copy = _copy(result)
+    group = Group("loops", result.aval.size, 1 + max(g.number for g in schedule.groups), sinks=[copy], place={copy: "full"}, stored=[copy],
+                  reads={result: frozenset((SAME,))}, note="a copy: the old value of the buffer was still being read")
+    schedule.groups.append(group)
+    schedule.group_of[copy] = group
+    schedule.stored.add(copy)
+    schedule.deps[copy] = {result: frozenset((SAME,))}
+    schedule.costs[copy] = 0
+    return group

@@ -1,0 +1,435 @@
+"""What a traced function reaches besides its arguments, and whether that is still the same. Start at `Reach`.
+
+A trace bakes in every Python value that the function read from globals, closures and attributes, and takes the Tensors it
+found there as inputs by reference. `Reach` walks from the function over everything its code can name and notes where each
+scalar, container and Tensor was found; `holds()` looks again, so a changed value makes a new trace instead of a stale result.
+Attributes are followed where the code (or that of a function it calls) mentions their name. What cannot be seen this way: the clock, files,
+and whatever else lies outside of Python's objects.
+"""
+
+from __future__ import annotations
+
+import array
+import builtins
+import dis
+import functools
+import operator
+import random
+import sys
+import sysconfig
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
+from contextvars import ContextVar
+from os.path import dirname
+from typing import Any
+
+import numpy as np
+
+from tracegrad.errors import TraceError, TracegradError
+from tracegrad.tensor import Tensor
+
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
+_OWN = dirname(dirname(__file__))                   # the package
+_FOREIGN = (_OWN, dirname(np.__file__), sysconfig.get_paths()["stdlib"])
+_LIMIT = 100_000
+_MISSING = object()
+
+
+class Reach:
+    """Everything that `fn` (and `objects`, its static arguments) can name, as it is now. Raises TraceError where that is too much."""
+
+    def __init__(self, fn: Callable[..., Any], objects: Iterable[Any] = ()) -> None:
+        self.tensors: set[int] = set()
+        self._items: list[tuple[Any, Any, Any]] = []         # (something with [], key, what was there)
+        self._attributes_of: list[tuple[Any, str, Any]] = [] # (object, attribute, what it was), where there is no dictionary to look into
+        self._lengths: list[tuple[Any, int]] = []            # of lists and of dictionaries that hold attributes
+        self._contents: list[tuple[Any, Callable[[Any], Any], Any]] = []       # (object, how to sum up what it holds, that sum)
+        self._names: set[str] = {"__call__", "forward", "backward"}
+        self._dynamic = False                                # some code asks for attributes whose names are not in its text
+        self._functions: list[types.FunctionType] = []
+        self._instances: list[Any] = []
+        self._seen: set[int] = set()
+        self._noted: set[tuple[int, Any]] = set()
+        self._cell_names: dict[int, str] = {}
+        self._absent: list[tuple[dict[str, Any], str]] = []  # globals that would hide a builtin
+        self._alive: list[Any] = []                          # ids stay valid as long as we hold the objects
+        self._found: deque[Any] = deque([fn, *objects])      # to look into
+        self._walk()
+        functions, instances = 0, 0                          # how many were looked into
+        known: set[str] = set()                              # the names that those instances were asked for
+        dynamic = False
+        while True:                                          # attribute names may come from functions found later
+            names = set(self._names)
+            before = (len(self._functions), len(self._instances))
+            if before == (functions, instances) and names == known and dynamic == self._dynamic:
+                break
+            for f in self._functions[functions:before[0]]:
+                self._globals(f)
+            again = dynamic != self._dynamic
+            dynamic = self._dynamic
+            for k, o in enumerate(self._instances[:before[1]]):
+                self._attributes(o, names - known if k < instances and not again else names)
+            known, (functions, instances) = names, before
+            self._walk()
+
+    def __contains__(self, value: Any) -> bool:
+        """Whether the very object `value` was found."""
+        return id(value) in self._seen
+
+    def holds(self) -> bool:
+        """Whether everything noted is still what it was."""
+        try:
+            for container, key, value in self._items:
+                now = container[key]
+                if now is not value and not _same(now, value):
+                    return False
+        except (KeyError, IndexError):
+            return False
+        for o, name, value in self._attributes_of:
+            now = getattr(o, name, _MISSING)
+            if now is not value and not _same(now, value):
+                return False
+        for o, length in self._lengths:
+            if len(o) != length:
+                return False
+        for names, name in self._absent:
+            if name in names:
+                return False
+        if not self._contents:
+            return True
+        try:
+            return all(summed(o) == before for o, summed, before in self._contents)
+        except TracegradError:                               # other tensors as keys: to compare them is to compute
+            return False
+
+    def change(self) -> str:
+        """What is no longer what it was, in words; empty if everything is."""
+        looked = [(key, container[key] if _has(container, key) else _MISSING, value) for container, key, value in self._items]
+        looked += [(self._cell_names.get(id(o), name), getattr(o, name, _MISSING), value) for o, name, value in self._attributes_of]
+        looked += [(name, names[name], _MISSING) for names, name in self._absent if name in names]
+        for key, now, value in looked:
+            if now is not value and not _same(now, value):
+                return f"{key if isinstance(key, str) else f'item {key}'} was {_shown(value)} and is {_shown(now)}"
+        for o, length in self._lengths:
+            if len(o) != length:
+                return f"a {type(o).__name__} of {length} items has {len(o)} now"
+        return next((f"a {type(o).__name__} holds something else now" for o, summed, before in self._contents if summed(o) != before), "")
+
+    def _note(self, container: Any, key: Any, value: Any, owner: Any = None) -> None:
+        if self._new(container if owner is None else owner, key):
+            self._items.append((container, key, value))
+            self._found.append(value)
+
+    def _note_attribute(self, o: Any, name: str) -> None:
+        if self._new(o, name):
+            value = getattr(o, name, _MISSING)
+            self._attributes_of.append((o, name, value))
+            self._found.append(value)
+
+    def _note_length(self, o: Any, owner: Any = None) -> None:
+        if self._new(o if owner is None else owner, len):
+            self._lengths.append((o, len(o)))
+
+    def _sum(self, o: Any, summed: Callable[[Any], Any]) -> None:
+        if self._new(o, summed):
+            self._contents.append((o, summed, summed(o)))
+
+    def _new(self, o: Any, what: Any) -> bool:
+        """Whether `what` of `o` was not noted before."""
+        mark = (id(o), what)
+        if mark in self._noted:
+            return False
+        self._noted.add(mark)
+        return True
+
+    def _walk(self) -> None:
+        """Look into what was found, until nothing new turns up (no recursion: structures may be deep)."""
+        while self._found:
+            value = self._found.popleft()
+            if not isinstance(value, _SCALARS) and id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._alive.append(value)
+                if len(self._seen) > _LIMIT:
+                    raise TraceError(
+                        f"trace: the function reaches more than {_LIMIT} Python objects through closures, globals and attributes, "
+                        "too many to watch for changes; keep large tables in a tensor, or pass what it needs as arguments"
+                    )
+                self._look_into(value)
+
+    def _look_into(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            self.tensors.add(id(value))
+            if value._base is not None:
+                self._found.append(value._base)
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, types.MethodType):
+            self._found += (value.__func__, value.__self__)
+        elif isinstance(value, functools.partial):
+            self._found += (value.func, value.args, value.keywords)
+        elif isinstance(value, types.BuiltinMethodType):
+            if not isinstance(value.__self__, types.ModuleType):
+                self._found.append(value.__self__)
+        elif isinstance(value, (list, tuple, deque)):
+            if not isinstance(value, tuple):
+                self._note_length(value)
+            for i, item in enumerate(value):
+                self._note(value, i, item)
+        elif isinstance(value, (dict, types.MappingProxyType)):
+            self._sum(value, list)                          # its keys, in their order
+            for key, item in list(value.items()):
+                self._note(value, key, item)
+        elif isinstance(value, (set, frozenset)):
+            if not isinstance(value, frozenset):
+                self._sum(value, frozenset)
+            self._found += value
+        elif isinstance(value, (bytearray, array.array)):
+            self._sum(value, bytes)
+        elif isinstance(value, np.ndarray):
+            self._sum(value, _array_contents)
+        elif isinstance(value, random.Random):
+            self._sum(value, random.Random.getstate)
+        elif isinstance(value, (np.random.Generator, np.random.RandomState)):
+            self._sum(value, _generator_state)
+        elif isinstance(value, ContextVar):
+            self._sum(value, _context_value)
+            self._found.append(_context_value(value))
+        elif isinstance(value, weakref.ref):
+            self._found.append(value())
+        elif isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+            self._sum(value, _progress)
+        elif hasattr(type(value), "__wrapped__") or "__wrapped__" in getattr(value, "__dict__", ()):
+            self._found.append(value.__wrapped__)
+            self._instances.append(value)
+        elif hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+            self._instances.append(value)
+
+    def _function(self, f: types.FunctionType) -> None:
+        self._found.append(getattr(f, "__wrapped__", None))
+        if _foreign(f):
+            return
+        self._functions.append(f)
+        self._names.update(_names(f.__code__))
+        self._dynamic |= any(map(_asks_for_any_attribute, _codes(f.__code__)))
+        for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=False):
+            self._note_attribute(cell, "cell_contents")
+            self._cell_names[id(cell)] = variable
+        for part in ("__code__", "__defaults__"):
+            self._note_attribute(f, part)
+        self._found.append(f.__kwdefaults__)
+
+    def _globals(self, f: types.FunctionType) -> None:
+        for name in _names(f.__code__):
+            if name in f.__globals__:
+                self._note(f.__globals__, name, f.__globals__[name])
+            elif hasattr(builtins, name):                    # somebody may put a global before it
+                self._absent.append((f.__globals__, name))
+
+    def _attributes(self, o: Any, names: set[str]) -> None:
+        attributes = getattr(o, "__dict__", None)
+        if isinstance(o, type):
+            self._class(o, names)
+        elif isinstance(o, types.ModuleType):
+            for name in sorted(names & set(attributes or ())):
+                self._note(attributes, name, (attributes or {})[name])
+        else:
+            kind = type(o)
+            users = not is_foreign(kind)
+            # All attributes of: nn.Module, optimizers; containers whose code we do not read; objects that are asked for computed names.
+            everything = getattr(kind, "_trace_all_attributes", False) or (
+                (self._dynamic or hasattr(kind, "__getattr__")) if users else isinstance(o, (Mapping, MutableSequence)))
+            if isinstance(attributes, dict):
+                if users or everything:
+                    self._note_length(attributes)
+                for name in sorted(attributes) if everything else sorted(names & attributes.keys()):
+                    if name not in getattr(kind, "_trace_by_reference", ()):
+                        self._note(attributes, name, attributes[name], o)
+            self._class(kind, names)
+            for base in kind.__mro__:
+                slots = base.__dict__.get("__slots__", ())
+                for name in (slots,) if isinstance(slots, str) else tuple(slots):
+                    if (everything or name in names) and name not in ("__dict__", "__weakref__") and users:
+                        self._note_attribute(o, name)
+
+    def _class(self, o: type, names: set[str]) -> None:
+        """What the code names of a class, and the methods that Python calls by itself (operators, iteration, `with`)."""
+        for base in o.__mro__:
+            members = base.__dict__
+            if is_foreign(base):
+                for name in sorted(names & members.keys()):
+                    self._found.append(_function_in(members[name]))
+                continue
+            self._note_length(members, base)
+            for name, member in list(members.items()):
+                if name in names or (name.startswith("__") and isinstance(member, types.FunctionType)):
+                    self._note(members, name, member, base)
+                    self._found.append(_function_in(member))
+
+
+def _has(container: Any, key: Any) -> bool:
+    try:
+        container[key]
+    except (KeyError, IndexError):
+        return False
+    return True
+
+
+def _context_value(variable: ContextVar[Any]) -> Any:
+    return variable.get(None)
+
+
+def _array_contents(a: np.ndarray[Any, Any]) -> Any:
+    return a.shape, a.dtype, a.tobytes()
+
+
+def _generator_state(g: Any) -> str:
+    with np.printoptions(threshold=sys.maxsize):
+        return repr(g.bit_generator.state if isinstance(g, np.random.Generator) else g.get_state())
+
+
+def _progress(iterator: Any) -> Any:
+    """How far an iterator is, as far as it tells."""
+    frame = getattr(iterator, "gi_frame", None)
+    return operator.length_hint(iterator, -1), frame and frame.f_lasti, repr(iterator)
+
+
+def _function_in(member: Any) -> Any:
+    """The function behind a property, classmethod or staticmethod; other members as they are."""
+    return member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+
+
+def tensor_names(fn: Callable[..., Any], arguments: Iterable[tuple[str, Any]] = ()) -> dict[int, str]:
+    """What the user calls the tensors that `fn` reaches: id -> "w1", "model.0.weight", ... For reading only: it may miss some.
+
+    Objects with `named_parameters` name their own; those with `_trace_names(names)` (optimizers) name theirs after the others are known.
+    """
+    names: dict[int, str] = {}
+    late: list[Any] = []
+    seen: set[int] = set()
+    queue: deque[tuple[str, Any]] = deque([("", fn), *arguments])
+    while queue:
+        path, value = queue.popleft()
+        if isinstance(value, (*_SCALARS, type, types.ModuleType)) or id(value) in seen or len(seen) > _LIMIT:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            names.setdefault(id(value), path)
+        elif isinstance(value, types.FunctionType):
+            queue.extend(_named_by(value))
+        elif isinstance(value, types.MethodType):
+            queue.extend([("", value.__self__), ("", value.__func__)])
+        elif hasattr(type(value), "named_parameters"):
+            for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
+                names.setdefault(id(tensor), f"{path}.{name}")
+        elif hasattr(type(value), "_trace_names"):
+            late.append(value)
+        elif isinstance(value, (list, tuple)):
+            queue.extend((f"{path}.{i}", item) for i, item in enumerate(value))
+        elif isinstance(value, dict):
+            queue.extend((f"{path}.{key}", item) for key, item in value.items() if isinstance(key, str))
+        else:
+            queue.extend((f"{path}.{key}", item) for key, item in getattr(value, "__dict__", {}).items())
+    for o in late:
+        for name, tensor in o._trace_names(names):
+            names.setdefault(id(tensor), name)
+    return {key: name.removeprefix(".").removeprefix("self.") for key, name in names.items()}
+
+
+def _named_by(f: types.FunctionType) -> list[tuple[str, Any]]:
+    """Names and values of the closure variables and globals that a function's code mentions."""
+    if f.__code__.co_filename.startswith(_FOREIGN):
+        return [("", getattr(f, "__wrapped__", None))]
+    found = [(name, f.__globals__[name]) for name in f.__code__.co_names if name in f.__globals__]
+    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+        try:
+            found.append((name, cell.cell_contents))
+        except ValueError:                                   # not assigned yet
+            continue
+    return found
+
+
+def _foreign(f: types.FunctionType) -> bool:
+    """Whether a function cannot matter: numpy's, the standard library's, our own, or of an installed package that knows no tracegrad."""
+    return _foreign_file(f.__code__.co_filename, f.__globals__)
+
+
+def is_foreign(kind: type) -> bool:
+    """The same of a class: whether what it holds cannot matter."""
+    known = _foreign_modules.get(kind.__module__)
+    if known is None:
+        module = sys.modules.get(kind.__module__)
+        filename = getattr(module, "__file__", None)
+        if filename is None:                                 # a builtin; or typed into an interpreter
+            known = kind.__module__ != "__main__"
+        else:
+            known = _foreign_file(filename, vars(module))
+        _foreign_modules[kind.__module__] = known
+    return known
+
+
+_foreign_modules: dict[str, bool] = {}
+
+
+def _foreign_file(filename: str, names: Mapping[str, Any]) -> bool:
+    if "site-packages" in filename.removeprefix(_OWN):
+        return not any((getattr(v, "__module__", None) or getattr(v, "__name__", None) or "").startswith("tracegrad")
+                       for v in list(names.values()) if isinstance(v, (types.ModuleType, types.FunctionType, type)))
+    return filename.startswith(_FOREIGN)
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    """`code` and that of the functions inside it."""
+    found = [code]
+    for c in found:
+        found += [k for k in c.co_consts if isinstance(k, types.CodeType)]
+    return found
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Every global and attribute name that `code` mentions, also as a string (getattr, globals()["name"])."""
+    names: set[str] = set()
+    for c in _codes(code):
+        names.update(c.co_names)
+        names.update(k for k in c.co_consts if isinstance(k, str) and k.isidentifier())
+    return names
+
+
+def _asks_for_any_attribute(code: types.CodeType) -> bool:
+    """Whether code computes names of attributes: getattr with anything but a literal, vars, __dict__."""
+    if not {"getattr", "vars", "__dict__", "attrgetter"} & set(code.co_names):
+        return False
+    if {"vars", "__dict__", "attrgetter"} & set(code.co_names):
+        return True
+    after: list[dis.Instruction] | None = None               # the instructions since a getattr was loaded
+    for instruction in dis.get_instructions(code):
+        if instruction.argval == "getattr":
+            after = []
+        elif after is not None and instruction.opname.startswith("CALL"):
+            name = after[1 - (instruction.arg or 0)] if instruction.arg in (2, 3) and len(after) >= instruction.arg - 1 else None
+            if name is None or name.opname != "LOAD_CONST" or not isinstance(name.argval, str):
+                return True
+            after = None
+        elif after is not None and instruction.opname not in ("PRECALL", "CACHE", "PUSH_NULL"):
+            after.append(instruction)
+    return False
+
+
+def _shown(value: Any) -> str:
+    """A value in a few words."""
+    if value is _MISSING:
+        return "not there"
+    if isinstance(value, Tensor):
+        return f"a {value.dtype}{list(value.shape)} tensor" + (" (another object)" if value._trace is None else "")
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__}"
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal as compile-time values: scalars by type and value (NaN is itself, -0.0 is not 0.0), everything else by identity."""
+    if not isinstance(a, _SCALARS) or type(a) is not type(b):
+        return False
+    if isinstance(a, (float, np.floating)) and isinstance(b, (float, np.floating)) and a == b == 0.0:
+        return bool(np.signbit(a) == np.signbit(b))
+    return bool(a == b or (a != a and b != b))

@@ -1,0 +1,472 @@
+"""A finished recording as a program: `Replay` runs it on the present values, writes back what it changed, and puts the result together.
+
+Effects are outputs that a replay writes back, in place where nobody else holds the old value. A result with a history is the output of one
+node of the outer graph, `TracedCall`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine, Iterator, Sequence
+from enum import Enum
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import optree
+
+from tracegrad import autodiff, random_state
+from tracegrad.autograd import saves
+from tracegrad.compile import Program, realize, resolve
+from tracegrad.errors import TraceError
+from tracegrad.function import REGISTRY, CustomCall, bind, data
+from tracegrad.ir import Aval, Graph, Node, located, topological
+from tracegrad.modes import set_grad_enabled, state
+from tracegrad.tensor import Tensor, become_leaf, flush
+from tracegrad.tracing.guards import Reach, is_foreign
+from tracegrad.tracing.recording import Recording, at, base_of, path_of
+
+_VARIABLE = REGISTRY["variable"]
+
+
+class Replay:
+    """A finished recording, compiled. `run` replays it on the present values."""
+
+    def __init__(self, recording: Recording, result: Any, reach: Reach, flat: Sequence[Any], returned: Sequence[str] = ()) -> None:
+        """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`."""
+        self.recording, self.reach = recording, reach
+        self.guarded = [
+            (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
+            for t, _ in recording.captured.values()
+            for node in [t._node_outside()]
+            if id(t) not in recording.adopted and id(t) not in recording.places
+        ]
+        self.aliases = reached(flat, reach)
+        recipe = _Recipe(recording, result, flat, reach, returned)
+        self.recipe, self.treedef = recipe.entries, recipe.treedef
+        results = [t._node() for t in recipe.tensors]
+        for t, node in recording.nodes.values():
+            _check_effect(recording, t, node)
+        self.effects = [recording.place(t) for t, _ in recording.nodes.values()]
+        changed = [(t, g) for t, g in recording.grads.values() if g is None or _changed(recording, t, g)]
+        self.grad_effects = [
+            (recording.place(t), None if g is None else (g._n.aval, recording.present.get(id(t)) is g)) for t, g in changed
+        ]  # (whose, None or (aval, whether the gradient tensor that is there was changed in place))
+        effect_nodes = [node for _, node in recording.nodes.values()]
+        grad_nodes = [_node_in(recording, g) for _, g in changed if g is not None]
+        self.histories = _histories(results, recording.freed)
+        differentiable = [n for n in results if self._recorded(n)]
+        self.residuals = _residuals(differentiable)
+        self.saves = any(saves(n) for n in topological(differentiable, lambda n: not n.needs_grad))
+        self.outputs = [*results, *effect_nodes, *grad_nodes, *self.residuals]
+        self.count = (len(results), len(effect_nodes), len(grad_nodes))
+        position = {id(n): i for i, n in enumerate(recording.inputs)}
+        self.donors: dict[int, int] = {}
+        self.changed = {position[id(n)] for t, _ in recording.nodes.values() if id(n := resolve(recording.captured[id(t)][1])) in position}
+        for k, (t, node) in enumerate(recording.nodes.values()):
+            start = resolve(recording.captured[id(t)][1])
+            if resolve(node) is not start and id(start) in position:
+                self.donors[len(results) + k] = position[id(start)]
+        updated = [recording.names.get(id(t), "") for t, _ in recording.nodes.values()]
+        grads = [recording.names.get(id(t), "") for t, g in changed if g is not None]
+        names = [*recording.result_names(recipe.labels, results), *(n and f"{n}_new" for n in updated), *(n and f"{n}_grad" for n in grads)]
+        self.program = Program(recording.inputs, self.outputs, recording.device, self.donors, names)
+        self.result_nodes = results
+        self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
+        # A function of its tensor arguments and nothing else, each used once and in order: the short way through `run`.
+        self.pure = (
+            not (self.effects or self.grad_effects or recording.draws)
+            and all(kind == "arg" and not node.aval.weak for (kind, _), node in zip(recording.sources, recording.inputs, strict=True))
+            and [what for _, what in recording.sources] == list(range(len(flat)))
+        )
+        self.recorded = bool(differentiable)
+        fresh = self.recipe == [("value", k) for k in range(len(self.recipe))]
+        # The two shapes of result that need no tree: one new tensor, or a tuple of them.
+        self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
+        # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
+        recording.captured.clear()
+        recording.called.clear()
+        recording.nodes.clear()
+        recording.views.clear()
+        recording.grads.clear()
+        recording.present.clear()
+        recording.leaves.clear()
+
+    def _recorded(self, node: Node) -> bool:
+        """Whether a result has a history that the caller can go back through."""
+        return node in self.histories
+
+    def fits(self, flat: Sequence[Any]) -> bool:
+        """Whether the world still looks as it did when this was recorded. flat: the argument leaves."""
+        for tensor, aval, needs_grad, leaf, hooks in self.guarded:
+            node = tensor._n if tensor._base is None else tensor._node_outside()
+            if (
+                node.aval is not aval
+                or node.needs_grad is not needs_grad
+                or (node.fn is _VARIABLE) is not leaf
+                or ((tensor._hooks or hooks)
+                and tuple(tensor._hooks or ()) != hooks)
+            ):
+                return False
+        for place in self.recording.no_grads:
+            if at(place, flat)._grad is not None:
+                return False
+        for kind, what in self.recording.sources:
+            if kind == "grad" and at(what, flat)._grad is None:
+                return False
+        return (not self.reach.tensors or reached(flat, self.reach) == self.aliases) and self.reach.holds()
+
+    def change(self, flat: Sequence[Any]) -> str:
+        """What no longer fits, in words."""
+        for tensor, aval, needs_grad, leaf, _ in self.guarded:
+            node = tensor._node_outside()
+            states = (aval, needs_grad, leaf), (node.aval, node.needs_grad, node.fn is _VARIABLE)
+            if states[0] != states[1]:
+                before, now = (f"{a}{'' if not g else ' requiring grad' if v else ' with a history'}" for a, g, v in states)
+                return f"a tensor was {before} and is {now}"
+        if any(at(place, flat)._grad is not None for place in self.recording.no_grads):
+            return "a tensor has a gradient now, and had none"
+        if reached(flat, self.reach) != self.aliases:
+            return "other arguments share memory with what the function reaches"
+        return self.reach.change()
+
+    def run(self, args: Sequence[Any]) -> Any:
+        """Replay on argument leaves `args`: write back the effects and return the result."""
+        if self.pure:
+            given = [leaf._n.value if leaf._base is None else None for leaf in args]
+            if None in given:
+                given = [_value(leaf) for leaf in args]
+            out = self.program(given)
+            return self._result(out[: self.count[0]], out[self.count[0] :], args, given)
+        recording = self.recording
+        owners: list[Tensor | None] = []
+        values: list[Any] = []
+        tensor: Any
+        for kind, what in recording.sources:
+            if kind == "tensor":
+                tensor = what
+            elif kind == "arg" or kind == "base":
+                tensor = args[what] if kind == "arg" else base_of(args[what])
+            elif kind == "grad":
+                tensor = at(what, args)._grad
+            else:
+                tensor = float(getattr(*what)) if kind == "attribute" else random_state.seed() if kind == "seed" else random_state.offset()
+            if isinstance(tensor, Tensor):
+                owners.append(tensor)
+                values.append(_value(tensor))
+            else:
+                owners.append(None)
+                values.append(tensor)
+        before = values
+        if self.donors:
+            history = self.recorded and state.grad
+            if history:
+                before = list(values)  # a later backward starts from the old values
+            for donor in self.donors.values():
+                if history or _shared(owners[donor]):  # somebody else holds the old value: leave it to them
+                    values[donor] = values[donor].copy()
+        out = self.program(values)
+        if recording.draws:
+            random_state.advance(recording.draws)
+        n_results, n_effects, n_grads = self.count
+        for place, value in zip(self.effects, out[n_results : n_results + n_effects], strict=True):
+            _write(at(place, args), value)
+        grads = iter(out[n_results + n_effects : n_results + n_effects + n_grads])
+        for place, made in self.grad_effects:
+            tensor = at(place, args)
+            if made is None:
+                tensor._grad = None
+            elif made[1]:
+                _write(tensor._grad, next(grads))
+            else:
+                tensor._grad = _leaf(next(grads), made[0], recording.device)
+        return self._result(out[:n_results], out[n_results + n_effects + n_grads :], args, before)
+
+    def _result(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Any:
+        """The function's result, of this call's values."""
+        device = self.recording.device
+        history = self.recorded and state.grad
+        if self.plain and not history:
+            tensors = [_leaf(value, node.aval, device) for value, node in zip(values, self.result_nodes, strict=True)]
+            return tensors[0] if self.plain == "tensor" else tuple(tensors)
+        call = self._history(values, residuals, args, inputs) if history else None
+        made = []
+        for k, (node, value) in enumerate(zip(self.result_nodes, values, strict=True)):
+            if call is not None and self._recorded(node):
+                made.append(Tensor(bind(REGISTRY["output"], (call,), {"index": k, "aval": node.aval}), device))
+            else:
+                made.append(_leaf(value, node.aval, device))
+        filled: list[Any] = []
+        for kind, what in self.recipe:
+            if kind == "static":
+                filled.append(what)
+            elif kind == "value":
+                filled.append(made[what])
+            elif kind == "grad":
+                filled.append(at(what, args)._grad)
+            else:
+                source, levels = what
+                tensor = made[source] if kind == "view" else at(source, args)
+                for chain, detached in levels:
+                    tensor = _as_view(tensor, chain, detached)
+                filled.append(tensor)
+        return optree.tree_unflatten(self.treedef, filled)
+
+    def _history(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Node:
+        """A node through which backward outside the trace reaches the inputs of this call."""
+        sources: list[Node] = []
+        before: dict[Node, Any] = {}  # what was overwritten: the values that this call began with
+        for i, ((kind, what), value, node) in enumerate(zip(self.recording.sources, inputs, self.recording.inputs, strict=True)):
+            source = at((kind, what), args)._node() if kind in ("arg", "base", "tensor") and not node.aval.weak else None
+            if source is None or (i in self.changed and not source.needs_grad):
+                source = data(node.aval, value)
+            elif i in self.changed:
+                before[node] = value
+            sources.append(source)
+        sources += [at(place, args)._node() for place, _ in self.leaves]
+        known = {n: data(n.aval, v) for n, v in zip(self.residuals, residuals, strict=True)}
+        raw = [data(n.aval, v) for n, v in zip(self.result_nodes, values, strict=True)]
+        call = TracedCall(self, known, before)
+        return bind(call, (*raw, *sources), {})
+
+
+class _Recipe:
+    """How to put the result of a call together. entries: one per leaf of the result, (kind, what):
+
+    "static": a Python value. "value": number of a tensor that the program computes, of `tensors`. "outside": a tensor from outside
+    or a view of it, (place, the views that lead to it). "view": a view of a computed tensor, (its number, the views). "grad": the
+    gradient of the tensor at a place. labels: what the return statement calls `tensors`, "" where it does not.
+    """
+
+    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: Reach, returned: Sequence[str]) -> None:
+        paths, leaves, self.treedef = optree.tree_flatten_with_path(result, none_is_leaf=True)
+        self.labels: list[str] = []
+        self.is_tuple = type(result) is tuple and all(isinstance(x, Tensor) for x in result)
+        self.tensors: list[Tensor] = []
+        self.entries: list[tuple[str, Any]] = []
+        grads = {id(g): t for t, g in recording.grads.values() if g is not None}
+        bases = [_levels(recording, x)[0] for x in leaves if isinstance(x, Tensor)]
+        for x, label in zip(leaves, _labels(paths, returned), strict=True):
+            if not isinstance(x, Tensor):
+                _check_static(recording, x, flat, reach)
+                self.entries.append(("static", x))
+                continue
+            if x._trace is not None and x._trace is not recording:
+                raise TraceError(f"{recording.name}: returns a tensor of another trace")
+            base, levels = _levels(recording, x)
+            if id(x) in grads:
+                self.entries.append(("grad", recording.place(grads[id(x)])))
+            elif base._trace is None and id(base) not in recording.adopted:
+                self.entries.append(("outside", (recording.place(base), levels)))
+            elif levels and sum(b is base for b in bases) > 1:
+                self.entries.append(("view", (self._number(base, ""), levels)))
+            else:
+                self.entries.append(("value", self._number(x, label)))
+
+    def _number(self, tensor: Tensor, label: str) -> int:
+        """The number of a computed tensor; the same for the same one."""
+        for k, t in enumerate(self.tensors):
+            if t is tensor:
+                return k
+        self.tensors.append(tensor)
+        self.labels.append(label)
+        return len(self.tensors) - 1
+
+
+def _labels(paths: Sequence[tuple[Any, ...]], returned: Sequence[str]) -> list[str]:
+    """The name of each leaf of a result, from those in the return statement (of the result, or of its items) or from its own keys."""
+    heads = {path[0] for path in paths if path}
+    labels = []
+    for path in paths:
+        parts: list[Any] = [""]
+        if path and isinstance(path[0], str):
+            parts = [*path]
+        elif len(returned) == 1:
+            parts = [returned[0], *path]
+        elif path and isinstance(path[0], int) and len(returned) == len(heads):
+            parts = [returned[path[0]], *path[1:]]
+        labels.append("_".join(map(str, parts)) if parts[0] else "")
+    return labels
+
+
+def _levels(recording: Recording, tensor: Tensor) -> tuple[Tensor, list[tuple[Any, bool]]]:
+    """The tensor that one made in the trace is a view of, and the views (chain, detached) that lead from there to it."""
+    levels: list[tuple[Any, bool]] = []
+    while tensor._trace is recording and tensor._base is not None:
+        levels.insert(0, (tensor._chain, tensor._detached))
+        tensor = tensor._base
+    return tensor, levels
+
+
+def _check_static(recording: Recording, value: Any, flat: Sequence[Any], reach: Reach) -> None:
+    """A result that is no tensor is handed out again at every replay, so it must be of a kind that nobody changes, or from outside."""
+    changes = isinstance(value, (Iterator, Coroutine, set, bytearray, np.ndarray))
+    own = not isinstance(value, (type, Enum, FunctionType)) and not is_foreign(type(value))
+    if (changes or own) and value not in reach and not any(value is x for x in flat):
+        raise TraceError(
+            f"{recording.name}: returns a {type(value).__name__}, which a replay could only hand out as it was at the first call; "
+            "return tensors, numbers, strings, and (nested) tuples, lists and dicts of them"
+        )
+
+
+def _check_effect(recording: Recording, tensor: Tensor, node: Node) -> None:
+    """A tensor from outside gets its new value at a replay, but no history: one that it would have had elsewhere is an error."""
+    if node.needs_grad and node.fn is not _VARIABLE:
+        history = topological([node], lambda n: not n.needs_grad)
+        if not any(n in recording.freed for n in history):
+            raise TraceError(
+                f"{recording.name} at {node.loc}: a {tensor.dtype}{list(tensor.shape)} tensor from outside was modified in place by a "
+                "value that requires grad, and its derivative would be lost at the end of the call; return the new value, detach() it, or "
+                "do it inside `with tg.no_grad():`"
+            )
+
+
+class TracedCall(CustomCall):
+    """A replayed trace as one node of the outer graph: its vjp instantiates the recorded graph on the call's values."""
+
+    def __init__(self, replay: Replay, residuals: dict[Node, Node], before: dict[Node, Any]) -> None:
+        """before: values of the inputs that have others by now."""
+        self.replay, self.residuals, self.before = replay, residuals, before
+        self.name = replay.recording.name  # type: ignore[misc]
+        self.saves = replay.saves  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return tuple(n.aval for n in self.replay.result_nodes)
+
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        results = self.replay.result_nodes
+        sources = operands[len(results) :]
+        new: dict[Node, Node] = dict(self.residuals)
+        variables = []
+        count = len(self.replay.recording.inputs)
+        for node, source in zip(self.replay.recording.inputs, sources[:count], strict=True):
+            # A node of its own per source: sources may depend on one another, and only the way through this call counts here.
+            variables.append(Node(REGISTRY["copy"], (source,), {}, source.aval, True) if source.needs_grad else source)
+            if node in self.before:
+                variables[-1].value = self.before[node]
+            new[node] = variables[-1]
+        written = {node: k for k, (_, node) in enumerate(self.replay.leaves)}
+        variables += sources[count:]
+        wanted = [r for r, c in zip(results, ct, strict=True) if c is not None]
+        for node in Graph.capture(self.replay.recording.inputs, wanted):
+            if node in new and node not in self.residuals:
+                continue
+            with located(node.loc):
+                if node in written:  # a leaf that the function wrote: this way out belongs to what it is now
+                    made = variables[count + written[node]] = autodiff.variable(new[node.operands[0]])
+                elif node.fn is _VARIABLE:
+                    made = new[node.operands[0]]
+                elif node.fn.name == "const" or not node.operands:
+                    made = node
+                else:
+                    made = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
+            if node in self.residuals and made.value is None and resolve(made) is made:
+                made.value = self.residuals[node].value
+            if node in autodiff.HOOKS:
+                made = made.twin()
+                autodiff.HOOKS[made] = autodiff.HOOKS[node]
+            new[node] = made
+        pulled = autodiff.vjp([new[r] for r in wanted], variables, [c for c in ct if c is not None])
+        return (*(None for _ in results), *pulled)
+
+
+def _histories(results: list[Node], freed: set[Node]) -> set[Node]:
+    """The results with a history of which no backward has freed a part."""
+    cut: set[Node] = set()
+    for node in topological(results, lambda n: not n.needs_grad):
+        if node in freed or any(o in cut for o in node.operands if o.needs_grad):
+            cut.add(node)
+    return {n for n in results if n.needs_grad and n not in cut}
+
+
+def _residuals(outputs: list[Node]) -> list[Node]:
+    """What a later backward through `outputs` should not compute again."""
+    if not outputs:
+        return []
+    return [n for n in Graph.capture([], outputs) if n.needs_grad and n.fn.expensive and n not in set(outputs)]
+
+
+def _node_in(recording: Recording, tensor: Tensor) -> Node:
+    return tensor._node() if tensor._trace is recording else recording.node_of(tensor)
+
+
+def _changed(recording: Recording, tensor: Tensor, grad: Tensor) -> bool:
+    """Whether the gradient in the trace is another value than the one the tensor came with."""
+    return not any(
+        kind == "grad" and what is tensor and node is grad._n
+        for node, (kind, what) in zip(recording.inputs, recording.sources, strict=True)
+    )
+
+
+def _value(tensor: Tensor) -> Any:
+    if tensor._base is not None:
+        _value(base_of(tensor))  # or what was written through views would gather
+    found = resolve(tensor._n if tensor._base is None else tensor._node_outside())
+    if found.value is None:
+        if tensor._base is not None:
+            return _realized(found, tensor)
+        flush()
+        if found.value is None:
+            return _realized(found, tensor)
+    return found.value
+
+
+def _realized(node: Node, tensor: Tensor) -> Any:
+    realize([node], tensor._device)
+    return node.value
+
+
+def _shared(tensor: Tensor | None) -> bool:
+    """Whether anything but the tensor itself holds its value or the node of it: another tensor, an exported array, whose memory it is."""
+    if tensor is None or tensor._base is not None:
+        return True
+    node = tensor._n
+    found = resolve(node)
+    value = found.value
+    if value.borrowed or sys.getrefcount(value) > 3 + 1:  # the node, `values` of the replay, `value`, the argument here
+        return True
+    if node is found:
+        return sys.getrefcount(node) > 4  # tensor, `node`, `found`, the argument
+    between = node.operands[0]
+    if between is not found and (between.operands[0] is not found or sys.getrefcount(between) > 3):
+        return True  # variable -> detach -> value is the longest chain of one owner
+    return sys.getrefcount(node) > 3 or sys.getrefcount(found) > (4 if between is found else 3)
+
+
+def _leaf(value: Any, aval: Aval, device: Any) -> Tensor:
+    return Tensor(data(aval, value), device)
+
+
+def _as_view(base: Tensor, chain: Any, detached: bool) -> Tensor:
+    """A view of `base`."""
+    view = Tensor(base._node(), base._device)
+    view._base, view._chain, view._detached = base, chain, detached
+    view._n = view._replay(base._node())
+    return view
+
+
+def _write(tensor: Tensor, value: Any) -> None:
+    """Give a tensor from outside the value that a replay computed for it."""
+    if tensor._base is not None:
+        with set_grad_enabled(False):
+            tensor._rebind(data(tensor._n.aval, value), "trace")
+        return
+    tensor._versions += 1
+    if resolve(tensor._n).value is value:
+        return
+    node = data(tensor._n.aval, value)
+    if tensor._n.needs_grad:
+        node = autodiff.variable(node)
+        become_leaf(tensor, node)
+    tensor._n = node
+
+
+def reached(flat: Sequence[Any], reach: Reach) -> dict[int, Any]:
+    """The argument leaves that the function reaches by another way, too: place -> which tensor, and how."""
+    found: dict[int, Any] = {}
+    for i, x in enumerate(flat):
+        if isinstance(x, Tensor):
+            base = x if x._base is None else base_of(x)
+            if id(base) in reach.tensors:
+                found[i] = (id(base), path_of(x))
+    return found

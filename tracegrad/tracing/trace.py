@@ -1,0 +1,305 @@
+"""@trace: record a Python function once per signature, then replay a compiled program. Start at `Traced.__call__`.
+
+Recording runs the body on tracers (`recording.py`). Tensors that the body reaches through closures, attributes or globals become inputs by
+reference (`guards.py`); Python floats among the arguments become run-time scalars; everything else is static. A call replays (`replay.py`)
+what was recorded for its signature if the world that the function reaches is still the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
+import optree
+
+from tracegrad import random_state
+from tracegrad.compile import find_device
+from tracegrad.errors import ArgumentError, TraceError
+from tracegrad.function import REGISTRY
+from tracegrad.modes import state
+from tracegrad.printing import aval_text, returned_names
+from tracegrad.python_source import python_source
+from tracegrad.report import Kernels, explain, inner_plans
+from tracegrad.tensor import Tensor, flush, from_array
+from tracegrad.tracing.guards import Reach, tensor_names
+from tracegrad.tracing.recording import Recording, base_of, path_of
+from tracegrad.tracing.replay import Replay
+
+if TYPE_CHECKING:
+    from networkx import MultiDiGraph
+
+_VARIABLE = REGISTRY["variable"]
+KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Traced:
+    """A function under @trace. Call it; then look at `graph`, `kernels()`, `source()` and `explain()` of its latest call."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.__name__: str = getattr(fn, "__name__", type(fn).__name__)
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._replays: dict[Any, list[Replay]] = {}
+        self._latest: Replay | None = None
+        self._signature: Any = None  # of the latest recording
+        self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
+        self.compilations: list[str] = []  # why each compilation happened
+
+    def __repr__(self) -> str:
+        return f"<traced {getattr(self._fn, '__qualname__', self._fn)}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if state.trace is not None or state.examples:
+            return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it
+        flat: Any
+        treedef: Any
+        if kwargs or not _FLAT.issuperset(map(type, args)):
+            flat, structure = optree.tree_flatten(_tree(args, kwargs), none_is_leaf=True, namespace=_ORDERED)
+            treedef = (structure, *structure.paths())  # the paths tell dicts of different order apart
+            for i, leaf in enumerate(flat):
+                if isinstance(leaf, np.ndarray):
+                    flat[i] = from_array(leaf, copy=None)
+        else:
+            flat, treedef = args, len(args)  # nothing nested: no tree needed
+        tensors = [x for x in flat if isinstance(x, Tensor)]
+        signature = (treedef, state.grad, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
+        try:
+            candidates = self._replays.setdefault(signature, [])
+        except TypeError:
+            kinds = [type(a).__name__ for a in flat if not _hashable(a)]
+            raise ArgumentError(
+                f"{self.__name__}: an argument is neither a tensor nor hashable: {kinds}; pass tuples, lists and dicts of tensors "
+                "and numbers, or objects that hash by identity (@dataclass(eq=False))"
+            ) from None
+        for replay in candidates:
+            if replay.fits(flat):
+                break
+        else:
+            reason = self._reason(signature, _labels(self._fn, args, kwargs), flat, candidates)
+            replay, change = self._record(args, kwargs, flat)
+            if change and signature in self._changing:
+                raise TraceError(
+                    f"{self.__name__}: its body changes Python state that it reads ({change}), at every call, so no replay could do "
+                    "the same; do that outside the traced function, pass the state as an argument, or keep it in a tensor written in place"
+                )
+            if change:
+                self._changing.add(signature)
+                reason += f" (not kept: the body changed what it reads: {change})"
+            else:
+                self._changing.discard(signature)
+                candidates.append(replay)
+                del candidates[:-KEPT]
+            self.compilations.append(reason)
+        self._latest = replay
+        return replay.run(flat)
+
+    def _record(self, args: Any, kwargs: Any, flat: Sequence[Any]) -> tuple[Replay, str]:
+        """Run the body on tracers and compile what it did. Also what Python state the body changed, in words ("": it can be replayed)."""
+        tensors = [x for x in flat if isinstance(x, Tensor)]
+        device = tensors[0]._device if tensors else find_device()
+        flush()
+        labels = _labels(self._fn, args, kwargs)
+        statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, float))]
+        names = tensor_names(self._fn, statics) | {id(x): label for x, label in zip(flat, labels, strict=False) if isinstance(x, Tensor)}
+        recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device, names)
+        reach = Reach(self._fn, [x for x in flat if not isinstance(x, (Tensor, float))])
+        drawn = random_state.get_rng_state()
+        state.trace = recording
+        try:
+            tracers = self._tracers(recording, flat, labels, reach)
+            nested = kwargs or not _FLAT.issuperset(map(type, args))
+            treedef: Any = None
+            if nested:
+                treedef = optree.tree_structure(_tree(args, kwargs), none_is_leaf=True, namespace=_ORDERED)
+                new_args, new_kwargs = optree.tree_unflatten(treedef, tracers)
+            else:
+                new_args, new_kwargs = tuple(tracers), {}
+            result = self._fn(*new_args, **new_kwargs)
+            if nested:
+                after, structure = optree.tree_flatten(_tree(new_args, new_kwargs), none_is_leaf=True, namespace=_ORDERED)
+                if structure != treedef or any(a is not b for a, b in zip(after, tracers, strict=True)):
+                    raise TraceError(
+                        f"{recording.name}: changes a list or dict among its arguments, which a replay would not do; return the new values"
+                    )
+            if random_state.get_rng_state() != drawn:
+                random_state.set_rng_state(drawn)
+                raise TraceError(
+                    f"{recording.name}: seeds the random numbers, which a replay would not do; call manual_seed outside the traced function"
+                )
+            self._check_reach(recording, reach)
+            change = "" if reach.holds() else reach.change()
+            replay = Replay(recording, result, reach, flat, returned_names(self._fn))
+        finally:
+            state.trace = None
+            for tensor, before in recording.versions.values():
+                tensor._versions = before
+        return replay, change
+
+    def _tracers(self, recording: Recording, flat: Sequence[Any], labels: list[str], reach: Reach) -> list[Any]:
+        """What stands for each argument leaf. Views of a tensor that others or the function itself lead to go through that tensor."""
+        bases = [id(base_of(x)) for x in flat if isinstance(x, Tensor)]
+        tracers = []
+        for i, x in enumerate(flat):
+            label = labels[i] if i < len(labels) else ""
+            if isinstance(x, Tensor):
+                base = base_of(x)
+                if id(base) not in recording.places and (base is x or bases.count(id(base)) > 1) and id(base) not in reach.tensors:
+                    where = next((k for k, y in enumerate(flat) if y is base), None)
+                    recording.place_argument(base, ("base", i) if where is None else ("arg", where), label)
+                elif id(x) not in recording.places and id(base) not in recording.places and id(base) not in reach.tensors:
+                    recording.place_argument(x, ("arg", i), label)
+                tracers.append(x)
+            else:
+                tracers.append(recording.argument(i, x, label) if isinstance(x, float) else x)
+        return tracers
+
+    def _reason(self, signature: Any, labels: Sequence[str], flat: Sequence[Any], candidates: list[Replay]) -> str:
+        """Why a call needs a recording of its own, for explain()."""
+        previous, self._signature = self._signature, signature
+        if candidates:
+            return f"something that the function reaches changed: {candidates[-1].change(flat) or 'a tensor or its gradient'}"
+        if previous is None:
+            return "first call"
+        if previous[0] != signature[0] or len(previous) != len(signature):
+            return "the arguments have another structure"
+        if previous[1] != signature[1]:
+            return f"grad mode is {'on' if signature[1] else 'off'} now"
+        if previous[2] != signature[2]:
+            return "other arguments share memory"
+        names = [*labels, *(f"argument {i}" for i in range(len(labels), len(signature)))]
+        pairs = enumerate(zip(previous[3:], signature[3:], strict=True))
+        new = [f"{names[i]} was {_described(a, b)} and is {_described(b, a)}" for i, (a, b) in pairs if a != b]
+        return "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
+
+    def _check_reach(self, recording: Recording, reach: Reach) -> None:
+        known = reach.tensors | recording.places.keys() | recording.adopted.keys()
+        for key, (tensor, node) in recording.captured.items():
+            if key not in known and (tensor._base is None or id(tensor._base) not in known):
+                raise TraceError(
+                    f"{recording.name} at {node.loc}: uses a {tensor.dtype}{list(tensor.shape)} tensor that it reached in a way tracegrad "
+                    "cannot watch (not an argument, closure variable, global or attribute), so a replay might be stale: "
+                    "pass it as an argument"
+                )
+
+    # ------------------------------------------------------------------------------------------------- looking at it
+
+    def _seen(self) -> Replay:
+        if self._latest is None:
+            raise ArgumentError(f"{self.__name__}: call it once first; what it does depends on the arguments")
+        return self._latest
+
+    @property
+    def graph(self) -> MultiDiGraph:
+        """The captured program of the latest call: a networkx.MultiDiGraph of Function nodes (see `ir.Graph.networkx`)."""
+        return self._seen().program.graph.networkx()
+
+    @property
+    def plan(self) -> Any:
+        """The launch plan of the latest call (None on the numpy device)."""
+        return self._seen().program.plan
+
+    def kernels(self) -> Kernels:
+        """The OpenCL C of the latest call; str() is the whole text, and it can be indexed by kernel."""
+        program = self._seen().program
+        return Kernels(program.plan, inner_plans(program.graph))
+
+    def source(self) -> str:
+        """The latest call's forward and derived backward as readable Python."""
+        return python_source(self._seen().program.graph, self.__name__)
+
+    def explain(self) -> str:
+        """What was fused, why each kernel ended, and why compilations happened."""
+        return explain(self._seen().program, self.__name__, self.compilations)
+
+
+_ORDERED = "tracegrad"  # where optree goes through dicts in their own order
+_ordering = optree.dict_insertion_ordered(True, namespace=_ORDERED)
+_ordering.__enter__()
+_FLAT = frozenset({Tensor, float, int, bool, str, type(None)})
+
+
+_GRAD = {False: "", "leaf": " that requires grad", "history": " that has a history"}
+
+
+def _described(entry: Any, other: Any) -> str:
+    """One entry of a signature in words, with what may differ from the other."""
+    if entry is float:
+        return "a float"
+    if len(entry) > 2:
+        place = f" on {entry[2].name}" if other is not float and len(other) > 2 and other[2] is not entry[2] else ""
+        return f"{aval_text(entry[0])}{_GRAD[entry[1]]}{' with hooks' if len(entry) > 3 else ''}{place}"
+    return repr(entry[1])
+
+
+def _tree(args: Any, kwargs: Any) -> Any:
+    return args, kwargs
+
+
+def _signature(leaf: Any) -> Any:
+    if type(leaf) is Tensor or isinstance(leaf, Tensor):
+        node = leaf._n if leaf._base is None else leaf._node_outside()
+        kind = node.needs_grad and ("leaf" if node.fn is _VARIABLE else "history")
+        if leaf._hooks:
+            return (node.aval, kind, leaf._device, *leaf._hooks)
+        return (node.aval, kind, leaf._device)
+    return float if isinstance(leaf, float) else (type(leaf), leaf)
+
+
+def _sharing(tensors: Sequence[Tensor]) -> Any:
+    """Which arguments share memory, and how: the same tensor given twice, views of one base. The default device, if there are none."""
+    if not tensors:
+        return find_device()
+    bases = [x if x._base is None else base_of(x) for x in tensors]
+    if len({*map(id, bases)}) == len(bases):
+        return ()
+    first: dict[int, int] = {}
+    groups = [first.setdefault(id(b), k) for k, b in enumerate(bases)]
+    return tuple((g, path_of(x)) for g, x in zip(groups, tensors, strict=True) if groups.count(g) > 1 or g)
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _labels(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
+    """A name for each argument leaf, from the function's parameters."""
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return []
+    parameters = code.co_varnames[: code.co_argcount]
+    names: list[str] = []
+    for i, a in enumerate(args):
+        base = parameters[i] if i < len(parameters) else "arg"
+        n = len(optree.tree_leaves(a, none_is_leaf=True, namespace=_ORDERED))
+        names += [base] if n == 1 else [f"{base}_{k}" for k in range(n)]
+    for key, a in kwargs.items():
+        names += [key] * len(optree.tree_leaves(a, none_is_leaf=True, namespace=_ORDERED))
+    return names
+
+
+@overload
+def trace(fn: F) -> F: ...
+@overload
+def trace(fn: None = None) -> Callable[[F], F]: ...
+def trace(fn: Any = None) -> Any:
+    """Compile a function of tensors: the first call with a new signature records and compiles it, later calls replay.
+
+    fn: takes and returns (nested containers of) Tensors; other arguments are static, except Python floats, which are run-time
+    values. Raises TraceError where the body needs a value that is not known while recording.
+
+    >>> @tg.trace
+    ... def f(x):
+    ...     return (x * x).sum()
+    >>> f(tg.ones(3))
+    """
+    return Traced(fn) if fn is not None else Traced
