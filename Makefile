@@ -5,6 +5,7 @@
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests
 #   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
 #   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
+#   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
@@ -23,7 +24,7 @@ PEER_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench bench-first-minute check kernels-diff coverage-table fuzz clean help
+.PHONY: demo test test-all bench bench-against bench-first-minute check kernels-diff coverage-table fuzz clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -52,6 +53,11 @@ endif
 
 bench-first-minute: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_minute $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
+
+bench-against: $(VENV)/.installed-demo
+	rm -rf build/other && git worktree prune && git worktree add --quiet --force --detach build/other $(or $(REV),HEAD~1)
+	$(BIN)/python -m benchmarks.against build/other $(ARGS)
+	git worktree remove --force build/other
 
 coverage-table: $(VENV)/.installed-test
 	$(BIN)/python -m tests.coverage
