@@ -76,7 +76,9 @@ class Checked:
     slack: factor of the tolerances; terms of a derivative may cancel.
     """
 
-    def __init__(self, targets: dict[str, Target] | None = None, largest: int = 2_000_000, tuning: Tuning | None = None, slack: float = 1.0) -> None:
+    def __init__(
+        self, targets: dict[str, Target] | None = None, largest: int = 2_000_000, tuning: Tuning | None = None, slack: float = 1.0
+    ) -> None:
         self.slack = slack
         self.targets, self.largest, self.tuning, self.count = targets or TARGETS, largest, tuning or Tuning(), 0
 
