@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.lower.context import Context, lower
@@ -25,6 +26,7 @@ from tracegrad.verify import verify
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
+    ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
     ("tidy", lambda graph, target: simplify(graph)),             # the reshapes that this left

@@ -8,7 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad import autograd, control, creation, errors, host, linalg, moves, nn, opencl_function, optim, special, testing, transforms
+from tracegrad import (
+    autograd,
+    control,
+    creation,
+    errors,
+    fft,
+    host,
+    linalg,
+    moves,
+    nn,
+    opencl_function,
+    optim,
+    special,
+    testing,
+    transforms,
+)
 from tracegrad.autograd import backward
 from tracegrad.compile import find_device as device
 from tracegrad.compile import list_devices as devices
@@ -17,6 +32,8 @@ from tracegrad.config import config
 from tracegrad.custom import Context, Function, autograd_function
 from tracegrad.dtypes import (
     bool_,
+    complex64,
+    complex128,
     float16,
     float32,
     float64,
@@ -41,6 +58,7 @@ from tracegrad.tracing.trace import trace
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
 double, half, long = float64, float16, int64
+cfloat, cdouble = complex64, complex128
 
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's
