@@ -27,6 +27,7 @@ from tracegrad.dtypes import (
     int64,
     set_default_dtype,
     uint8,
+    uint16,
     uint32,
     uint64,
 )
