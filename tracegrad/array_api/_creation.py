@@ -68,6 +68,7 @@ def full_like(x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Array:
     """Ones on diagonal k of a matrix of zeros."""
     columns = n_rows if n_cols is None else n_cols
+    k = max(-n_rows, min(k, columns))                           # beyond the matrix is beyond the matrix, and may not fit int64
     on = tg.arange(columns, device=device) == tg.unsqueeze(tg.arange(n_rows, device=device), 1) + k
     return on.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
 
