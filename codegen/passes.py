@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tracegrad.codegen.assemble import assemble
+from tracegrad.codegen.complex_pairs import in_pairs
 from tracegrad.codegen.inplace import arrange, separate
 from tracegrad.codegen.lower import Context, lower
 from tracegrad.codegen.lowerings import LOWERINGS
@@ -25,6 +26,7 @@ from tracegrad.verify import verify
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
+    ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
     ("tidy", lambda graph, target: simplify(graph)),             # the reshapes that this left

@@ -21,7 +21,7 @@ from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 NAMES = (Path(__file__).parent / "op_db.txt").read_text().split()
-DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
+DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64")
 FAILURES = (tg.TracegradError, TypeError, ValueError, RuntimeError, NotImplementedError, IndexError, AttributeError)
 RANDOM = {
     "bernoulli",
@@ -45,6 +45,7 @@ def make(dtype: str, *shape: int, seed: int = 0) -> Any:
     """Values that most functions take: between 0.2 and 0.8, or small positive integers."""
     rng = np.random.default_rng(seed)
     array = rng.integers(1, 4, shape) if dtype[0] in "iu" else rng.random(shape) < 0.5 if dtype == "bool" else rng.uniform(0.2, 0.8, shape)
+    array = array + 1j * rng.uniform(0.2, 0.8, shape) if dtype == "complex64" else array
     return tg.tensor(array.astype(dtype))
 
 
@@ -209,9 +210,8 @@ for _stem in (
     SAMPLES[_stem] = SAMPLES[f"shifted_{_stem}"] = lambda f, x: f(x(4, 4), 3)
 _INTERNAL = "a variant inside of torch of a function that is here"
 REASONS = [  # (names, why they are missing)
-    (r"fft\.|stft|istft", "complex numbers are not supported"),
-    (r"complex|polar|view_as_|imag|H$|mH|cfloat|cdouble|chalf|linalg\.eig$|linalg\.eigvals$", "complex numbers are not supported"),
-    (r"bfloat16", "no such dtype"),
+    (r"fft\.|stft|istft", "not written yet"),
+    (r"bfloat16|chalf", "no such dtype"),
     (
         r"linalg\.|cholesky|lu|geqrf|ormqr|svd|pca|pinverse|logdet|triangular_solve|matrix_exp|cross|vdot|addbmm|addmv|addr",
         "linear algebra: not written yet",
@@ -241,12 +241,12 @@ def probe(name: str, fn: Any) -> Row:
     row = Row(name, fn)
     short = name.rpartition(".")[2]
     own = SAMPLES.get(f"F.{short}" if name.startswith("nn.") else name) or SAMPLES.get(short)
-    found = next((s for s in ([own] if own else COMMON) if any(works(s, fn, d) for d in ("float32", "int64", "bool"))), None)
+    found = next((s for s in ([own] if own else COMMON) if any(works(s, fn, d) for d in ("float32", "int64", "bool", "complex64"))), None)
     if found is None:
         row.notes = "not probed"
         return row
     row.dtypes = [d for d in DTYPES if works(found, fn, d)]
-    if "float32" in row.dtypes and (kinds := differentiable(found, fn)):
+    if "float32" in row.dtypes and (kinds := differentiable(found, fn)):        # complex ones: tests/test_complex.py
         row.gradient, row.forward = "yes" if kinds[0] else "no", "yes" if kinds[1] else "no"
     row.traced, row.vmapped = transformed(found, fn, "trace"), transformed(found, fn, "vmap")
     if short in RANDOM:
@@ -368,7 +368,9 @@ def dtype_words(row: Row) -> str:
     if row.dtypes == list(DTYPES):
         return "all"
     parts = []
-    for word, members in (("bool", ("bool",)), ("integers", ("uint8", "int32", "int64")), ("floats", ("float16", "float32", "float64"))):
+    groups = {"bool": ("bool",), "integers": ("uint8", "int32", "int64"), "floats": ("float16", "float32", "float64"),
+              "complex": ("complex64",)}
+    for word, members in groups.items():
         held = [m for m in members if m in row.dtypes]
         parts += [word] if held == list(members) else held
     return ", ".join(parts)
@@ -385,8 +387,9 @@ def text() -> str:
         "",
         f"Of the {len(NAMES)} names of torch's operator database (2.15), {count} are here. This page is written by `make coverage-table`,",
         "which calls every function with small arguments on the interpreter (dtypes: which of bool, uint8, int32, int64, float16, float32,",
-        "float64 its arrays may have, ints being promoted where torch does; derivative: reverse mode; forward: `jvp`; vmap: over all",
-        "arrays; traced: in `@trace`). A dash: no float results, or not probed. A dtype that a device lacks is an UnsupportedError there.",
+        "float64, complex64 its arrays may have, ints being promoted where torch does; derivative: reverse mode; forward: `jvp`;",
+        "vmap: over all arrays; traced: in `@trace`). A dash: no float results, or not probed. A dtype that a device lacks is an",
+        "UnsupportedError there.",
         "",
         "## Functions",
         "",

@@ -8,12 +8,13 @@ import numpy as np
 from tracegrad import autodiff
 from tracegrad.function import placeholder
 from tracegrad.ir import Aval, Graph, Node
+from tracegrad.ops.complex_numbers import real
 
 
 def inputs(arrays: Sequence[Any]) -> tuple[list[Node], list[Node]]:
-    """Placeholders for the arrays, and the nodes to build on: differentiable where they are floats."""
+    """Placeholders for the arrays, and the nodes to build on: differentiable where they are floats or complex."""
     leaves = [placeholder(Aval(np.shape(a), np.asarray(a).dtype)) for a in arrays]
-    return leaves, [autodiff.variable(n) if n.dtype.kind == "f" else n for n in leaves]
+    return leaves, [autodiff.variable(n) if n.dtype.kind in "fc" else n for n in leaves]
 
 
 def run_graph(graph: Graph, values: Sequence[Any]) -> list[Any]:
@@ -44,62 +45,79 @@ def gradients(fn: Callable[..., Any], arrays: Sequence[Any], weights: Any = None
     cts = autodiff.vjp([out], nodes, [ct])
     found = [c for c in cts if c is not None]
     values = iter(run_graph(Graph.capture([*leaves, ct], found), [*arrays, weights]))
-    return [next(values) if c is not None else np.zeros_like(a) if np.asarray(a).dtype.kind == "f" else None
+    return [next(values) if c is not None else np.zeros_like(a) if np.asarray(a).dtype.kind in "fc" else None
             for c, a in zip(cts, arrays, strict=True)]
 
 
 def central_differences(value: Callable[..., float], arrays: Sequence[Any], step: float = 1e-6) -> list[Any]:
-    """The gradient of a scalar function of arrays by central differences (None for integers)."""
+    """The gradient of a scalar function of arrays by central differences (None for integers); of complex ones d/d(re) + i d/d(im)."""
     out: list[Any] = []
     for i, a in enumerate(arrays):
-        if np.asarray(a).dtype.kind != "f":
+        if np.asarray(a).dtype.kind not in "fc":
             out.append(None)
             continue
-        g = np.zeros(a.shape)
+        g = np.zeros(a.shape, a.dtype)
         for at in np.ndindex(a.shape):
-            pair = []
-            for sign in (1, -1):
-                moved = a.copy()
-                moved[at] += sign * step
-                pair.append(value(*arrays[:i], moved, *arrays[i + 1:]))
-            g[at] = (pair[0] - pair[1]) / (2 * step)
+            for way in (1, 1j) if a.dtype.kind == "c" else (1,):
+                pair = []
+                for sign in (1, -1):
+                    moved = a.copy()
+                    moved[at] += sign * step * way
+                    pair.append(value(*arrays[:i], moved, *arrays[i + 1:]))
+                g[at] += way * (pair[0] - pair[1]) / (2 * step)
         out.append(g)
     return out
 
 
+def inner(a: Any, b: Any) -> float:
+    """The inner product of two arrays as real vectors."""
+    return float(np.sum(np.real(np.conj(a) * b)))
+
+
+def drawn(rng: Any, like: Any) -> Any:
+    """Numbers from -1 to 1 in the shape of `like`, complex if that is."""
+    real = rng.uniform(-1, 1, np.shape(like))
+    return np.asarray(real + 1j * rng.uniform(-1, 1, np.shape(like))) if np.iscomplexobj(like) else real
+
+
 def check_gradient(fn: Callable[..., Any], *arrays: Any, order: int = 2, tolerance: float = 2e-6) -> None:
-    """The vjp of fn against central differences; for order 2 the vjp of the vjp too; jvp against vjp. Arrays of float64."""
+    """The vjp of fn against central differences; for order 2 the vjp of the vjp too; jvp against vjp. Arrays of float64 or
+
+    complex128.
+    """
     rng = np.random.default_rng(7)
     leaves, nodes = inputs(arrays)
     out = fn(*nodes)
     weights = rng.uniform(0.5, 1.5, out.shape)
+    if out.dtype.kind == "c":
+        weights = np.asarray(weights * np.exp(1j * rng.uniform(-3, 3, out.shape)))
 
     def weighted(*xs: Any) -> float:
-        return float(np.sum(evaluate(fn, *xs) * weights))
+        return inner(weights, evaluate(fn, *xs))
 
     found = gradients(fn, arrays, weights)
     for g, expected in zip(found, central_differences(weighted, arrays), strict=True):
         if g is not None:
             assert g.shape == expected.shape
             np.testing.assert_allclose(g, expected, rtol=tolerance, atol=tolerance)
-    floats = [i for i, a in enumerate(arrays) if np.asarray(a).dtype.kind == "f"]
-    tangents = {i: rng.uniform(-1, 1, np.shape(arrays[i])) for i in floats}
+    floats = [i for i, a in enumerate(arrays) if np.asarray(a).dtype.kind in "fc"]
+    tangents = {i: drawn(rng, arrays[i]) for i in floats}
     given = {i: placeholder(nodes[i].aval) for i in floats}
     forward = autodiff.jvp([out], [nodes[i] for i in floats], [given[i] for i in floats])[0]
-    pushed = 0.0 if forward is None else float(np.sum(weights * run_graph(
-        Graph.capture([*leaves, *given.values()], [forward]), [*arrays, *tangents.values()])[0]))
-    pulled = sum(float(np.sum(found[i] * tangents[i])) for i in floats)
+    pushed = 0.0 if forward is None else inner(weights, run_graph(
+        Graph.capture([*leaves, *given.values()], [forward]), [*arrays, *tangents.values()])[0])
+    pulled = sum(inner(found[i], tangents[i]) for i in floats)
     np.testing.assert_allclose(pushed, pulled, rtol=1e-9, atol=1e-9, err_msg="jvp and vjp disagree")
     if order > 1:
-        probes = [rng.uniform(-1, 1, np.shape(arrays[i])) for i in floats]
+        probes = [drawn(rng, arrays[i]) for i in floats]
 
         def derivative(*xs: Any) -> Node:
             ct, primals = xs[0], xs[1:]
             pulled_back = autodiff.vjp([fn(*primals)], [primals[i] for i in floats], [ct])
-            total: Any = ct.sum() * 0.0
+            total: Any = real(ct.sum() * 0.0)
             for part, probe in zip(pulled_back, probes, strict=True):
                 if part is not None:
-                    total = total + (part * placeholders[id(probe)]).sum()
+                    total = total + real((part * placeholders[id(probe)]).sum())
             return total
 
         placeholders = {id(p): placeholder(Aval(p.shape, p.dtype)) for p in probes}

@@ -34,7 +34,7 @@ LAYOUTS: dict[str, Any] = {         # the shape whose last dimension is a row of
 # k: indices into rows, of one dimension; l: a class for each row; n: the row's size; X: x as a matrix (n, 7); W: (7, n).
 
 ELEMENTWISE = [op for op in OPS if isinstance(op, Elementwise) and "f" in op.kinds and not op.cases
-               and op.name not in ("copy", "detach", "variable", "elementwise", "in_range")
+               and op.name not in ("copy", "detach", "variable", "elementwise", "in_range", "complex")
                and not getattr(op, "constants", ())]       # those with operands that have no derivative: tests/test_special.py
 
 
@@ -60,7 +60,14 @@ FUNCTIONS = [
     "(x * 30).to(tg.int32) // 7 % 5", "(x * 30).long() << 2 & 12 | 1", "~(x * 30).int() ^ 3 >> 1",
     *[f"tg.bitwise_{name}((x * 30).int(), (y * 30).int())" for name in ("and", "or", "xor")], "tg.bitwise_not(x > 0)",
     *[f"tg.bitwise_{name}_shift((x * 30).int(), (y + 2).int())" for name in ("left", "right")], "(x * 30).to(tg.uint8)", "x * 2.5 + r",
-    "tg.sgn(x)", "F.glu(tg.cat([x, y], -1))", "F.tanh(x)", "tg.gelu(x)",
+    "tg.positive(x)", "F.glu(tg.cat([x, y], -1))", "F.tanh(x)", "tg.gelu(x)",
+    # complex numbers: results are real, as the readers are
+    "tg.view_as_real(tg.complex(x, y) * tg.polar(p, y))", "tg.real((tg.complex(x, y) * 0.5).exp())",
+    "(tg.complex(x, y) / tg.complex(p, x)).abs()",
+    "tg.imag(tg.conj(tg.complex(x, p)) * tg.sgn(tg.complex(p, y)))", "tg.angle(tg.complex(x, p))", "tg.real(tg.complex(x, y).sum(-1))",
+    "tg.view_as_complex(tg.stack([x, p], -1)).sqrt().abs()", "tg.real(tg.complex(X, X * 0.5).adjoint() @ tg.complex(X, X - 1))",
+    "tg.real(tg.complex(x, p).cumsum(-1))", "tg.isreal(tg.complex(x, x * 0))",
+    "tg.imag(tg.complex(x, y)[..., k] * tg.complex(y, x).roll(1, -1))",
     # reductions
     *[f"x.{name}({args})" for name in ("sum", "mean", "amax", "amin", "prod") for args in ("-1", "0", "")],
     *[f"x.{name}({args})" for name in ("var", "std", "norm") for args in ("", "dim=-1")], "x.var(0, correction=0)",

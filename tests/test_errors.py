@@ -67,7 +67,7 @@ BAD_CALLS = [
     ("optimizer", lambda a: tg.optim.SGD([tg.ones(2, requires_grad=True)], momentum=-1.0), tg.ArgumentError, ["SGD", "momentum"]),
     ("tensor: ragged", lambda a: tg.tensor([[1], [1, 2]]), tg.ArgumentError, ["tensor", "ragged"]),
     ("tensor: words", lambda a: tg.tensor("abc"), tg.DTypeError, ["tensor", "str"]),
-    ("tensor: complex", lambda a: tg.tensor(1j), tg.DTypeError, ["tensor", "complex"]),
+    ("tensor: complex", lambda a: tg.tensor(1j, dtype=tg.float32), tg.DTypeError, ["tensor", "complex", "float32"]),
     ("dtype", lambda a: tg.zeros(3, dtype="float31"), tg.DTypeError, ["dtype: ", "float31", "tg.float32"]),
     ("requires_grad", lambda a: tg.tensor([1], requires_grad=True), tg.DTypeError, ["requires_grad", "int64"]),
     ("full: no number", lambda a: tg.full((2,), "a"), tg.DTypeError, ["full: ", "number", "str"]),

@@ -11,7 +11,8 @@ from tracegrad.function import REGISTRY, Bundle, Elementwise, bind, const
 from tracegrad.ir import Aval
 from tracegrad.ops.contraction import swap_last
 
-DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "float64")]
+DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+                                 "complex64", "complex128")]
 OPS = [op for name, op in sorted(REGISTRY.items()) if op.family != "leaf" and not isinstance(op, Bundle) and name != "output"]
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-30, -1e30, np.inf, -np.inf, np.nan]
 
@@ -25,6 +26,8 @@ def draw(op: Any, shape: Any, dtype: Any, rng: Any) -> Any:
         return rng.random(shape) < 0.5
     if dtype.kind == "u":
         low = max(low, 0)
+    if dtype.kind == "c":
+        return np.asarray(rng.uniform(low, high, shape) + 1j * rng.uniform(-1, 1, shape)).astype(dtype)
     return np.asarray(rng.uniform(low, high, shape)).astype(dtype)
 
 
@@ -70,15 +73,21 @@ def test_shape_rule_is_numpys(op: Any) -> None:
     assert tried
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op.differentiable], ids=lambda op: op.name)
-def test_derivatives_are_finite_differences(op: Any) -> None:
+@pytest.mark.parametrize(("op", "dtype"), [(op, np.dtype(d)) for op in OPS if op.differentiable for d in ("float64", "complex128")
+                                           if accepts(op, np.dtype(d))], ids=lambda p: getattr(p, "name", str(p)))
+def test_derivatives_are_finite_differences(op: Any, dtype: Any) -> None:
+    """Of complex numbers, too, in torch's convention."""
     for shapes, attrs in cases(op):
-        arrays = operands(op, shapes, np.dtype("float64"))
+        arrays = operands(op, shapes, dtype)
         if op.name == "cast":
-            attrs = {**attrs, "dtype": np.dtype("float64")}
+            attrs = {**attrs, "dtype": dtype}
         if op.name == "variable":
             attrs = {"uid": -1}
         if all(a.size for a in arrays):
+            try:
+                op.aval(*[Aval(a.shape, a.dtype) for a in arrays], **attrs)
+            except TypeError:                   # a DTypeError: it takes one of the two
+                continue
             fixed = {i: const(1.75, np.dtype("float64")) for i in getattr(op, "constants", ())}     # operands without a derivative
             varied = [a for i, a in enumerate(arrays) if i not in fixed]
             check_gradient(lambda *xs, attrs=attrs, fixed=fixed: bind(op, _merged(_allowed(op, xs), fixed), attrs), *varied)
@@ -109,7 +118,8 @@ def test_edge_values_pass_through_the_graph(op: Any) -> None:
         with np.errstate(all="ignore"):
             expected = op.numpy(*grid)
         result = evaluate(lambda *xs: bind(op, xs, {}), *grid)
-        assert result.dtype == (np.bool_ if op.result == "bool" else dtype)
+        wanted = {"complex": np.result_type(dtype, 1j)}.get(op.name, np.bool_ if op.result == "bool" else dtype)
+        assert result.dtype == expected.dtype == wanted
         np.testing.assert_array_equal(result, expected)
 
 

@@ -19,7 +19,7 @@ from tracegrad.runtime import buffer, device
 from tracegrad.runtime.launch import Executable
 
 INTEGERS = [0, 1, -1, 7, -8, 100]
-WITH_EDGES = [op for op in OPS if isinstance(op, Elementwise) and not op.cases and op.nin < 3]
+WITH_EDGES = [op for op in OPS if isinstance(op, Elementwise) and not op.cases and op.nin < 3 and op.kinds != "c"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,8 @@ def on() -> Any:
 
 
 def dtypes_of(on: Any) -> list[Any]:
-    names = ["bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32"] + ["float64"] * on.target.fp64
+    names = ["bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "complex64"]
+    names += ["float64", "complex128"] * on.target.fp64
     return [np.dtype(name) for name in names]
 
 
@@ -88,11 +89,11 @@ def view(x: Node) -> Node:
 def agree(found: Any, expected: Any, label: str, sums: bool) -> None:
     """Equal, or for floats within a few units in the last place: of the largest result if they are sums, whose terms may cancel."""
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), label
-    if expected.dtype.kind != "f":
+    if expected.dtype.kind not in "fc":
         np.testing.assert_array_equal(found, expected, err_msg=label)
         return
-    tolerance = {"float16": 2e-3, "float32": 4e-6, "float64": 1e-13}[expected.dtype.name]
-    scale = np.max(np.abs(expected.astype(np.float64)), initial=0, where=np.isfinite(expected)) if sums else 0
+    tolerance = {"float16": 2e-3, "float32": 4e-6, "float64": 1e-13, "complex64": 4e-6, "complex128": 1e-13}[expected.dtype.name]
+    scale = np.max(np.abs(expected).astype(np.float64), initial=0, where=np.isfinite(expected)) if sums else 0
     least = float(np.finfo(expected.dtype).tiny) * 4            # devices may flush denormal numbers
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=max(least, tolerance * scale), err_msg=label)
 
@@ -122,7 +123,7 @@ def test_edge_values(op: Any, on: Any) -> None:
     """Infinities, NaN, -0.0, huge and small numbers, in vectors and in the scalar rest; the ends of the integers' ranges."""
     batch = Batch()
     for dtype in dtypes_of(on):
-        if not accepts(op, dtype) or dtype.kind == "b" or dtype == np.float16:
+        if not accepts(op, dtype) or dtype.kind in "bc" or dtype == np.float16:        # complex ones: tests/test_complex.py
             continue
         if dtype.kind == "f":
             values = np.array([*EDGES, *np.random.default_rng(0).uniform(*op.domain, 10)], dtype)

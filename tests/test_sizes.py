@@ -127,8 +127,8 @@ def test_every_public_function_is_here() -> None:
     random_ = {"bernoulli", "dropout3d", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn",
                "randn_like", "randperm"}                         # see test_matrix
     other = {                                                # no functions of an array, or with results that no kernel makes
-        "cond", "scan", "while_loop", "elementwise", "opencl_function", "host_call", "is_floating_point", "numel", "report",
-        "masked_select",
+        "cond", "scan", "while_loop", "elementwise", "opencl_function", "host_call", "is_complex", "is_conj", "is_floating_point",
+        "is_neg", "masked_select", "numel", "report", "resolve_conj", "resolve_neg",
         "to_dtype", "grad", "value_and_grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "vjp", "vmap",
     }
     on_the_host = {                                          # LAPACK's: see test_linalg

@@ -200,8 +200,8 @@ def test_transforms_nest_with_each_other_and_with_trace_at_any_level(name, f):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: tg.grad(lambda x: x * 2)(tg.ones(3)), tg.ShapeError, "one float tensor of one element.*float32\\[3\\]"),
-        (lambda: tg.grad(lambda x: x.sum())(tg.arange(3)), tg.DTypeError, "only differentiate with respect to floats, got int64"),
+        (lambda: tg.grad(lambda x: x * 2)(tg.ones(3)), tg.ShapeError, "one real float tensor of one element.*float32\\[3\\]"),
+        (lambda: tg.grad(lambda x: x.sum())(tg.arange(3)), tg.DTypeError, "only differentiate with respect to .*, got int64"),
         (lambda: tg.grad(lambda x: x.sum(), argnums=2)(tg.ones(3)), tg.ArgumentError, "argnums 2 is out of range"),
         (lambda: tg.jvp(lambda x: x, (tg.ones(3),), (tg.ones(2),)), tg.ShapeError, "tangent 0 has shape"),
         (lambda: tg.vjp(lambda x: x, tg.ones(3))[1](tg.ones(2)), tg.ShapeError, "cotangent 0 has shape"),

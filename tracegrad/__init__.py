@@ -32,6 +32,8 @@ from tracegrad.config import config
 from tracegrad.custom import Context, Function, autograd_function
 from tracegrad.dtypes import (
     bool_,
+    complex64,
+    complex128,
     float16,
     float32,
     float64,
@@ -57,6 +59,7 @@ from tracegrad.trace import trace
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
 double, half, long = float64, float16, int64
+cfloat, cdouble = complex64, complex128
 
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's

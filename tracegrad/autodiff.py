@@ -3,6 +3,9 @@
 Each node's derivative rule is symbolic: it takes and returns Nodes. So the result of differentiating is more graph, which
 can be differentiated again, simplified, fused and compiled like any other. Rules never sum over broadcast dimensions; that
 happens here, in `conform`.
+
+The cotangent of a complex z is dL/d(re z) + i dL/d(im z), as in torch: what is subtracted to make L smaller. A holomorphic f then takes ct
+to ct * conj(f'), where the rules say ct * f'; `pull_back` conjugates. Tangents are the derivatives themselves.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad.errors import AutogradError
-from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, Movement, bind, cast, const, placeholder, unique
+from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, Movement, bind, by_parts, cast, const, placeholder, unique
 from tracegrad.ir import Node, on_behalf_of, topological
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
 
+_CONJ, _CAST = REGISTRY["conj"], REGISTRY["cast"]
 # node -> hooks that see, and may replace, its cotangent (Tensor.register_hook)
 HOOKS: weakref.WeakKeyDictionary[Node, dict[int, Callable[[Node], Node]]] = weakref.WeakKeyDictionary()
 
@@ -70,7 +74,17 @@ def pull_back(node: Node, ct: Any) -> tuple[Any, ...]:
     if isinstance(ct, dict):
         count = len(node.fn.avals(*[o.aval for o in node.operands], **node.attrs))  # type: ignore[attr-defined]
         ct = [ct.get(i) for i in range(count)]
+    if node.fn.holomorphic and node.dtype.kind == "c":
+        parts = node.fn.vjp(conj(ct), node, *node.operands, **node.attrs)
+        return tuple([conj(p) if isinstance(p, Node) else p for p in parts])
     return node.fn.vjp(ct, node, *node.operands, **node.attrs)
+
+
+def conj(x: Node) -> Node:
+    """The conjugate; x itself if it is real."""
+    if x.dtype.kind != "c":
+        return x
+    return x.operands[0] if x.fn is _CONJ and x.operands else bind(_CONJ, (x,), {})
 
 
 def accumulate(adjoint: dict[Node, Any], node: Node, ct: Any) -> None:
@@ -124,7 +138,7 @@ def push_forward(node: Node, tangents: list[Any]) -> Any:
     if fn is REGISTRY["output"]:
         return None if tangents[0] is None else tangents[0].get(attrs["index"])
     total = None
-    if isinstance(fn, Elementwise) or fn is REGISTRY["cast"]:
+    if (isinstance(fn, Elementwise) and _proportional(node)) or fn is _CAST:
         for k, t in enumerate(tangents):
             if t is not None:
                 part = fn.vjp(expand(t, node.shape), node, *operands, **attrs)[k]
@@ -142,13 +156,19 @@ def push_forward(node: Node, tangents: list[Any]) -> Any:
     return transpose_twice(node, tangents)
 
 
+def _proportional(node: Node) -> bool:
+    """Whether the rule of an elementwise node multiplies by the derivative: all do so on real numbers."""
+    if node.fn.holomorphic or type(node.fn).pair is by_parts:
+        return True
+    return node.dtype.kind != "c" and all(o.dtype.kind != "c" for o in node.operands)
+
+
 def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     """The tangent by transposing the (linear) vjp rule: <vjp(u), t> = <u, jvp(t)> for every u."""
     bundle = isinstance(node.fn, Bundle)
     avals = node.fn.avals(*[o.aval for o in node.operands], **node.attrs) if isinstance(node.fn, Bundle) else (node.aval,)
     probes = [variable(placeholder(aval, "probe")) for aval in avals]
-    ct: Any = probes if bundle else probes[0]
-    pulled = node.fn.vjp(ct, node, *node.operands, **node.attrs)
+    pulled = pull_back(node, dict(enumerate(probes)) if bundle else probes[0])
     pairs = [(conform(p, o), t) for p, o, t in zip(pulled, node.operands, tangents, strict=True) if p is not None and t is not None]
     if not pairs:
         return None

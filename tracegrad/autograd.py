@@ -188,6 +188,11 @@ def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any)
                     f"{call}: root {i} has shape {node.shape}; only a root of one element has an implicit gradient, "
                     "pass grad_tensors or reduce it with sum() or mean()"
                 )
+            if node.dtype.kind == "c":
+                raise AutogradError(
+                    f"{call}: root {i} is {node.dtype}; only a real root has an implicit gradient, pass grad_tensors or make a real number "
+                    "of it, for example with abs() or real"
+                )
             result.append(autodiff.ones_like(node))
         else:
             if g.shape != node.shape:

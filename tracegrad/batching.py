@@ -95,6 +95,8 @@ def _movement(node: Node, operands: list[Node], flags: list[bool], size: int) ->
         attrs = {"dim": attrs["dim"] + 1}
     elif name == "flip":
         attrs = {"dims": tuple(d + 1 for d in attrs["dims"])}
+    elif name in ("view_as_real", "view_as_complex"):
+        pass  # along the last dimension
     elif "dim" in attrs:  # unfold and whatever else moves along one dimension
         attrs["dim"] += 1
     else:

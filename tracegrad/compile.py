@@ -227,10 +227,10 @@ class Program:
 def _check_dtypes(graph: Graph, device: Device) -> None:
     """UnsupportedError if the device lacks a dtype that the program computes in; it names the line that asked for it."""
     if not device.target.fp64:
-        wide = [node for node in graph if node.dtype == np.float64 and not node.aval.weak]
+        wide = [node for node in graph if node.dtype in (np.float64, np.complex128) and not node.aval.weak]
         for node in [*(n for n in wide if n.operands), *wide][:1]:               # an input, if need be
             raise UnsupportedError(
-                f"{node.fn.name} at {node.loc}: {device.name} has no float64; use float32 (x.float(), dtype=tg.float32), "
+                f"{node.fn.name} at {node.loc}: {device.name} has no float64; use float32 (x.float(), dtype=tg.float32; x.cfloat()), "
                 "or another device (tg.set_device; `python -m tracegrad devices` lists them)"
             )
 
@@ -453,8 +453,8 @@ def _program(work: _Work, seen: eager.Structure) -> Program:
 
 
 def _weak(constant: Node) -> Any:
-    from_int = constant.dtype.kind in "iu"
-    return type(constant.aval)((), np.dtype("int64" if from_int else "float64"), True)
+    widest = {"i": "int64", "u": "int64", "c": "complex128"}.get(constant.dtype.kind, "float64")
+    return type(constant.aval)((), np.dtype(widest), True)
 
 
 def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, Any]:

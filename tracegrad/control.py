@@ -99,7 +99,7 @@ def choose(pred: Node, yes: NodeFn, no: NodeFn, operands: Sequence[Node]) -> lis
             choice = Choice(_only(yes, group), _only(no, group), places, detached, len(group))
             call = bind(choice, (*(raw[k] for k in group), pred, *(operands[i] for i in places)), {})
             for i, k in enumerate(group):
-                if raw[k].dtype.kind == "f":
+                if raw[k].dtype.kind in "fc":
                     out[k] = bind(_OUTPUT, (call,), {"index": i, "aval": raw[k].aval})
     return out
 
@@ -198,7 +198,7 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
             value = _kept("while_loop: body_fn", value, body_fn(value))
         return value
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
-    nodes = [cast(n, dtypes.get_default_dtype() if n.dtype.kind == "f" else n.dtype) if n.aval.weak else n for n in nodes]
+    nodes = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in nodes]
     inputs = [placeholder(n.aval, f"value_{i}" if len(nodes) > 1 else "value") for i, n in enumerate(nodes)]
     drawn = trace.draws
 
@@ -218,7 +218,7 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
     for o, n in zip(outs, nodes, strict=True):
         _agreed("while_loop: init and body_fn's result are", n, o)
     outer = _outer([test, *outs], set(inputs), lambda n: n.fn.name != "const")
-    given = [cast(n, dtypes.get_default_dtype() if n.dtype.kind == "f" else n.dtype) if n.aval.weak else n for n in outer]
+    given = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in outer]
     free = [placeholder(n.aval, "") for n in given]
     new = dict(zip([*inputs, *outer], [*inputs, *free], strict=True))
     loop = WhileLoop([*inputs, *free], _substituted([reshape(test, ())], new)[0], _substituted(outs, new), trace.device)
@@ -227,7 +227,7 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
     results = [bind(loop, sources, {"index": k}) for k in range(len(nodes))]
     if tracked and state.grad:
         message = "while_loop inside @trace has no reverse derivative (how often it turns is not known); use scan, or differentiate outside"
-        results = [opaque_value(r, tracked, message) if r.dtype.kind == "f" else r for r in results]
+        results = [opaque_value(r, tracked, message) if r.dtype.kind in "fc" else r for r in results]
     return optree.tree_unflatten(tree, [Tensor(r, trace.device, trace) for r in results])
 
 

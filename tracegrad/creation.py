@@ -55,7 +55,7 @@ def _number(call: str, value: Any) -> Any:
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
     if not isinstance(value, (int, float)):
-        raise ArgumentError(f"{call}: expected a number, got {value!r}")
+        raise ArgumentError(f"{call}: expected a {'real ' if isinstance(value, complex) else ''}number, got {value!r}")
     return value
 
 
@@ -184,18 +184,20 @@ def _entered(
     error: type[TracegradError] = ArgumentError,
 ) -> Tensor:
     """A tensor of `array`, which was made of what the user gave. copy: as in `asarray`; `error` if it cannot be had."""
-    if state.trace is not None and not isinstance(given, (bool, int, float, np.generic, list, tuple)):
+    if state.trace is not None and not isinstance(given, (bool, int, float, complex, np.generic, list, tuple)):
         raise TraceError(
             f"{call} at {user_location()}: inside @trace ({state.trace.name}) an array would be frozen into the program; "
             "make the tensor outside, or pass the array as an argument"
         )
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biufc":
         raise DTypeError(f"{call}: cannot make a tensor of {type(given).__name__} ({array.dtype}); give numbers, bools, or arrays of them")
     numbers = isinstance(given, (list, tuple)) and not any(isinstance(x, np.ndarray) for x in given)
-    numbers = numbers or (isinstance(given, (bool, int, float)) and not isinstance(given, np.generic))
-    if dtype is None and array.dtype.kind == "f" and numbers:
-        dtype = dtypes.get_default_dtype()
+    numbers = numbers or (isinstance(given, (bool, int, float, complex)) and not isinstance(given, np.generic))
+    if dtype is None and array.dtype.kind in "fc" and numbers:
+        dtype = dtypes.get_default_dtype() if array.dtype.kind == "f" else dtypes.complex_of(dtypes.get_default_dtype())
     wanted = array.dtype if dtype is None else dtypes.as_dtype(dtype)
+    if array.dtype.kind == "c" and wanted.kind not in "cb":
+        raise DTypeError(f"{call}: complex numbers do not fit {wanted}; give their real parts, or a complex dtype")
     if numbers and dtypes.is_int(wanted) and array.size:
         limits = np.iinfo(wanted)
         if not (limits.min <= array.min() and array.max() <= limits.max):
@@ -285,6 +287,8 @@ def arange(
         raise ArgumentError(f"arange: start and end must be finite, and step not 0, got {start}, {end} and {step}")
     exact = all(isinstance(v, int) for v in (start, end, step))
     found = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if exact else dtypes.get_default_dtype()
+    if found.kind == "c":
+        raise DTypeError(f"arange: does not make {found}; use arange(...).to(dtype)")
     n = max(0, ceil((end - start) / step))
     inner = found if dtypes.is_int(found) and exact else dtypes.float64 if found == dtypes.float64 else dtypes.float32
     node: Node = iota((n,), 0, dtypes.int64)
@@ -308,6 +312,8 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device:
     start, end = _number("linspace", start), _number("linspace", end)
     if found.kind == "b":
         raise DTypeError("linspace: does not make bools; compare a linspace with a number")
+    if found.kind == "c":
+        raise DTypeError(f"linspace: does not make {found}; use tg.complex of two linspaces, or linspace(...).to(dtype)")
     if found.kind != "f":
         low, high = (int(scalar("linspace", int(v), found).attrs["value"]) for v in (start, end))
         return from_array(np.trunc(np.linspace(low, high, steps)).astype(found), device)
@@ -376,16 +382,22 @@ def _draw(shape: Shape, numbers: int) -> tuple[Node, Node]:
 @_create()
 @_sized
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Uniform in [0, 1)."""
+    """Uniform in [0, 1); of a complex dtype, both parts."""
     shape = _shape("rand", size)
+    if _float(dtype).kind == "c":
+        z = PUBLIC["view_as_complex"](rand(*shape, 2, dtype=dtypes.real_of(_float(dtype)), device=device))
+        return new_tensor(z._node(), z.device, requires_grad)
     return new_tensor(random_bits.uniform(*_draw(shape, 1), shape, _float(dtype)), device, requires_grad)
 
 
 @_create()
 @_sized
 def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Standard normal."""
+    """Standard normal; of a complex dtype circular, of variance 1: both parts have variance 1/2."""
     shape = _shape("randn", size)
+    if _float(dtype).kind == "c":
+        z = PUBLIC["view_as_complex"](randn(*shape, 2, dtype=dtypes.real_of(_float(dtype)), device=device) * 0.5**0.5)
+        return new_tensor(z._node(), z.device, requires_grad)
     return new_tensor(random_bits.normal(*_draw(shape, 1), shape, _float(dtype)), device, requires_grad)
 
 

@@ -309,7 +309,7 @@ class UserCall(CustomCall):
         self.name = cls.__name__  # type: ignore[misc]
         self.cls, self.ctx, self.device, self.given = cls, ctx, tensors[0]._device, given
         self.outputs = [isinstance(o, Tensor) for o in outputs]
-        self.silent = [any(o is c for c in ctx._constant) or not dtypes.is_float(o.dtype) for o in tensors]
+        self.silent = [any(o is c for c in ctx._constant) or not dtypes.differentiable(o.dtype) for o in tensors]
         self.count = len(tensors)
         self.arguments = [(n, isinstance(v, Tensor)) for n, v in zip(ctx._names, values, strict=True)]
         self.output_avals = tuple(o._node().aval for o in tensors)
@@ -341,7 +341,7 @@ class UserCall(CustomCall):
             return "output", place
         original = originals.get(id(leaf))
         node = (leaf if original is None or leaf._versions else original)._node()
-        if opaque and original is None and not node.needs_grad and node.fn is not _DETACH and dtypes.is_float(node.dtype):
+        if opaque and original is None and not node.needs_grad and node.fn is not _DETACH and dtypes.differentiable(node.dtype):
             inputs = [t._node() for t in originals.values()]
             node = opaque_value(node, inputs, f"{self.name}: its second derivative needs the derivative of a tensor that forward saved "
                                 "and computed outside tracegrad (numpy(), item(), host_call); save only arguments and outputs, and return "
@@ -429,7 +429,7 @@ class UserCall(CustomCall):
         if not isinstance(g, Tensor):
             raise AutogradError(f"{self.name}.backward: the gradient for {name!r} is a {type(g).__name__}, expected a tensor or None")
         node = g._node()
-        if not dtypes.is_float(primal.dtype):
+        if not dtypes.differentiable(primal.dtype):
             raise AutogradError(
                 f"{self.name}.backward: returned a gradient for {name!r}, which is {primal.dtype} and has none; return None for it")
         lead = len(node.shape) - len(primal.shape)

@@ -1,8 +1,9 @@
 """The dtypes, their promotion, and their OpenCL names.
 
 tracegrad uses numpy's dtype objects: `tg.float32` is `np.dtype("float32")`. Promotion is torch's: a tensor of a higher
-category (bool < integer < float) wins, then the wider. 0-d tensors only raise the category beside tensors with dimensions; Python
-and numpy scalars are weak: they only raise it, too, and then to the default of that category.
+category (bool < integer < float < complex) wins, then the wider. 0-d tensors only raise the category beside tensors with dimensions; Python
+and numpy scalars are weak: they only raise it, too, and then to the default of that category. A complex number of some precision
+beside a float of a higher one has the higher one.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ float16, float32, float64 = np.dtype("float16"), np.dtype("float32"), np.dtype("
 int8, int16, int32, int64 = np.dtype("int8"), np.dtype("int16"), np.dtype("int32"), np.dtype("int64")
 uint8, uint16, uint32, uint64 = np.dtype("uint8"), np.dtype("uint16"), np.dtype("uint32"), np.dtype("uint64")
 bool_ = np.dtype("bool")
+complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 # dtype -> (OpenCL type held in registers, OpenCL type in memory). A bool is a char in memory and an int in registers.
 OPENCL = {
     float16: "half", float32: "float", float64: "double", int8: "char", int16: "short", int32: "int", int64: "long",
     uint8: "uchar", uint16: "ushort", uint32: "uint", uint64: "ulong", bool_: "uchar",
 }
-_ALIASES: dict[str, DType] = {"float": float32, "double": float64, "half": float16, "long": int64, "int": int32, "bool": bool_}
+COMPLEX: dict[DType, DType] = {complex64: float32, complex128: float64}          # and the dtype of their parts
+SUPPORTED = (*OPENCL, *COMPLEX)
+_ALIASES: dict[str, DType] = {"float": float32, "double": float64, "half": float16, "long": int64, "int": int32, "bool": bool_,
+                              "cfloat": complex64, "cdouble": complex128}
 _default_float = [float32]
 
 
@@ -37,12 +42,14 @@ def as_dtype(dtype: Any) -> DType:
         return int64
     if dtype is bool:
         return bool_
+    if dtype is complex:
+        return complex128
     try:
         found: DType = _ALIASES[dtype] if isinstance(dtype, str) and dtype in _ALIASES else np.dtype(dtype)
     except TypeError:
         raise DTypeError(f"dtype: {dtype!r} is not a dtype; use tg.float32, tg.int64, ... or their names") from None
-    if found not in OPENCL:
-        raise DTypeError(f"dtype: {found} is not supported; supported are {', '.join(str(d) for d in OPENCL)}")
+    if found not in SUPPORTED:
+        raise DTypeError(f"dtype: {found} is not supported; supported are {', '.join(str(d) for d in SUPPORTED)}")
     return found
 
 
@@ -67,9 +74,35 @@ def is_int(dtype: DType) -> bool:
     return dtype.kind in "iu"
 
 
+def is_complex(dtype: DType) -> bool:
+    return dtype.kind == "c"
+
+
+def differentiable(dtype: DType) -> bool:
+    """Whether numbers of this dtype have derivatives: floats and complex numbers."""
+    return dtype.kind in "fc"
+
+
+def real_of(dtype: DType) -> DType:
+    """The dtype of a complex number's parts; of any other, the dtype itself."""
+    return COMPLEX.get(dtype, dtype)
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex dtype whose parts are of the float dtype `dtype` (of float16 and of other kinds: complex64, or the default's)."""
+    if dtype.kind == "c":
+        return dtype
+    return complex128 if (dtype if dtype.kind == "f" else get_default_dtype()) == float64 else complex64
+
+
+def default_of(dtype: DType) -> DType:
+    """What a Python number of `dtype` becomes as a tensor: the default float dtype, its complex one, or `dtype` itself."""
+    return get_default_dtype() if dtype.kind == "f" else complex_of(get_default_dtype()) if dtype.kind == "c" else dtype
+
+
 def category(dtype: DType) -> int:
-    """0 bool, 1 integer, 2 float."""
-    return {"b": 0, "i": 1, "u": 1, "f": 2}[dtype.kind]
+    """0 bool, 1 integer, 2 float, 3 complex."""
+    return {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}[dtype.kind]
 
 
 def promote(a: DType, b: DType) -> DType:
@@ -77,15 +110,19 @@ def promote(a: DType, b: DType) -> DType:
     if a == b:
         return a
     ca, cb = category(a), category(b)
+    if min(ca, cb) >= 2:
+        return np.promote_types(a, b)
     if ca != cb:
         return a if ca > cb else b
-    return np.promote_types(a, b) if {a, b} & {uint64} == set() or ca == 2 else uint64
+    return np.promote_types(a, b) if {a, b} & {uint64} == set() else uint64
 
 
-def promote_scalar(dtype: DType, value: bool | int | float) -> DType:
+def promote_scalar(dtype: DType, value: bool | int | float | complex) -> DType:
     """The dtype of an operation on a tensor of `dtype` and the weak Python scalar `value`."""
     if isinstance(value, (bool, np.bool_)):
         return dtype
     if isinstance(value, (int, np.integer)):
         return dtype if category(dtype) >= 1 else int64
-    return dtype if category(dtype) == 2 else get_default_dtype()
+    if isinstance(value, (complex, np.complexfloating)):
+        return complex_of(dtype)
+    return dtype if category(dtype) >= 2 else get_default_dtype()

@@ -74,7 +74,7 @@ def _patience(order: Sequence[Node], device: Any) -> tuple[int, str]:
         fn = node.fn
         if REGISTRY.get(fn.name) is not fn:
             return 0, f"{fn.name} is a kernel or function of the user's"
-        if node.dtype == np.float64 and not node.aval.weak and not device.fp64:
+        if not device.fp64 and node.dtype in (np.float64, np.complex128) and not node.aval.weak:
             return 0, "the device has no float64"
         work = fn.cost * fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs)
         estimate += NODE + (work * HALF if node.dtype == np.float16 else work)

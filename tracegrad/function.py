@@ -10,7 +10,7 @@ of the scalars, and gives back what it was given (Tensors if any operand is one)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,15 @@ class _Primitives:
 primitive = _Primitives()
 Shape = tuple[int, ...]
 Interval = tuple[int, int]              # two integers, the ends included
-_PYTHON_SCALARS = (bool, int, float)          # numpy.float64 is a float: to torch, too, a Python number that promotes nothing
+_REAL_SCALARS = (bool, int, float)            # numpy.float64 is a float: to torch, too, a Python number that promotes nothing
+_PYTHON_SCALARS = (*_REAL_SCALARS, complex)
+
+
+class Pair(NamedTuple):
+    """A complex value as the code generator sees it: the nodes of its real and of its imaginary part."""
+
+    re: Any
+    im: Any
 
 
 class Primitive:
@@ -57,6 +65,9 @@ class Primitive:
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
+    # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;
+    # a rule that says False is right as it stands, because its factors are real or it conjugates them itself.
+    holomorphic: ClassVar[bool] = False
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
 
@@ -84,6 +95,10 @@ class Primitive:
     def vjp(self, ct: Node, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         """Cotangents of the operands (None: no dependence), from the cotangent `ct` of the result `y`; symbolic."""
         raise AutogradError(f"{self.name} has no derivative")
+
+    # How it is computed of real numbers: pair(*operands, **attrs), an operand being a Pair, or a Node if it is real -> a Pair (or a
+    # Node, of a real result). None: it takes no complex numbers. See codegen/complex_pairs.py.
+    pair: Any = None
 
     def interval(self, node: Node, *operands: Interval) -> Interval | None:
         """Between which integers the elements of an integer result lie, from those of the operands; None: nothing is known."""
@@ -167,7 +182,8 @@ def as_node(value: Any, name: str = "") -> Node:
     if isinstance(value, Node):
         return value
     if isinstance(value, _PYTHON_SCALARS):
-        return const(value, dtypes.as_dtype(type(value)) if not isinstance(value, float) else dtypes.float64, weak=True)
+        kind = next(t for t in _PYTHON_SCALARS if isinstance(value, t))
+        return const(value, dtypes.as_dtype(kind), weak=True)
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return const(value.item(), dtypes.as_dtype(value.dtype))
     call = f"{name}: " if name else ""
@@ -342,7 +358,7 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
         exact = dtype.type(value)
         bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
         node = bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
-        if value:                                       # not a zero, which may be -0.0
+        if value and exact.dtype.kind != "c":           # not a zero, which may be -0.0, as may a part of a complex number
             if len(_consts) > CONSTS:
                 _consts.clear()
             _consts[key] = Entry(node)
@@ -355,7 +371,10 @@ def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
         value = value.item()
     if not isinstance(value, _PYTHON_SCALARS):
         raise DTypeError(f"{name}: expected a number, got {type(value).__name__}")
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+    if isinstance(value, complex):
+        if dtype.kind != "c":
+            raise DTypeError(f"{name}: the complex number {value} does not fit {dtype}; cast the tensor first, as x.to(tg.complex64)")
+    elif dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
         raise DTypeError(f"{name}: the number {value} does not fit {dtype}; cast to a wider dtype")
     try:
         return const(value, dtype, weak)
@@ -406,11 +425,12 @@ class Elementwise(Primitive):
 
     Give: `nin`, `numpy`, `vjp`, `opencl(self, *operands: str) -> str` (an expression in plain OpenCL C: operators, ?:, and
     builtin names; it is used for scalars and for vectors), and `domain` (where tests draw operands).
-    `result`: "same" as the operands, "bool" (comparisons) or "float" (integers become the default float first).
+    `result`: "same" as the operands, "bool" (comparisons), "float" (integers become the default float first), or "real" (of complex
+    numbers: the dtype of their parts). Those that take complex numbers ("c" in `kinds`) give `pair`.
     """
 
     family = "elementwise"
-    required = ("numpy", "opencl")
+    required = ("numpy",)
     nin: ClassVar[int] = 1
     result: ClassVar[str] = "same"
     domain: ClassVar[tuple[float, float]] = (-2.0, 2.0)
@@ -419,7 +439,7 @@ class Elementwise(Primitive):
     opencl: Any = None
 
     def __init_subclass__(cls) -> None:
-        if cls.__dict__.get("name") and cls.opencl is None:
+        if cls.__dict__.get("name") and cls.opencl is None and cls.pair is None:
             raise TypeError(f"op class {cls.__name__} lacks opencl")
         super().__init_subclass__()
 
@@ -431,12 +451,58 @@ class Elementwise(Primitive):
                 break
         dtype = operands[-1].dtype
         if dtype.kind not in self.kinds:
-            raise DTypeError(f"{self.name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
+            raise not_taken(self.name, dtype)
         weak = operands[0].weak and all(o.weak for o in operands) and self.result != "bool"
-        return Aval(shape, dtypes.bool_ if self.result == "bool" else dtype, weak)
+        if self.result == "bool":
+            dtype = dtypes.bool_
+        elif self.result == "real" and dtype.kind == "c":
+            dtype = dtypes.real_of(dtype)
+        return Aval(shape, dtype, weak)
 
     def prepare(self, args: list[Any]) -> tuple[Node, ...]:
         return tuple(common_dtype(args, self.result == "float", self.name))
+
+
+def not_taken(name: str, dtype: DType) -> DTypeError:
+    """The error for an operand of a dtype that an operation does not take."""
+    if dtype.kind == "c":
+        return DTypeError(f"{name}: does not take {dtype}; use the real numbers x.real, x.imag, x.abs() or x.angle()")
+    return DTypeError(f"{name}: does not take {dtype}; cast first, for example x.to(tg.float32)")
+
+
+def refuse_complex(name: str, *operands: Any) -> None:
+    """DTypeError if one of `operands` (avals, nodes or tensors) is complex: for operations on real numbers only."""
+    for x in operands:
+        if x.dtype.kind == "c":
+            raise not_taken(name, x.dtype)
+
+
+def by_parts(self: Any, *operands: Any, **attrs: Any) -> Pair:
+    """The `pair` of operations that move elements, or add them up: they do the same to both parts."""
+    def part(k: int) -> Node:
+        chosen = {**attrs, "value": (attrs["value"].real, attrs["value"].imag)[k]} if "value" in attrs else attrs
+        return bind(self, tuple([o[k] if isinstance(o, Pair) else o for o in operands]), chosen)
+
+    return Pair(part(0), part(1))
+
+
+def bilinear(self: Any, a: Pair, b: Pair, **attrs: Any) -> Pair:
+    """The `pair` of products of two operands: four real ones, or two where an operand is a real one that was promoted."""
+    def product(x: Node, y: Node) -> Any:
+        return bind(self, (x, y), attrs)
+
+    if _zeros(a.im):
+        return Pair(product(a.re, b.re), product(a.re, b.im))
+    if _zeros(b.im):
+        return Pair(product(a.re, b.re), product(a.im, b.re))
+    return Pair(product(a.re, b.re) - product(a.im, b.im), product(a.re, b.im) + product(a.im, b.re))
+
+
+def _zeros(x: Node) -> bool:
+    """Whether every element is known to be 0."""
+    while isinstance(x.fn, Movement) and len(x.operands) == 1 and x.fn.name != "pad":
+        x = x.operands[0]
+    return x.fn is _CONST and not x.attrs["value"]
 
 
 def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") -> list[Node]:
@@ -445,11 +511,11 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
     """
     if len(args) == 2:                      # what nearly all calls are
         a, b = args
-        if isinstance(a, Node) and not a.aval.weak and (not to_float or a.aval.dtype.kind == "f"):
+        if isinstance(a, Node) and not a.aval.weak and (not to_float or a.aval.dtype.kind in "fc"):
             if isinstance(b, Node):
                 if a.aval.dtype is b.aval.dtype and not b.aval.weak:
                     return [a, b]
-            elif a.aval.dtype.kind == "f" and type(b) in _PYTHON_SCALARS:
+            elif a.aval.dtype.kind == "f" and type(b) in _REAL_SCALARS:
                 return [a, scalar(name, b, a.aval.dtype)]
     args = [a.item() if isinstance(a, np.generic) else a for a in args]
     dtype: DType | None = None
@@ -461,7 +527,7 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
             else:
                 of_scalars = a.aval.dtype if of_scalars is None else dtypes.promote(of_scalars, a.aval.dtype)
     if of_scalars is not None and (dtype is None or dtypes.category(of_scalars) > dtypes.category(dtype)):
-        dtype = of_scalars
+        dtype = dtypes.complex_of(dtype) if dtype is not None and dtype.kind == "f" else of_scalars
     weak = dtype is None
     if dtype is None:
         dtype = dtypes.bool_
@@ -474,7 +540,7 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
                     dtype = dtypes.promote_scalar(dtype, a.dtype.type(0).item())
             elif isinstance(a, _PYTHON_SCALARS):
                 dtype = dtypes.promote_scalar(dtype, a)
-    if to_float and dtype.kind != "f":
+    if to_float and dtype.kind not in "fc":
         dtype = dtypes.float64 if weak else dtypes.get_default_dtype()
     out = []
     for a in args:
@@ -488,7 +554,10 @@ def common_dtype(args: Sequence[Any], to_float: bool = False, name: str = "") ->
 
 
 class Cast(Primitive):
-    """Conversion to another dtype, as C converts (floats to integers truncate towards zero)."""
+    """Conversion to another dtype, as C converts (floats to integers truncate towards zero). Of complex numbers to others: the real part,
+
+    but to bools: whether they are not 0.
+    """
 
     name, family, saves = "cast", "elementwise", False
 
@@ -496,11 +565,23 @@ class Cast(Primitive):
         return Aval(x.shape, dtype, weak)
 
     def numpy(self, x: Any, *, dtype: DType, weak: bool) -> Any:
+        x = np.asarray(x)
         with np.errstate(all="ignore"):
-            return np.asarray(x).astype(dtype)
+            return (x.real if x.dtype.kind == "c" and dtype.kind not in "cb" else x).astype(dtype)
 
     def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
-        return (cast(ct, x.dtype) if x.dtype.kind == "f" and dtype.kind == "f" else None,)
+        return (cast(ct, x.dtype) if x.dtype.kind in "fc" and dtype.kind in "fc" else None,)
+
+    def pair(self, x: Any, *, dtype: DType, weak: bool) -> Any:
+        real = dtypes.real_of(dtype)
+        if not isinstance(x, Pair):
+            part = x if x.dtype == real else cast(x, real)
+            return Pair(part, filled(0, part))
+        if dtype.kind == "c":
+            return Pair(cast(x.re, real), cast(x.im, real))
+        if dtype.kind == "b":
+            return cast(x.re, real) | cast(x.im, real)
+        return cast(x.re, real)
 
     def interval(self, node: Node, *operands: Interval) -> Interval | None:
         return operands[0] if operands and node.operands[0].dtype.kind in "biu" else None
@@ -514,8 +595,15 @@ def cast(x: Node, dtype: DType) -> Node:
         return x
     if x.fn is REGISTRY["const"]:
         with np.errstate(all="ignore"):
-            return const(x.attrs["value"], dtype)
+            value = x.attrs["value"]
+            return const(value.real if value.dtype.kind == "c" and dtype.kind not in "cb" else value, dtype)
     return bind(REGISTRY["cast"], (x,), {"dtype": dtype, "weak": False})
+
+
+def filled(value: Any, like: Node) -> Node:
+    """`value` in the shape and dtype of `like`."""
+    c = const(value, like.dtype)
+    return c if not like.shape else bind(REGISTRY["expand"], (c,), {"shape": like.shape})
 
 
 class Movement(Primitive):
@@ -525,7 +613,8 @@ class Movement(Primitive):
     """
 
     family, saves = "movement", False
-    required = ("aval", "numpy", "locate")
+    pair = by_parts
+    required: ClassVar[tuple[str, ...]] = ("aval", "numpy", "locate")
     fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)
 
     def interval(self, node: Node, *operands: Interval) -> Interval | None:

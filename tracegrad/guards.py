@@ -431,4 +431,6 @@ def _same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, (float, np.floating)) and isinstance(b, (float, np.floating)) and a == b == 0.0:
         return bool(np.signbit(a) == np.signbit(b))
+    if isinstance(a, (complex, np.complexfloating)) and isinstance(b, (complex, np.complexfloating)):
+        return _same(a.real, b.real) and _same(a.imag, b.imag)
     return bool(a == b or (a != a and b != b))

@@ -153,7 +153,7 @@ class Node(Operators):
     def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
         self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval
         self.loc = user_location()
-        self.needs_grad = needs_grad and aval.dtype.kind == "f"
+        self.needs_grad = needs_grad and aval.dtype.kind in "fc"
         self.value = None
         self.constant = fn.constant
         for o in operands:

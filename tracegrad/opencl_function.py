@@ -11,7 +11,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.custom import Function
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, UnsupportedError
-from tracegrad.function import Elementwise, Shared, bind
+from tracegrad.function import Elementwise, Shared, bind, refuse_complex
 from tracegrad.ir import Aval, Node
 from tracegrad.modes import state
 from tracegrad.operators import public
@@ -195,6 +195,7 @@ class OpenCLFunction:
                 raise ArgumentError(f"{entry}: global_size {sizes} and local_size {local} have different numbers of dimensions")
             sizes = tuple(-(-g // n) * n for g, n in zip(sizes, local, strict=True))
         attrs = {"inputs": count, "outputs": outputs, "scalars": tuple(scalars), "global_size": sizes, "local_size": local}
+        refuse_complex(self.kernel.name, *tensors)
         nodes = [bind(self.kernel, tuple(operands), {**attrs, "index": k}) for k in range(len(outputs))]
         results = [Tensor(n, tensors[0].device, state.trace) for n in nodes]
         ctx.save_for_backward(tensors=tensors, numbers=numbers)

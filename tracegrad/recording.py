@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad import autodiff
-from tracegrad.dtypes import float64, int64
+from tracegrad.dtypes import complex128, float64, int64
 from tracegrad.errors import TraceError
 from tracegrad.function import REGISTRY, placeholder
 from tracegrad.ir import Aval, Node, user_location
@@ -77,8 +77,9 @@ class Recording:
 
     def argument(self, index: int, leaf: Any, label: str) -> Any:
         """The tracer for argument leaf number `index`."""
-        if isinstance(leaf, float):
-            return Tensor(self._input(Aval((), float64, True), label, ("arg", index)), self.device, self)
+        if isinstance(leaf, (float, complex)):
+            dtype = float64 if isinstance(leaf, float) else complex128
+            return Tensor(self._input(Aval((), dtype, True), label, ("arg", index)), self.device, self)
         self.place_argument(leaf, ("arg", index), label)
         return leaf
 

@@ -11,6 +11,7 @@ While a trace runs, tensors from outside it are never touched: the trace keeps w
 from __future__ import annotations
 
 import functools
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from math import prod
@@ -211,6 +212,8 @@ class Tensor(Operators):
                 value = flip(value, attrs["dims"])
             elif fn.name == "slice":
                 value = indexing.put_slice(source, value, attrs["start"], attrs["step"])
+            elif fn.name in _PARTS:
+                value = _PARTS[fn.name](value, source)
             elif fn.name == "pad":  # of a diagonal: what the padding holds is seen by nobody
                 value = fn.vjp(value, value, source, **attrs)[0]
             else:
@@ -228,7 +231,7 @@ class Tensor(Operators):
         if node.fn is _DETACH and node is not source:
             result._detached, node = True, node.operands[0]
         while node is not source:
-            if not isinstance(node.fn, Movement) or len(node.operands) != 1:
+            if (not isinstance(node.fn, Movement) and node.fn.name not in _PARTS) or len(node.operands) != 1:
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
             node = node.operands[0]
@@ -327,8 +330,24 @@ class Tensor(Operators):
         return self.numel() * self.element_size()
 
     def is_floating_point(self) -> bool:
-        """Whether the dtype is a float."""
+        """Whether the dtype is a float (complex ones are not, as in torch)."""
         return dtypes.is_float(self.dtype)
+
+    @property
+    def real(self) -> Tensor:
+        return PUBLIC["real"](self)  # type: ignore[no-any-return]
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        self.real.copy_(value)
+
+    @property
+    def imag(self) -> Tensor:
+        return PUBLIC["imag"](self)  # type: ignore[no-any-return]
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        self.imag.copy_(value)
 
     def is_contiguous(self) -> bool:
         """True: views are index arithmetic here, and every computed tensor is contiguous."""
@@ -417,10 +436,21 @@ class Tensor(Operators):
         return complex(self.item())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._real_item("float"))
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._real_item("int"))
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def _real_item(self, call: str) -> Any:
+        value = self.item()
+        if isinstance(value, complex):
+            if value.imag != 0:
+                raise DTypeError(f"{call}: the complex number {value} has an imaginary part; use complex(x), x.real or x.abs()")
+            value = value.real
+        return value
 
     def __index__(self) -> int:
         if not dtypes.is_int(self.dtype):
@@ -484,13 +514,16 @@ class Tensor(Operators):
     # ------------------------------------------------------------------------------------------- gradients and history
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Start (or stop) recording operations on this tensor, in place. Only floats can require grad; only leaves can stop."""
+        """Start (or stop) recording operations on this tensor, in place. Only floats and complex numbers can require grad; only leaves can
+
+        stop.
+        """
         node = self._node()
         if requires_grad != node.needs_grad:
             self._own_history("requires_grad_")
         if requires_grad and not node.needs_grad:
-            if not dtypes.is_float(node.dtype):
-                raise DTypeError(f"requires_grad_: only float tensors have gradients, this one is {node.dtype}")
+            if not dtypes.differentiable(node.dtype):
+                raise DTypeError(f"requires_grad_: only float and complex tensors have gradients, this one is {node.dtype}")
             self._base = None
             self._set_node(variable(node))
         elif not requires_grad and node.needs_grad:
@@ -550,6 +583,7 @@ class Tensor(Operators):
                     raise TraceError(f"to at {user_location()}: a trace runs on one device; move tensors between devices outside it")
                 out = from_array(self.detach()._value("to", shared=True), target)
         if dtype is not None and dtypes.as_dtype(dtype) != out.dtype:
+            _warn_of_real("to", out.dtype, dtypes.as_dtype(dtype))
             with own_nodes():
                 out = out._wrap(cast(out._node(), dtypes.as_dtype(dtype)))
         return out.clone() if copy and out is self else out
@@ -582,7 +616,7 @@ class Tensor(Operators):
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
             array = np.asarray(value)
-            if array.dtype.kind not in "biuf":
+            if array.dtype.kind not in "biufc":
                 raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
             value = from_array(array, self._device)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
@@ -607,6 +641,7 @@ class Tensor(Operators):
         if isinstance(source, Tensor) and source._device is not self._device:
             source = source.to(device=self._device)
         node = source._node() if isinstance(source, Tensor) else scalar("copy_", source, self.dtype)
+        _warn_of_real("copy_", node.dtype, self.dtype)
         with own_nodes():
             value = expanded("copy_", cast(node, self.dtype), self.shape)
         return self._rebind(own_copy(value) if value is node else value, "copy_")
@@ -624,6 +659,21 @@ class Tensor(Operators):
         return self._rebind(expand(scalar("fill_", value, self.dtype), self.shape), "fill_")
 
 
+def _warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
+    """A warning, as torch's, where complex numbers become real ones."""
+    if dtype.kind == "c" and wanted.kind not in "cb":
+        warnings.warn(f"{call}: casting {dtype} to {wanted} discards the imaginary part; use x.real or x.abs()", stacklevel=3)
+
+
+# The parts of complex tensors are views: (value, source) -> what the source becomes when its part is given a value.
+_PARTS: dict[str, Callable[[Node, Node], Node]] = {
+    "real": lambda value, source: REGISTRY["complex"](value, REGISTRY["imag"](source)),
+    "imag": lambda value, source: REGISTRY["complex"](REGISTRY["real"](source), value),
+    "view_as_real": lambda value, source: bind(REGISTRY["view_as_complex"], (value,), {}),
+    "view_as_complex": lambda value, source: bind(REGISTRY["view_as_real"], (value,), {}),
+}
+
+
 def own_copy(node: Node) -> Node:
     """The same value as a step of a history of its own."""
     return bind(REGISTRY["copy"], (node,), {}) if not node.needs_grad else Node(REGISTRY["copy"], (node,), {}, node.aval, True)
@@ -634,7 +684,7 @@ def _masks(key: Any) -> bool:
     return any(isinstance(k, Tensor) and k.dtype == dtypes.bool_ for k in (key if isinstance(key, tuple) else (key,)))
 
 
-_DTYPE_NAMES = {str(d) for d in dtypes.OPENCL} | {"float", "double", "half", "long", "int", "bool"}
+_DTYPE_NAMES = {str(d) for d in dtypes.SUPPORTED} | {"float", "double", "half", "long", "int", "bool", "cfloat", "cdouble"}
 _VIEWS = (
     "view",
     "reshape",
@@ -663,10 +713,14 @@ _VIEWS = (
     "vsplit",
     "dsplit",
     "split_with_sizes",
+    "real",
+    "imag",
+    "view_as_real",
+    "view_as_complex",
 )
 
 
-_IN_PLACE = {f"tracegrad.ops.{family}" for family in ("pointwise", "arithmetic", "special", "indexing", "scattering")}
+_IN_PLACE = {f"tracegrad.ops.{family}" for family in ("pointwise", "arithmetic", "complex_numbers", "special", "indexing", "scattering")}
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
               "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
 
@@ -718,7 +772,8 @@ def install_methods() -> None:
     for name, fn in PUBLIC.items():
         if fn in views:  # also under its other names
             PUBLIC[name] = views[fn]
-            setattr(Tensor, name, views[fn])
+            if name not in ("real", "imag"):                       # those are properties
+                setattr(Tensor, name, views[fn])
     for name in ("T", "mT"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:
@@ -739,6 +794,8 @@ def install_methods() -> None:
         "long": "int64",
         "byte": "uint8",
         "bool": "bool",
+        "cfloat": "complex64",
+        "cdouble": "complex128",
     }.items():
         setattr(Tensor, name, lambda self, dtype=dtype: self.to(dtype=dtype))
     for name in ("clone", "numel", "is_floating_point"):

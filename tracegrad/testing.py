@@ -9,8 +9,9 @@ import numpy as np
 
 from tracegrad import autograd
 from tracegrad.creation import randn, tensor
-from tracegrad.dtypes import float64, is_float
+from tracegrad.dtypes import complex128, differentiable, float64
 from tracegrad.errors import AutogradError, DTypeError
+from tracegrad.ops.complex_numbers import view_as_complex, view_as_real
 from tracegrad.tensor import Tensor
 
 
@@ -29,7 +30,8 @@ def gradcheck(
 ) -> bool:
     """Whether the gradients of `fn` at `inputs` equal central finite differences (f(x + eps) - f(x - eps)) / (2 eps).
 
-    inputs: tensors that require grad must be float64; others are constants. fn returns one or several float tensors.
+    inputs: tensors that require grad must be float64 or complex128; others are constants. fn returns one or several float or complex
+    tensors. Complex numbers are looked at as pairs of real ones (`view_as_real`), so the derivative need not be a complex one.
     Raises GradcheckError (or returns False, without raise_exception) that shows the worst element, both values and the input.
 
     >>> tg.testing.gradcheck(lambda x: x.sin(), tg.randn(3, dtype=tg.float64, requires_grad=True))
@@ -82,10 +84,21 @@ def gradgradcheck(
 
 def _outputs(fn: Callable[..., Any], arguments: list[Any]) -> list[Tensor]:
     out = fn(*arguments)
-    found = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(o, Tensor) and is_float(o.dtype)]
+    found = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(o, Tensor) and differentiable(o.dtype)]
     if not found:
         raise DTypeError("gradcheck: the function returned no float tensor")
     return found
+
+
+def _in_reals(fn: Callable[..., Any], arguments: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
+    """The same function of real numbers: with (*, 2) in place of complex arguments that require grad, and of complex results."""
+    turned = {i for i, a in enumerate(arguments) if isinstance(a, Tensor) and a.requires_grad and a.is_complex()}
+
+    def real_fn(*given: Any) -> list[Tensor]:
+        out = _outputs(fn, [view_as_complex(a) if i in turned else a for i, a in enumerate(given)])
+        return [view_as_real(o) if o.is_complex() else o for o in out]
+
+    return real_fn, [view_as_real(a.detach()).clone().requires_grad_() if i in turned else a for i, a in enumerate(arguments)]
 
 
 def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float, rtol: float, call: str, what: str) -> None:
@@ -93,8 +106,9 @@ def _check(fn: Callable[..., Any], arguments: list[Any], eps: float, atol: float
     if not wanted:
         raise AutogradError("gradcheck: no input requires grad; call requires_grad_() on those to check")
     for i in wanted:
-        if arguments[i].dtype != float64:
-            raise DTypeError(f"gradcheck: input {i} is {arguments[i].dtype}; finite differences need float64 (x.double())")
+        if arguments[i].dtype not in (float64, complex128):
+            raise DTypeError(f"gradcheck: input {i} is {arguments[i].dtype}; finite differences need float64 (x.double()) or complex128")
+    fn, arguments = _in_reals(fn, arguments)
     outputs = _outputs(fn, arguments)
     if not any(o.requires_grad for o in outputs):
         raise AutogradError("gradcheck: no output requires grad; does the function use its inputs?")
@@ -159,5 +173,6 @@ def assert_close(actual: Any, expected: Any, *, rtol: float | None = None, atol:
     b = expected.detach().numpy() if isinstance(expected, Tensor) else np.asarray(expected)
     if a.shape != b.shape or a.dtype != b.dtype:
         raise AssertionError(f"assert_close: {a.dtype}{list(a.shape)} against {b.dtype}{list(b.shape)}")
-    defaults = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5)}.get(str(a.dtype), (0.0, 0.0))
+    defaults = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5),
+                "complex128": (1e-7, 1e-7), "complex64": (1.3e-6, 1e-5)}.get(str(a.dtype), (0.0, 0.0))
     np.testing.assert_allclose(a, b, rtol=defaults[0] if rtol is None else rtol, atol=defaults[1] if atol is None else atol)

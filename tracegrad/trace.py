@@ -1,8 +1,8 @@
 """@trace: record a Python function once per signature, then replay a compiled program. Start at `Traced.__call__`.
 
 Recording runs the body on tracers (`recording.py`). Tensors that the body reaches through closures, attributes or globals become inputs by
-reference (`guards.py`); Python floats among the arguments become run-time scalars; everything else is static. A call replays (`replay.py`)
-what was recorded for its signature if the world that the function reaches is still the same.
+reference (`guards.py`); Python floats and complex numbers among the arguments become run-time scalars; everything else is static. A call
+replays (`replay.py`) what was recorded for its signature if the world that the function reaches is still the same.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class Traced:
         device = tensors[0]._device if tensors else find_device()
         flush()
         labels = _labels(self._fn, args, kwargs)
-        statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, float))]
+        statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, *_NUMBERS))]
         names = tensor_names(self._fn, statics) | {id(x): label for x, label in zip(flat, labels, strict=False) if isinstance(x, Tensor)}
         recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device, names)
-        reach = Reach(self._fn, [x for x in flat if not isinstance(x, (Tensor, float))])
+        reach = Reach(self._fn, [x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))])
         drawn = random_state.get_rng_state()
         state.trace = recording
         try:
@@ -156,7 +156,7 @@ class Traced:
                     recording.place_argument(x, ("arg", i), label)
                 tracers.append(x)
             else:
-                tracers.append(recording.argument(i, x, label) if isinstance(x, float) else x)
+                tracers.append(recording.argument(i, x, label) if isinstance(x, _NUMBERS) else x)
         return tracers
 
     def _reason(self, signature: Any, labels: Sequence[str], flat: Sequence[Any], candidates: list[Replay]) -> str:
@@ -221,7 +221,8 @@ class Traced:
 _ORDERED = "tracegrad"  # where optree goes through dicts in their own order
 _ordering = optree.dict_insertion_ordered(True, namespace=_ORDERED)
 _ordering.__enter__()
-_FLAT = frozenset({Tensor, float, int, bool, str, type(None)})
+_FLAT = frozenset({Tensor, float, complex, int, bool, str, type(None)})
+_NUMBERS = (float, complex)  # those that are run-time values
 
 
 _GRAD = {False: "", "leaf": " that requires grad", "history": " that has a history"}
@@ -229,10 +230,10 @@ _GRAD = {False: "", "leaf": " that requires grad", "history": " that has a histo
 
 def _described(entry: Any, other: Any) -> str:
     """One entry of a signature in words, with what may differ from the other."""
-    if entry is float:
-        return "a float"
+    if entry in _NUMBERS:
+        return f"a {entry.__name__}"
     if len(entry) > 2:
-        place = f" on {entry[2].name}" if other is not float and len(other) > 2 and other[2] is not entry[2] else ""
+        place = f" on {entry[2].name}" if other not in _NUMBERS and len(other) > 2 and other[2] is not entry[2] else ""
         return f"{aval_text(entry[0])}{_GRAD[entry[1]]}{' with hooks' if len(entry) > 3 else ''}{place}"
     return repr(entry[1])
 
@@ -248,7 +249,7 @@ def _signature(leaf: Any) -> Any:
         if leaf._hooks:
             return (node.aval, kind, leaf._device, *leaf._hooks)
         return (node.aval, kind, leaf._device)
-    return float if isinstance(leaf, float) else (type(leaf), leaf)
+    return float if isinstance(leaf, float) else complex if isinstance(leaf, complex) else (type(leaf), leaf)
 
 
 def _sharing(tensors: Sequence[Tensor]) -> Any:
@@ -294,8 +295,8 @@ def trace(fn: None = None) -> Callable[[F], F]: ...
 def trace(fn: Any = None) -> Any:
     """Compile a function of tensors: the first call with a new signature records and compiles it, later calls replay.
 
-    fn: takes and returns (nested containers of) Tensors; other arguments are static, except Python floats, which are run-time
-    values. Raises TraceError where the body needs a value that is not known while recording.
+    fn: takes and returns (nested containers of) Tensors; other arguments are static, except Python floats and complex numbers,
+    which are run-time values. Raises TraceError where the body needs a value that is not known while recording.
 
     >>> @tg.trace
     ... def f(x):

@@ -29,16 +29,18 @@ _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
 
 def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
-    """The tensors of a (nested container of) argument; floats only."""
+    """The tensors of a (nested container of) argument; floats and complex numbers only."""
     leaves, treedef = optree.tree_flatten(value, none_is_leaf=False)
     out = []
     for x in leaves:
-        if isinstance(x, (int, float)) and not isinstance(x, bool):
-            x = tensor(float(x))
+        if isinstance(x, (int, float, complex)) and not isinstance(x, bool):
+            x = tensor(x if isinstance(x, complex) else float(x))
         if not isinstance(x, Tensor):
             raise DTypeError(f"{call}: can only differentiate with respect to tensors, got {type(x).__name__}; see argnums")
-        if not dtypes.is_float(x.dtype):
-            raise DTypeError(f"{call}: can only differentiate with respect to floats, got {x.dtype}; cast the argument or see argnums")
+        if not dtypes.differentiable(x.dtype):
+            raise DTypeError(
+                f"{call}: can only differentiate with respect to floats and complex numbers, got {x.dtype}; cast it or see argnums"
+            )
         out.append(x)
     return out, treedef
 
@@ -51,7 +53,7 @@ def _scalar_output(call: str, out: Any) -> Tensor:
     if not isinstance(out, Tensor) or out.numel() != 1 or not dtypes.is_float(out.dtype):
         seen = f"{out.dtype}{list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise ShapeError(
-            f"{call}: the function must return one float tensor of one element, got {seen}; reduce it with sum(), or use vjp or jacobian"
+            f"{call}: the function must return one real float tensor of one element, got {seen}; reduce it with sum(), or use vjp"
         )
     return out
 
@@ -272,11 +274,15 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
 
 @public("jacobian", "jacrev", method=False)
 def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns d fn / d argument, of shape (*output.shape, *argument.shape), by reverse mode, batched over the output."""
+    """A function that returns d fn / d argument, of shape (*output.shape, *argument.shape), by reverse mode, batched over the output.
+
+    The function must return real numbers; of a complex argument z, each entry is a gradient, d/d(re z) + i d/d(im z).
+    """
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Tensor:
         out, node, variable, flat, outer = _one_to_one("jacobian", fn, argnums, args, kwargs)
+        _only_real("jacobian", "result", node)
         probe = placeholder(node.aval, "cotangent")
         with enable_grad():
             (g,) = autodiff.vjp([node], [variable], [probe]) if node.needs_grad else [None]
@@ -288,11 +294,15 @@ def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
 
 @public("jacfwd", method=False)
 def jacfwd(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns d fn / d argument, as `jacobian`, by forward mode, batched over the argument's elements."""
+    """A function that returns d fn / d argument, as `jacobian`, by forward mode, batched over the argument's elements,
+
+    which must be real numbers.
+    """
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Tensor:
         out, node, variable, flat, outer = _one_to_one("jacfwd", fn, argnums, args, kwargs)
+        _only_real("jacfwd", "argument", variable)
         probe = placeholder(variable.aval, "tangent")
         with enable_grad():
             (t,) = autodiff.jvp([node], [variable], [probe])
@@ -311,6 +321,12 @@ def _one_to_one(call: str, fn: Any, argnums: int, args: Any, kwargs: Any) -> tup
     if not isinstance(out, Tensor) or len(flat[0]) != 1:
         raise AutogradError(f"{call}: the function must take (at argnums) and return one tensor, got {type(out).__name__}")
     return out, out._node(), flat[0][0]._node(), flat, outer
+
+
+def _only_real(call: str, what: str, node: Node) -> None:
+    """Unit tensors of a complex space are twice as many: along 1 and along i."""
+    if node.dtype.kind == "c":
+        raise DTypeError(f"{call}: the {what} is {node.dtype}, which has two derivatives an element; use tg.view_as_real, or vjp and jvp")
 
 
 def _bases(like: Node) -> Node:

@@ -36,8 +36,8 @@ def _binary(name: str, own: str = "", operands: Any = promoted) -> Any:
 acos, acosh, asin, asinh, atan, atanh = map(_unary, ("acos", "acosh", "asin", "asinh", "atan", "atanh"))
 cos, cosh, sin, sinh, tan, tanh = map(_unary, ("cos", "cosh", "sin", "sinh", "tan", "tanh"))
 exp, expm1, log, log1p, log2, log10 = map(_unary, ("exp", "expm1", "log", "log1p", "log2", "log10"))
-abs, ceil, floor, round, sqrt, square, trunc = map(_unary, ("abs", "ceil", "floor", "round", "sqrt", "square", "trunc"))
-negative, positive, reciprocal, signbit = map(_unary, ("negative", "positive", "reciprocal", "signbit"))
+abs, ceil, floor, real, sqrt, square, trunc = map(_unary, ("abs", "ceil", "floor", "real", "sqrt", "square", "trunc"))
+conj, negative, positive, reciprocal, signbit = map(_unary, ("conj", "negative", "positive", "reciprocal", "signbit"))
 isfinite, isinf, isnan, logical_not = map(_unary, ("isfinite", "isinf", "isnan", "logical_not"))
 bitwise_invert = _unary("bitwise_invert", "bitwise_not")
 
@@ -66,16 +66,26 @@ def floor_divide(x1: Array, x2: Array, /) -> Array:
     return tg.where(tg.isinf(a) | tg.isinf(b), tg.floor(a / b), quotient) if dtypes.is_float(quotient.dtype) else quotient
 
 
+def imag(x: Array, /) -> Array:
+    """The imaginary part; of real numbers 0 (torch refuses them)."""
+    return tg.imag(x) if dtypes.is_complex(x.dtype) else tg.zeros_like(x)
+
+
+def round(x: Array, /) -> Array:
+    """The nearest integer, halves to even; of a complex number (which torch refuses) both parts."""
+    return tg.complex(tg.round(tg.real(x)), tg.round(tg.imag(x))) if dtypes.is_complex(x.dtype) else tg.round(x)
+
+
 def sign(x: Array, /) -> Array:
-    """-1, 0 or 1 by the element's sign; NaN for NaN (0 in torch)."""
-    return tg.where(tg.isnan(x), x, tg.sign(x)) if dtypes.is_float(x.dtype) else tg.sign(x)
+    """-1, 0 or 1 by the element's sign, x / |x| for complex x; NaN for NaN (0 in torch)."""
+    return tg.where(tg.isnan(x), x, tg.sign(x)) if dtypes.is_float(x.dtype) else tg.sgn(x)
 
 
 __all__ = [
     "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clip", "copysign", "cos", "cosh", "divide", "equal", "exp", "expm1",
-    "floor", "floor_divide", "greater", "greater_equal", "hypot", "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log10",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clip", "conj", "copysign", "cos", "cosh", "divide", "equal", "exp", "expm1",
+    "floor", "floor_divide", "greater", "greater_equal", "hypot", "imag", "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log10",
     "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "multiply",
-    "negative", "nextafter", "not_equal", "positive", "pow", "reciprocal", "remainder", "round", "sign", "signbit", "sin", "sinh",
+    "negative", "nextafter", "not_equal", "positive", "pow", "real", "reciprocal", "remainder", "round", "sign", "signbit", "sin", "sinh",
     "sqrt", "square", "subtract", "tan", "tanh", "trunc",
 ]  # fmt: skip

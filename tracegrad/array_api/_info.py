@@ -32,12 +32,12 @@ class Info:
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
         """The dtypes that creation functions and indices have unless given."""
         real = dtypes.get_default_dtype()
-        return {"real floating": real, "integral": dtypes.int64, "indexing": dtypes.int64}
+        return {"real floating": real, "complex floating": dtypes.complex_of(real), "integral": dtypes.int64, "indexing": dtypes.int64}
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
         """The standard's dtypes of a kind (as in isdtype; None: all) that the device has, by name."""
         has_double = find_device(device).fp64
-        names = {"bool": dtypes.bool_} | {str(d): d for d in dtypes.OPENCL if d not in (dtypes.bool_, dtypes.float16)}
+        names = {"bool": dtypes.bool_} | {str(d): d for d in dtypes.SUPPORTED if d not in (dtypes.bool_, dtypes.float16)}
         return {name: d for name, d in names.items() if (kind is None or isdtype(d, kind)) and (has_double or name not in _DOUBLE)}
 
 

@@ -414,7 +414,7 @@ class Module:
 def _move(tensor: Tensor, args: Any, kwargs: Any) -> None:
     """Tensor.to, in place."""
     moved = tensor.detach().to(*args, **kwargs)
-    if moved.dtype != tensor.dtype and not (tensor.is_floating_point() and moved.is_floating_point()):
+    if moved.dtype != tensor.dtype and not (tensor.dtype.kind == moved.dtype.kind and tensor.dtype.kind in "fc"):
         moved = tensor.detach().to(device=moved.device)
     if moved.dtype == tensor.dtype and moved.device is tensor.device:
         return

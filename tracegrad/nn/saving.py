@@ -146,7 +146,7 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]], kno
                 known[id(value)] = {"parameter" if isinstance(value, Parameter) else "tensor": number, "grad": value.requires_grad}
                 arrays[number] = np.asarray(value.detach(), order="C")
             else:
-                if value.dtype.kind not in "fiub":
+                if value.dtype.kind not in "fiubc":
                     raise ArgumentError(f"save: {path} is a numpy {kind.__name__} of {value.dtype}, which cannot be saved")
                 known[id(value)] = {"array" if isinstance(value, np.ndarray) else "scalar": number}
                 arrays[number] = np.array(value, order="C")

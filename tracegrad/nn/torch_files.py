@@ -21,9 +21,10 @@ from tracegrad.nn.parameter import Parameter
 from tracegrad.tensor import Tensor, from_array
 
 _DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1",
-           "uint64": "u8", "uint32": "u4", "uint16": "u2", "bool": "?"}
+           "uint64": "u8", "uint32": "u4", "uint16": "u2", "bool": "?", "complex64": "c8", "complex128": "c16"}
 _STORAGES = {"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "LongStorage": "int64", "IntStorage": "int32",
-             "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool"}
+             "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
+             "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128"}
 _CONTAINERS: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict, ("builtins", "set"): set, ("__builtin__", "set"): set, ("builtins", "complex"): complex,
     ("torch", "Size"): tuple,
@@ -80,7 +81,7 @@ class _Reader(pickle.Unpickler):
         if module == "torch._utils" and name in rebuild:
             return _Call(rebuild[name])
         hint = "; save what it holds as tensors, numbers, strings and containers of them (a state_dict)"
-        if module == "torch" and (name.endswith("Storage") or name in ("bfloat16", "complex64", "complex128")):
+        if module == "torch" and (name.endswith("Storage") or name in ("bfloat16", "complex32")):
             hint = "; tracegrad has no such dtype: convert the tensors before saving, for instance with x.float()"
         raise ArgumentError(f"load: {self._name} holds {module}.{name}, which is not loaded: only plain data is, as anything else could "
                             f"run code{hint}")

@@ -1,9 +1,11 @@
 """The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, ranges, convolution, windows,
-sorting, random bits, factorizations. Functions composed of them: pointwise, shaping, statistics, linalg, matrices, neural, losses."""
+sorting, random bits, factorizations. Functions composed of them: pointwise, complex_numbers, shaping, statistics, linalg, matrices,
+neural, losses."""
 
 from tracegrad.ops import (
     activations,
     arithmetic,
+    complex_numbers,
     contraction,
     convolution,
     convolution3d,
@@ -34,7 +36,7 @@ from tracegrad.ops import (
     windows,
 )
 
-__all__ = ["activations", "arithmetic", "contraction", "convolution", "convolution3d", "elementwise", "factorizations", "image",
-           "indexing", "linalg", "losses", "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural",
-           "order_statistics", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting",
-           "special", "stacking", "statistics", "windows"]
+__all__ = ["activations", "arithmetic", "complex_numbers", "contraction", "convolution", "convolution3d", "elementwise",
+           "factorizations", "image", "indexing", "linalg", "losses", "matrices", "matrix_norms", "moments", "more_losses",
+           "movement", "neural", "order_statistics", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering",
+           "shaping", "sorting", "special", "stacking", "statistics", "windows"]

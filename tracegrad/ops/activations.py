@@ -7,7 +7,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast, common_dtype, const, iota
+from tracegrad.function import cast, common_dtype, const, iota, refuse_complex
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
@@ -185,6 +185,7 @@ def instance_norm(input: Array, running_mean: Array = None, running_var: Array =
 @on_nodes
 def local_response_norm(input: Array, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Array:
     """x / (k + alpha times the mean of x² over `size` neighbouring channels) ** beta (Krizhevsky et al. 2012), of (N, C, *)."""
+    refuse_complex("local_response_norm", input)
     if input.ndim < 3:
         raise ShapeError(f"local_response_norm: takes an input (N, C, *), got {input.shape}")
     if integer("local_response_norm", "size", size) < 1:

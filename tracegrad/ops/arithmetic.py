@@ -9,11 +9,12 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.function import cast, common_dtype, const, scalar
+from tracegrad.function import cast, common_dtype, const, refuse_complex, scalar
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.complex_numbers import complex_, imag, real
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.pointwise import (
     abs_,
@@ -88,7 +89,10 @@ def heaviside(input: Array, values: Array) -> Array:
 @public("isclose")
 @on_nodes
 def isclose(input: Array, other: Array, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Array:
-    """Whether |input - other| <= atol + rtol |other|, or both are equal (or, with equal_nan, both NaN). Both of one dtype."""
+    """Whether |input - other| <= atol + rtol |other|, or both are equal (or, with equal_nan, both NaN). Both of one dtype.
+
+    Of complex numbers |.| is the absolute value.
+    """
     _one_dtype("isclose", input, other)
     if rtol < 0 or atol < 0:
         raise ArgumentError(f"isclose: rtol and atol must not be negative, got {rtol} and {atol}")
@@ -97,7 +101,7 @@ def isclose(input: Array, other: Array, rtol: float = 1e-05, atol: float = 1e-08
         close = close | (ne(input, input) & ne(other, other))
     if not rtol and not atol:
         return close
-    if input.dtype.kind != "f":
+    if input.dtype.kind not in "fc":
         input, other = (cast(x, dtypes.float64 if x.dtype.itemsize > 2 else dtypes.float32) for x in (input, other))
     difference = abs_(input - other)
     return close | (isfinite(difference) & le(difference, abs_(other) * rtol + atol))
@@ -137,6 +141,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 @on_nodes
 def isposinf(input: Array) -> Array:
     """Whether x is +inf."""
+    refuse_complex("isposinf", input)
     return eq(input, _INF) if input.dtype.kind == "f" else ne(input, input)
 
 
@@ -144,14 +149,8 @@ def isposinf(input: Array) -> Array:
 @on_nodes
 def isneginf(input: Array) -> Array:
     """Whether x is -inf."""
+    refuse_complex("isneginf", input)
     return eq(input, -_INF) if input.dtype.kind == "f" else ne(input, input)
-
-
-@public("isreal")
-@on_nodes
-def isreal(input: Array) -> Array:
-    """True for each element: there are no complex numbers here."""
-    return mv.expand(const(True, dtypes.bool_), input.shape)
 
 
 @public("signbit")
@@ -225,7 +224,12 @@ def frac(input: Array) -> Array:
 @public("nan_to_num")
 @on_nodes
 def nan_to_num(input: Array, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Array:
-    """NaN, inf and -inf replaced: by nan (0), posinf and neginf (the largest and the smallest number of the dtype) unless given."""
+    """NaN, inf and -inf replaced: by nan (0), posinf and neginf (the largest and the smallest number of the dtype) unless given.
+
+    Of complex numbers, in each part.
+    """
+    if input.dtype.kind == "c":
+        return complex_(nan_to_num(real(input), nan, posinf, neginf), nan_to_num(imag(input), nan, posinf, neginf))
     if input.dtype.kind != "f":
         return input
     most = np.finfo(input.dtype).max.item()
@@ -234,19 +238,12 @@ def nan_to_num(input: Array, nan: float | None = None, posinf: float | None = No
     return where(eq(input, -_INF), scalar("nan_to_num", -most if neginf is None else neginf, input.dtype), x)
 
 
-@public("angle")
+@public("positive")
 @on_nodes
-def angle(input: Array) -> Array:
-    """The angle of the real number x in the complex plane: pi where it is negative, else 0; NaN for NaN. Its derivative is 0."""
-    x = detach(input if input.dtype.kind == "f" else cast(input, dtypes.get_default_dtype()))
-    return where(ne(x, x), x, where(lt(x, 0), const(pi, x.dtype), const(0, x.dtype)))
-
-
-@public("real", method=False)
-@public("conj", "conj_physical", "resolve_conj", "resolve_neg", "positive")
-@on_nodes
-def conj(input: Array) -> Array:
-    """x itself, which is real: there are no complex numbers here. (positive: bools are refused, as in torch.)"""
+def positive(input: Array) -> Array:
+    """x itself; bools are refused, as in torch."""
+    if input.dtype.kind == "b":
+        raise DTypeError("positive: does not take bools; cast first, for example x.to(tg.int64)")
     return input
 
 
@@ -277,8 +274,10 @@ def lcm(input: Array, other: Array) -> Array:
 @public("float_power")
 @on_nodes
 def float_power(input: Any, exponent: Any) -> Array:
-    """input to the power exponent, computed as float64."""
-    a, b = (cast(x, dtypes.float64) if isinstance(x, Node) else float(x) for x in (input, exponent))
+    """input to the power exponent, computed as float64, or as complex128 if one of the two is complex."""
+    wide = any(isinstance(x, complex) or (isinstance(x, Node) and x.dtype.kind == "c") for x in (input, exponent))
+    a, b = (cast(x, dtypes.complex128 if wide else dtypes.float64) if isinstance(x, Node) else complex(x) if wide else float(x)
+            for x in (input, exponent))
     return power(a, b)
 
 
@@ -300,7 +299,7 @@ def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -
 @on_nodes
 def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -> Array:
     """input + value * tensor1 / tensor2. Integers are refused, as in torch: use addcmul, or cast."""
-    if all(x.dtype.kind != "f" for x in (tensor1, tensor2)):
+    if all(x.dtype.kind not in "fc" for x in (tensor1, tensor2)):
         raise DTypeError(f"addcdiv: a quotient of {tensor1.dtype} and {tensor2.dtype} is not defined, as in torch; cast to float")
     quotient = div(tensor1, tensor2)
     return input + (quotient if value == 1 else quotient * value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracegrad.errors import DTypeError, ShapeError
-from tracegrad.function import REGISTRY, Primitive, bind
+from tracegrad.function import REGISTRY, Primitive, bilinear, bind
 from tracegrad.ir import Aval, Node
 from tracegrad.ops.movement import permute
 
@@ -18,14 +18,14 @@ def swap_last(x: Node) -> Node:
 
 class Matmul(Primitive):
     """(*B, M, K) times (*B, K, N) -> (*B, M, N): matrix products of equal batch dimensions."""
-    name, family, expensive = "matmul", "contraction", True
+    name, family, expensive, holomorphic, pair = "matmul", "contraction", True, True, bilinear
     cases = [(((2, 3), (3, 4)), {}), (((2, 3, 4), (2, 4, 5)), {}), (((1, 7), (7, 1)), {}), (((2, 0), (0, 3)), {})]
 
     def aval(self, a: Aval, b: Aval) -> Aval:
         if len(a.shape) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
             raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: "
                              "the last of the first must equal the last but one of the second")
-        if a.dtype != b.dtype or a.dtype.kind not in "iuf":
+        if a.dtype != b.dtype or a.dtype.kind not in "iufc":
             raise DTypeError(f"matmul: takes two tensors of one number dtype, got {a.dtype} and {b.dtype}; cast one of them")
         return Aval((*a.shape[:-1], b.shape[-1]), a.dtype)
 
@@ -33,7 +33,7 @@ class Matmul(Primitive):
         return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype) if a.dtype == np.float16 else np.matmul(a, b)
 
     def work(self, y, a, b):                  # BLAS: 0.02 ns a flop (0.5 for integers, which it does not take)
-        return a.size + b.size + (0.02 if y.dtype.kind == "f" else 0.5) * 2 * y.size * a.shape[-1]
+        return a.size + b.size + {"f": 0.02, "c": 0.08}.get(y.dtype.kind, 0.5) * 2 * y.size * a.shape[-1]
 
     def vjp(self, ct, y, a, b):
         return matmul(ct, swap_last(b)) if a.needs_grad else None, matmul(swap_last(a), ct) if b.needs_grad else None

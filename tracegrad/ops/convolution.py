@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, Primitive, bind, common_dtype
+from tracegrad.function import REGISTRY, Primitive, bilinear, bind, common_dtype
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
@@ -43,12 +43,12 @@ def _windows(x: Any, kernel: Pair, stride: Pair, padding: Padding, dilation: Pai
 
 class Conv(Primitive):
     """Base of the three; x (N, C, H, W), w (O, C / groups, kh, kw), y (N, O, OH, OW)."""
-    family, expensive = "conv", True
+    family, expensive, holomorphic, pair = "conv", True, True, bilinear
 
     def check(self, a: Aval, b: Aval) -> None:
         if len(a.shape) != 4 or len(b.shape) != 4:
             raise ShapeError(f"{self.name}: takes 4-d operands, got {a.shape} and {b.shape}")
-        if a.dtype != b.dtype or a.dtype.kind != "f":
+        if a.dtype != b.dtype or a.dtype.kind not in "fc":
             raise DTypeError(f"{self.name}: takes two float tensors of one dtype, got {a.dtype} and {b.dtype}")
 
     def numpy(self, a, b, **attrs):
@@ -192,14 +192,14 @@ def _integer_input_grad(g: Node, w: Node, *, size: tuple[int, ...], stride: Pair
 
 def conv(x: Node, w: Node, **attrs: Any) -> Node:
     """The convolution of a node with a weight."""
-    if x.dtype.kind != "f":
+    if x.dtype.kind not in "fc":
         return _integer_conv(x, w, **attrs)  # type: ignore[no-any-return]
     return bind(REGISTRY["conv2d"], (x, w), attrs)
 
 
 def input_grad(g: Node, w: Node, *, size: tuple[int, ...], **attrs: Any) -> Node:
     """The adjoint of `conv` in its input."""
-    if g.dtype.kind != "f":
+    if g.dtype.kind not in "fc":
         return _integer_input_grad(g, w, size=tuple(size), **attrs)  # type: ignore[no-any-return]
     return bind(REGISTRY["conv2d_input_grad"], (g, w), {**attrs, "size": tuple(size)})
 

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.function import REGISTRY, Elementwise, call, cast, common_dtype
+from tracegrad.errors import DTypeError
+from tracegrad.function import REGISTRY, Elementwise, Pair, by_parts, call, cast, common_dtype
 from tracegrad.ir import Aval, Node
+from tracegrad.ops import pairs
+from tracegrad.ops.movement import expand
 
 # ------------------------------------------------------------------------------------------------- identity-like boundaries
 
@@ -17,7 +20,7 @@ from tracegrad.ir import Aval, Node
 class Identity(Elementwise):
     """Base of ops that hand their operand through."""
 
-    saves = False
+    saves, kinds, pair = False, "biufc", by_parts
 
     def numpy(self, x: Any, **attrs: Any) -> Any: return x
     def opencl(self, x: str, **attrs: Any) -> str: return x
@@ -47,7 +50,7 @@ class Variable(Identity):
 
 class Add(Elementwise):
     """a + b."""
-    name, nin, saves = "add", 2, False
+    name, nin, kinds, saves, pair = "add", 2, "biufc", False, by_parts
     def numpy(self, a, b): return np.add(a, b)
     def vjp(self, ct, y, a, b): return ct, ct
     def opencl(self, a, b): return f"({a} + {b})"
@@ -56,7 +59,7 @@ class Add(Elementwise):
 
 class Sub(Elementwise):
     """a - b."""
-    name, nin, kinds, saves = "sub", 2, "iuf", False
+    name, nin, kinds, saves, pair = "sub", 2, "iufc", False, by_parts
     def numpy(self, a, b): return np.subtract(a, b)
     def vjp(self, ct, y, a, b): return ct, -ct
     def opencl(self, a, b): return f"({a} - {b})"
@@ -65,9 +68,10 @@ class Sub(Elementwise):
 
 class Mul(Elementwise):
     """a * b."""
-    name, nin = "mul", 2
+    name, nin, kinds, holomorphic = "mul", 2, "biufc", True
     def numpy(self, a, b): return np.multiply(a, b)
     def vjp(self, ct, y, a, b): return ct * b, ct * a
+    def pair(self, a, b): return pairs.mul(a, b)
     def opencl(self, a, b): return f"({a} * {b})"
 
     def interval(self, node, *x):
@@ -77,9 +81,10 @@ class Mul(Elementwise):
 
 class Div(Elementwise):
     """a / b, always a float."""
-    name, nin, result, kinds, domain = "div", 2, "float", "f", (0.5, 2.0)
+    name, nin, result, kinds, domain, holomorphic = "div", 2, "float", "fc", (0.5, 2.0), True
     def numpy(self, a, b): return np.divide(a, b)
     def vjp(self, ct, y, a, b): return ct / b, -ct * y / b
+    def pair(self, a, b): return pairs.div(a, b)
     def opencl(self, a, b): return f"({a} / {b})"
 
 
@@ -109,7 +114,7 @@ class Fmod(Elementwise):
 
 class Pow(Elementwise):
     """a to the power b. Integers wrap; to a negative integer power they are 1, -1 or 0, as in torch."""
-    name, nin, kinds, domain = "pow", 2, "iuf", (0.2, 2.0)
+    name, nin, kinds, domain, holomorphic = "pow", 2, "iufc", (0.2, 2.0), True
 
     def numpy(self, a, b):
         if b.dtype.kind != "i":
@@ -120,26 +125,35 @@ class Pow(Elementwise):
     def vjp(self, ct, y, a, b):
         known = b.fn is REGISTRY["const"] and b.attrs["value"] != 0
         exponent = b if known else where(eq(b, 0.0), 1.0, b)                     # no 0 * inf where b is 0
-        flat = where(eq(a, 0.0), ge(b, 0.0), False)                              # 0 to any power >= 0; log of a negative a is NaN
+        size = real(b) if b.dtype.kind == "c" else b
+        flat = where(eq(a, 0.0), ge(size, 0.0), False)                           # 0 to any power >= 0; log of a negative a is NaN
         return ct * b * power(a, exponent - 1), ct * where(flat, 0.0, y * log(where(flat, 1.0, a)))
 
     def opencl(self, a, b): return f"pow({a}, {b})"
+    def pair(self, a, b): return pairs.pow(a, b)
 
 
 class Neg(Elementwise):
     """-x."""
-    name, kinds, saves = "neg", "iuf", False
+    name, kinds, saves, pair = "neg", "iufc", False, by_parts
     def numpy(self, x): return np.negative(x)
     def vjp(self, ct, y, x): return (-ct,)
     def opencl(self, x): return f"(-{x})"
 
 
 class Abs(Elementwise):
-    """|x|; its derivative at 0 is 0."""
-    name, kinds = "abs", "iuf"
+    """|x|, a real number; its derivative at 0 is 0."""
+    name, kinds, result = "abs", "iufc", "real"
     def numpy(self, x): return np.abs(x)
-    def vjp(self, ct, y, x): return (ct * sign(x),)
+
+    def vjp(self, ct, y, x):
+        if x.dtype.kind != "c":
+            return (ct * sign(x),)
+        zero = eq(y, 0.0)
+        return (x * where(zero, 0.0, ct / where(zero, 1.0, y)),)
+
     def opencl(self, x): return f"abs({x})"
+    def pair(self, x): return pairs.absolute(x)
 
 
 class Sign(Elementwise):
@@ -173,6 +187,55 @@ def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
     return where(wins(b, a), 0.0, share), where(wins(a, b), 0.0, share)
 
 
+# --------------------------------------------------------------------------------------------------------- complex numbers
+
+
+class Real(Elementwise):
+    """The real part."""
+    name, kinds, result, saves = "real", "c", "real", False
+    def numpy(self, z): return np.real(z)
+    def vjp(self, ct, y, z): return (ct,)
+    def pair(self, z): return z.re
+
+
+class Imag(Elementwise):
+    """The imaginary part."""
+    name, kinds, result, saves = "imag", "c", "real", False
+    def numpy(self, z): return np.imag(z)
+    def vjp(self, ct, y, z): return (call(make_complex, (0.0, ct), {}),)
+    def pair(self, z): return z.im
+
+
+class Complex(Elementwise):
+    """a + i b, of real numbers."""
+    name, nin, kinds, saves = "complex", 2, "f", False
+
+    def aval(self, *operands):
+        real = super().aval(*operands)
+        if real.dtype == dtypes.float16:
+            raise DTypeError("complex: takes float32 and float64 tensors, got float16; cast first, for example x.float()")
+        return Aval(real.shape, dtypes.complex_of(real.dtype), real.weak)
+
+    def numpy(self, a, b):
+        z = np.empty(np.broadcast_shapes(np.shape(a), np.shape(b)), dtypes.complex_of(a.dtype))
+        z.real, z.imag = a, b
+        return z
+
+    def vjp(self, ct, y, a, b): return real(ct), imag(ct)
+
+    def pair(self, a, b):
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        return Pair(expand(a, shape), expand(b, shape))
+
+
+class Conj(Elementwise):
+    """The conjugate: the imaginary part with the other sign."""
+    name, kinds, saves = "conj", "c", False
+    def numpy(self, z): return np.conj(z)
+    def vjp(self, ct, y, z): return (conjugate(ct),)
+    def pair(self, z): return Pair(z.re, -z.im)
+
+
 # ----------------------------------------------------------------------------------------------------- comparison and logic
 
 
@@ -185,14 +248,16 @@ class Comparison(Elementwise):
 
 class Eq(Comparison):
     """a == b."""
-    name, sign = "eq", "=="
+    name, sign, kinds = "eq", "==", "biufc"
     def numpy(self, a, b): return np.equal(a, b)
+    def pair(self, a, b): return eq(a.re, b.re) & eq(a.im, b.im)
 
 
 class Ne(Comparison):
     """a != b."""
-    name, sign = "ne", "!="
+    name, sign, kinds = "ne", "!=", "biufc"
     def numpy(self, a, b): return np.not_equal(a, b)
+    def pair(self, a, b): return ne(a.re, b.re) | ne(a.im, b.im)
 
 
 class Lt(Comparison):
@@ -220,9 +285,10 @@ class Ge(Comparison):
 
 
 class Isnan(Comparison):
-    """Whether x is NaN."""
-    name, nin = "isnan", 1
+    """Whether x is NaN (of a complex number: a part of it)."""
+    name, nin, kinds = "isnan", 1, "biufc"
     def numpy(self, x): return np.isnan(x)
+    def pair(self, x): return self(x.re) | self(x.im)
     def opencl(self, x): return f"({x} != {x})"
 
 
@@ -272,7 +338,7 @@ class ShiftRight(Elementwise):
 
 class Where(Elementwise):
     """a where the bool condition holds, else b."""
-    name, nin = "where", 3
+    name, nin, kinds, pair = "where", 3, "biufc", by_parts
 
     def prepare(self, args):
         condition, *rest = args
@@ -280,8 +346,8 @@ class Where(Elementwise):
         if condition.dtype != dtypes.bool_:
             condition = call(ne, (condition, 0), {})
         a, b = common_dtype(rest, name="where")
-        if a.aval.weak and not condition.aval.weak and a.dtype.kind == "f":         # two Python numbers
-            a, b = (cast(x, dtypes.get_default_dtype()) for x in (a, b))
+        if a.aval.weak and not condition.aval.weak and a.dtype.kind in "fc":        # two Python numbers
+            a, b = (cast(x, dtypes.default_of(a.dtype)) for x in (a, b))
         return (condition, a, b)
 
     def numpy(self, c, a, b): return np.where(c, a, b)
@@ -320,7 +386,13 @@ class Float(Elementwise):
     result, kinds = "float", "f"
 
 
-class Exp(Float):
+class Analytic(Float):
+    """Base of those that also take complex numbers, as `pairs.<name>`, and have a complex derivative there."""
+    kinds, holomorphic = "fc", True
+    def pair(self, x: Pair) -> Pair: return getattr(pairs, self.name)(x)  # type: ignore[no-any-return]
+
+
+class Exp(Analytic):
     """e to the x."""
     name = "exp"
     def numpy(self, x): return np.exp(x)
@@ -328,15 +400,16 @@ class Exp(Float):
     def opencl(self, x): return f"exp({x})"
 
 
-class Exp2(Float):
+class Exp2(Analytic):
     """2 to the x."""
     name = "exp2"
     def numpy(self, x): return np.exp2(x)
     def vjp(self, ct, y, x): return (ct * y * 0.6931471805599453,)
     def opencl(self, x): return f"exp2({x})"
+    def pair(self, x): return pairs.exp(pairs.scaled(x, 0.6931471805599453))
 
 
-class Expm1(Float):
+class Expm1(Analytic):
     """exp(x) - 1, accurate near 0."""
     name = "expm1"
     def numpy(self, x): return np.expm1(x)
@@ -344,7 +417,7 @@ class Expm1(Float):
     def opencl(self, x): return f"expm1({x})"
 
 
-class Log(Float):
+class Log(Analytic):
     """Natural logarithm; -inf at 0, NaN below."""
     name, domain = "log", (0.1, 4.0)
     def numpy(self, x): return np.log(x)
@@ -352,31 +425,41 @@ class Log(Float):
     def opencl(self, x): return f"log({x})"
 
 
-class Log2(Float):
+class Log2(Analytic):
     """Logarithm to base 2."""
     name, domain = "log2", (0.1, 4.0)
     def numpy(self, x): return np.log2(x)
     def vjp(self, ct, y, x): return (ct / (x * 0.6931471805599453),)
     def opencl(self, x): return f"log2({x})"
+    def pair(self, x): return pairs.scaled(pairs.log(x), 1.4426950408889634)
 
 
-class Log10(Float):
+class Log10(Analytic):
     """Logarithm to base 10."""
     name, domain = "log10", (0.1, 4.0)
     def numpy(self, x): return np.log10(x)
     def vjp(self, ct, y, x): return (ct / (x * 2.302585092994046),)
     def opencl(self, x): return f"log10({x})"
+    def pair(self, x): return pairs.scaled(pairs.log(x), 0.4342944819032518)
 
 
-class Log1p(Float):
+class Log1p(Analytic):
     """log(1 + x), accurate near 0."""
     name, domain = "log1p", (-0.8, 4.0)
-    def numpy(self, x): return np.log1p(x)
+
+    def numpy(self, x):
+        if x.dtype.kind != "c":
+            return np.log1p(x)
+        small = np.maximum(np.abs(x.real), np.abs(x.imag)) < 0.5          # numpy's loses the digits of small ones
+        y = np.array(np.log1p(x))
+        y.real = np.where(small, 0.5 * np.log1p(np.where(small, x.real * (x.real + 2) + x.imag * x.imag, 0)), y.real)
+        return y
+
     def vjp(self, ct, y, x): return (ct / (x + 1.0),)
     def opencl(self, x): return f"log1p({x})"
 
 
-class Sqrt(Float):
+class Sqrt(Analytic):
     """Square root; NaN below zero."""
     name, domain = "sqrt", (0.1, 4.0)
     def numpy(self, x): return np.sqrt(x)
@@ -384,15 +467,16 @@ class Sqrt(Float):
     def opencl(self, x): return f"sqrt({x})"
 
 
-class Rsqrt(Float):
+class Rsqrt(Analytic):
     """1 / sqrt(x)."""
     name, domain = "rsqrt", (0.1, 4.0)
     def numpy(self, x): return (1 / np.sqrt(x)).astype(x.dtype)
     def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
     def opencl(self, x): return f"rsqrt({x})"
+    def pair(self, x): return pairs.reciprocal(pairs.sqrt(x))
 
 
-class Sin(Float):
+class Sin(Analytic):
     """Sine of x radians."""
     name = "sin"
     def numpy(self, x): return np.sin(x)
@@ -400,7 +484,7 @@ class Sin(Float):
     def opencl(self, x): return f"sin({x})"
 
 
-class Cos(Float):
+class Cos(Analytic):
     """Cosine of x radians."""
     name = "cos"
     def numpy(self, x): return np.cos(x)
@@ -408,7 +492,7 @@ class Cos(Float):
     def opencl(self, x): return f"cos({x})"
 
 
-class Tan(Float):
+class Tan(Analytic):
     """Tangent of x radians."""
     name, domain = "tan", (-1.2, 1.2)
     def numpy(self, x): return np.tan(x)
@@ -416,7 +500,7 @@ class Tan(Float):
     def opencl(self, x): return f"tan({x})"
 
 
-class Asin(Float):
+class Asin(Analytic):
     """Arc sine, in radians."""
     name, domain = "asin", (-0.9, 0.9)
     def numpy(self, x): return np.arcsin(x)
@@ -424,7 +508,7 @@ class Asin(Float):
     def opencl(self, x): return f"asin({x})"
 
 
-class Acos(Float):
+class Acos(Analytic):
     """Arc cosine, in radians."""
     name, domain = "acos", (-0.9, 0.9)
     def numpy(self, x): return np.arccos(x)
@@ -432,7 +516,7 @@ class Acos(Float):
     def opencl(self, x): return f"acos({x})"
 
 
-class Atan(Float):
+class Atan(Analytic):
     """Arc tangent, in radians."""
     name = "atan"
     def numpy(self, x): return np.arctan(x)
@@ -453,7 +537,7 @@ class Atan2(Float):
     def opencl(self, a, b): return f"atan2({a}, {b})"
 
 
-class Sinh(Float):
+class Sinh(Analytic):
     """Hyperbolic sine."""
     name = "sinh"
     def numpy(self, x): return np.sinh(x)
@@ -461,7 +545,7 @@ class Sinh(Float):
     def opencl(self, x): return f"sinh({x})"
 
 
-class Cosh(Float):
+class Cosh(Analytic):
     """Hyperbolic cosine."""
     name = "cosh"
     def numpy(self, x): return np.cosh(x)
@@ -469,7 +553,7 @@ class Cosh(Float):
     def opencl(self, x): return f"cosh({x})"
 
 
-class Tanh(Float):
+class Tanh(Analytic):
     """Hyperbolic tangent."""
     name = "tanh"
     def numpy(self, x): return np.tanh(x)
@@ -477,7 +561,7 @@ class Tanh(Float):
     def opencl(self, x): return f"tanh({x})"
 
 
-class Sigmoid(Float):
+class Sigmoid(Analytic):
     """1 / (1 + exp(-x)), without overflow."""
     name = "sigmoid"
     def numpy(self, x):
@@ -485,6 +569,11 @@ class Sigmoid(Float):
             return (1 / (1 + np.exp(-x))).astype(x.dtype)
     def vjp(self, ct, y, x): return (ct * y * (1.0 - y),)
     def opencl(self, x): return f"(1 / (1 + exp(-{x})))"
+
+    def pair(self, x):
+        small = pairs.exp(Pair(-x.re, -x.im))
+        return pairs.reciprocal(Pair(small.re + 1.0, small.im))
+
 
 
 class Erf(Float):
@@ -536,4 +625,5 @@ class Trunc(Rounding):
 
 floor_divide, power = REGISTRY["floor_divide"], REGISTRY["pow"]
 eq, ne, lt, gt, ge, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "gt", "ge", "where"))
+real, imag, make_complex, conjugate = (REGISTRY[n] for n in ("real", "imag", "complex", "conj"))
 exp, log, rsqrt, sin, cos, sinh, cosh, sign = (REGISTRY[n] for n in ("exp", "log", "rsqrt", "sin", "cos", "sinh", "cosh", "sign"))

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
-from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, cast, common_dtype, const, iota, scalar
+from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, by_parts, cast, common_dtype, const, iota, scalar
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
@@ -49,7 +49,7 @@ def _check_source(name: str, base: Aval, index: Aval, src: Aval) -> None:
 
 class Take(Primitive):
     """x (N, *rest) at index (*I, integers): (*I, *rest). Indices are clamped to [0, N)."""
-    name, family, expensive = "take", "gather", True
+    name, family, expensive, pair = "take", "gather", True, by_parts
     cases = [(((5,), np.array([4, 0, 0])), {}), (((3, 2), np.array([[2, 1], [1, 1]])), {}), (((3, 2), np.array(1)), {}),
              (((0, 2), np.zeros((0,), np.int64)), {})]
 
@@ -65,7 +65,7 @@ class Take(Primitive):
 
 class Scatter(Primitive):
     """Base of the two; base (N, *rest), index (*I, integers clamped to [0, N)), src (*I, *rest)."""
-    family, expensive, cost = "scatter", True, 10.0
+    family, expensive, cost, pair = "scatter", True, 10.0, by_parts
     cases = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}),
              (((3, 2), np.array(1), (2,)), {}), (((3, 2), np.zeros((0,), np.int64), (0, 2)), {})]
 

@@ -19,6 +19,7 @@ from tracegrad.operators import Operators, functional, method, public
 from tracegrad.ops import contraction
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
+from tracegrad.ops.complex_numbers import conj
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import diagonal
 
@@ -212,8 +213,8 @@ def cross(input: Array, other: Array, dim: int | None = None) -> Array:
 @public("vdot")
 @on_nodes
 def vdot(input: Array, other: Array) -> Array:
-    """The dot product of two vectors (of reals, so the same as dot)."""
-    return dot(input, other)
+    """The dot product of two vectors, the first one conjugated."""
+    return dot(conj(input), other)
 
 
 def _added(name: str, product: Node, input: Node, beta: float, alpha: float) -> Node:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, bind, cast, const, iota
+from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
@@ -43,6 +43,7 @@ def _same_shape(name: str, input: Any, target: Any) -> None:
 @on_nodes
 def mse_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
     """(input - target)²."""
+    refuse_complex("mse_loss", input, target)
     _same_shape("mse_loss", input, target)
     difference = input - target
     return _reduced("mse_loss", difference * difference, reduction)
@@ -226,6 +227,7 @@ def binary_cross_entropy_with_logits(input: Array, target: Array, weight: Array 
 @on_nodes
 def kl_div(input: Array, target: Array, reduction: str = "mean", log_target: bool = False) -> Array:
     """target * (log target - input): input holds log-probabilities. reduction "batchmean" divides the sum by the first size."""
+    refuse_complex("kl_div", input, target)
     if log_target:
         loss = exp(target) * (target - input)
     else:

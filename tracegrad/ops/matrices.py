@@ -21,6 +21,7 @@ from tracegrad.operators import linalg, public
 from tracegrad.ops import factorizations as lapack
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
+from tracegrad.ops.complex_numbers import conj
 from tracegrad.ops.contraction import swap_last as t
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.factorizations import run
@@ -615,9 +616,9 @@ def multi_dot(tensors: Sequence[Array]) -> Array:
 @linalg()
 @on_nodes
 def vecdot(x: Array, y: Array, *, dim: int = -1) -> Array:
-    """Products summed along dim; x and y broadcast."""
+    """Products summed along dim, those of x conjugated; x and y broadcast."""
     a, b = common_dtype([x, y], name="vecdot")
-    z = a * b
+    z = conj(a) * b
     return total(z, (one_dim("vecdot", dim, z.ndim),)) if z.ndim else z
 
 

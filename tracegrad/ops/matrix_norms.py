@@ -8,22 +8,21 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast
 from tracegrad.operators import linalg
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
 from tracegrad.ops.matrices import inv, svdvals
+from tracegrad.ops.statistics import as_asked, reduce
 from tracegrad.ops.statistics import norm as elementwise_norm
-from tracegrad.ops.statistics import reduce
 
 Array = Any      # a Node or a Tensor
 
 
 def _float(name: str, x: Any, dtype: Any) -> Any:
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
-    if (wanted or x.dtype).kind != "f":
+    if (wanted or x.dtype).kind not in "fc":
         raise DTypeError(f"{name}: takes a float tensor, got {wanted or x.dtype}; use x.float() or dtype=tg.float32")
-    return x if wanted is None else cast(x, wanted)
+    return x if wanted is None else as_asked(x, wanted)
 
 
 @linalg()

@@ -11,6 +11,7 @@ from tracegrad.ir import Node
 from tracegrad.operators import public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
+from tracegrad.ops.complex_numbers import complex_, imag, real
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.linalg import matmul
 from tracegrad.ops.pointwise import clamp, eq, gt, ne, sqrt
@@ -70,19 +71,19 @@ def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: 
             continue
         if w.ndim > 1 or w.aval.size != n or w.dtype.kind not in kinds:
             raise ShapeError(f"cov: {what} {w.aval} must hold {n} {'integers' if kinds == 'iu' else 'floats'}, one for each observation")
-        part = mv.reshape(cast(w, x.dtype), (n,))
+        part = mv.reshape(cast(w, dtypes.real_of(x.dtype)), (n,))
         weight = part if weight is None else weight * part
     if weight is None:
         centred = rows - mean(rows, 1, True)
         freedom: Any = float(max(0, n - correction))
-        product = matmul(centred, centred.mT)
+        product = matmul(centred, centred.mH)
     else:
         whole = sum_(weight)
         centred = rows - sum_(rows * weight, 1, True) / whole
         if aweights is None or not correction:
             freedom = whole - float(correction)
         else:
-            freedom = whole - sum_(weight * cast(aweights, x.dtype)) / whole * float(correction)
+            freedom = whole - sum_(weight * cast(aweights, dtypes.real_of(x.dtype))) / whole * float(correction)
         freedom = clamp(freedom, min=0.0)
         product = matmul(centred * weight, centred.mT)
     y = product / freedom
@@ -92,15 +93,21 @@ def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: 
 @public("corrcoef")
 @on_nodes
 def corrcoef(input: Array) -> Array:
-    """The correlation coefficients of variables (rows) observed in columns, limited to [-1, 1]. ((n) or (v, n) -> () or (v, v))"""
+    """The correlation coefficients of variables (rows) observed in columns, limited to [-1, 1] (of complex ones, both parts).
+
+    ((n) or (v, n) -> () or (v, v))
+    """
     if input.ndim > 2:
         raise ShapeError(f"corrcoef: takes at most 2 dimensions, got {input.shape}")
     c = cov(input)
     if not c.ndim:
         return c / c
-    spread = sqrt(c.diagonal())
+    spread = sqrt(real(c.diagonal()))
     n = spread.shape[0]
-    return clamp(c / mv.reshape(spread, (n, 1)) / mv.reshape(spread, (1, n)), -1.0, 1.0)
+    y = c / mv.reshape(spread, (n, 1)) / mv.reshape(spread, (1, n))
+    if y.dtype.kind == "c":
+        return complex_(clamp(real(y), -1.0, 1.0), clamp(imag(y), -1.0, 1.0))
+    return clamp(y, -1.0, 1.0)
 
 
 # ------------------------------------------------------------------------------------------------- differences and integrals

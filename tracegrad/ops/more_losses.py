@@ -9,7 +9,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes, cast, const, iota
+from tracegrad.function import broadcast_shapes, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
@@ -35,6 +35,7 @@ Array = Any      # a Node or a Tensor
 def poisson_nll_loss(input: Array, target: Array, log_input: bool = True, full: bool = False, eps: float = 1e-8,
                      reduction: str = "mean") -> Array:
     """exp(x) - t x (log_input), or x - t log(x + eps): minus the log-likelihood of counts t. full: with Stirling's term for t > 1."""
+    refuse_complex("poisson_nll_loss", input, target)
     _same_shape("poisson_nll_loss", input, target)
     loss = exp(input) - target * input if log_input else input - target * log(input + eps)
     if full:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes, cast, const, iota
+from tracegrad.function import broadcast_shapes, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
@@ -153,6 +153,7 @@ def normalize(input: Array, p: float = 2.0, dim: int = 1, eps: float = 1e-12) ->
 @on_nodes
 def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> Array:
     """x1·x2 / (max(|x1|, eps) max(|x2|, eps)) along dim."""
+    refuse_complex("cosine_similarity", x1, x2)
     shape = broadcast_shapes("cosine_similarity", [x1.shape, x2.shape])
     x1, x2 = mv.expand(x1, shape), mv.expand(x2, shape)
     d = one_dim("cosine_similarity", dim, len(shape))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.errors import ArgumentError, DTypeError
+from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, broadcast_shapes, call, cast
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, method, public
@@ -33,7 +33,7 @@ def _rounding(name: str, *aliases: str) -> Any:
     op = REGISTRY[name]
 
     def fn(input: Array) -> Array:
-        return call(op, (input,), {}) if _dtype_kind(input) == "f" else input
+        return call(op, (input,), {}) if _dtype_kind(input) in "fc" else input       # of complex numbers an error
 
     fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
     fn.__doc__ = f"{type(op).__doc__}\n\n    input: tensor of any shape; integers come back as they are."
@@ -62,6 +62,7 @@ sinh, cosh, tanh = _unary("sinh"), _unary("cosh"), _unary("tanh")
 erf = _unary("erf")
 floor, ceil, trunc = _rounding("floor"), _rounding("ceil"), _rounding("trunc", "trunc", "fix")
 isnan = _unary("isnan")
+real, imag = REGISTRY["real"], REGISTRY["imag"]            # of complex numbers only; see complex_numbers.py
 bitwise_not = _unary("bitwise_not", "bitwise_not")
 
 mul = _binary("mul", "mul", "multiply")
@@ -147,7 +148,7 @@ def where_(self: Array, condition: Array, other: Array) -> Array:
 @public("round")
 def round_(input: Array, *, decimals: int = 0) -> Array:
     """The nearest integer (halves to even), or the nearest multiple of 10**-decimals."""
-    if _dtype_kind(input) != "f":
+    if _dtype_kind(input) not in "fc":
         return input
     if decimals == 0:
         return call(REGISTRY["round"], (input,), {})
@@ -170,7 +171,7 @@ def reciprocal(input: Array) -> Array:
     return 1.0 / input
 
 
-@public("sign", "sgn")
+@public("sign")
 def sign(input: Array) -> Array:
     """-1, 0 or 1 by the element's sign, 0 for NaN; bools come back as they are. The derivative is 0, as in torch."""
     return input if _dtype_kind(input) == "b" else call(REGISTRY["sign"], (input,), {})
@@ -251,14 +252,26 @@ def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
 
 @public("isinf")
 def isinf(input: Array) -> Array:
-    """Whether x is +inf or -inf."""
+    """Whether x is +inf or -inf (of a complex number: a part of it)."""
+    if input.dtype.kind == "c":
+        return isinf(real(input)) | isinf(imag(input))
     return abs_(input) == float("inf") if input.dtype.kind == "f" else input != input
 
 
 @public("isfinite")
 def isfinite(input: Array) -> Array:
-    """Whether x is neither infinite nor NaN."""
+    """Whether x is neither infinite nor NaN (of a complex number: both parts)."""
+    if input.dtype.kind == "c":
+        return isfinite(real(input)) & isfinite(imag(input))
     return abs_(input) < float("inf") if input.dtype.kind == "f" else input == input
+
+
+def abs_squared(x: Array) -> Array:
+    """|x|², a real number."""
+    if x.dtype.kind != "c":
+        return x * x
+    a, b = real(x), imag(x)
+    return a * a + b * b
 
 
 def _logical(name: str, bitwise: Any, input: Array, other: Array) -> Array:
@@ -321,11 +334,7 @@ def _straight(fn: Any) -> Any:
 
 def acceptable(other: Any) -> bool:
     """Whether `other` can be an operand of an operator."""
-    if isinstance(other, (Operators, bool, int, float)) or hasattr(other, "dtype"):
-        return True
-    if isinstance(other, complex):
-        raise DTypeError("complex numbers are not supported; keep real and imaginary parts as two tensors")
-    return False
+    return isinstance(other, (Operators, bool, int, float, complex)) or hasattr(other, "dtype")
 
 
 for _name, _fn in {"add": add, "sub": sub, "mul": mul, "truediv": div, "floordiv": floor_divide, "mod": remainder, "pow": pow,

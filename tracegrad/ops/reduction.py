@@ -10,10 +10,11 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, Interval, Primitive, Reduction, bind, cast
+from tracegrad.function import REGISTRY, Interval, Pair, Primitive, Reduction, bind, by_parts, cast, filled, refuse_complex
 from tracegrad.ir import Aval, Node
+from tracegrad.ops import pairs
 from tracegrad.ops.elementwise import eq
-from tracegrad.ops.movement import expand, flip, permute, reshape
+from tracegrad.ops.movement import concat, expand, flip, narrow, permute, reshape
 from tracegrad.ops.scans import accumulator, earlier
 
 
@@ -22,15 +23,18 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
     return expand(reshape(y, tuple(1 if i in dim else n for i, n in enumerate(x.shape))), x.shape)
 
 
+_SINGLE = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
+
+
 class Sum(Reduction):
     """The sum; 0 of nothing."""
-    name, saves = "sum", False
+    name, saves, pair = "sum", False, by_parts
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim):
         # numpy adds up pairwise only along the last dimension: others, if they are long, in float64.
-        long = x.dtype == np.float32 and x.ndim - 1 not in dim and prod(x.shape[d] for d in dim) > 256
-        return np.sum(x, axis=dim, dtype=np.float64 if long else accumulator(x.dtype)).astype(x.dtype, copy=False)
+        long = x.dtype in _SINGLE and x.ndim - 1 not in dim and prod(x.shape[d] for d in dim) > 256
+        return np.sum(x, axis=dim, dtype=_SINGLE[x.dtype] if long else accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
     def identity(self, dtype: DType) -> Any: return dtype.type(0)
@@ -39,7 +43,7 @@ class Sum(Reduction):
 
 class Prod(Reduction):
     """The product; 1 of nothing. Its derivative is right where an element is zero, too."""
-    name = "prod"
+    name, holomorphic = "prod", True
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3),), dict(dim=(1,)))]
 
     def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
@@ -51,11 +55,29 @@ class Prod(Reduction):
     def identity(self, dtype: DType) -> Any: return dtype.type(1)
     def combine(self, a: str, b: str) -> str: return f"({a} * {b})"
 
+    def pair(self, x, *, dim):                     # one half times the other, until one element is left
+        rest = tuple(d for d in range(len(x.re.shape)) if d not in dim)
+        shape, axis = tuple(x.re.shape[d] for d in rest), len(rest)
+        z = Pair(*(reshape(permute(part, rest + dim), (*shape, prod(x.re.shape[d] for d in dim))) for part in x))
+        n = z.re.shape[axis]
+        if n == 0:
+            return Pair(expand(filled(1, bind(REGISTRY["sum"], (z.re,), {"dim": (axis,)})), shape),
+                        bind(REGISTRY["sum"], (z.im,), {"dim": (axis,)}))
+        while n > 1:
+            half = n // 2
+            left, right = (Pair(*(narrow(part, axis, at, half) for part in z)) for at in (0, half))
+            rest_of = [narrow(part, axis, n - 1, 1) for part in z] if n % 2 else []
+            z = pairs.mul(left, right)
+            z = Pair(*(concat([part, last], axis) for part, last in zip(z, rest_of, strict=True))) if rest_of else z
+            n -= half
+        return Pair(*(reshape(part, shape) for part in z))
+
 
 class Extremum(Reduction):
     """Base of amax and amin: equal winners share the gradient evenly, as in torch."""
 
     def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
+        refuse_complex(self.name.removeprefix("first_"), x)
         if any(x.shape[d] == 0 for d in dim):
             empty = next(d for d in dim if x.shape[d] == 0)
             raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {empty} of shape {x.shape} is empty: no extremum")
@@ -94,6 +116,7 @@ class ArgReduction(Primitive):  # two outputs (value and index) would make a nod
     cases = [(((4,),), dict(dim=0)), (((2, 3),), dict(dim=1)), (((3, 2, 2),), dict(dim=0))]
 
     def aval(self, x: Aval, *, dim: int) -> Aval:
+        refuse_complex(self.name, x)
         if x.shape[dim] == 0:
             raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {dim} of shape {x.shape} is empty: no extremum")
         return Aval(x.shape[:dim] + x.shape[dim + 1:], dtypes.int64)

@@ -8,8 +8,9 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
-from tracegrad.function import Primitive, bind, common_dtype
+from tracegrad.function import Pair, Primitive, bind, by_parts, common_dtype
 from tracegrad.ir import Node
+from tracegrad.ops import pairs
 from tracegrad.ops.movement import flip, narrow, pad
 
 
@@ -18,10 +19,14 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype == dtypes.float16 else dtype
 
 
-def earlier(x: Node, dim: int, first: float = 0) -> Node:
-    """x moved on by one along dim, `first` in front."""
-    low = tuple(int(i == dim) for i in range(len(x.shape)))
+def earlier(x: Node, dim: int, first: float = 0, by: int = 1) -> Node:
+    """x moved on by one (or more) along dim, `first` in front."""
+    low = tuple(by * (i == dim) for i in range(len(x.shape)))
     return narrow(pad(x, low, (0,) * len(x.shape), None, first), dim, 0, x.shape[dim])
+
+
+def _earlier(z: Pair, dim: int, first: float, by: int) -> Pair:
+    return Pair(earlier(z.re, dim, first, by), earlier(z.im, dim, 0, by))
 
 
 class Scan(Primitive):
@@ -37,7 +42,7 @@ class Scan(Primitive):
 
 class Cumsum(Scan):
     """Running sums along dim."""
-    name, saves, bools, total = "cumsum", False, "|", "sum"
+    name, saves, bools, total, pair = "cumsum", False, "|", "sum", by_parts
     def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
     def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
@@ -46,16 +51,29 @@ class Cumsum(Scan):
 
 class Cumprod(Scan):
     """Running products along dim. Its derivative is right where an element is zero, too: nothing is divided."""
-    name, bools, total = "cumprod", "&", "product"
+    name, bools, total, holomorphic = "cumprod", "&", "product", True
     def numpy(self, x, *, dim): return np.cumprod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (earlier(y, dim, 1) * backwards(x, ct, dim),)
     def combine(self, a: str, b: str) -> str: return f"({a} * {b})"
     def identity(self, dtype: DType) -> Any: return dtype.type(1)
 
+    def pair(self, x, *, dim):                       # of 2, of 4, of 8, ... elements (Hillis & Steele, 1986)
+        by = 1
+        while by < x.re.shape[dim]:
+            x = pairs.mul(x, _earlier(x, dim, 1, by))
+            by *= 2
+        return x
+
+
+def _without_first(x: Node, dim: int) -> Node:
+    """x with 0 in place of its first element along dim."""
+    n = x.shape[dim]
+    return pad(narrow(x, dim, 1, n - 1), tuple(int(i == dim) for i in range(len(x.shape))), (0,) * len(x.shape), None, 0)
+
 
 class Recurrence(Primitive):
     """y[i] = a[i] * y[i - 1] + b[i] along dim, y[0] = b[0]: a[0] does not count."""
-    name, family, expensive, cost = "recurrence", "recurrence", True, 10.0
+    name, family, expensive, cost, holomorphic = "recurrence", "recurrence", True, 10.0, True
     cases = [(((5,), (5,)), dict(dim=0)), (((3, 4), (3, 4)), dict(dim=1)), (((3, 4), (3, 4)), dict(dim=0)), (((0, 2), (0, 2)), dict(dim=0))]
 
     def prepare(self, args): return tuple(common_dtype(args, name=self.name))
@@ -71,6 +89,16 @@ class Recurrence(Primitive):
     def vjp(self, ct, y, a, b, *, dim):
         g = backwards(a, ct, dim)
         return g * earlier(y, dim), g
+
+    def pair(self, a, b, *, dim):                    # as Cumprod's, of the maps y -> a y + b
+        n = b.re.shape[dim]
+        a = Pair(*(_without_first(part, dim) for part in a)) if n > 1 else a
+        by = 1
+        while by < n:
+            more = pairs.mul(a, _earlier(b, dim, 0, by))
+            a, b = pairs.mul(a, _earlier(a, dim, 1, by)), Pair(b.re + more.re, b.im + more.im)
+            by *= 2
+        return b
 
 
 RECURRENCE = Recurrence()

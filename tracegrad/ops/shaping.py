@@ -590,5 +590,5 @@ def full_like_shape(shape: tuple[int, ...], value: Any, dtype: Any) -> Node:
 
 
 def as_float(x: Node) -> Node:
-    """x, cast to the default float dtype if it is not a float."""
-    return x if x.dtype.kind == "f" else cast(x, dtypes.get_default_dtype())
+    """x, cast to the default float dtype if it is neither a float nor complex."""
+    return x if x.dtype.kind in "fc" else cast(x, dtypes.get_default_dtype())

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, Primitive, bind, const
+from tracegrad.function import REGISTRY, Primitive, bind, const, refuse_complex
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import public
 from tracegrad.ops import movement as mv
@@ -28,7 +28,10 @@ class Argsort(Primitive):
     cases = [(((5,),), dict(descending=False)), (((2, 7),), dict(descending=True)), (((3, 0),), dict(descending=False)),
              (((2, 1),), dict(descending=True))]
 
-    def aval(self, x, *, descending): return Aval(x.shape, dtypes.int64)
+    def aval(self, x, *, descending):
+        refuse_complex(self.name, x)
+        return Aval(x.shape, dtypes.int64)
+
     def interval(self, node, *operands): return 0, max(0, node.shape[-1] - 1)
 
     def numpy(self, x, *, descending):
@@ -42,7 +45,10 @@ class Topk(Primitive):
     name, family, differentiable, expensive, cost = "topk", "selection", False, True, 75.0
     cases = [(((5,),), dict(k=2, descending=True)), (((2, 7),), dict(k=7, descending=False)), (((0, 4),), dict(k=1, descending=True))]
 
-    def aval(self, x, *, k, descending): return Aval((*x.shape[:-1], k), dtypes.int64)
+    def aval(self, x, *, k, descending):
+        refuse_complex(self.name, x)
+        return Aval((*x.shape[:-1], k), dtypes.int64)
+
     def interval(self, node, *operands): return (0, max(0, node.operands[0].shape[-1] - 1)) if operands else None
     def numpy(self, x, *, k, descending): return REGISTRY["argsort"].numpy(x, descending=descending)[..., :k]
 
@@ -52,6 +58,7 @@ SELECTED = 512      # up to so many are selected in one pass, from a heap in pri
 
 def _order(x: Node, d: int, descending: bool) -> Any:
     if not x.ndim:
+        refuse_complex("sort", x)
         return const(0, dtypes.int64)
     last = transpose(x, d, -1)
     return transpose(bind(REGISTRY["argsort"], (last,), {"descending": bool(descending)}), d, -1)

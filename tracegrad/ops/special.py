@@ -22,7 +22,7 @@ from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
-from tracegrad.ops.elementwise import Float, erfc_of, lgamma_of
+from tracegrad.ops.elementwise import Analytic, Float, erfc_of, lgamma_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, polynomial
 from tracegrad.ops.pointwise import (
     abs_,
@@ -93,7 +93,7 @@ _ERFCX = (
 # ---------------------------------------------------------------------------------------------------- what OpenCL has
 
 
-class Acosh(Float):
+class Acosh(Analytic):
     """Inverse hyperbolic cosine; NaN below 1."""
     name, domain = "acosh", (1.2, 4.0)
     def numpy(self, x): return np.arccosh(x)
@@ -101,7 +101,7 @@ class Acosh(Float):
     def opencl(self, x): return f"acosh({x})"
 
 
-class Asinh(Float):
+class Asinh(Analytic):
     """Inverse hyperbolic sine."""
     name = "asinh"
     def numpy(self, x): return np.arcsinh(x)
@@ -109,7 +109,7 @@ class Asinh(Float):
     def opencl(self, x): return f"asinh({x})"
 
 
-class Atanh(Float):
+class Atanh(Analytic):
     """Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
     name, domain = "atanh", (-0.9, 0.9)
     def numpy(self, x): return np.arctanh(x)
@@ -659,7 +659,7 @@ def spherical_bessel_j0(input: Array) -> Array:
 @public("logit")
 def logit(input: Array, eps: float | None = None) -> Array:
     """log(x / (1 - x)); NaN outside [0, 1]. eps: x is limited to [eps, 1 - eps] first."""
-    x = input * 1.0 if input.dtype.kind != "f" else input
+    x = input * 1.0 if input.dtype.kind in "biu" else input
     if eps is not None:
         x = x.clamp(eps, 1.0 - eps)
     return log(x / (1.0 - x))
@@ -676,7 +676,7 @@ def _recurrence(name: str, first: Any, step: Any, doc: str) -> None:
     def fn(input: Array, n: int) -> Array:
         if type(n) is not int:
             raise ArgumentError(f"{name}: n must be an integer, got {n!r}; a tensor of degrees is not supported")
-        x = input * 1.0 if input.dtype.kind != "f" else input
+        x = input * 1.0 if input.dtype.kind in "biu" else input
         one = x * 0.0 + 1.0
         if n < 0:
             return one * 0.0

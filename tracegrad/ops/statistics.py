@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.function import REGISTRY, bind, cast, const, iota
+from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
 from tracegrad.ops.elementwise import exp, log, where
-from tracegrad.ops.pointwise import abs_, eq, gt, isfinite, lt, maximum, minimum, ne, sqrt
+from tracegrad.ops.pointwise import abs_, abs_squared, eq, gt, isfinite, lt, maximum, minimum, ne, sqrt
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.reduction import Amax, Amin
 from tracegrad.ops.shaping import as_float, flatten, full_like_shape
@@ -82,8 +82,16 @@ def reduce(primitive: str, x: Node, dim: tuple[int, ...], keepdim: bool) -> Node
 def _accumulated(x: Node, dtype: Any) -> Node:
     """x in the dtype that it is summed in: as asked, else int64 for bools and integers, as in torch."""
     if dtype is not None:
-        return cast(x, dtypes.as_dtype(dtype))
-    return cast(x, dtypes.int64) if x.dtype.kind != "f" else x
+        return as_asked(x, dtype)
+    return cast(x, dtypes.int64) if x.dtype.kind not in "fc" else x
+
+
+def as_asked(x: Node, dtype: Any) -> Node:
+    """x in the dtype that the user gave. DTypeError where that would drop imaginary parts."""
+    found = dtypes.as_dtype(dtype)
+    if x.dtype.kind == "c" and found.kind != "c":
+        raise DTypeError(f"dtype: {x.dtype} would lose its imaginary parts as {found}; use x.real or x.abs()")
+    return cast(x, found)
 
 
 def _empty(x: Node, dim: tuple[int, ...]) -> bool:
@@ -115,9 +123,9 @@ def prod_(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 @public("mean")
 @on_nodes
 def mean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    """The mean over dim, of floats (DTypeError else, as in torch; or give dtype). NaN of nothing."""
-    x = input if dtype is None else cast(input, dtypes.as_dtype(dtype))
-    if x.dtype.kind != "f":
+    """The mean over dim, of floats or complex numbers (DTypeError else, as in torch; or give dtype). NaN of nothing."""
+    x = input if dtype is None else as_asked(input, dtype)
+    if x.dtype.kind not in "fc":
         raise DTypeError(f"mean: takes a float tensor, got {x.dtype}; use x.float().mean() or mean(dtype=tg.float32)")
     dims = some_dims("mean", dim, x.ndim)
     return reduce("sum", x, dims, keepdim) * _inverse(prod(x.shape[d] for d in dims))
@@ -131,6 +139,7 @@ def _inverse(n: float) -> float:
 @on_nodes
 def nansum(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The sum over dim, NaNs counting as 0."""
+    refuse_complex("nansum", input)
     x = _accumulated(where(ne(input, input), const(0, input.dtype), input), dtype)
     return reduce("sum", x, some_dims("nansum", dim, input.ndim), keepdim)
 
@@ -267,12 +276,12 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
         correction = 1 if unbiased else 0
     elif correction is None:
         correction = 1
-    if x.dtype.kind != "f":
+    if x.dtype.kind not in "fc":
         raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float()")
     dims = some_dims(name, dim, x.ndim)
     n = prod(x.shape[d] for d in dims)
     centred = x - mean(x, dims, True) if dims else x - x
-    total = reduce("sum", centred * centred, dims, keepdim)
+    total = reduce("sum", abs_squared(centred), dims, keepdim)
     freedom = max(0, n - correction)
     return total * (1.0 / freedom) if freedom else total / 0.0
 
@@ -280,7 +289,10 @@ def _spread(name: str, x: Node, dim: Any, unbiased: Any, correction: float | Non
 @public("var")
 @on_nodes
 def var(input: Array, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1) -> Array:
-    """The variance over dim: squared distances from the mean, summed, over n - correction (unbiased=False: correction 0)."""
+    """The variance over dim: squared distances from the mean, summed, over n - correction (unbiased=False: correction 0).
+
+    Of complex numbers, too, it is real.
+    """
     return _spread("var", input, dim, unbiased, correction, keepdim)
 
 
@@ -305,14 +317,14 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
 
     The gradient at a zero vector is 0, as in torch.
     """
-    if dtype is not None and not dtypes.is_float(dtypes.as_dtype(dtype)):
+    if dtype is not None and not dtypes.differentiable(dtypes.as_dtype(dtype)):
         raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
-    x = as_float(input) if dtype is None else cast(input, dtypes.as_dtype(dtype))
+    x = as_float(input) if dtype is None else as_asked(input, dtype)
     dims = some_dims("norm", dim, x.ndim)
     if p in (inf, "inf", -inf, "-inf"):
         _check_some("norm", x, dims)
     if p in ("fro", None, 2):
-        return _root(reduce("sum", x * x, dims, keepdim))
+        return _root(reduce("sum", abs_squared(x), dims, keepdim))
     if p in (inf, "inf"):
         return reduce("amax", abs_(x), dims, keepdim)
     if p in (-inf, "-inf"):

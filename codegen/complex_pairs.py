@@ -1,0 +1,122 @@
+"""Complex numbers as pairs of real ones: the pass after which no node is complex. Start at `in_pairs`.
+
+A complex node becomes the two nodes that the `pair` rule of its op gives, a complex buffer an array of one more dimension, of 2, which
+is how it lies in memory. So everything that comes later (fusion, vectors, products, reductions) only knows real numbers. What the host
+computes gets numpy's complex arrays: the same memory again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.codegen.rewrite import at, op
+from tracegrad.errors import GraphError
+from tracegrad.function import Pair, Primitive, Shared, bind, const, data, not_taken, placeholder
+from tracegrad.ir import Aval, Graph, Node
+from tracegrad.ops.movement import concat, narrow, reshape
+
+
+def in_pairs(graph: Graph) -> Graph:
+    """The graph with pairs in place of complex nodes; complex inputs and outputs are arrays (*, 2)."""
+    if not any(node.dtype.kind == "c" for node in graph):
+        return graph
+    new: dict[Node, Any] = {}
+    inputs = []
+    for node in graph.inputs:
+        with at(node.loc):
+            if node.dtype.kind != "c":
+                new[node] = node
+                inputs.append(node)
+            elif node.aval.weak:                                # a run-time number: its parts are taken on the host
+                new[node] = Pair(op("real", node), op("imag", node))
+                inputs.append(node)
+            else:
+                inputs.append(placeholder(laid_out(node.aval), node.attrs.get("label", "")))
+                new[node] = parts(inputs[-1])
+    for node in graph:
+        if node not in new:
+            with at(node.loc):
+                new[node] = _rewritten(node, [new[o] for o in node.operands])
+            found = new[node].re if isinstance(new[node], Pair) else new[node]
+            if found.shape != node.shape or found.dtype != dtypes.real_of(node.dtype):
+                raise GraphError(f"complex: the pair of {node!r} became {new[node]!r}")
+    outputs = []
+    for node in graph.outputs:
+        with at(node.loc):
+            outputs.append(interleaved(new[node]) if isinstance(new[node], Pair) else new[node])
+    return Graph.capture(inputs, outputs)
+
+
+def laid_out(aval: Aval) -> Aval:
+    """A complex array as it lies in memory; any other as it is."""
+    return Aval((*aval.shape, 2), dtypes.real_of(aval.dtype)) if aval.dtype.kind == "c" else aval
+
+
+def parts(x: Node) -> Pair:
+    """The parts of an array (*, 2)."""
+    last = len(x.shape) - 1
+    return Pair(*(reshape(narrow(x, last, k, 1), x.shape[:-1]) for k in (0, 1)))
+
+
+def interleaved(z: Pair) -> Node:
+    """The array (*, 2) of a pair."""
+    shape = z.re.shape
+    return concat([reshape(part, (*shape, 1)) for part in z], len(shape))
+
+
+def _rewritten(node: Node, operands: list[Any]) -> Any:
+    fn: Any = node.fn
+    if fn.name == "const" and node.dtype.kind == "c":
+        value, dtype = node.attrs["value"], dtypes.real_of(node.dtype)
+        return Pair(const(value.real, dtype, node.aval.weak), const(value.imag, dtype, node.aval.weak))
+    if fn.name == "data" and node.dtype.kind == "c":
+        value = np.ascontiguousarray(getattr(node.value, "array", node.value), node.dtype).reshape(node.shape)
+        real = value.view(dtypes.real_of(node.dtype)).reshape(*node.shape, 2)
+        return parts(data(laid_out(node.aval), real))
+    if node.dtype.kind != "c" and not any(isinstance(o, Pair) for o in operands):
+        same = all(a is b for a, b in zip(operands, node.operands, strict=True))
+        return node if same else bind(fn, tuple(operands), node.attrs)
+    if isinstance(fn, Shared) and fn.family == "host_call":
+        flat = tuple(interleaved(o) if isinstance(o, Pair) else o for o in operands)
+        result = bind(_on_host(fn, tuple(o.aval for o in node.operands)), flat, node.attrs)
+        return parts(result) if node.dtype.kind == "c" else result
+    if fn.pair is None:
+        raise not_taken(fn.name, next(o.dtype for o in (*node.operands, node) if o.dtype.kind == "c"))
+    return fn.pair(*operands, **node.attrs)
+
+
+class OnHost(Shared):
+    """A host step whose operands or results are complex, on arrays as they lie in memory. Made by `_on_host`."""
+
+    family = "host_call"
+
+    def __init__(self, fn: Any, operands: Sequence[Aval]) -> None:
+        super().__init__()
+        self.fn, self.operands = fn, operands
+        self.name, self.programs = fn.name, fn.programs  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return tuple(map(laid_out, self.fn.avals(*self.operands, **attrs)))
+
+    def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
+        given = [np.ascontiguousarray(a).view(o.dtype).reshape(o.shape) for a, o in zip(arrays, self.operands, strict=True)]
+        made = self.fn.results(*given, **attrs)
+        avals = self.fn.avals(*self.operands, **attrs)
+        return [_as_reals(np.asarray(r, a.dtype)) for r, a in zip(made, avals, strict=True)]
+
+
+def _as_reals(array: Any) -> Any:
+    if array.dtype.kind != "c":
+        return array
+    return np.ascontiguousarray(array).view(dtypes.real_of(array.dtype)).reshape(*array.shape, 2)
+
+
+@lru_cache(maxsize=256)
+def _on_host(fn: Primitive, operands: tuple[Aval, ...]) -> Primitive:
+    """The one `OnHost` of a host step: results of one call must have one operation."""
+    return OnHost(fn, operands)
