@@ -34,8 +34,8 @@ def _binary(name: str, own: str = "", operands: Any = promoted) -> Any:
 
 
 acos, acosh, asin, asinh, atan, atanh = map(_unary, ("acos", "acosh", "asin", "asinh", "atan", "atanh"))
-cos, cosh, sin, sinh, tan, tanh = map(_unary, ("cos", "cosh", "sin", "sinh", "tan", "tanh"))
-exp, expm1, log, log1p, log2, log10 = map(_unary, ("exp", "expm1", "log", "log1p", "log2", "log10"))
+cos, cosh, sin, sinh, tan = map(_unary, ("cos", "cosh", "sin", "sinh", "tan"))
+exp, log, log1p, log2, log10 = map(_unary, ("exp", "log", "log1p", "log2", "log10"))
 abs, ceil, floor, real, sqrt, square, trunc = map(_unary, ("abs", "ceil", "floor", "real", "sqrt", "square", "trunc"))
 conj, negative, positive, reciprocal, signbit = map(_unary, ("conj", "negative", "positive", "reciprocal", "signbit"))
 isfinite, isinf, isnan, logical_not = map(_unary, ("isfinite", "isinf", "isnan", "logical_not"))
@@ -59,6 +59,15 @@ def clip(x: Array, /, min: Array = None, max: Array = None) -> Array:
     return tg.clamp(*promoted("clip", x, min, max)).to(dtype=x.dtype)
 
 
+def expm1(x: Array, /) -> Array:
+    """exp(x) - 1, accurate near 0. Of a complex -0 (+-) 0j, the real part is +0."""
+    y = tg.expm1(x)
+    if not dtypes.is_complex(x.dtype):
+        return y
+    im = tg.imag(x)
+    return tg.where(x == 0, tg.complex(tg.zeros_like(im), im), y)
+
+
 def floor_divide(x1: Array, x2: Array, /) -> Array:
     """The largest integer not above x1 / x2; with an infinite operand floor(x1 / x2), where torch has NaN and -1."""
     a, b = arrays("floor_divide", x1, x2)
@@ -79,6 +88,15 @@ def round(x: Array, /) -> Array:
 def sign(x: Array, /) -> Array:
     """-1, 0 or 1 by the element's sign, x / |x| for complex x; NaN for NaN (0 in torch)."""
     return tg.where(tg.isnan(x), x, tg.sign(x)) if dtypes.is_float(x.dtype) else tg.sgn(x)
+
+
+def tanh(x: Array, /) -> Array:
+    """The hyperbolic tangent. Of a complex number with an infinite real part, the imaginary part is 0 with x's sign (in torch, sin 2x's)."""
+    y = tg.tanh(x)
+    if not dtypes.is_complex(x.dtype):
+        return y
+    re, im = tg.real(x), tg.imag(x)
+    return tg.where(tg.isinf(re), tg.complex(tg.real(y), tg.copysign(tg.zeros_like(im), im)), y)
 
 
 __all__ = [
