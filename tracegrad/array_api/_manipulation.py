@@ -28,7 +28,7 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     return tg.cat([tg.flatten(x) for x in xs]) if axis is None else tg.cat(xs, axis)
 
 
-def expand_dims(x: Array, /, axis: int = 0) -> Array:
+def expand_dims(x: Array, /, axis: int) -> Array:
     """x with a dimension of size 1 at `axis`. Raises IndexOutOfRange."""
     return tg.unsqueeze(x, axis)
 

@@ -219,8 +219,9 @@ def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
     given = []
     for argument, value in (("atol", atol), ("rtol", rtol)):
         if isinstance(value, Node):
-            if broadcast_shapes(name, [value.shape, a.shape[:-2]]) != a.shape[:-2]:
-                raise ShapeError(f"{name}: {argument} {value.shape} does not broadcast to the batch of {a.shape}, {a.shape[:-2]}")
+            batch = a.shape[:-2]
+            if value.ndim > len(batch) or any(m not in (1, n) for m, n in zip(reversed(value.shape), reversed(batch), strict=False)):
+                raise ShapeError(f"{name}: {argument} {value.shape} does not broadcast to the batch of {a.shape}, {batch}")
             value = mv.reshape(cast(detach(value), a.dtype), (*value.shape, 1))
         elif value is not None:
             if isinstance(value, bool) or not isinstance(value, (int, float)):
