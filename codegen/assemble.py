@@ -83,7 +83,7 @@ def assemble(
     final: list[Launch | HostStep] = []
     for step in steps:
         if isinstance(step, HostStep):
-            final.append(HostStep(step.fn, tuple(map(slots.of, step.inputs)), tuple(map(slots.of, step.outputs)), step.name))
+            final.append(replace(step, inputs=tuple(map(slots.of, step.inputs)), outputs=tuple(map(slots.of, step.outputs))))
             continue
         args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else r if isinstance(r, Fault) else slots.of(r)
                      for r in step.refs)

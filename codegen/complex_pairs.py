@@ -64,8 +64,11 @@ def parts(x: Node) -> Pair:
 
 
 def interleaved(z: Pair) -> Node:
-    """The array (*, 2) of a pair."""
+    """The array (*, 2) of a pair: the one that it is the `parts` of, if there is one."""
     shape = z.re.shape
+    sources = [part.operands[0].operands[0] for part in z if part.fn.name == "reshape" and part.operands[0].fn.name == "slice"]
+    if len(sources) == 2 and sources[0] is sources[1] and sources[0].shape == (*shape, 2) and parts(sources[0]) == z:
+        return sources[0]  # type: ignore[no-any-return]
     return concat([reshape(part, (*shape, 1)) for part in z], len(shape))
 
 
@@ -108,6 +111,16 @@ class OnHost(Shared):
         made = self.fn.results(*given, **attrs)
         avals = self.fn.avals(*self.operands, **attrs)
         return [_as_reals(np.asarray(r, a.dtype)) for r, a in zip(made, avals, strict=True)]
+
+
+    @property
+    def into(self) -> Any:
+        return None if self.fn.into is None else self._into
+
+    def _into(self, outs: Sequence[Any], *arrays: Any, **attrs: Any) -> None:
+        given = [np.asarray(a).view(o.dtype).reshape(o.shape) for a, o in zip(arrays, self.operands, strict=True)]
+        avals = self.fn.avals(*self.operands, **attrs)
+        self.fn.into([out.view(a.dtype).reshape(a.shape) for out, a in zip(outs, avals, strict=True)], *given, **attrs)
 
 
 def _as_reals(array: Any) -> Any:

@@ -44,7 +44,7 @@ def lower_host(group: Group, context: Context) -> list[HostStep]:
     # A plan's steps name slots; until `assemble` has numbered those, the nodes that they will hold.
     inputs: tuple[Any, ...] = tuple(strip(o) for o in anchor.operands)
     places = [r.shape if isinstance(r, Node) else (r.size,) for r in outputs]
-    return [HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name)]
+    return [HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name, _into(anchor))]
 
 
 def _step(anchor: Node, places: list[tuple[int, ...]]) -> Callable[..., Any]:
@@ -62,3 +62,19 @@ def _step(anchor: Node, places: list[tuple[int, ...]]) -> Callable[..., Any]:
         return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, places, strict=True)]
 
     return call
+
+
+def _into(anchor: Node) -> Callable[..., Any] | None:
+    """The operation on the buffers' own memory, if it has such a form."""
+    fn: Any = anchor.fn
+    if fn.into is None:
+        return None
+    attrs = {k: v for k, v in anchor.attrs.items() if k != "index"}
+    shapes = [o.shape for o in anchor.operands]
+    results = [a.shape for a in fn.avals(*[o.aval for o in anchor.operands], **attrs)]
+
+    def call(outs: Any, *arrays: Any) -> None:
+        fn.into([out.reshape(s) for out, s in zip(outs, results, strict=True)],
+                *(a.reshape(s) for a, s in zip(arrays, shapes, strict=True)), **attrs)
+
+    return call if all(0 not in s for s in (*shapes, *results)) else None

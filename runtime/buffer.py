@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,24 @@ class Buffer:
             device = self.device
             with device.lock:
                 cl.enqueue_copy(device.use(device.host_queue), self.mem, np.ascontiguousarray(array), is_blocking=True)
+
+
+@contextlib.contextmanager
+def mapped(device: Device, written: Sequence[Buffer], slots: Sequence[Any]) -> Iterator[list[np.ndarray[Any, Any]]]:
+    """The memory of Buffers on a device that computes in the host's, as arrays to be written over (of the slots' shapes and dtypes)."""
+    arrays, maps = [], []
+    for buffer, slot in zip(written, slots, strict=True):
+        with device.lock:
+            queue = device.use(device.host_queue)
+            array, _ = cl.enqueue_map_buffer(queue, buffer.mem, cl.map_flags.WRITE, 0, slot.shape, slot.dtype, is_blocking=True)
+        arrays.append(np.asarray(array))
+        maps.append(array.base)
+    try:
+        yield arrays
+    finally:
+        for region in maps:
+            with device.lock:
+                region.release(device.use(device.host_queue))
 
 
 class _Wrapped(Buffer):

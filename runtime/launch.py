@@ -21,7 +21,7 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
 from tracegrad.plan import Fault, HostStep, Launch, Plan, Scalar, Slot
-from tracegrad.runtime.buffer import Buffer, empty, upload
+from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
 from tracegrad.runtime.program import build
@@ -240,6 +240,10 @@ class Executable:
     def _call_host(self, step: HostStep, buffers: list[Buffer]) -> None:
         """Download, call, upload. The device's lock is not held during the call, so that it may compute on its own."""
         slots = self.plan.slots
+        if step.into is not None and self.device.in_host_memory:
+            with mapped(self.device, [buffers[i] for i in step.outputs], [slots[i] for i in step.outputs]) as outs:
+                step.into(outs, *(buffers[i].contents(slots[i].shape, slots[i].dtype) for i in step.inputs))
+            return
         result = step.fn(*(buffers[i].download(slots[i].shape, slots[i].dtype) for i in step.inputs))
         results = (result,) if len(step.outputs) == 1 and not isinstance(result, (tuple, list)) else tuple(result or ())
         if len(results) != len(step.outputs):

@@ -102,11 +102,13 @@ SCIPY = {
     "signal.savgol_filter": (lambda x: signal.savgol_filter(x, 5, 2), VECTOR),
     "integrate.trapezoid": (integrate.trapezoid, VECTOR),
     "integrate.cumulative_trapezoid": (integrate.cumulative_trapezoid, ROWS),
-    "integrate.tanhsinh": (lambda a: integrate.tanhsinh(lambda z, a: of(z).exp(-z * a), a * 0.0, a * 0.0 + 1.0, args=(a,)).integral, POSITIVE),
+    "integrate.tanhsinh": (
+        lambda a: integrate.tanhsinh(lambda z, a: of(z).exp(-z * a), a * 0.0, a * 0.0 + 1.0, args=(a,)).integral, POSITIVE),
     "integrate.cubature": (lambda a, b: integrate.cubature(lambda z: z[:, 0] ** 2, a, b).estimate, np.array([0.0]), np.array([1.0])),
     "differentiate.derivative": (lambda x: differentiate.derivative(of(x).exp, x).df, VECTOR),
     "optimize.rosen_der": (optimize.rosen_der, VECTOR),
-    "optimize.elementwise.find_root": (lambda a: elementwise.find_root(lambda z, a: z**3 - a, (a * 0.0, a * 0.0 + 9.0), args=(a,)).x, POSITIVE),
+    "optimize.elementwise.find_root": (
+        lambda a: elementwise.find_root(lambda z, a: z**3 - a, (a * 0.0, a * 0.0 + 9.0), args=(a,)).x, POSITIVE),
     "spatial.transform.Rotation": (lambda q: Rotation.from_quat(q).as_matrix(), ROWS),
 }
 

@@ -14,6 +14,7 @@ from tracegrad import (
     control,
     creation,
     errors,
+    fft,
     host,
     linalg,
     moves,

@@ -15,6 +15,7 @@ PUBLIC: dict[str, Any] = {}          # name -> function exported by tracegrad
 FUNCTIONAL: dict[str, Any] = {}      # name -> function exported by tracegrad.nn.functional
 SPECIAL: dict[str, Any] = {}         # name -> function exported by tracegrad.special
 LINALG: dict[str, Any] = {}          # name -> function exported by tracegrad.linalg
+FOURIER: dict[str, Any] = {}         # name -> function exported by tracegrad.fft
 
 
 class Operators:
@@ -95,6 +96,17 @@ def linalg(*names: str, public: bool = False) -> Callable[[F], F]:
             if public:
                 PUBLIC[name] = fn
                 setattr(Operators, name, fn)
+        return fn
+
+    return attach
+
+
+def fourier(*names: str) -> Callable[[F], F]:
+    """Decorator: export the function from tracegrad.fft."""
+
+    def attach(fn: F) -> F:
+        for name in names or (fn.__name__.rstrip("_"),):
+            FOURIER[name] = fn
         return fn
 
     return attach

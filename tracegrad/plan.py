@@ -91,12 +91,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class HostStep:
-    """A Python function between launches: called with numpy arrays of `inputs`, returns one array per slot of `outputs`."""
+    """A Python function between launches: called with numpy arrays of `inputs`, returns one array per slot of `outputs`.
+
+    into(outputs, *inputs), if there is one, does the same on the buffers' own memory, where the host shares it.
+    """
 
     fn: Callable[..., Any]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     name: str = "host_call"
+    into: Callable[..., None] | None = None
 
 
 @dataclass(frozen=True)

@@ -432,9 +432,6 @@ class Tensor(Operators):
             raise ShapeError(f"bool: a tensor of shape {self.shape} is neither true nor false; use any() or all()")
         return bool(self._value("bool()").reshape(-1)[0])
 
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
     def __float__(self) -> float:
         return float(self._real_item("float"))
 

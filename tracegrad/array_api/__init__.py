@@ -6,7 +6,7 @@ Arrays are Tensors; functions are tracegrad's own under the standard's names, ar
 differ, these functions follow the standard, and Tensor's methods and operators follow PyTorch: docs/array_api.md lists where.
 """
 
-from tracegrad.array_api import linalg
+from tracegrad.array_api import fft, linalg
 from tracegrad.array_api._creation import *
 from tracegrad.array_api._data_types import *
 from tracegrad.array_api._elementwise import *

@@ -1,6 +1,6 @@
 """The operations. Primitives (one class per op): elementwise, movement, reduction, contraction, indexing, ranges, convolution, windows,
-sorting, random bits, factorizations. Functions composed of them: pointwise, complex_numbers, shaping, statistics, linalg, matrices,
-neural, losses."""
+sorting, random bits, factorizations, Fourier transforms. Functions composed of them: pointwise, complex_numbers, shaping, statistics,
+linalg, matrices, neural, losses."""
 
 from tracegrad.ops import (
     activations,
@@ -11,6 +11,7 @@ from tracegrad.ops import (
     convolution3d,
     elementwise,
     factorizations,
+    fourier,
     image,
     indexing,
     linalg,
@@ -37,6 +38,6 @@ from tracegrad.ops import (
 )
 
 __all__ = ["activations", "arithmetic", "complex_numbers", "contraction", "convolution", "convolution3d", "elementwise",
-           "factorizations", "image", "indexing", "linalg", "losses", "matrices", "matrix_norms", "moments", "more_losses",
+           "factorizations", "fourier", "image", "indexing", "linalg", "losses", "matrices", "matrix_norms", "moments", "more_losses",
            "movement", "neural", "order_statistics", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering",
            "shaping", "sorting", "special", "stacking", "statistics", "windows"]
