@@ -11,21 +11,24 @@
 #   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
+#   make array-api  the consortium's suite for the array API standard, on tracegrad.array_api (ARRAY_API_TESTS: a copy of it; else it is cloned)
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
 #
 # Settings: PYTHON (the interpreter to start from), VENV (the environment), JOBS (pytest workers), ARGS (passed on),
-# PEER_PYTHON (an interpreter that already has torch and jax, for `make bench`).
+# PEER_PYTHON (an interpreter that already has torch and jax, for `make bench`), EXAMPLES (of each test of `make array-api`).
 
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= auto
 ARGS ?=
 PEER_PYTHON ?=
+ARRAY_API_TESTS ?= build/array-api-tests
+EXAMPLES ?= 20
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench bench-against bench-first-minute check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: demo test test-all array-api bench bench-against bench-first-minute check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -43,6 +46,20 @@ test: check
 
 test-all: check
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
+
+# The version of the standard and of its suite that docs/array_api.md speaks of.
+array-api: $(VENV)/.installed-array-api | $(ARRAY_API_TESTS)
+	cd $(ARRAY_API_TESTS) && ARRAY_API_TESTS_MODULE=tracegrad.array_api ARRAY_API_TESTS_VERSION=2024.12 PYTHONPATH=$(CURDIR) \
+	  $(abspath $(BIN))/python -m pytest array_api_tests -n $(JOBS) -W ignore -p no:cacheprovider --hypothesis-derandomize --disable-deadline \
+	  --max-examples=$(EXAMPLES) --xfails-file $(CURDIR)/tests/array_api_exceptions.txt $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/test_array_api.py
+
+build/array-api-tests:
+	rm -rf $@.new
+	git clone --quiet https://github.com/data-apis/array-api-tests $@.new
+	git -C $@.new checkout --quiet 55fcc60
+	git -C $@.new submodule --quiet update --init
+	mv $@.new $@
 
 ifeq ($(PEER_PYTHON),)
 bench: $(VENV)/.installed-bench

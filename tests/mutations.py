@@ -64,8 +64,7 @@ def tried(mutation: Mutation | None, count: int) -> str:
         command = [sys.executable, "-m", "tests.fuzz", "--count", str(count), "--stop"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True,
                               env=os.environ | {"PYTHONPATH": str(folder)}, check=False)
-        last = (done.stdout or done.stderr).strip().splitlines()[-1]
-        return last
+        return (done.stdout or done.stderr).strip().splitlines()[-1]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -125,17 +125,21 @@ def test_bools_are_logic() -> None:
     check(fn, rng.integers(0, 2, (33, 19)).astype(bool), rng.integers(0, 2, (33, 19)).astype(bool), f4(33, 19))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint32"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "int64", "uint32", "uint64"])
 def test_integers_wrap(dtype: str) -> None:
-    a, b = (rng.integers(0, 127, (9, 33)).astype(dtype) for _ in range(2))
+    low, high = (30_000, 65_535) if dtype == "uint16" else (0, 127)            # C multiplies two ushort as int, which would overflow
+    a, b = (rng.integers(low, high, (9, 33)).astype(dtype) for _ in range(2))
     check(lambda x, y: (x + y, x * y, op("eq", x, y), x > y, op("maximum", x, y), op("sum", x, dim=(1,)), op("amax", x, dim=(0,)), ~x),
           a, b)
 
 
-@pytest.mark.parametrize("source", ["bool", "int8", "uint8", "int32", "int64", "float32", "float64"])
+KINDS = ("bool", "int8", "uint8", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
+
+
+@pytest.mark.parametrize("source", KINDS)
 def test_casts(source: str) -> None:
     x = (rng.integers(0, 2 if source == "bool" else 100, (5, 33))).astype(source)
-    check(lambda a: [cast(a, np.dtype(d)) for d in ("bool", "int8", "uint8", "int32", "int64", "float32", "float64") if d != source], x)
+    check(lambda a: [cast(a, np.dtype(d)) for d in KINDS if d != source], x)
 
 
 def test_half_is_stored_as_half() -> None:

@@ -20,7 +20,7 @@ from tracegrad.compile import obstacle
 from tracegrad.errors import ArgumentError, AutogradError, DLPackError, DTypeError, TraceError
 
 N = 1 << 19  # float32s: above the size up to which copying is preferred to sharing
-KINDS = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool"]
+KINDS = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
 
 
 @pytest.fixture

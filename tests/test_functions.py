@@ -615,7 +615,7 @@ ERRORS = [
     (lambda: node(2, 3)["a"], ArgumentError, "getitem: an index must be"),
     (lambda: node(2, 3)[1.5], ArgumentError, "getitem: an index must be"),
     (lambda: node(2, 3)[node(2)], DTypeError, "getitem: index must hold integers"),
-    (lambda: node(2, 3)[[True, False, True]], ShapeError, "getitem: a boolean mask"),
+    (lambda: node(2, 3)[[True, False, True]], IndexOutOfRange, "getitem: a boolean mask"),
     (lambda: indexing.setitem(node(2, 3), 0, node(2)), ShapeError, "setitem: a value of shape"),
     (lambda: node(2, 3).gather(1, node(2, dtype=np.int64)), ShapeError, "gather: index"),
     (lambda: F["layer_norm"](node(2, 3), 4), ShapeError, "layer_norm: normalized_shape"),

@@ -98,7 +98,7 @@ def test_names_that_kernels_use_themselves(on: Any) -> None:
     check(on, fn, *draw(np.float32, *[(64, 32, 40)] * 8), tolerance=2e-5)
 
 
-@pytest.mark.parametrize("name", ["uint8", "int16", "int32", "int64", "bool"])
+@pytest.mark.parametrize("name", ["uint8", "int16", "uint16", "int32", "int64", "uint64", "bool"])
 def test_integers(on: Any, name: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 2 if name == "bool" else 120, (33, 19)).astype(name) for _ in range(2))

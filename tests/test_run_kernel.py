@@ -12,6 +12,7 @@ from hypothesis import given
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
+from tests.fuzz import BATCH, batch
 from tests.kernels import DEVICES, TARGETS, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
 from tests.test_fuzz import LONG, arguments, called, examples
@@ -218,8 +219,6 @@ def test_random_programs(program: Program) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_many_programs(seed: int) -> None:
     """The quick fuzz: what tests/mutations.py puts in is found by these."""
-    from tests.fuzz import BATCH, batch
-
     assert not batch(seed, BATCH, Counter())
 
 

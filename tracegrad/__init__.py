@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad import (
+    array_api,
     autograd,
     control,
     creation,
@@ -44,6 +45,7 @@ from tracegrad.dtypes import (
     int64,
     set_default_dtype,
     uint8,
+    uint16,
     uint32,
     uint64,
 )

@@ -159,11 +159,19 @@ def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, An
     if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray) and (copy is False or not hasattr(data, "__array__")):
         return _imported(call, data, copy, ArgumentError)
     try:
-        return np.asarray(data, copy=False) if copy is False else np.asarray(data)
+        return np.asarray(data, copy=False) if copy is False else _exactly(data, np.asarray(data))
     except ValueError as error:
         if copy is False:
             raise ArgumentError(f"{call}: copy=False, but a {type(data).__name__} has no array's memory to share; leave copy out") from None
         raise ArgumentError(f"{call}: the nested lists are ragged ({error}); every row needs the same length") from None
+
+
+def _exactly(data: Any, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """`found`, or if numpy made floats of integers beyond int64, since there are others among them, the integers as objects."""
+    if isinstance(data, (list, tuple)) and found.dtype.kind == "f" and found.size and np.abs(found).max() >= 2**63:
+        exact = np.array(data, object)
+        return exact if all(isinstance(v, int) for v in exact.flat) else found
+    return found
 
 
 def _imported(call: str, x: Any, copy: bool | None, refusal: type[TracegradError]) -> np.ndarray[Any, Any]:
@@ -189,7 +197,9 @@ def _entered(
             f"{call} at {user_location()}: inside @trace ({state.trace.name}) an array would be frozen into the program; "
             "make the tensor outside, or pass the array as an argument"
         )
-    if array.dtype.kind not in "biufc":
+    if array.dtype.kind == "O" and array.size and all(isinstance(v, int) for v in array.flat):
+        dtype = dtypes.int64 if dtype is None else dtype                            # integers that are too large for some dtype
+    elif array.dtype.kind not in "biufc":
         raise DTypeError(f"{call}: cannot make a tensor of {type(given).__name__} ({array.dtype}); give numbers, bools, or arrays of them")
     numbers = isinstance(given, (list, tuple)) and not any(isinstance(x, np.ndarray) for x in given)
     numbers = numbers or (isinstance(given, (bool, int, float, complex)) and not isinstance(given, np.generic))

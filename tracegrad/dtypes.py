@@ -18,14 +18,14 @@ DType = np.dtype[Any]
 
 float16, float32, float64 = np.dtype("float16"), np.dtype("float32"), np.dtype("float64")
 int8, int16, int32, int64 = np.dtype("int8"), np.dtype("int16"), np.dtype("int32"), np.dtype("int64")
-uint8, uint32, uint64 = np.dtype("uint8"), np.dtype("uint32"), np.dtype("uint64")
+uint8, uint16, uint32, uint64 = np.dtype("uint8"), np.dtype("uint16"), np.dtype("uint32"), np.dtype("uint64")
 bool_ = np.dtype("bool")
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 # dtype -> (OpenCL type held in registers, OpenCL type in memory). A bool is a char in memory and an int in registers.
 OPENCL = {
     float16: "half", float32: "float", float64: "double", int8: "char", int16: "short", int32: "int", int64: "long",
-    uint8: "uchar", uint32: "uint", uint64: "ulong", bool_: "uchar",
+    uint8: "uchar", uint16: "ushort", uint32: "uint", uint64: "ulong", bool_: "uchar",
 }
 COMPLEX: dict[DType, DType] = {complex64: float32, complex128: float64}          # and the dtype of their parts
 SUPPORTED = (*OPENCL, *COMPLEX)

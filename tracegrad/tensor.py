@@ -14,6 +14,7 @@ import functools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,22 @@ Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
 Steps = tuple[Step, ...]
 _pending: list[weakref.ref[Tensor]] = []
 leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # uid of a variable node -> its tensor
+
+
+class Size(int):
+    """What `x.size` is: the number of elements, which called as torch's method gives the shape or the size of one dimension."""
+
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> Size:
+        """The Size of a tensor of that shape."""
+        size = cls(prod(shape))
+        size.shape = shape
+        return size
+
+    def __call__(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[one_dim("size", dim, len(self.shape))]
 
 
 class Tensor(Operators):
@@ -289,9 +306,10 @@ class Tensor(Operators):
         with no_grad():
             self.copy_(value)
 
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size of one dimension."""
-        return self.shape if dim is None else self.shape[one_dim("size", dim, len(self.shape))]
+    @property
+    def size(self) -> Size:
+        """The number of elements, as in numpy; called, the shape or the size of one dimension, as in torch: x.size(), x.size(dim)."""
+        return Size.of(self.shape)
 
     def dim(self) -> int:
         """The number of dimensions."""
@@ -574,6 +592,12 @@ class Tensor(Operators):
     def type_as(self, other: Tensor) -> Tensor:
         """The tensor in other's dtype."""
         return self.to(dtype=other.dtype)
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """The tensor on another device: the array API standard's `to(device=...)`. Raises ArgumentError for a stream: there are none."""
+        if stream is not None:
+            raise ArgumentError(f"to_device: stream must be None, since a device has one queue, got {stream!r}")
+        return self.to(device=device)
 
     def cpu(self) -> Tensor:
         """The tensor on the CPU device."""

@@ -402,6 +402,7 @@ class Evaluator:
             spell = "exp_nonpositive({})".format
         if lanes == 1:
             wide = "uint" if dtype.itemsize < 4 else f"u{ctype(dtype)}"        # a product of two ushort is an int, and may overflow
+            wraps |= dtype == np.uint16 and name == "mul"
             texts = [f"({wide}){v.text}" if wraps else v.text for v in values]
             if name == "bitwise_not" and dtype.kind == "b":
                 return f"!{texts[0]}", 0

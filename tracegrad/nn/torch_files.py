@@ -21,7 +21,7 @@ from tracegrad.nn.parameter import Parameter
 from tracegrad.tensor import Tensor, from_array
 
 _DTYPES = {"float64": "f8", "float32": "f4", "float16": "f2", "int64": "i8", "int32": "i4", "int16": "i2", "int8": "i1", "uint8": "u1",
-           "uint64": "u8", "uint32": "u4", "bool": "?", "complex64": "c8", "complex128": "c16"}
+           "uint64": "u8", "uint32": "u4", "uint16": "u2", "bool": "?", "complex64": "c8", "complex128": "c16"}
 _STORAGES = {"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "LongStorage": "int64", "IntStorage": "int32",
              "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
              "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128"}

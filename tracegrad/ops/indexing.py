@@ -427,8 +427,8 @@ class _Key:
             self._slice(i % n, i % n + 1, 1)
             return
         if isinstance(k, _Mask):
-            if k.shape[k.axis] != n:
-                raise ShapeError(f"{name}: a boolean mask of shape {k.shape} does not fit dimension {d} of shape {shape}")
+            if k.shape[k.axis] not in (n, 0):                    # 0 selects nothing, as in numpy
+                raise IndexOutOfRange(f"{name}: a boolean mask of shape {k.shape} does not fit dimension {d} of shape {shape}")
             k = k.indices
         elif isinstance(k, Node):
             if k.dtype == dtypes.bool_:
@@ -603,8 +603,10 @@ def _put_where(x: Node, items: Sequence[Any], masks: list[int], value: Node) -> 
     if not _alone(items, masks):
         raise TraceError("setitem: a boolean mask together with other indices needs its values; use tg.where, or index in two steps")
     mask = items[i]
+    if not mask.aval.size and all(m in (n, 0) for m, n in zip(mask.shape, x.shape[i:], strict=False)) and mask.ndim <= x.ndim - i:
+        return x                                                                         # it selects nothing, as in numpy
     if x.shape[i:i + mask.ndim] != mask.shape:
-        raise ShapeError(f"setitem: a mask of shape {mask.shape} does not fit dimensions {i} to {i + mask.ndim - 1} of {x.shape}")
+        raise IndexOutOfRange(f"setitem: a mask of shape {mask.shape} does not fit dimensions {i} to {i + mask.ndim - 1} of {x.shape}")
     rest = x.shape[i + mask.ndim:]
     condition = mv.reshape(mask, (*mask.shape, *[1] * len(rest)))
     if i == 0 and value.ndim == 1 + len(rest) and value.shape[0] != 1:

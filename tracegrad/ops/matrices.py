@@ -27,7 +27,7 @@ from tracegrad.ops.elementwise import where
 from tracegrad.ops.factorizations import run
 from tracegrad.ops.linalg import cross as cross_along
 from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import lt, maximum
+from tracegrad.ops.pointwise import detach, lt, maximum
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import diagonal as diagonal_
 from tracegrad.ops.shaping import full_like_shape, tril, triu
@@ -195,24 +195,49 @@ def solve_triangular(A: Array, B: Array, *, upper: bool, left: bool = True, unit
 
 @linalg("pinv")
 @on_nodes
-def pinv(A: Array, rcond: float | None = None, hermitian: bool = False, *, atol: float | None = None, rtol: float | None = None) -> Array:
+def pinv(A: Array, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Array:
     """The pseudo-inverse (*, n, m) of (*, m, n), by singular values; those up to max(atol, rtol * the largest) count as 0.
 
-    rtol: default max(m, n) * eps of the dtype, or 0 where atol is given; rcond is its older name. hermitian is accepted: the result is
-    the same. The derivative holds where the rank does not change (Golub and Pereyra, 1973).
+    atol, rtol: numbers, or tensors (*), which have no derivative. rtol: default max(m, n) * eps of the dtype, or 0 where atol is given;
+    rcond is its older name. hermitian is accepted: the result is the same. The derivative holds where the rank does not change (Golub and
+    Pereyra, 1973); with tensors, it is that of `svd`, too.
     """
     _matrices("pinv", A)
     low, relative = _tolerances("pinv", A, atol, rtol if rtol is not None else rcond)
-    return run(lapack.PINV, A, atol=low, rtol=relative)
+    if not min(A.shape[-2:]):
+        return run(lapack.PINV, A, atol=0.0, rtol=0.0)
+    if not isinstance(low, Node) and not isinstance(relative, Node):
+        return run(lapack.PINV, A, atol=low, rtol=relative)
+    u, s, vh = svd(A, False)
+    keep = lt(_limit(s, low, relative), s)
+    inverted = where(keep, 1.0 / where(keep, s, 1.0), 0.0)
+    return matmul(t(vh) * mv.reshape(inverted, (*inverted.shape[:-1], 1, inverted.shape[-1])), t(u))
 
 
-def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[float, float]:
+def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
+    """(atol, rtol), each a float, or a node of a's dtype with a last dimension of size 1, to be compared with singular values."""
+    given = []
     for argument, value in (("atol", atol), ("rtol", rtol)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ArgumentError(f"{name}: {argument} must be a number, got {type(value).__name__}")
-    if rtol is None:
-        rtol = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps) if atol is None or atol <= 0 else 0.0
-    return float(atol or 0.0), float(rtol)
+        if isinstance(value, Node):
+            batch = a.shape[:-2]
+            if value.ndim > len(batch) or any(m not in (1, n) for m, n in zip(reversed(value.shape), reversed(batch), strict=False)):
+                raise ShapeError(f"{name}: {argument} {value.shape} does not broadcast to the batch of {a.shape}, {batch}")
+            value = mv.reshape(cast(detach(value), a.dtype), (*value.shape, 1))
+        elif value is not None:
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ArgumentError(f"{name}: {argument} must be a number or a tensor, got {type(value).__name__}")
+            value = float(value)
+        given.append(value)
+    low, relative = given
+    if relative is None:
+        default = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
+        relative = where(lt(0.0, low), 0.0, const(default, a.dtype)) if isinstance(low, Node) else default if (low or 0.0) <= 0 else 0.0
+    return 0.0 if low is None else low, relative
+
+
+def _limit(s: Any, low: Any, relative: Any) -> Any:
+    """Up to what singular values s (*, k), descending, count as 0, (*, 1)."""
+    return maximum(mv.narrow(s, s.ndim - 1, 0, 1) * relative, low)
 
 
 @public("pinverse")
@@ -479,19 +504,17 @@ def svdvals(A: Array, *, driver: str | None = None) -> Array:
 
 @linalg()
 @on_nodes
-def matrix_rank(A: Array, tol: float | None = None, hermitian: bool = False, *, atol: float | None = None,
-                rtol: float | None = None) -> Array:
+def matrix_rank(A: Array, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Array:
     """How many singular values (int64) of (*, m, n) are above max(atol, rtol * the largest). rtol: default max(m, n) * eps, 0 with an atol.
 
-    tol: the absolute tolerance, the older name. hermitian is accepted: the result is the same.
+    atol, rtol: numbers, or tensors (*). tol: the absolute tolerance, the older name. hermitian is accepted: the result is the same.
     """
     _matrices("matrix_rank", A)
     low, relative = _tolerances("matrix_rank", A, atol if atol is not None else tol, rtol)
     if not min(A.shape[-2:]):
         return full_like_shape(A.shape[:-2], 0, dtypes.int64)
     s = svdvals(A)
-    limit = maximum(mv.narrow(s, s.ndim - 1, 0, 1) * relative, low)
-    return total(cast(lt(limit, s), dtypes.int64), (s.ndim - 1,))
+    return total(cast(lt(_limit(s, low, relative), s), dtypes.int64), (s.ndim - 1,))
 
 
 @linalg()

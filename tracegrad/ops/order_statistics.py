@@ -380,7 +380,7 @@ def known(name: str, x: Any, instead: str) -> np.ndarray[Any, Any]:
 
 
 def _tensor(like: Any, array: Any) -> Any:
-    return PUBLIC["tensor"](np.ascontiguousarray(array), device=like.device)
+    return PUBLIC["tensor"](np.asarray(array, order="C"), device=like.device)
 
 
 @public("bincount")

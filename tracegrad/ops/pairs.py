@@ -137,8 +137,9 @@ def exp(z: Pair) -> Pair:
 
 def expm1(z: Pair) -> Pair:
     """exp(z) - 1, accurate near 0."""
-    half = _sin(z.im * 0.5)
-    return Pair(_expm1(z.re) * _cos(z.im) - half * half * 2.0, _along(_sin(z.im), _exp(z.re)))
+    half, whole = _sin(z.im * 0.5), exp(z)
+    finite = _lt(_maximum(_abs(z.re), _abs(z.im)), float("inf"))
+    return Pair(_where(finite, _expm1(z.re) * _cos(z.im) - half * half * 2.0, whole.re - 1.0), whole.im)
 
 
 def sinh(z: Pair) -> Pair:

@@ -495,25 +495,25 @@ def _pad_from_itself(x: Node, d: int, low: int, high: int, mode: str) -> Node:
 @on_nodes
 def tril(input: Array, diagonal: int = 0) -> Array:
     """The lower triangle of the last two dimensions (up to that diagonal), zero above."""
-    diagonal = integer("tril", "diagonal", diagonal)
-    row, column = _row_column("tril", input)
-    return where(le(column, row + diagonal), input, const(0, input.dtype))
+    row, column = _row_column("tril", input, diagonal)
+    return where(le(column, row), input, const(0, input.dtype))
 
 
 @public("triu")
 @on_nodes
 def triu(input: Array, diagonal: int = 0) -> Array:
     """The upper triangle of the last two dimensions (from that diagonal on), zero below."""
-    diagonal = integer("triu", "diagonal", diagonal)
-    row, column = _row_column("triu", input)
-    return where(ge(column, row + diagonal), input, const(0, input.dtype))
+    row, column = _row_column("triu", input, diagonal)
+    return where(ge(column, row), input, const(0, input.dtype))
 
 
-def _row_column(name: str, x: Node) -> tuple[Node, Node]:
+def _row_column(name: str, x: Node, diagonal: Any) -> tuple[Any, Node]:
+    """For each element of a matrix the column where the diagonal meets its row, and its own column."""
     if x.ndim < 2:
         raise ShapeError(f"{name}: takes at least 2 dimensions, got {x.shape}")
     shape = x.shape[-2:]
-    return iota(shape, 0, dtypes.int32), iota(shape, 1, dtypes.int32)
+    offset = max(-shape[0], min(integer(name, "diagonal", diagonal), shape[1]))         # beyond the matrix it need not fit int32
+    return iota(shape, 0, dtypes.int32) + offset, iota(shape, 1, dtypes.int32)
 
 
 @public("diagonal")
