@@ -13,6 +13,7 @@ from tracegrad.ops import (
     indexing,
     linalg,
     losses,
+    lu,
     matrices,
     matrix_norms,
     moments,
@@ -20,6 +21,7 @@ from tracegrad.ops import (
     movement,
     neural,
     order_statistics,
+    orthogonal,
     pointwise,
     pooling,
     random_bits,
@@ -35,6 +37,6 @@ from tracegrad.ops import (
 )
 
 __all__ = ["activations", "arithmetic", "contraction", "convolution", "convolution3d", "elementwise", "factorizations", "image",
-           "indexing", "linalg", "losses", "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural",
-           "order_statistics", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting",
+           "indexing", "linalg", "losses", "lu", "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural",
+           "order_statistics", "orthogonal", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting",
            "special", "stacking", "statistics", "windows"]

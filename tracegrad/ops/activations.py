@@ -404,7 +404,7 @@ def alpha_dropout(input: Array, p: float = 0.5, training: bool = False, inplace:
 @functional
 def feature_alpha_dropout(input: Array, p: float = 0.5, training: bool = False, inplace: bool = False) -> Array:
     """alpha_dropout of whole channels of (N, C, *)."""
-    if input.ndim < 2:
+    if input.ndim < 2 and training:
         raise ShapeError(f"feature_alpha_dropout: takes an input (N, C, *), got {input.shape}")
     return _alpha_dropped("feature_alpha_dropout", input, p, training, inplace, (*input.shape[:2], *[1] * (input.ndim - 2)))
 

@@ -31,6 +31,7 @@ from tracegrad.ops.pointwise import (
     log2,
     lt,
     ne,
+    sign,
     trunc,
 )
 from tracegrad.ops.pointwise import pow as power
@@ -238,8 +239,8 @@ def nan_to_num(input: Array, nan: float | None = None, posinf: float | None = No
 @on_nodes
 def angle(input: Array) -> Array:
     """The angle of the real number x in the complex plane: pi where it is negative, else 0; NaN for NaN. Its derivative is 0."""
-    x = detach(input if input.dtype.kind == "f" else cast(input, dtypes.get_default_dtype()))
-    return where(ne(x, x), x, where(lt(x, 0), const(pi, x.dtype), const(0, x.dtype)))
+    x = input if input.dtype.kind == "f" else cast(input, dtypes.get_default_dtype())
+    return where(ne(x, x), detach(x), where(lt(x, 0), sign(x) * -pi, const(0, x.dtype)))
 
 
 @public("real", method=False)
@@ -315,4 +316,5 @@ def sum_to_size(input: Array, *size: Any) -> Array:
     if lead < 0 or any(w not in (1, n) for w, n in zip(wanted, from_shape[lead:], strict=True)):
         raise ArgumentError(f"sum_to_size: size {wanted} does not broadcast to {from_shape}")
     dims = tuple(d for d, n in enumerate(from_shape) if d < lead or (wanted[d - lead] == 1 and n != 1))
-    return mv.reshape(total(input, dims), wanted)
+    x = cast(input, dtypes.int64) if input.dtype.kind in "biu" and (dims or not wanted) else input   # as sum
+    return mv.reshape(total(x, dims), wanted)

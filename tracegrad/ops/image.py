@@ -209,7 +209,7 @@ def affine_grid(theta: Array, size: Any, align_corners: bool | None = None) -> A
 def grid_sample(input: Array, grid: Array, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None) -> Array:
     """Images (N, C, H, W) at the places grid (N, H', W', 2), x before y in [-1, 1]: (N, C, H', W'); or 5-d with a grid (..., 3).
 
-    mode: "bilinear", "nearest" or "bicubic" (4-d only). padding_mode: beyond the edges "zeros", the "border", or its "reflection".
+    mode: "bilinear", "nearest" or "bicubic". padding_mode: beyond the edges "zeros", the "border", or its "reflection".
     """
     n = input.ndim - 2
     if n not in (2, 3) or grid.ndim != n + 2 or grid.shape[-1] != n or grid.shape[0] != input.shape[0]:
@@ -217,8 +217,8 @@ def grid_sample(input: Array, grid: Array, mode: str = "bilinear", padding_mode:
                          f"{input.shape} and {grid.shape}")
     if input.dtype != grid.dtype or input.dtype.kind != "f":
         raise DTypeError(f"grid_sample: takes two float tensors of one dtype, got {input.dtype} and {grid.dtype}")
-    if mode not in ("bilinear", "nearest", "bicubic") or (mode == "bicubic" and n == 3):
-        raise ArgumentError(f"grid_sample: mode must be 'bilinear', 'nearest' or (4-d) 'bicubic', got {mode!r} for {input.shape}")
+    if mode not in ("bilinear", "nearest", "bicubic"):
+        raise ArgumentError(f"grid_sample: mode must be 'bilinear', 'nearest' or 'bicubic', got {mode!r}")
     if padding_mode not in ("zeros", "border", "reflection"):
         raise ArgumentError(f"grid_sample: padding_mode must be 'zeros', 'border' or 'reflection', got {padding_mode!r}")
     if 0 in input.shape[2:]:

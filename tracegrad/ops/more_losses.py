@@ -172,14 +172,14 @@ def multilabel_soft_margin_loss(input: Array, target: Array, weight: Array = Non
 
 def _class_rows(name: str, input: Node, target: Node, of_classes: bool) -> tuple[Node, Node]:
     """Scores (N, C) and targets (N) or (N, C), from those or one row of them."""
-    if input.ndim not in (1, 2) or input.dtype.kind != "f":
+    if input.ndim > 2 or input.dtype.kind != "f":
         raise ShapeError(f"{name}: takes float scores (N, C) or (C), got {input.aval}")
     if target.dtype.kind not in "iu":
         raise DTypeError(f"{name}: target must hold class numbers (int64), got {target.dtype}; use target.long()")
     expected = input.shape if of_classes else input.shape[:-1]
-    if target.shape != expected and not (not of_classes and input.ndim == 1 and target.shape == (1,)):
+    if target.shape != expected and not (input.ndim < 2 and target.shape in ((), (1,)) and (not of_classes or input.aval.size == 1)):
         raise ShapeError(f"{name}: target {target.shape} must have the shape {expected} for scores {input.shape}")
-    n, c = (1, *input.shape) if input.ndim == 1 else input.shape
+    n, c = input.shape if input.ndim == 2 else (1, input.aval.size)
     return mv.reshape(input, (n, c)), mv.reshape(target, (n, c) if of_classes else (n,))
 
 

@@ -180,11 +180,12 @@ def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool =
 
 @functional
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_mask: Array = None, dropout_p: float = 0.0,
-                                 is_causal: bool = False, scale: float | None = None) -> Array:
+                                 is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Array:
     """softmax(query keyᵀ scale + mask) value (Vaswani et al. 2017): (*, L, E), (*, S, E), (*, S, V) -> (*, L, V).
 
     attn_mask: bool (True may be attended to) or numbers that are added, broadcast to (*, L, S). is_causal: position i sees positions
-    up to i. scale: 1 / sqrt(E) if None. A row that may attend to nothing is 0, as in torch.
+    up to i. scale: 1 / sqrt(E) if None. A row that may attend to nothing is 0, as in torch. enable_gqa: each head of key and value (their
+    third dimension from the end) serves several of query's (Ainslie et al. 2023).
     """
     if not isinstance(query, Operators) or min(query.ndim, key.ndim, value.ndim) < 2 or query.shape[-1] != key.shape[-1] \
             or key.shape[-2] != value.shape[-2]:
@@ -198,8 +199,21 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     if not 0.0 <= dropout_p <= 1.0:
         raise ArgumentError(f"scaled_dot_product_attention: dropout_p must be from 0 to 1, got {dropout_p}")
     factor = 1.0 / root(max(1, query.shape[-1])) if scale is None else scale
+    if enable_gqa:
+        key, value = _shared_heads(query, key), _shared_heads(query, value)
     weights = _attention_weights(query, key, attn_mask, is_causal, factor)
     return matmul(dropout(weights, dropout_p) if dropout_p else weights, value)
+
+
+@on_nodes
+def _shared_heads(query: Any, x: Any) -> Any:
+    """x (*, heads, S, E) with each head repeated, as many times as query has more of them."""
+    if query.ndim < 3 or x.ndim < 3 or not x.shape[-3] or query.shape[-3] % x.shape[-3]:
+        raise ShapeError(f"scaled_dot_product_attention: enable_gqa takes (*, heads, L, E), with query's heads a multiple of key's and value's, "
+                         f"got {query.shape} and {x.shape}")
+    *lead, heads, length, size = x.shape
+    groups = mv.expand(mv.reshape(x, (*lead, heads, 1, length, size)), (*lead, heads, query.shape[-3] // heads, length, size))
+    return mv.reshape(groups, (*lead, query.shape[-3], length, size))
 
 
 @on_nodes

@@ -178,10 +178,10 @@ def _quantile(name: str, x: Node, q: Any, dim: int | None, keepdim: bool, interp
     fractions = mv.reshape(q, (q.aval.size,))
     if ignore_nan:
         last = maximum(numbers - 1, 0)
-        rank = detach(fractions) * cast(last, x.dtype)
+        rank = fractions * cast(last, x.dtype)
     else:
         last = full_like_shape((*rows.shape[:-1], 1), n - 1, dtypes.int64)
-        rank = where(eq(numbers, n), detach(fractions) * float(n - 1), float(n - 1))
+        rank = where(eq(numbers, n), fractions * float(n - 1), float(n - 1))
     if interpolation == "lower":
         rank = floor(rank)
     elif interpolation == "higher":
@@ -213,7 +213,7 @@ def _quantile(name: str, x: Node, q: Any, dim: int | None, keepdim: bool, interp
 def quantile(input: Array, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Array:
     """The q-quantiles (q: a number, or a vector of them, in front) of all elements or along dim; NaN for rows that hold one.
 
-    interpolation: "linear", "lower", "higher", "midpoint" or "nearest" (rank). No derivative in q.
+    interpolation: "linear", "lower", "higher", "midpoint" or "nearest" (rank). "linear" has a derivative in q.
 
     >>> tg.quantile(tg.tensor([1.0, 2.0, 4.0]), 0.75)           # 3.0
     """
@@ -283,8 +283,8 @@ def bucketize(input: Any, boundaries: Array, *, out_int32: bool = False, right: 
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
-def _limits(name: str, x: Node, low: float, high: float) -> tuple[Any, Any]:
-    """The range of a histogram, as nodes: that of the values if low and high are equal, widened if those are."""
+def _limits(name: str, x: Node, low: float, high: float, margin: float = 1.0) -> tuple[Any, Any]:
+    """The range of a histogram, as nodes: that of the values if low and high are equal, wider by margin on either side if those are."""
     if low > high or not all(map(np.isfinite, (low, high))):
         raise ArgumentError(f"{name}: the range must be finite, and its lower end first, got {low} and {high}")
     if low != high:
@@ -294,8 +294,10 @@ def _limits(name: str, x: Node, low: float, high: float) -> tuple[Any, Any]:
         most: Any = least
     else:
         least, most = detach(amin(x)), detach(amax(x))
+    if not x.aval.size and margin < 1.0:
+        return const(0, x.dtype), const(1, x.dtype)
     flat = eq(least, most)
-    return where(flat, least - 1.0, least), where(flat, most + 1.0, most)
+    return where(flat, least - margin, least), where(flat, most + margin, most)
 
 
 def _counted(x: Node, low: Any, high: Any, bins: int, weight: Any) -> Any:
@@ -353,7 +355,7 @@ def histogram(input: Array, bins: Any, *, range: Any = None, weight: Array = Non
         n = integer("histogram", "bins", bins)
         if n < 1:
             raise ArgumentError(f"histogram: bins must be positive, got {bins}")
-        low, high = _limits("histogram", x, *(map(float, range) if range is not None else (0.0, 0.0)))
+        low, high = _limits("histogram", x, *(map(float, range) if range is not None else (0.0, 0.0)), margin=0.5)
         i = cast(iota((n + 1,), 0), x.dtype)
         step = (high - low) * (1.0 / n)
         edges = where(lt(i, n / 2), low + i * step, high - (float(n) - i) * step)
