@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import wraps
+from inspect import Parameter, signature
 from math import sqrt as root
 from typing import Any
 
@@ -11,7 +13,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes, cast, const, iota
 from tracegrad.ir import Node
-from tracegrad.operators import PUBLIC, Operators, functional, public
+from tracegrad.operators import PUBLIC, F, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.elementwise import where
@@ -238,6 +240,23 @@ def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: 
 # ------------------------------------------------------------------------------------------------------------- activations
 
 
+def _or_in_place(fn: F) -> F:
+    """Decorator: a function of Tensors that also has torch's last argument `inplace`, with which the result is written into input."""
+    known = signature(fn)
+    parameters = [*known.parameters.values(), Parameter("inplace", Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation="bool")]
+    whole = known.replace(parameters=parameters)
+
+    @wraps(fn)
+    def entry(input: Any, *args: Any, **kwargs: Any) -> Any:
+        given = whole.bind(input, *args, **kwargs).arguments
+        inplace = given.pop("inplace", False)
+        result = fn(**given)
+        return given["input"].copy_(result) if inplace else result
+
+    entry.__signature__ = whole  # type: ignore[attr-defined]
+    return entry  # type: ignore[return-value]
+
+
 @public("logsigmoid", method=False, functional=True)
 @on_nodes
 def logsigmoid(input: Array) -> Array:
@@ -247,6 +266,7 @@ def logsigmoid(input: Array) -> Array:
 
 
 @functional
+@_or_in_place
 @on_nodes
 def elu(input: Array, alpha: float = 1.0) -> Array:
     """x where positive, else alpha (exp(x) - 1)."""
@@ -255,6 +275,7 @@ def elu(input: Array, alpha: float = 1.0) -> Array:
 
 
 @functional
+@_or_in_place
 @on_nodes
 def selu(input: Array) -> Array:
     """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017)."""
@@ -262,6 +283,7 @@ def selu(input: Array) -> Array:
 
 
 @functional
+@_or_in_place
 @on_nodes
 def hardtanh(input: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
     """x limited to [min_val, max_val], which integers limit to integers; no gradient at the limits, as in torch. DTypeError for bools."""
@@ -276,6 +298,7 @@ def hardtanh(input: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array
 
 
 @functional
+@_or_in_place
 @on_nodes
 def relu6(input: Array) -> Array:
     """x limited to [0, 6]."""
