@@ -19,7 +19,14 @@ import tracegrad as tg
 from tracegrad.nn import functional as F
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool)
-SPACES = {"nn.functional": F, "special": tg.special, "linalg": tg.linalg, "fft": getattr(tg, "fft", None)}
+SPACES = {
+    "nn.functional": F,
+    "special": tg.special,
+    "linalg": tg.linalg,
+    "fft": getattr(tg, "fft", None),
+    "masked": tg.masked,
+    "signal.windows": tg.signal.windows,
+}
 RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "cauchy", "geometric", "rrelu", "empty", "pca_lowrank",
           "svd_lowrank", "fractional_max_pool")  # fmt: skip
 
@@ -94,6 +101,8 @@ def converted(x: Any) -> Any:
     if isinstance(x, (tuple, list)):
         return type(x)(converted(v) for v in x) if not hasattr(x, "_fields") else tuple(converted(v) for v in x)
     if isinstance(x, dict):
+        if x.get("layout", torch.strided) is not torch.strided:
+            raise Skip("layout")
         return {k: converted(v) for k, v in x.items() if not isinstance(v, (torch.device, torch.layout, torch.memory_format))}
     return x
 

@@ -4,6 +4,7 @@ sorting, random bits, factorizations. Functions composed of them: pointwise, sha
 from tracegrad.ops import (
     activations,
     arithmetic,
+    bessel,
     contraction,
     convolution,
     convolution3d,
@@ -36,7 +37,7 @@ from tracegrad.ops import (
     windows,
 )
 
-__all__ = ["activations", "arithmetic", "contraction", "convolution", "convolution3d", "elementwise", "factorizations", "image",
+__all__ = ["activations", "arithmetic", "bessel", "contraction", "convolution", "convolution3d", "elementwise", "factorizations", "image",
            "indexing", "linalg", "losses", "lu", "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural",
            "order_statistics", "orthogonal", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting",
            "special", "stacking", "statistics", "windows"]
