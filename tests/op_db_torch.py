@@ -27,8 +27,12 @@ SPACES = {
     "masked": tg.masked,
     "signal.windows": tg.signal.windows,
 }
-RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "cauchy", "geometric", "rrelu", "empty", "pca_lowrank",
-          "svd_lowrank", "fractional_max_pool")  # fmt: skip
+RANDOM = (
+    "dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "cauchy", "geometric", "rrelu", "empty",
+    "pca_lowrank", "svd_lowrank", "fractional_max_pool", "multi_head_attention_forward",
+)  # fmt: skip
+
+
 
 
 class Skip(Exception):
@@ -94,6 +98,8 @@ def converted(x: Any) -> Any:
             raise Skip(str(x)) from None
     if isinstance(x, complex):
         raise Skip("complex")
+    if type(x).__name__ == "LinearCrossEntropyOptions":
+        raise Skip("torch's order of the work")
     if isinstance(x, torch.nn.PairwiseDistance):
         return tg.nn.PairwiseDistance()
     if isinstance(x, torch.Size):
@@ -150,7 +156,7 @@ def disagreement(found: Any, wanted: Any, tolerance: float, exact: bool = True) 
             continue
         scale = float(np.max(np.abs(b[np.isfinite(b)]), initial=0.0))
         with np.errstate(all="ignore"):
-            ok = np.allclose(a, b, rtol=tolerance, atol=tolerance * max(min(scale, 1e3), 1e-2), equal_nan=True)
+            ok = np.allclose(a, b, rtol=tolerance, atol=tolerance * max(min(scale, 1e3), 0.1), equal_nan=True)
         if not ok:
             return f"values {text(a)}, not {text(b)}"
     return ""
@@ -269,7 +275,8 @@ def gradients(what: str, given: Any, mine: Any, found: Any, wanted: Any, toleran
         if any(isinstance(r, tg.Tensor) and r.requires_grad for r in leaves(found)):
             yield "gradient", f"{what}: has one, torch has not"
         return
-    pairs = [(a, b) for a, b in zip(leaves(given), leaves(mine), strict=False) if isinstance(a, torch.Tensor) and a.requires_grad and a.is_leaf]
+    both = zip(leaves(given), leaves(mine), strict=False)
+    pairs = [(a, b) for a, b in both if isinstance(a, torch.Tensor) and a.requires_grad and a.is_leaf]
     try:
         expected = torch.autograd.grad(reference, [a for a, _ in pairs], allow_unused=True)
     except Exception:
@@ -287,7 +294,7 @@ def gradients(what: str, given: Any, mine: Any, found: Any, wanted: Any, toleran
         yield "gradient", f"{what}: {type(e).__name__}: {str(e).splitlines()[0]}"
         return
     for g, e in zip(gradients, expected, strict=True):
-        if g is None and e is None or e is None and not np.any(g) or g is None and not np.any(values(e)):
+        if (g is None and e is None) or (e is None and not np.any(g)) or (g is None and not np.any(values(e))):
             continue
         if g is None or e is None:
             yield "gradient", f"{what}: {g}, torch {e}"

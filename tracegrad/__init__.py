@@ -8,7 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad import autograd, control, creation, errors, host, linalg, masked, moves, nn, opencl_function, optim, signal, special, testing, transforms
+from tracegrad import (
+    autograd,
+    control,
+    creation,
+    errors,
+    host,
+    linalg,
+    masked,
+    moves,
+    nn,
+    opencl_function,
+    optim,
+    signal,
+    special,
+    testing,
+    transforms,
+)
 from tracegrad.autograd import backward
 from tracegrad.compile import find_device as device
 from tracegrad.compile import list_devices as devices

@@ -108,17 +108,19 @@ def median(input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = 
         raise DTypeError(f"masked.median: takes a float tensor, or a float dtype=, got {input.dtype}")
     x: Any = input if dtype is None else input.to(dtype=dtype)
     plain = x if mask is None else _filled("median", x, mask, nan)
-    y = (x.median(dim, keepdim) if mask is None else plain.nanmedian(dim, keepdim))[0]
-    return y
+    return (x.median(dim, keepdim) if mask is None else plain.nanmedian(dim, keepdim))[0]
 
 
 def logsumexp(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Any:
     """The logarithms of sums of exponentials over dim; -inf where nothing counts."""
-    x: Any = input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype) if dtype is not None or input.dtype.kind != "f" else input
+    x: Any = input
+    if dtype is not None or input.dtype.kind != "f":
+        x = input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
     return _filled("logsumexp", x, mask, -inf).logsumexp(_dims(input, dim), keepdim)
 
 
-def logaddexp(input: Tensor, other: Tensor, *, dtype: Any = None, input_mask: Tensor | None = None, other_mask: Tensor | None = None) -> Any:
+def logaddexp(input: Tensor, other: Tensor, *, dtype: Any = None, input_mask: Tensor | None = None,
+              other_mask: Tensor | None = None) -> Any:
     """log(exp(input) + exp(other)), where either counts; -inf where neither does."""
     a, b = _filled("logaddexp", input, input_mask, -inf), _filled("logaddexp", other, other_mask, -inf)
     y = PUBLIC["logaddexp"](a, b)

@@ -4,6 +4,7 @@ sorting, random bits, factorizations. Functions composed of them: pointwise, sha
 from tracegrad.ops import (
     activations,
     arithmetic,
+    attention,
     bessel,
     contraction,
     convolution,
@@ -34,10 +35,11 @@ from tracegrad.ops import (
     special,
     stacking,
     statistics,
+    variants,
     windows,
 )
 
-__all__ = ["activations", "arithmetic", "bessel", "contraction", "convolution", "convolution3d", "elementwise", "factorizations", "image",
-           "indexing", "linalg", "losses", "lu", "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural",
-           "order_statistics", "orthogonal", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting",
-           "special", "stacking", "statistics", "windows"]
+__all__ = ["activations", "arithmetic", "attention", "bessel", "contraction", "convolution", "convolution3d", "elementwise",
+           "factorizations", "image", "indexing", "linalg", "losses", "lu", "matrices", "matrix_norms", "moments", "more_losses",
+           "movement", "neural", "order_statistics", "orthogonal", "pointwise", "pooling", "random_bits", "ranges", "reduction",
+           "scattering", "shaping", "sorting", "special", "stacking", "statistics", "variants", "windows"]

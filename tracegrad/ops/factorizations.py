@@ -224,8 +224,8 @@ class SolveTriangular(Lapack):
 class Pinv(Lapack):
     """The pseudo-inverses (*, n, m) of (*, m, n), by singular values; those not above max(atol, rtol * the largest) count as 0.
 
-    atol and rtol are attributes, or operands (*, 1, 1). Derivative at constant rank: G. Golub, V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems whose
-    variables separate" (1973), eq. 4.12.
+    atol and rtol are attributes, or operands (*, 1, 1). Derivative at constant rank: G. Golub, V. Pereyra, "The differentiation of
+    pseudo-inverses and nonlinear least squares problems whose variables separate" (1973), eq. 4.12.
     """
     name, square = "pinv", False
     cases = [((_TALL,), dict(atol=0.0, rtol=1e-15, index=0)), ((_WIDE,), dict(atol=0.0, rtol=1e-15, index=0))]
@@ -249,9 +249,9 @@ class Pinv(Lapack):
 
 
 class Info(Lapack):
-    """Which pivot (int32, from 1; 0: none) ends a factorisation of (*, n, n): of its LU the first that is 0, of its Cholesky factor the order
+    """Which pivot (int32, from 1; 0: none) ends a factorisation of (*, n, n): of its LU the first that is 0, of its Cholesky factor the
 
-    of the first minor that is not positive definite. What `inv_ex` and `cholesky_ex` call info.
+    order of the first minor that is not positive definite. What `inv_ex` and `cholesky_ex` call info.
     """
     name, differentiable, python = "factor_info", False, None
     cases = [((_SQUARE,), dict(cholesky=False, index=0)), ((_SQUARE[0] - 3 * np.eye(3),), dict(cholesky=True, index=0))]
@@ -454,8 +454,8 @@ class LU(Lapack):
 
     (*, k), k the smaller of m and n; and row numbers (*, m): row i of L U is row P[i] of A. A zero pivot is no error here.
 
-    Derivative of the first k rows and columns: the triangles of L^-T (L^T dL below the diagonal + dU U^T above) U^-T, rows put back; the rows
-    below are L = A U^-1 and the columns beyond are U = L^-1 A.
+    Derivative of the first k rows and columns: the triangles of L^-T (L^T dL below the diagonal + dU U^T above) U^-T, rows put back; the
+    rows below are L = A U^-1 and the columns beyond are U = L^-1 A.
     """
     name, python, square = "lu_factor", None, False        # tg.linalg.lu_factor leaves the row numbers out
     cases = [((x,), dict(index=0)) for x in (_SQUARE, _SQUARE[1], _TALL, _WIDE)]
@@ -469,7 +469,7 @@ class LU(Lapack):
     def vjp(self, ct, y, a, index):
         if index:
             return (None,)
-        m, n, d = *a.shape[-2:], len(a.shape)
+        (m, n), d = a.shape[-2:], len(a.shape)
         k = min(m, n)
 
         def parts(x):                                                               # its first k rows and columns, and the others
@@ -595,4 +595,5 @@ class FrechetExp(Lapack):
 
 SOLVE, INV, PINV, DET, SLOGDET = (REGISTRY[name] for name in ("solve", "inv", "pinv", "det", "slogdet"))
 CHOLESKY, EIGH, QR_, SVD_, LU_, MATRIX_EXP = (REGISTRY[name] for name in ("cholesky", "eigh", "qr", "svd", "lu_factor", "matrix_exp"))
-INFO, TRIANGLE, ORDER, _COFACTORS, _FRECHET = (REGISTRY[name] for name in ("factor_info", "solve_triangular", "pivot_order", "cofactors", "frechet_exp"))
+INFO, TRIANGLE, ORDER, _COFACTORS, _FRECHET = (
+    REGISTRY[name] for name in ("factor_info", "solve_triangular", "pivot_order", "cofactors", "frechet_exp"))

@@ -97,7 +97,7 @@ def lu_factor_ex(A: Array, *, pivot: bool = True, check_errors: bool = False) ->
     """
     _lu_operand("lu_factor_ex", A, pivot)
     if check_errors:
-        raise ArgumentError("lu_factor_ex: check_errors=True is not supported, for a zero pivot is no error of the factorisation; look at info")
+        raise ArgumentError("lu_factor_ex: check_errors=True is not supported: a zero pivot is no error of the factorisation; look at info")
     packed = run(lapack.LU_, A)
     return LUFactorExResult(packed, run(lapack.LU_, A, index=1), _first_zero(packed))
 
@@ -194,7 +194,7 @@ def _possible(a: Node, info: Node) -> tuple[Any, Any]:
 @linalg()
 @on_nodes
 def inv_ex(A: Array, *, check_errors: bool = False) -> Any:
-    """(inverse, info) of (*, n, n): info (int32, *) is 0, or for a singular matrix the number of the first pivot that is 0; its inverse is NaN.
+    """(inverse, info) of (*, n, n): info (int32, *) is 0, or for a singular matrix, whose inverse is NaN, the first pivot that is 0.
 
     check_errors: a singular matrix is a LinAlgError, as in `inv`.
     """

@@ -29,7 +29,7 @@ from tracegrad.ops.linalg import matmul
 from tracegrad.ops.pointwise import detach, lt, maximum
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import diagonal as diagonal_
-from tracegrad.ops.shaping import full_like_shape, tril, triu
+from tracegrad.ops.shaping import full_like_shape, tril
 
 Array = Any      # a Node or a Tensor
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from functools import wraps
 from inspect import Parameter, signature
-from math import sqrt as root
 from typing import Any
 
 import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes, cast, const, iota
+from tracegrad.function import broadcast_shapes, cast
 from tracegrad.ir import Node
-from tracegrad.operators import PUBLIC, F, Operators, functional, public
+from tracegrad.operators import PUBLIC, F, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import clamp, detach, eq, exp, expm1, ge, gt, le, log1p, lt, rsqrt, sigmoid
+from tracegrad.ops.pointwise import clamp, detach, exp, expm1, ge, gt, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.pointwise import where as select
-from tracegrad.ops.shaping import mT
-from tracegrad.ops.statistics import amax, mean, norm, softmax, sum_
+from tracegrad.ops.statistics import mean, norm, sum_
 
 Array = Any      # a Node or a Tensor
 
@@ -162,7 +159,7 @@ def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> 
     return sum_(product, d)
 
 
-# ---------------------------------------------------------------------------------------------------- attention and dropout
+# ----------------------------------------------------------------------------------------------------------------- dropout
 
 
 @functional
@@ -178,63 +175,6 @@ def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool =
         draw = PUBLIC["rand"](input.shape, dtype=dtypes.float32, device=input.device)
         out = select(draw >= p, input * (1.0 / (1.0 - p)), 0.0)
     return input.copy_(out) if inplace else out
-
-
-@functional
-def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_mask: Array = None, dropout_p: float = 0.0,
-                                 is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Array:
-    """softmax(query keyᵀ scale + mask) value (Vaswani et al. 2017): (*, L, E), (*, S, E), (*, S, V) -> (*, L, V).
-
-    attn_mask: bool (True may be attended to) or numbers that are added, broadcast to (*, L, S). is_causal: position i sees positions
-    up to i. scale: 1 / sqrt(E) if None. A row that may attend to nothing is 0, as in torch. enable_gqa: each head of key and value (their
-    third dimension from the end) serves several of query's (Ainslie et al. 2023).
-    """
-    if not isinstance(query, Operators) or min(query.ndim, key.ndim, value.ndim) < 2 or query.shape[-1] != key.shape[-1] \
-            or key.shape[-2] != value.shape[-2]:
-        raise ShapeError(f"scaled_dot_product_attention: query {query.shape}, key {key.shape} and value {value.shape} do not fit: "
-                         "they are (*, L, E), (*, S, E) and (*, S, V)")
-    if is_causal and attn_mask is not None:
-        raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-    if any(x.dtype.kind != "f" for x in (query, key, value)) or (attn_mask is not None and attn_mask.dtype.kind not in "fb"):
-        given = ", ".join(str(x.dtype) for x in (query, key, value, attn_mask) if x is not None)
-        raise DTypeError(f"scaled_dot_product_attention: takes float tensors, and a mask of floats or bools (mask.bool()), got {given}")
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ArgumentError(f"scaled_dot_product_attention: dropout_p must be from 0 to 1, got {dropout_p}")
-    factor = 1.0 / root(max(1, query.shape[-1])) if scale is None else scale
-    if enable_gqa:
-        key, value = _shared_heads(query, key), _shared_heads(query, value)
-    weights = _attention_weights(query, key, attn_mask, is_causal, factor)
-    return matmul(dropout(weights, dropout_p) if dropout_p else weights, value)
-
-
-@on_nodes
-def _shared_heads(query: Any, x: Any) -> Any:
-    """x (*, heads, S, E) with each head repeated, as many times as query has more of them."""
-    if query.ndim < 3 or x.ndim < 3 or not x.shape[-3] or query.shape[-3] % x.shape[-3]:
-        raise ShapeError(f"scaled_dot_product_attention: enable_gqa takes (*, heads, L, E), with query's heads a multiple of key's and value's, "
-                         f"got {query.shape} and {x.shape}")
-    *lead, heads, length, size = x.shape
-    groups = mv.expand(mv.reshape(x, (*lead, heads, 1, length, size)), (*lead, heads, query.shape[-3] // heads, length, size))
-    return mv.reshape(groups, (*lead, query.shape[-3], length, size))
-
-
-@on_nodes
-def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: float) -> Any:
-    scores = matmul(query, mT(key)) * scale
-    if is_causal:
-        shape = scores.shape[-2:]
-        sees = le(iota(shape, 1, dtypes.int32), iota(shape, 0, dtypes.int32))
-        scores = where(sees, scores, const(float("-inf"), scores.dtype))
-    elif mask is not None and mask.dtype == dtypes.bool_:
-        scores = where(mask, scores, const(float("-inf"), scores.dtype))
-    elif mask is not None:
-        scores = scores + cast(mask, scores.dtype)
-    if mask is None or not scores.aval.size:
-        return softmax(scores, -1)
-    top = detach(amax(scores, -1, True))
-    e = exp(scores - where(eq(top, float("-inf")), 0.0, top))       # all zeros where nothing may be attended to
-    parts = sum_(e, -1, True)
-    return e / where(eq(parts, 0.0), 1.0, parts)
 
 
 # ------------------------------------------------------------------------------------------------------------- activations

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.function import REGISTRY, cast
+from tracegrad.function import REGISTRY
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import PUBLIC, Operators, linalg, public
 from tracegrad.ops import factorizations as lapack
@@ -18,7 +17,7 @@ from tracegrad.ops.contraction import matmul
 from tracegrad.ops.contraction import swap_last as t
 from tracegrad.ops.factorizations import Lapack, column, row, run
 from tracegrad.ops.linalg import matmul as product
-from tracegrad.ops.matrices import _eye, _floats, _matrices, qr, solve_triangular
+from tracegrad.ops.matrices import _eye, _floats, _matrices, qr
 from tracegrad.ops.matrices import svd as full_svd
 from tracegrad.ops.shaping import full_like_shape, tril, triu
 
@@ -117,8 +116,8 @@ def ormqr(input: Array, tau: Array, other: Array, left: bool = True, transpose: 
 
 
 class Lyapunov(Lapack):
-    """Y in X Y + Y X = E, of symmetric X (*, n, n) with no two eigenvalues of sum 0: of its eigenvectors. Linear in E, and its own adjoint."""
-    name, python = "lyapunov", None
+    """Y in X Y + Y X = E, of symmetric X (*, n, n) with no two eigenvalues of sum 0: by eigenvectors. Linear in E, and its own adjoint."""
+    name, python, symmetric = "lyapunov", None, True
     cases = [((_POSITIVE, _SQUARE), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands[:1]
@@ -199,9 +198,9 @@ class PolarResult(NamedTuple):
 @linalg()
 @on_nodes
 def polar(A: Array) -> Any:
-    """(U, H) with A = U H, of (*, m, n), m >= n: U (*, m, n) has orthonormal columns (the closest such matrix to A), H (*, n, n) is symmetric
+    """(U, H) with A = U H, of (*, m, n), m >= n: U (*, m, n) has orthonormal columns, H (*, n, n) is symmetric positive semidefinite.
 
-    positive semidefinite. Derivatives need full rank.
+    U is the closest such matrix to A. Derivatives need full rank.
 
     >>> tg.linalg.polar(tg.tensor([[0.0, -2.0], [3.0, 0.0]])).H
     """
@@ -234,7 +233,10 @@ class SVDResult(NamedTuple):
 @public("svd")
 @on_nodes
 def svd(input: Array, some: bool = True, compute_uv: bool = True) -> Any:
-    """(U, S, V) with input = U diag(S) V^T: `linalg.svd` with V in place of V^T. some=False: square U and V; compute_uv=False: zeros for them."""
+    """(U, S, V) with input = U diag(S) V^T: `linalg.svd` with V in place of V^T. some=False: square U and V.
+
+    compute_uv=False: zeros for them.
+    """
     u, s, vh = full_svd(input, full_matrices=not some)
     if not compute_uv:
         m, n = input.shape[-2:]
@@ -250,7 +252,8 @@ def _low_rank(name: str, a: Any, q: int, niter: int, shift: Any) -> Any:
     q, niter = integer(name, "q", q), integer(name, "niter", niter)
     m, n = a.shape[-2:]
     if not 0 <= q <= min(m, n) or niter < 0:
-        raise ArgumentError(f"{name}: q must be from 0 to {min(m, n)}, the smaller size of {a.shape}, and niter not negative, got {q}, {niter}")
+        raise ArgumentError(f"{name}: q must be from 0 to {min(m, n)}, the smaller size of {a.shape}, and niter not negative, got {q} and "
+                            f"{niter}")
     x: Any = a if shift is None else a - shift
     wide = m < n
     x = x.mT if wide else x

@@ -301,10 +301,9 @@ def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdi
 @public("norm")
 @on_nodes
 def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    """The p-norm over dim of the elements as one vector: (sum |x|^p)^(1/p). p: a number, inf, -inf, 0 (how many are nonzero), "fro" (2), or "nuc": the
+    """The p-norm over dim of the elements as one vector: (sum |x|^p)^(1/p). p: a number, inf, -inf, 0 (how many are nonzero), "fro" (2),
 
-    nuclear norm of the matrices in two dims (`linalg.matrix_norm`).
-
+    or "nuc": the nuclear norm of the matrices in two dims (`linalg.matrix_norm`).
     The gradient at a zero vector is 0, as in torch.
     """
     if dtype is not None and not dtypes.is_float(dtypes.as_dtype(dtype)):

@@ -19,8 +19,9 @@ from tracegrad.ops.arguments import integer
 from tracegrad.tensor import Tensor, from_array
 
 
-def _window(name: str, M: Any, sym: bool, weights: Callable[[Any, int], Any], dtype: Any, device: Any, requires_grad: bool) -> Tensor:
-    """weights(k, n) for k = 0 ... M - 1, n the number of points of the symmetric window."""
+def _window(name: str, M: Any, sym: bool, weights: Callable[[Any, int], Any], dtype: Any, device: Any, requires_grad: bool,
+            single: bool = True) -> Tensor:
+    """weights(k, n) for k = 0 ... M - 1, n the number of points of the symmetric window; 1 for M = 1, if `single`."""
     m = integer(name, "M", M)
     if m < 0:
         raise ArgumentError(f"{name}: M must not be negative, got {m}")
@@ -28,7 +29,7 @@ def _window(name: str, M: Any, sym: bool, weights: Callable[[Any, int], Any], dt
     if found.kind != "f":
         raise DTypeError(f"{name}: dtype must be a float dtype, got {found}")
     n = m if sym or m <= 1 else m + 1
-    values = np.ones(m) if n == 1 else np.asarray(weights(np.arange(m, dtype=np.float64), n), np.float64)
+    values = np.ones(m) if n == 1 and single else np.asarray(weights(np.arange(m, dtype=np.float64), n), np.float64)
     return from_array(values.astype(found), device, requires_grad)
 
 
@@ -56,10 +57,8 @@ def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: b
         raise ArgumentError(f"exponential: center must be None for symmetric windows, got {center}")
     m = integer("exponential", "M", M)
     middle = (m - 1 if sym or m <= 1 else m) / 2 if center is None else center
-    if m == 1 and center is not None:
-        return from_array(np.exp(-np.abs(-middle * np.ones(1)) / tau).astype(dtypes.get_default_dtype() if dtype is None else dtype), device,
-                          requires_grad)
-    return _window("exponential", M, sym, lambda k, n: np.exp(-np.abs(k - middle) / tau), dtype, device, requires_grad)
+    return _window("exponential", M, sym, lambda k, n: np.exp(-np.abs(k - middle) / tau), dtype, device, requires_grad,
+                   single=False)
 
 
 def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -72,7 +71,7 @@ def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = None, d
 def general_cosine(M: int, *, a: Iterable[float], sym: bool = True, dtype: Any = None, device: Any = None,
                    requires_grad: bool = False) -> Tensor:
     """The sum of (-1)^i a[i] cos(2 pi i k / (M - 1))."""
-    factors = [float(v) for v in a] if isinstance(a, Iterable) else []
+    factors = [float(v) for v in a]
     if not factors:
         raise ArgumentError(f"general_cosine: a must hold at least one number, got {a!r}")
 
