@@ -523,10 +523,14 @@ def fill_randomly(name: str, draw: Any) -> Any:
 
 
 def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+    if not low <= high:
+        raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
     return rand(x.shape, dtype=x.dtype, device=x.device) * (high - low) + low  # type: ignore[no-any-return]
 
 
 def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    if not std >= 0:
+        raise ArgumentError(f"normal_: std must not be negative, got {std}")
     return randn(x.shape, dtype=x.dtype, device=x.device) * std + mean  # type: ignore[no-any-return]
 
 

@@ -96,6 +96,7 @@ def _count(input: Tensor, mask: Tensor | None, dims: tuple[int, ...], keepdim: b
 
 def mean(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Any:
     """The means over dim of what counts; NaN where nothing does."""
+    _checked("mean", input, mask)
     found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
     if found.kind != "f":
         raise DTypeError(f"masked.mean: takes a float tensor, or a float dtype=, got {found}")
@@ -138,6 +139,7 @@ def _spread(name: str, input: Tensor, dim: Dims, unbiased: bool | None, correcti
             mask: Tensor | None) -> Any:
     if unbiased is not None and correction is not None:
         raise ArgumentError(f"masked.{name}: give unbiased or correction, not both")
+    _checked(name, input, mask)
     less = correction if correction is not None else 1.0 if unbiased is None or unbiased else 0.0
     x: Any = input if input.dtype.kind == "f" and dtype is None else input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
     dims = _dims(input, dim)

@@ -218,7 +218,7 @@ def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
     low, relative = found
     if relative is None:
         eps = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
-        relative = where(lt(0.0, low), 0.0, eps) if isinstance(low, Node) else eps if low is None or low <= 0 else 0.0
+        relative = cast(where(lt(0.0, low), 0.0, eps), a.dtype) if isinstance(low, Node) else eps if low is None or low <= 0 else 0.0
     return low if isinstance(low, Node) else float(low or 0.0), relative if isinstance(relative, Node) else float(relative)
 
 

@@ -618,7 +618,8 @@ def _times_log(x: Array, y: Array, logarithm: Any, pole: float) -> Array:
         value = float(REGISTRY[logarithm.__name__].numpy(np.float64(y))) if y > pole or y != y else -INF if y == pole else NAN
         return x * value if abs(value) < INF or y != y else where(eq(x, 0.0), 0.0, x * value)
     finite = gt(y, pole) & lt(y, INF)
-    skipped = eq(x, 0.0) & bitwise_not(finite | ne(y, y))
+    zero = eq(x, 0.0) if isinstance(x, Operators) else x == 0
+    skipped = bitwise_not(finite | ne(y, y)) & zero
     return x * logarithm(where(skipped, pole + 1.0, y))
 
 
@@ -698,7 +699,7 @@ def _recurrence(name: str, first: Any, step: Any, doc: str) -> None:
             if prod(n.shape):
                 degree = int(known_values(name, "n", degrees.max(), "give one integer, or degrees that are known outside of the trace"))
         elif type(n) is not int or not isinstance(input, Operators):
-            raise ArgumentError(f"{name}: takes a tensor, and n as an integer or a tensor, got {input!r} and {n!r}")
+            raise ArgumentError(f"{name}: n must be an integer or a tensor, and input a tensor, got {n!r} and {type(input).__name__}")
         else:
             degree = n
         x = _as_float(input)
