@@ -108,6 +108,100 @@ def test_square_values(n, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", SIZES)
+def test_square_roots_and_what_reports(n, dtype):
+    for batch in BATCHES:
+        a, b, spd = regular(*batch, n, n).astype(dtype), draw(*batch, n, 2).astype(dtype), positive(*batch, n, n).astype(dtype)
+        x, y, s = tg.tensor(a), tg.tensor(b), tg.tensor(spd)
+        root = L.matrix_sqrth(s)
+        near(root @ root, spd, dtype)
+        near(root.mT, root.numpy(), dtype)
+        for found, wanted in ((L.inv_ex(x), L.inv(x)), (L.solve_ex(x, y), L.solve(x, y)), (L.cholesky_ex(s), L.cholesky(s))):
+            np.testing.assert_array_equal(found[0].numpy(), wanted.numpy())
+            assert found.info.shape == batch and found.info.dtype == np.int32 and not found.info.numpy().any()
+        packed, pivots, info = L.lu_factor_ex(x)
+        assert not info.numpy().any()
+        near(tg.lu_solve(y, *tg.lu(x)), np.linalg.solve(a.astype(np.float64), b.astype(np.float64)), dtype)
+        for mine, theirs in zip(tg.lu_unpack(packed, pivots), L.lu(x), strict=True):
+            np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_info_tells_the_pivot_and_errors_name_it():
+    a = np.stack([np.eye(4)] * 6)
+    a[3, 2, 2] = 0
+    a[4, 1] = a[4, 0]
+    x = tg.tensor(a)
+    assert L.inv_ex(x).info.tolist() == L.solve_ex(x, x).info.tolist() == [0, 0, 0, 3, 2, 0]
+    assert L.lu_factor_ex(x).info.tolist()[:4] == [0, 0, 0, 3]
+    found = L.inv_ex(x).inverse.numpy()
+    assert np.isnan(found[3]).all() and (found[0] == np.eye(4)).all()
+    a[4] = np.eye(4)
+    a[5, 1, 1] = -1
+    assert L.cholesky_ex(tg.tensor(a)).info.tolist() == [0, 0, 0, 3, 0, 2]
+    for call, words in (
+        (lambda: L.inv(x), r"^inv: matrix 3 of the batch \(6,\) \(4x4\) is singular \(pivot 3\)"),
+        (lambda: L.solve(x, x), r"^solve: matrix 3 of the batch .* \(pivot 3\)"),
+        (lambda: L.inv_ex(x, check_errors=True).inverse, r"^inv: matrix 3"),
+        (lambda: L.cholesky(tg.tensor(a[5])), r"^cholesky: the matrix \(4x4\) is not positive definite \(pivot 2\)"),
+        (lambda: L.matrix_sqrth(tg.tensor(a)), r"^matrix_sqrth: matrix 3 of the batch"),
+    ):
+        with pytest.raises(LinAlgError, match=words):
+            call().numpy()
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (3, 2), (7, 13), (13, 7), (33, 33), (65, 40), (40, 65)])
+def test_rectangular_lu_and_orthogonal_factors(m, n):
+    for batch in BATCHES:
+        a = draw(*batch, m, n)
+        x, k = tg.tensor(a), min(m, n)
+        p, low, up = L.lu(x)
+        assert (p.shape, low.shape, up.shape) == ((*batch, m, m), (*batch, m, k), (*batch, k, n))
+        near(p @ low @ up, a, np.float64)
+        packed, tau = tg.geqrf(x)
+        q, r = np.linalg.qr(a)
+        near(packed.triu()[..., :k, :], r, np.float64, 3000)
+        c = draw(*batch, m, 3)
+        whole = np.linalg.qr(a, "complete")[0]
+        near(tg.ormqr(packed, tau, tg.tensor(c)), whole @ c, np.float64, 3000)
+        near(tg.ormqr(packed, tau, tg.tensor(c), transpose=True), t(whole) @ c, np.float64, 3000)
+        near(tg.ormqr(packed, tau, tg.tensor(t(c)), left=False), t(c) @ whole, np.float64, 3000)
+        if m >= n:
+            near(L.householder_product(packed, tau), q, np.float64, 3000)
+            near(tg.orgqr(packed, tau), q, np.float64, 3000)
+            u, h = L.polar(x)
+            near(u @ h, a, np.float64)
+            near(u.mT @ u, np.broadcast_to(np.eye(n), (*batch, n, n)), np.float64, 3000)
+            assert (np.linalg.eigvalsh(h.numpy()) > -1e-12).all()
+        u, s, v = tg.svd(x)
+        near((u * s.unsqueeze(-2)) @ v.mT, a, np.float64)
+        assert tg.svd(x, some=False).V.shape == (*batch, n, n) and not tg.svd(x, compute_uv=False).U.numpy().any()
+
+
+def test_low_rank_decompositions():
+    tg.manual_seed(0)
+    a = draw(2, 40, 3) @ draw(2, 3, 25)
+    for shape in (a, t(a)):
+        u, s, v = tg.svd_lowrank(tg.tensor(shape), q=5)
+        near((u * s.unsqueeze(-2)) @ v.mT, shape, np.float64, 1e5)
+        near(s[..., :3], np.linalg.svd(shape, compute_uv=False)[..., :3], np.float64, 1e5)
+    u, s, v = tg.pca_lowrank(tg.tensor(a), q=4)
+    near((u * s.unsqueeze(-2)) @ v.mT, a - a.mean(-2, keepdims=True), np.float64, 1e5)
+    with pytest.raises(ArgumentError, match=r"^svd_lowrank: q"):
+        tg.svd_lowrank(tg.tensor(a), q=30)
+
+
+def test_tolerances_may_be_tensors():
+    a = np.stack([np.diag([4.0, 1.0, 0.1])] * 2)
+    limits = tg.tensor([0.5, 2.0], dtype="float64")
+    assert L.matrix_rank(tg.tensor(a), atol=limits).tolist() == [2, 1]
+    assert L.matrix_rank(tg.tensor(a), rtol=limits / 4).tolist() == [2, 1]
+    near(L.pinv(tg.tensor(a), atol=limits), np.stack([np.diag([0.25, 1, 0]), np.diag([0.25, 0, 0])]), np.float64)
+    near(L.pinv(tg.tensor(a), rtol=limits / 4), np.stack([np.diag([0.25, 1, 0]), np.diag([0.25, 0, 0])]), np.float64)
+    with pytest.raises(ShapeError, match=r"^pinv: atol"):
+        L.pinv(tg.tensor(a), atol=tg.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (3, 2), (2, 3), (7, 13), (13, 7), (33, 33), (65, 40), (40, 65)])
 def test_rectangular_values(m, n, dtype):
     for batch in BATCHES:
@@ -273,6 +367,20 @@ GRADIENTS = {
     "svd, the values of full matrices": (lambda a: L.svd(a).S, TALL),
     "lu": (lambda a: tuple(L.lu(a)[1:]), A),
     "lu, rows exchanged": (lambda a: tuple(L.lu(a.flip(1))[1:]), A),
+    "lu, tall": (lambda a: tuple(L.lu(a)[1:]), TALL),
+    "lu, wide": (lambda a: tuple(L.lu(a.flip(1))[1:]), WIDE),
+    "lu_unpack": (lambda a: tuple(tg.lu_unpack(*tg.lu(a))[1:]), TALL),
+    "solve_ex": (lambda a, b: L.solve_ex(a, b).result, A, B),
+    "inv_ex": (lambda a: L.inv_ex(a).inverse, A),
+    "cholesky_ex": (of_spd(lambda x: L.cholesky_ex(x).L), A),
+    "householder_product": (L.householder_product, TALL, draw(2, 3) * 0.2 + 0.5),
+    "ormqr": (tg.ormqr, TALL, draw(2, 3) * 0.2 + 0.5, draw(2, 5, 2)),
+    "polar": (lambda a: tuple(L.polar(a)), TALL),
+    "polar, square": (lambda a: tuple(L.polar(a)), A),
+    "matrix_sqrth": (of_spd(L.matrix_sqrth), A),
+    "pinv, hermitian": (of_symmetric(lambda x: L.pinv(x, hermitian=True)), A),
+    "triangular_solve": (lambda a, b: tg.triangular_solve(b, a).solution, A, B),
+    "triangular_solve, transposed": (lambda a, b: tg.triangular_solve(b, a, False, True).solution, A, B),
     "lu_solve": (lambda a, b: L.lu_solve(*L.lu_factor(a.flip(1)), b), A, B),
     "lu_solve, adjoint": (lambda a, b: L.lu_solve(*L.lu_factor(a.flip(1)), b, adjoint=True), A, B),
     "matrix_exp": (L.matrix_exp, A),
@@ -422,7 +530,8 @@ def test_an_error_leaves_other_work_as_it_was():
     assert step(tg.eye(2)).numpy().tolist() == [[1, 0], [0, 1]]
 
 
-@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "cholesky", "eigh", "eigvalsh", "matrix_exp", "lu_factor", "lu", "matrix_power"])
+@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "cholesky", "eigh", "eigvalsh", "matrix_exp", "inv_ex", "cholesky_ex", "matrix_sqrth",
+                                  "matrix_power"])
 def test_matrices_must_be_square(name):
     args = [2] if name == "matrix_power" else []
     for shape in ((2, 3), (4, 3, 2), (3,)):

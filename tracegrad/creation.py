@@ -300,9 +300,9 @@ def arange(
     if found.kind == "c":
         raise DTypeError(f"arange: does not make {found}; use arange(...).to(dtype)")
     n = max(0, ceil((end - start) / step))
-    inner = found if dtypes.is_int(found) and exact else dtypes.float64 if found == dtypes.float64 else dtypes.float32
+    inner = dtypes.float64 if found == dtypes.float64 else dtypes.float32
     node: Node = iota((n,), 0, dtypes.int64)
-    if dtypes.is_int(found) and exact:
+    if dtypes.is_int(found):                                    # floats are rounded towards 0 first, as in torch
         node = node * int(step) + int(start)
     elif exact:
         node = cast(node * int(step) + int(start), found)
@@ -364,9 +364,23 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
 def logspace(
     start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """`steps` powers of base, whose exponents go from start to end evenly, both included."""
-    exponents = linspace(start, end, steps, dtype=dtype, device=device)
-    return new_tensor((float(base) ** exponents)._node(), exponents.device, requires_grad)
+    """`steps` powers of base, whose exponents go from start to end evenly, both included. Of an integer dtype: start and
+
+    end, and then the powers, are rounded towards 0, as in torch.
+    """
+    found = _float(dtype)
+    start, end, base = (_number("logspace", v) for v in (start, end, base))
+    if found.kind == "f":
+        exponents = linspace(start, end, steps, dtype=found, device=device)
+        return new_tensor((float(base) ** exponents)._node(), exponents.device, requires_grad)
+    if found.kind == "b":
+        raise DTypeError("logspace: does not make bools; compare a logspace with a number")
+    (steps,) = _shape("logspace", (steps,))
+    values = np.logspace(int(start), int(end), steps, base=base)
+    limits = np.iinfo(found)
+    if steps and not (limits.min <= values.min() and values.max() <= limits.max):
+        raise DTypeError(f"logspace: values up to {values.max()} do not fit {found}; use a wider dtype")
+    return from_array(values.astype(found), device)
 
 
 @_create()
@@ -531,10 +545,14 @@ def fill_randomly(name: str, draw: Any) -> Any:
 
 
 def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+    if not low <= high:
+        raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
     return rand(x.shape, dtype=x.dtype, device=x.device) * (high - low) + low  # type: ignore[no-any-return]
 
 
 def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    if not std >= 0:
+        raise ArgumentError(f"normal_: std must not be negative, got {std}")
     return randn(x.shape, dtype=x.dtype, device=x.device) * std + mean  # type: ignore[no-any-return]
 
 

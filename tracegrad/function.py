@@ -171,6 +171,9 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             plain[i] = a._node()
     operands = fn.prepare(plain)
     if wrapper is None:
+        if plain and not any(isinstance(a, Node) for a in plain):
+            given = ", ".join(type(a).__name__ for a in plain)
+            raise DTypeError(f"{fn.name}: expected a Tensor, got {given}; use tg.tensor(...) for arrays, lists and numbers")
         return bind(fn, operands, attrs)
     for o in operands:
         if o.needs_grad and fn.differentiable:

@@ -565,7 +565,11 @@ class Tensor(Operators):
 
         (non_blocking is a hint that has no effect). Raises NoDriverError for a device that is not there.
         """
+        flags = [a for a in args if isinstance(a, bool)]  # torch's non_blocking and copy, by place
+        copy = flags[1] if len(flags) > 1 else copy
         for a in args:
+            if isinstance(a, bool):
+                continue
             if isinstance(a, Tensor):
                 dtype, device = a.dtype, a.device
             elif isinstance(a, (np.dtype, type)) or (isinstance(a, str) and a in _DTYPE_NAMES):
@@ -718,6 +722,11 @@ _VIEWS = (
 
 
 _IN_PLACE = {f"tracegrad.ops.{family}" for family in ("pointwise", "arithmetic", "complex_numbers", "special", "indexing", "scattering")}
+_ALSO = ("cumsum", "cumprod", "tril", "triu", "addmm", "addmv", "addr", "addbmm", "baddbmm", "renorm")
+# those that would change the shape or the dtype, or write a thing into another: torch has no such methods either
+_NOT_IN_PLACE = ("as_strided", "gather", "index_select", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal",
+                 "masked_select", "one_hot", "select_scatter", "slice_scatter", "diagonal_scatter", "signbit", "sum_to_size", "take",
+                 "take_along_axis", "take_along_dim", "to_dtype", "where", "real", "angle", "conj", "positive")  # fmt: skip
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
               "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
 
@@ -777,7 +786,7 @@ def install_methods() -> None:
             setattr(Tensor, name, property(_as_view(getter.fget)))
     for name, fn in PUBLIC.items():
         pointwise = fn.__module__ in _IN_PLACE and fn.__annotations__.get("return") == "Array"      # a bool or a pair has no such twin
-        if (pointwise or name in ("cumsum", "cumprod", "tril", "triu")) and f"{name}_" not in vars(Tensor):
+        if (pointwise or name in _ALSO) and name not in _NOT_IN_PLACE and f"{name}_" not in vars(Tensor):
             setattr(Tensor, f"{name}_", _in_place(getattr(Operators, name, fn), f"{name}_"))
     for name, sign in _OPERATORS.items():
         setattr(Tensor, f"__i{name}__", _in_place(getattr(Operators, f"__{name}__"), f"{sign}="))

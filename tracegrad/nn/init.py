@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from tracegrad.creation import rand, randn
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.modes import no_grad
-from tracegrad.operators import PUBLIC
-from tracegrad.tensor import Tensor
+from tracegrad.operators import LINALG, PUBLIC
+from tracegrad.tensor import Tensor, from_array
 
 _GAINS = {"linear": 1.0, "sigmoid": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
           "tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 0.75}
@@ -50,6 +52,43 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
     """Normal, clipped to [a, b] (torch redraws instead of clipping)."""
     return _overwrite(tensor, (randn(tensor.shape, dtype=tensor.dtype, device=tensor.device) * std + mean).clamp(a, b))
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """A random (semi-)orthogonal matrix, the dimensions behind the first made one, times gain (Saxe et al. 2013)."""
+    if tensor.ndim < 2:
+        raise ShapeError(f"orthogonal_: takes at least two dimensions, got {tensor.shape}")
+    rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
+    if not rows * columns:
+        return tensor
+    flat: Any = randn((rows, columns), dtype=tensor.dtype, device=tensor.device)
+    q, r = LINALG["qr"](flat.mT if rows < columns else flat)
+    q = q * r.diagonal().sign()                     # else it would not be uniformly distributed (F. Mezzadri, 2007)
+    return _overwrite(tensor, (q.mT if rows < columns else q).reshape(tensor.shape) * gain)
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """A convolution's weight (out, in, *kernel) of 3 to 5 dimensions that keeps as many channels of each group as it can."""
+    if tensor.ndim not in (3, 4, 5):
+        raise ShapeError(f"dirac_: takes 3 to 5 dimensions, got {tensor.shape}")
+    if groups < 1 or tensor.shape[0] % groups:
+        raise ArgumentError(f"dirac_: dimension 0 of {tensor.shape} must be a multiple of groups {groups}")
+    per_group = tensor.shape[0] // groups
+    values = np.zeros(tensor.shape, tensor.dtype)
+    for group in range(groups):
+        for k in range(min(per_group, tensor.shape[1])):
+            values[(group * per_group + k, k, *(n // 2 for n in tensor.shape[2:]))] = 1
+    return _overwrite(tensor, from_array(values, tensor.device))
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+    """Normal, with the given share of the elements of each column of a matrix 0 (Martens 2010)."""
+    if tensor.ndim != 2:
+        raise ShapeError(f"sparse_: takes a matrix, got {tensor.shape}")
+    rows = tensor.shape[0]
+    place: Any = rand(tensor.shape, device=tensor.device).argsort(0).argsort(0)
+    values: Any = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device) * std
+    return _overwrite(tensor, values.masked_fill(place < math.ceil(sparsity * rows), 0.0))
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:

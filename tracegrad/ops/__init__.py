@@ -5,6 +5,8 @@ linalg, matrices, neural, losses."""
 from tracegrad.ops import (
     activations,
     arithmetic,
+    attention,
+    bessel,
     complex_numbers,
     contraction,
     convolution,
@@ -16,6 +18,7 @@ from tracegrad.ops import (
     indexing,
     linalg,
     losses,
+    lu,
     matrices,
     matrix_norms,
     moments,
@@ -23,6 +26,7 @@ from tracegrad.ops import (
     movement,
     neural,
     order_statistics,
+    orthogonal,
     pointwise,
     pooling,
     random_bits,
@@ -34,10 +38,12 @@ from tracegrad.ops import (
     special,
     stacking,
     statistics,
+    variants,
     windows,
 )
 
-__all__ = ["activations", "arithmetic", "complex_numbers", "contraction", "convolution", "convolution3d", "elementwise",
-           "factorizations", "fourier", "image", "indexing", "linalg", "losses", "matrices", "matrix_norms", "moments", "more_losses",
-           "movement", "neural", "order_statistics", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering",
-           "shaping", "sorting", "special", "stacking", "statistics", "windows"]
+__all__ = ["activations", "arithmetic", "attention", "bessel", "complex_numbers", "contraction", "convolution",
+           "convolution3d", "elementwise", "factorizations", "fourier", "image", "indexing", "linalg", "losses", "lu",
+           "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural", "order_statistics", "orthogonal",
+           "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special",
+           "stacking", "statistics", "variants", "windows"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from math import prod
 from typing import Any
 
@@ -142,6 +143,23 @@ def _hardened(soft: Any, dim: int) -> Any:
     d = one_dim("gumbel_softmax", dim, soft.ndim)
     best = soft.argmax(d, True) if soft.ndim else const(0, dtypes.int64)
     return cast(eq(iota(soft.shape, d), best), soft.dtype) if soft.ndim else full_like_shape((), 1, soft.dtype)
+
+
+def _twin(name: str) -> None:
+    """torch's nn.functional.relu_(x) and so on: the function, its result written into input."""
+    whole = FUNCTIONAL[name]
+
+    @wraps(whole)
+    def fn(input: Array, *args: Any, **kwargs: Any) -> Array:
+        return whole(input, *args, **kwargs, inplace=True)
+
+    fn.__name__ = fn.__qualname__ = f"{name}_"
+    fn.__doc__ = f"`{name}`, its result written into input."
+    FUNCTIONAL[f"{name}_"] = fn
+
+
+for _name in ("celu", "elu", "hardtanh", "leaky_relu", "relu", "rrelu", "selu", "threshold"):
+    _twin(_name)
 
 
 # ------------------------------------------------------------------------------------------------------------ normalization
@@ -405,7 +423,7 @@ def alpha_dropout(input: Array, p: float = 0.5, training: bool = False, inplace:
 @functional
 def feature_alpha_dropout(input: Array, p: float = 0.5, training: bool = False, inplace: bool = False) -> Array:
     """alpha_dropout of whole channels of (N, C, *)."""
-    if input.ndim < 2:
+    if input.ndim < 2 and training:
         raise ShapeError(f"feature_alpha_dropout: takes an input (N, C, *), got {input.shape}")
     return _alpha_dropped("feature_alpha_dropout", input, p, training, inplace, (*input.shape[:2], *[1] * (input.ndim - 2)))
 

@@ -314,4 +314,5 @@ def sum_to_size(input: Array, *size: Any) -> Array:
     if lead < 0 or any(w not in (1, n) for w, n in zip(wanted, from_shape[lead:], strict=True)):
         raise ArgumentError(f"sum_to_size: size {wanted} does not broadcast to {from_shape}")
     dims = tuple(d for d, n in enumerate(from_shape) if d < lead or (wanted[d - lead] == 1 and n != 1))
-    return mv.reshape(total(input, dims), wanted)
+    x = cast(input, dtypes.int64) if input.dtype.kind in "biu" and (dims or not wanted) else input   # as sum
+    return mv.reshape(total(x, dims), wanted)

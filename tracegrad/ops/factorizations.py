@@ -11,6 +11,7 @@ A matrix that does not have what is asked for is a LinAlgError when a value made
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,8 +72,8 @@ class Lapack(Shared):
         """Another result of the call that made `y`."""
         return y if index == attrs["index"] else bind(self, operands, {**attrs, "index": index})
 
-    def each(self, what: str, fn: Callable[..., Any], *arrays: Any) -> Any:
-        """fn(*arrays), numpy's function over a batch; the LinAlgError tells which matrix is `what`."""
+    def each(self, what: str, fn: Callable[..., Any], *arrays: Any, pivot: Callable[[Any], int] | None = None) -> Any:
+        """fn(*arrays), numpy's function over a batch; the LinAlgError tells which matrix is `what`, and its first bad `pivot`."""
         try:
             return fn(*arrays)
         except np.linalg.LinAlgError as error:
@@ -80,7 +81,8 @@ class Lapack(Shared):
                 try:
                     fn(*(a[place] for a in arrays))
                 except np.linalg.LinAlgError:
-                    raise self.error(what, arrays[0], place) from None
+                    at = f" (pivot {pivot(arrays[0][place])})" if pivot else ""
+                    raise self.error(what.replace(":", f"{at}:", 1), arrays[0], place) from None
             raise LinAlgError(f"{self.name}: {error}") from None
 
     def error(self, what: str, a: Any, place: tuple[int, ...]) -> LinAlgError:
@@ -90,7 +92,26 @@ class Lapack(Shared):
 
 
 _SINGULAR = "is singular: it has no inverse; tg.linalg.lstsq and pinv take it"
+_INDEFINITE = "is not positive definite: it has no Cholesky factor"
 _DIVERGED = "has no decomposition: the iteration did not converge (does it hold NaN or infinity?)"
+
+
+def zero_pivot(a: Any) -> int:
+    """Which pivot (from 1) of the elimination of the matrix `a` is 0; 0: none."""
+    diagonal = _eliminated(a)[0].diagonal()
+    zeros = np.flatnonzero(~(np.abs(diagonal) > 0))
+    return int(zeros[0]) + 1 if len(zeros) else 0
+
+
+def bad_minor(a: Any) -> int:
+    """The order of the first leading minor of the matrix `a` that is not positive definite; 0: none."""
+    for k in range(1, a.shape[-1] + 1):
+        try:
+            if not np.isfinite(np.linalg.cholesky(a[:k, :k])).all():
+                return k
+        except np.linalg.LinAlgError:
+            return k
+    return 0
 
 
 def run(op: Any, *operands: Node, index: int = 0, **attrs: Any) -> Node:
@@ -142,7 +163,7 @@ class Solve(Lapack):
             raise ShapeError(f"solve: A {a.shape} and B {b.shape} do not fit: B must have {a.shape[-1]} rows")
         return (b,)
 
-    def results(self, a, b): return [self.each(_SINGULAR, np.linalg.solve, a, b)]
+    def results(self, a, b): return [self.each(_SINGULAR, np.linalg.solve, a, b, pivot=zero_pivot)]
 
     def vjp(self, ct, y, a, b, index):
         g = run(self, t(a), ct)
@@ -155,7 +176,7 @@ class Inv(Lapack):
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
-    def results(self, a): return [self.each(_SINGULAR, np.linalg.inv, a)]
+    def results(self, a): return [self.each(_SINGULAR, np.linalg.inv, a, pivot=zero_pivot)]
     def vjp(self, ct, y, a, index): return (-matmul(matmul(t(y), ct), t(y)),)
 
 
@@ -203,26 +224,48 @@ class SolveTriangular(Lapack):
 class Pinv(Lapack):
     """The pseudo-inverses (*, n, m) of (*, m, n), by singular values; those not above max(atol, rtol * the largest) count as 0.
 
-    Derivative at constant rank: G. Golub, V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems whose
-    variables separate" (1973), eq. 4.12.
+    atol and rtol are attributes, or operands (*, 1, 1). Derivative at constant rank: G. Golub, V. Pereyra, "The differentiation of
+    pseudo-inverses and nonlinear least squares problems whose variables separate" (1973), eq. 4.12.
     """
     name, square = "pinv", False
     cases = [((_TALL,), dict(atol=0.0, rtol=1e-15, index=0)), ((_WIDE,), dict(atol=0.0, rtol=1e-15, index=0))]
 
     def avals(self, *operands, **attrs): return (Aval((*operands[0].shape[:-2], *operands[0].shape[:-3:-1]), operands[0].dtype),)
 
-    def results(self, a, atol, rtol):
+    def results(self, a, *limits, atol, rtol):
         if not a.size:
             return [np.zeros((*a.shape[:-2], *a.shape[:-3:-1]), a.dtype)]
         u, s, vh = self.each(_DIVERGED, lambda x: np.linalg.svd(x, full_matrices=False), a)
-        keep = s > np.maximum(atol, rtol * s[..., :1])
+        low, relative = (v[..., 0] for v in limits) if limits else (atol, rtol)
+        keep = s > np.maximum(low, relative * s[..., :1])
         inverted = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(a.dtype)
         return [(vh.swapaxes(-1, -2) * inverted[..., None, :]) @ u.swapaxes(-1, -2)]
 
-    def vjp(self, ct, y, a, atol, rtol, index):
+    def vjp(self, ct, y, a, *limits, atol, rtol, index):
         p, pt, gt = y, t(y), t(ct)
         left, right = matmul(gt, matmul(p, pt)), matmul(matmul(pt, p), gt)
-        return (-matmul(matmul(pt, ct), pt) + (left - matmul(matmul(a, p), left)) + (right - matmul(right, matmul(p, a))),)
+        g = -matmul(matmul(pt, ct), pt) + (left - matmul(matmul(a, p), left)) + (right - matmul(right, matmul(p, a)))
+        return g, *[None] * len(limits)
+
+
+class Info(Lapack):
+    """Which pivot (int32, from 1; 0: none) ends a factorisation of (*, n, n): of its LU the first that is 0, of its Cholesky factor the
+
+    order of the first minor that is not positive definite. What `inv_ex` and `cholesky_ex` call info.
+    """
+    name, differentiable, python = "factor_info", False, None
+    cases = [((_SQUARE,), dict(cholesky=False, index=0)), ((_SQUARE[0] - 3 * np.eye(3),), dict(cholesky=True, index=0))]
+
+    def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-2], dtypes.int32),)
+
+    def results(self, a, cholesky):
+        found = np.zeros(a.shape[:-2], np.int32)
+        try:
+            (np.linalg.cholesky if cholesky else np.linalg.inv)(a)
+        except np.linalg.LinAlgError:
+            for place in np.ndindex(found.shape):
+                found[place] = (bad_minor if cholesky else zero_pivot)(a[place])
+        return [found]
 
 
 # ------------------------------------------------------------------------------------------------------------ determinants
@@ -284,7 +327,7 @@ class Cholesky(Lapack):
     cases = [((_POSITIVE,), dict(index=0)), ((_POSITIVE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
-    def results(self, a): return [self.each("is not positive definite: it has no Cholesky factor", np.linalg.cholesky, a)]
+    def results(self, a): return [self.each(_INDEFINITE, np.linalg.cholesky, a, pivot=bad_minor)]
 
     def vjp(self, ct, y, a, index):
         low = tril(matmul(t(y), tril(ct)))
@@ -388,62 +431,90 @@ class SVD(Lapack):
         return (matmul(u, g),)
 
 
+@np.errstate(all="ignore")
+def _eliminated(a: Any) -> tuple[Any, Any, Any]:
+    """LU, LAPACK's pivots and the row numbers of (*, m, n): column by column, for NumPy has no LU."""
+    shape, (m, n) = a.shape, a.shape[-2:]
+    a = a.reshape(prod(shape[:-2]), m, n).copy()
+    every, k = np.arange(len(a)), min(m, n)
+    pivots, order = np.empty((len(a), k), np.int32), np.tile(np.arange(m, dtype=np.int32), (len(a), 1))
+    for j in range(k):
+        p = j + np.argmax(np.abs(a[:, j:, j]), 1)
+        pivots[:, j] = p + 1                                                        # LAPACK counts from 1
+        a[every, p], a[:, j] = a[:, j].copy(), a[every, p]
+        order[every, p], order[:, j] = order[:, j].copy(), order[every, p]
+        pivot = a[:, j, j]
+        a[:, j + 1:, j] /= np.where(pivot == 0, 1, pivot)[:, None]
+        a[:, j + 1:, j + 1:] -= a[:, j + 1:, j, None] * a[:, j, None, j + 1:]
+    return a.reshape(shape), pivots.reshape((*shape[:-2], k)), order.reshape(shape[:-1])
+
+
 class LU(Lapack):
-    """The factors of P^T A = L U, partial pivoting, in one matrix (without L's diagonal, which is ones), LAPACK's pivots, and row numbers:
+    """The factors of P^T A = L U, of (*, m, n) by partial pivoting, in one matrix (without L's diagonal, which is ones); LAPACK's pivots
 
-    row i of L U is row P[i] of A. A zero pivot is no error here.
+    (*, k), k the smaller of m and n; and row numbers (*, m): row i of L U is row P[i] of A. A zero pivot is no error here.
 
-    Derivative: the triangles of L^-T (L^T dL below the diagonal + dU U^T above) U^-T, rows put back.
+    Derivative of the first k rows and columns: the triangles of L^-T (L^T dL below the diagonal + dU U^T above) U^-T, rows put back; the
+    rows below are L = A U^-1 and the columns beyond are U = L^-1 A.
     """
-    name, python = "lu_factor", None        # tg.linalg.lu_factor leaves the row numbers out
-    cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
+    name, python, square = "lu_factor", None, False        # tg.linalg.lu_factor leaves the row numbers out
+    cases = [((x,), dict(index=0)) for x in (_SQUARE, _SQUARE[1], _TALL, _WIDE)]
 
     def avals(self, *operands, **attrs):
-        rows = Aval(operands[0].shape[:-1], dtypes.int32)
-        return operands[0], rows, rows
+        *lead, m, n = operands[0].shape
+        return operands[0], Aval((*lead, min(m, n)), dtypes.int32), Aval((*lead, m), dtypes.int32)
 
-    @np.errstate(all="ignore")
-    def results(self, a):
-        n, shape = a.shape[-1], a.shape
-        a = a.reshape(-1, n, n).copy()
-        every = np.arange(len(a))
-        pivots, order = np.empty((len(a), n), np.int32), np.tile(np.arange(n, dtype=np.int32), (len(a), 1))
-        for j in range(n):
-            p = j + np.argmax(np.abs(a[:, j:, j]), 1)
-            pivots[:, j] = p + 1                                                    # LAPACK counts from 1
-            a[every, p], a[:, j] = a[:, j].copy(), a[every, p]
-            order[every, p], order[:, j] = order[:, j].copy(), order[every, p]
-            pivot = a[:, j, j]
-            a[:, j + 1:, j] /= np.where(pivot == 0, 1, pivot)[:, None]
-            a[:, j + 1:, j + 1:] -= a[:, j + 1:, j, None] * a[:, j, None, j + 1:]
-        return [a.reshape(shape), pivots.reshape(shape[:-1]), order.reshape(shape[:-1])]
+    def results(self, a): return list(_eliminated(a))
 
     def vjp(self, ct, y, a, index):
         if index:
             return (None,)
+        (m, n), d = a.shape[-2:], len(a.shape)
+        k = min(m, n)
+
+        def parts(x):                                                               # its first k rows and columns, and the others
+            if m == n:
+                return x, None
+            dim = d - 2 if m > n else d - 1
+            return narrow(x, dim, 0, k), narrow(x, dim, k, max(m, n) - k)
+
+        (core, rest), (head, tail) = parts(y), parts(ct)
+        low, high, more = tril(head, -1), triu(head), None
+        if m > n:
+            more = _right(tail, core)                                              # of the rows below: dL U^-T
+            high = high - triu(matmul(t(rest), more))
+        elif m < n:
+            more = run(TRIANGLE, t(core), tail, upper=True, unit=True)             # of the columns beyond: L^-T dU
+            low = low - tril(matmul(more, t(rest)), -1)
+        inner = tril(matmul(t(tril(core, -1)), low) + low, -1) + triu(matmul(high, t(triu(core))))
+        whole = _right(run(TRIANGLE, t(core), inner, upper=True, unit=True), core)
+        if more is not None:
+            whole = concat([whole, more], d - 2 if m > n else d - 1)
         order = self.result((a,), {"index": 0}, 2, y)
-        inner = tril(matmul(t(tril(y, -1)), tril(ct, -1)) + tril(ct, -1), -1) + triu(matmul(triu(ct), t(triu(y))))
-        left = run(TRIANGLE, t(y), inner, upper=True, unit=True)                   # L^-T inner
-        permuted = t(run(TRIANGLE, y, t(left), upper=True, unit=False))            # ... U^-T
-        return (matmul(permutation(order, a.dtype), permuted),)
+        return (matmul(permutation(order, a.dtype), whole),)
+
+
+def _right(x: Node, u: Node) -> Any:
+    """x U^-T, U the upper triangle of u."""
+    return t(run(TRIANGLE, u, t(x), upper=True, unit=False))
 
 
 class PivotOrder(Shared):
-    """The row numbers (int32) that LAPACK's pivots (*, n) lead to: row i is exchanged with row pivots[i] - 1, one after the other."""
+    """The numbers (int32) of `rows` rows that LAPACK's pivots (*, k) lead to: row i is exchanged with row pivots[i] - 1, in turn."""
     name, family, differentiable, batches = "pivot_order", "host_call", False, True
-    cases = [((np.array([[2, 3, 3], [1, 2, 3]], np.int32),), dict(index=0))]
+    cases = [((np.array([[2, 3, 3], [1, 2, 3]], np.int32),), dict(rows=3, index=0)), ((np.array([4, 3], np.int32),), dict(rows=5, index=0))]
 
-    def avals(self, *operands, **attrs): return operands
+    def avals(self, *operands, **attrs): return (Aval((*operands[0].shape[:-1], attrs["rows"]), dtypes.int32),)
 
-    def results(self, pivots):
-        rows, n = pivots.reshape(-1, pivots.shape[-1]), pivots.shape[-1]
-        if rows.size and not 1 <= rows.min() <= rows.max() <= n:
-            raise LinAlgError(f"lu_solve: pivots must be from 1 to {n}, got {rows.min()} to {rows.max()}")
-        order, every = np.tile(np.arange(n, dtype=np.int32), (len(rows), 1)), np.arange(len(rows))
-        for j in range(n):
-            p = rows[:, j] - 1
+    def results(self, pivots, rows):
+        lists = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])
+        if lists.size and not 1 <= lists.min() <= lists.max() <= rows:
+            raise LinAlgError(f"lu_solve: pivots must be from 1 to {rows}, got {lists.min()} to {lists.max()}")
+        order, every = np.tile(np.arange(rows, dtype=np.int32), (len(lists), 1)), np.arange(len(lists))
+        for j in range(pivots.shape[-1]):
+            p = lists[:, j] - 1
             order[every, p], order[:, j] = order[:, j].copy(), order[every, p]
-        return [order.reshape(pivots.shape)]
+        return [order.reshape((*pivots.shape[:-1], rows))]
 
 
 def permutation(order: Node, dtype: Any) -> Node:
@@ -524,4 +595,5 @@ class FrechetExp(Lapack):
 
 SOLVE, INV, PINV, DET, SLOGDET = (REGISTRY[name] for name in ("solve", "inv", "pinv", "det", "slogdet"))
 CHOLESKY, EIGH, QR_, SVD_, LU_, MATRIX_EXP = (REGISTRY[name] for name in ("cholesky", "eigh", "qr", "svd", "lu_factor", "matrix_exp"))
-TRIANGLE, ORDER, _COFACTORS, _FRECHET = (REGISTRY[name] for name in ("solve_triangular", "pivot_order", "cofactors", "frechet_exp"))
+INFO, TRIANGLE, ORDER, _COFACTORS, _FRECHET = (
+    REGISTRY[name] for name in ("factor_info", "solve_triangular", "pivot_order", "cofactors", "frechet_exp"))

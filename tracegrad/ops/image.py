@@ -16,9 +16,11 @@ from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather, take_rows
 from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import abs_, detach, eq, floor, fmod, ge, gt, le, lt, round_
+from tracegrad.ops.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_
 from tracegrad.ops.pooling import adaptive_average
+from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import movedim, stack, unsqueeze
+from tracegrad.ops.statistics import sum_
 
 Array = Any      # a Node or a Tensor
 _SMOOTH = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}      # mode: of how many spatial dimensions
@@ -34,7 +36,8 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
     """(N, C, spatial) resampled to `size`, or to scale_factor times its size: an integer or number, or one for each dimension.
 
     mode: "nearest", "nearest-exact", "linear" (3-d inputs), "bilinear", "bicubic" (4-d), "trilinear" (5-d), "area".
-    align_corners: whether the outermost samples, or the edges of the outermost pixels, fall on each other. antialias is not supported.
+    align_corners: whether the outermost samples, or the edges of the outermost pixels, fall on each other. antialias ("bilinear" and
+    "bicubic"): where it makes smaller, the filter is as much wider, as in Pillow.
     """
     n = input.ndim - 2
     if n not in (1, 2, 3):
@@ -45,8 +48,8 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
         raise ArgumentError(f"interpolate: mode {mode!r} takes an input of {_SMOOTH[mode] + 2} dimensions, got {input.shape}")
     if align_corners is not None and mode not in _SMOOTH:
         raise ArgumentError(f"interpolate: align_corners is for the modes {', '.join(_SMOOTH)}, not {mode!r}")
-    if antialias:
-        raise ArgumentError("interpolate: antialias=True is not supported; average first (avg_pool2d, mode='area')")
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ArgumentError(f"interpolate: antialias is for the modes 'bilinear' and 'bicubic', not {mode!r}")
     if input.dtype.kind != "f":
         raise DTypeError(f"interpolate: takes a float tensor, got {input.dtype}; use x.float()")
     if (size is None) == (scale_factor is None):
@@ -69,7 +72,9 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
     x: Any = input
     for i, (out, scale) in enumerate(zip(sizes, scales, strict=True)):
         d, s = 2 + i, image[i]
-        if mode == "nearest" and (scale is None or scale == int(scale)) and out % s == 0 and (scale is None or out == s * scale):
+        if antialias:
+            x = _antialiased(x, d, out, scale, bool(align_corners), mode == "bicubic")
+        elif mode == "nearest" and (scale is None or scale == int(scale)) and out % s == 0 and (scale is None or out == s * scale):
             x = _repeated(x, d, out // s)
         elif mode.startswith("nearest"):
             x = _nearest(x, d, out, scale, 0.5 if mode == "nearest-exact" else 0.0)
@@ -84,6 +89,32 @@ def _per_dim(what: str, value: Any, n: int) -> Any:
     if len(values) != n:
         raise ArgumentError(f"interpolate: {what} must be one number or {n} of them, got {value!r}")
     return values
+
+
+def _antialiased(x: Node, d: int, out: int, scale: float | None, align_corners: bool, cubic: bool) -> Any:
+    """x resampled to `out` places along d by a filter as wide as the samples are apart, whose weights add up to 1."""
+    s = x.shape[d]
+    step = (s - 1) / max(1, out - 1) if align_corners else s / out if scale is None else 1.0 / scale
+    wide = max(step, 1.0)
+    support = (2.0 if cubic else 1.0) * wide
+    taps = min(s, 2 * int(support) + 3)
+    centre = (cast(iota((out, 1), 0), x.dtype) + 0.5) * step
+    first = clamp(cast(floor(centre - support + 0.5), dtypes.int64), 0, s)
+    end = clamp(cast(floor(centre + support + 0.5), dtypes.int64), 0, s)
+    place = first + iota((out, taps), 1)
+    away = abs_((cast(place, x.dtype) - centre + 0.5) * (1.0 / wide))
+    if cubic:                                       # Keys' kernel with a = -1/2, as in Pillow
+        near = (away * 1.5 - 2.5) * away * away + 1.0
+        weight = where(lt(away, 1.0), near, where(lt(away, 2.0), ((away - 5.0) * away + 8.0) * away * -0.5 + 2.0, 0.0))
+    else:
+        weight = where(lt(away, 1.0), 1.0 - away, 0.0)
+    inside = lt(place, end)
+    weight = where(inside, weight, 0.0)
+    weight = weight / sum_(weight, 1, True)
+    rows = take_rows(movedim(x, d, 0), where(inside, place, 0))                     # (out, taps, ...)
+    shape = (out, taps, *[1] * (x.ndim - 1))
+    held = where(mv.reshape(inside, shape), rows, const(0, x.dtype))                # (an inf outside is not multiplied with 0)
+    return movedim(total(held * mv.reshape(weight, shape), (1,)), 0, d)
 
 
 def _repeated(x: Node, d: int, times: int) -> Any:
@@ -209,7 +240,7 @@ def affine_grid(theta: Array, size: Any, align_corners: bool | None = None) -> A
 def grid_sample(input: Array, grid: Array, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None) -> Array:
     """Images (N, C, H, W) at the places grid (N, H', W', 2), x before y in [-1, 1]: (N, C, H', W'); or 5-d with a grid (..., 3).
 
-    mode: "bilinear", "nearest" or "bicubic" (4-d only). padding_mode: beyond the edges "zeros", the "border", or its "reflection".
+    mode: "bilinear", "nearest" or "bicubic". padding_mode: beyond the edges "zeros", the "border", or its "reflection".
     """
     n = input.ndim - 2
     if n not in (2, 3) or grid.ndim != n + 2 or grid.shape[-1] != n or grid.shape[0] != input.shape[0]:
@@ -217,8 +248,8 @@ def grid_sample(input: Array, grid: Array, mode: str = "bilinear", padding_mode:
                          f"{input.shape} and {grid.shape}")
     if input.dtype != grid.dtype or input.dtype.kind != "f":
         raise DTypeError(f"grid_sample: takes two float tensors of one dtype, got {input.dtype} and {grid.dtype}")
-    if mode not in ("bilinear", "nearest", "bicubic") or (mode == "bicubic" and n == 3):
-        raise ArgumentError(f"grid_sample: mode must be 'bilinear', 'nearest' or (4-d) 'bicubic', got {mode!r} for {input.shape}")
+    if mode not in ("bilinear", "nearest", "bicubic"):
+        raise ArgumentError(f"grid_sample: mode must be 'bilinear', 'nearest' or 'bicubic', got {mode!r}")
     if padding_mode not in ("zeros", "border", "reflection"):
         raise ArgumentError(f"grid_sample: padding_mode must be 'zeros', 'border' or 'reflection', got {padding_mode!r}")
     if 0 in input.shape[2:]:

@@ -151,6 +151,8 @@ def gather(input: Array, dim: int, index: Array) -> Array:
 
 def _gather(name: str, x: Node, dim: int, index: Node, what: str = "index", wrap: bool = False) -> Node:
     d = one_dim(name, dim, x.ndim)
+    if not index.aval.size and index.ndim != x.ndim:            # nothing to take, whatever the rank
+        return mv.reshape(mv.narrow(_flat(x), 0, 0, 0), index.shape)
     if x.ndim:
         return take_rows(_flat(x), _linear(name, x.shape, d, index, what, wrap=wrap))
     if index.ndim > 1:
@@ -236,7 +238,7 @@ def index_add(input: Array, dim: int, index: Array, source: Array, *, alpha: flo
     d, rows, moved = _rows("index_add", input, dim, index)
     src = _slices("index_add", source, input, d, rows)
     src = src if alpha == 1 else cast(src * alpha, input.dtype)
-    return _back(scatter_rows("scatter_add", moved, rows, src), d)
+    return mv.reshape(_back(scatter_rows("scatter_add", moved, rows, src), d), input.shape)
 
 
 @public("index_copy")
@@ -244,7 +246,7 @@ def index_add(input: Array, dim: int, index: Array, source: Array, *, alpha: flo
 def index_copy(input: Array, dim: int, index: Array, source: Array) -> Array:
     """input with the slices along dim that index (1-d) names replaced by those of source."""
     d, rows, moved = _rows("index_copy", input, dim, index)
-    return _back(scatter_rows("scatter_set", moved, rows, _slices("index_copy", source, input, d, rows)), d)
+    return mv.reshape(_back(scatter_rows("scatter_set", moved, rows, _slices("index_copy", source, input, d, rows)), d), input.shape)
 
 
 def _slices(name: str, source: Node, x: Node, d: int, rows: Node) -> Any:

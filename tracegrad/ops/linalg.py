@@ -21,7 +21,7 @@ from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.complex_numbers import conj
 from tracegrad.ops.reduction import total
-from tracegrad.ops.shaping import diagonal
+from tracegrad.ops.shaping import diagonal, unsqueeze
 
 Array = Any      # a Node or a Tensor
 
@@ -258,16 +258,20 @@ def tensordot(a: Array, b: Array, dims: Any = 2) -> Array:
     if len(da) != len(db):
         raise ArgumentError(f"tensordot: {len(da)} dims of the first tensor, {len(db)} of the second; they go in pairs")
     for i, j in zip(da, db, strict=True):
-        if a.shape[i] != b.shape[j]:
+        if a.shape[i] != b.shape[j] and 1 not in (a.shape[i], b.shape[j]):
             raise ShapeError(f"tensordot: dimension {i} of {a.shape} and dimension {j} of {b.shape} differ")
         names_b[j] = names_a[i]
     paired = {names_a[i] for i in da}
     x, y = _operands("tensordot", a, b)
+    for i, j in zip(da, db, strict=True):                   # a size of 1 broadcasts: the other one is summed
+        if x.shape[i] != y.shape[j]:
+            x, y = (v if v.shape[d] == 1 else unsqueeze(total(v, (d,)), d) for v, d in ((x, i), (y, j)))
     return _contract(x, names_a, y, names_b, [n for n in names_a + names_b if n not in paired])
 
 
 Operators.__matmul__ = lambda self, other: matmul(self, other) if isinstance(other, Operators) else NotImplemented  # type: ignore[method-assign]
-Operators.__rmatmul__ = lambda self, other: NotImplemented  # type: ignore[attr-defined]
+Operators.__rmatmul__ = (  # type: ignore[attr-defined]
+    lambda self, other: matmul(other, self) if isinstance(other, Operators) else NotImplemented)
 
 
 # ------------------------------------------------------------------------------------------------------------------ einsum

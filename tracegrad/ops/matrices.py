@@ -30,7 +30,7 @@ from tracegrad.ops.linalg import matmul
 from tracegrad.ops.pointwise import detach, lt, maximum
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import diagonal as diagonal_
-from tracegrad.ops.shaping import full_like_shape, tril, triu
+from tracegrad.ops.shaping import full_like_shape, tril
 
 Array = Any      # a Node or a Tensor
 
@@ -71,21 +71,6 @@ class LstsqResult(NamedTuple):
     residuals: Any
     rank: Any
     singular_values: Any
-
-
-class LUFactorResult(NamedTuple):
-    """What `lu_factor` returns."""
-
-    LU: Any
-    pivots: Any
-
-
-class LUResult(NamedTuple):
-    """What `lu` returns."""
-
-    P: Any
-    L: Any
-    U: Any
 
 
 def _floats(name: str, *xs: Any) -> None:
@@ -198,46 +183,44 @@ def solve_triangular(A: Array, B: Array, *, upper: bool, left: bool = True, unit
 def pinv(A: Array, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Array:
     """The pseudo-inverse (*, n, m) of (*, m, n), by singular values; those up to max(atol, rtol * the largest) count as 0.
 
-    atol, rtol: numbers, or tensors (*), which have no derivative. rtol: default max(m, n) * eps of the dtype, or 0 where atol is given;
-    rcond is its older name. hermitian is accepted: the result is the same. The derivative holds where the rank does not change (Golub and
-    Pereyra, 1973); with tensors, it is that of `svd`, too.
+    atol, rtol: numbers, or tensors of the batch's shape. rtol: default max(m, n) * eps of the dtype, or 0 where atol is given; rcond is its
+    older name. hermitian: A is symmetric, and only its lower triangle is read. The derivative holds where the rank does not change (Golub
+    and Pereyra, 1973).
     """
     _matrices("pinv", A)
+    a = _hermitian("pinv", A) if hermitian else A
     low, relative = _tolerances("pinv", A, atol, rtol if rtol is not None else rcond)
-    if not min(A.shape[-2:]):
-        return run(lapack.PINV, A, atol=0.0, rtol=0.0)
     if not isinstance(low, Node) and not isinstance(relative, Node):
-        return run(lapack.PINV, A, atol=low, rtol=relative)
-    u, s, vh = svd(A, False)
-    keep = lt(_limit(s, low, relative), s)
-    inverted = where(keep, 1.0 / where(keep, s, 1.0), 0.0)
-    return matmul(t(vh) * mv.reshape(inverted, (*inverted.shape[:-1], 1, inverted.shape[-1])), t(u))
+        return run(lapack.PINV, a, atol=low, rtol=relative)
+    limits = (mv.expand(mv.reshape(v, (*v.shape, 1, 1)), (*A.shape[:-2], 1, 1)) for v in
+              (v if isinstance(v, Node) else const(v, A.dtype) for v in (low, relative)))
+    return run(lapack.PINV, a, *limits, atol=0.0, rtol=0.0)
+
+
+def _hermitian(name: str, a: Node) -> Any:
+    """The symmetric matrices of which `a` has the lower triangle; the gradient is symmetric, too."""
+    _matrices(name, a, square=True)
+    half = (a + t(a)) * 0.5
+    return half + detach(tril(a) + t(tril(a, -1)) - half)
 
 
 def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
-    """(atol, rtol), each a float, or a node of a's dtype with a last dimension of size 1, to be compared with singular values."""
-    given = []
+    """The tolerances: numbers, or nodes of a's dtype that broadcast to its batch."""
+    found = []
     for argument, value in (("atol", atol), ("rtol", rtol)):
         if isinstance(value, Node):
-            batch = a.shape[:-2]
-            if value.ndim > len(batch) or any(m not in (1, n) for m, n in zip(reversed(value.shape), reversed(batch), strict=False)):
-                raise ShapeError(f"{name}: {argument} {value.shape} does not broadcast to the batch of {a.shape}, {batch}")
-            value = mv.reshape(cast(detach(value), a.dtype), (*value.shape, 1))
-        elif value is not None:
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ArgumentError(f"{name}: {argument} must be a number or a tensor, got {type(value).__name__}")
-            value = float(value)
-        given.append(value)
-    low, relative = given
+            if value.dtype.kind != "f" or broadcast_shapes(name, [value.shape, a.shape[:-2]]) != a.shape[:-2]:
+                raise ShapeError(f"{name}: {argument} must be a number, or a float tensor that broadcasts to the batch {a.shape[:-2]}, got "
+                                 f"{value.aval}")
+            value = cast(value, a.dtype)
+        elif value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise ArgumentError(f"{name}: {argument} must be a number or a tensor, got {type(value).__name__}")
+        found.append(value)
+    low, relative = found
     if relative is None:
-        default = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
-        relative = where(lt(0.0, low), 0.0, const(default, a.dtype)) if isinstance(low, Node) else default if (low or 0.0) <= 0 else 0.0
-    return 0.0 if low is None else low, relative
-
-
-def _limit(s: Any, low: Any, relative: Any) -> Any:
-    """Up to what singular values s (*, k), descending, count as 0, (*, 1)."""
-    return maximum(mv.narrow(s, s.ndim - 1, 0, 1) * relative, low)
+        eps = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
+        relative = cast(where(lt(0.0, low), 0.0, eps), a.dtype) if isinstance(low, Node) else eps if low is None or low <= 0 else 0.0
+    return low if isinstance(low, Node) else float(low or 0.0), relative if isinstance(relative, Node) else float(relative)
 
 
 @public("pinverse")
@@ -507,65 +490,17 @@ def svdvals(A: Array, *, driver: str | None = None) -> Array:
 def matrix_rank(A: Array, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Array:
     """How many singular values (int64) of (*, m, n) are above max(atol, rtol * the largest). rtol: default max(m, n) * eps, 0 with an atol.
 
-    atol, rtol: numbers, or tensors (*). tol: the absolute tolerance, the older name. hermitian is accepted: the result is the same.
+    atol, rtol: numbers, or tensors that broadcast to the batch. tol: the absolute tolerance, the older name. hermitian: A is symmetric, and
+    only its lower triangle is read.
     """
     _matrices("matrix_rank", A)
     low, relative = _tolerances("matrix_rank", A, atol if atol is not None else tol, rtol)
     if not min(A.shape[-2:]):
         return full_like_shape(A.shape[:-2], 0, dtypes.int64)
-    s = svdvals(A)
-    return total(cast(lt(_limit(s, low, relative), s), dtypes.int64), (s.ndim - 1,))
-
-
-@linalg()
-@on_nodes
-def lu_factor(A: Array, *, pivot: bool = True) -> Any:
-    """(LU, pivots) of (*, n, n), for `lu_solve`: L below the diagonal (its own is ones) and U in one matrix; rows exchanged, from 1, int32.
-
-    A zero pivot is no error here but in `lu_solve`. NumPy has no LU, so this one goes column by column: `solve` is faster for one system.
-    """
-    _lu_operand("lu_factor", A, pivot)
-    return LUFactorResult(run(lapack.LU_, A), run(lapack.LU_, A, index=1))
-
-
-def _lu_operand(name: str, a: Any, pivot: bool) -> None:
-    _matrices(name, a)
-    if a.shape[-1] != a.shape[-2]:
-        raise ShapeError(f"{name}: takes square matrices (*, n, n), got {a.shape}")
-    if not pivot:
-        raise ArgumentError(f"{name}: pivot=False is not supported; use pivot=True")
-
-
-@linalg()
-@on_nodes
-def lu(A: Array, *, pivot: bool = True) -> Any:
-    """(P, L, U) with A = P L U, of (*, n, n): a permutation, a lower triangle with ones on its diagonal, an upper triangle."""
-    _lu_operand("lu", A, pivot)
-    packed = run(lapack.LU_, A)
-    return LUResult(lapack.permutation(run(lapack.LU_, A, index=2), A.dtype), tril(packed, -1) + _eye(A.shape[-1], A), triu(packed))
-
-
-@linalg()
-@on_nodes
-def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: bool = False) -> Array:
-    """X in A X = B (left=False: X A = B; adjoint: A^T for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot."""
-    _matrices("lu_solve", LU, B)
-    _matrices("lu_solve", LU, square=True)
-    if pivots.dtype != dtypes.int32 or pivots.shape != LU.shape[:-1]:
-        raise ShapeError(f"lu_solve: pivots must be the int32{LU.shape[:-1]} that lu_factor gives, got {pivots.dtype}{pivots.shape}")
-    if not left:
-        return t(_lu_solved(LU, pivots, t(B), not adjoint))
-    return _lu_solved(LU, pivots, B, adjoint)
-
-
-def _lu_solved(packed: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
-    order = run(lapack.ORDER, pivots)
-    p = lapack.permutation(order, packed.dtype)
-    if adjoint:                             # (P L U)^T = U^T L^T P^T
-        y = solve_triangular(t(packed), b, upper=False)
-        return matmul(p, solve_triangular(t(packed), y, upper=True, unitriangular=True))
-    y = solve_triangular(packed, matmul(t(p), b), upper=False, unitriangular=True)
-    return solve_triangular(packed, y, upper=True)
+    s = svdvals(_hermitian("matrix_rank", A) if hermitian else A)
+    low, relative = (mv.reshape(v, (*v.shape, 1)) if isinstance(v, Node) else v for v in (low, relative))
+    limit = maximum(mv.narrow(s, s.ndim - 1, 0, 1) * relative, low)
+    return total(cast(lt(limit, s), dtypes.int64), (s.ndim - 1,))
 
 
 # ------------------------------------------------------------------------------------------------------------------ products

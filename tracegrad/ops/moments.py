@@ -56,7 +56,7 @@ def nanmean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any 
 @public("cov")
 @on_nodes
 def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: Array = None) -> Array:
-    """The covariance matrix of variables (rows) observed in columns; of a vector, its variance. ((n) or (v, n) -> () or (v, v))
+    """The covariance matrix of variables (rows) observed in columns; of one variable, its variance. ((n) or (v, n) -> () or (v, v))
 
     fweights: how often each observation counts (integers); aweights: how much (floats). Divided by the total weight less correction.
     """
@@ -87,7 +87,7 @@ def cov(input: Array, *, correction: int = 1, fweights: Array = None, aweights: 
         freedom = clamp(freedom, min=0.0)
         product = matmul(centred * weight, centred.mT)
     y = product / freedom
-    return mv.reshape(y, ()) if x.ndim < 2 else y
+    return mv.reshape(y, ()) if rows.shape[0] == 1 else y
 
 
 @public("corrcoef")
@@ -122,6 +122,8 @@ def diff(input: Array, n: int = 1, dim: int = -1, prepend: Array = None, append:
     d = one_dim("diff", dim, input.ndim)
     if integer("diff", "n", n) < 0:
         raise ArgumentError(f"diff: n must not be negative, got {n}")
+    if not n:                               # as in torch, without prepend and append
+        return input
     one = (*input.shape[:d], 1, *input.shape[d + 1:])
     parts = [part if part.ndim else mv.expand(part, one) for part in (prepend, input, append) if part is not None]
     x = cat(parts, d) if len(parts) > 1 else input
@@ -180,6 +182,7 @@ def gradient(input: Array, *, spacing: Any = 1, dim: Any = None, edge_order: int
         raise ArgumentError(f"gradient: edge_order must be 1 or 2, got {edge_order}")
     wanted = range(input.ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
     dims = [one_dim("gradient", d, input.ndim) for d in wanted]
+    spacing = 1 if spacing is None else spacing
     given = list(spacing) if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
     if len(given) != len(dims) or len(set(dims)) != len(dims):
         raise ArgumentError(f"gradient: spacing must be one number, or one for each of the dims {tuple(dims)}, got {len(given)}")

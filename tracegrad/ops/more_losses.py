@@ -11,7 +11,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
-from tracegrad.operators import functional
+from tracegrad.operators import FUNCTIONAL, functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.activations import pairwise_distance
 from tracegrad.ops.arguments import on_nodes
@@ -173,14 +173,14 @@ def multilabel_soft_margin_loss(input: Array, target: Array, weight: Array = Non
 
 def _class_rows(name: str, input: Node, target: Node, of_classes: bool) -> tuple[Node, Node]:
     """Scores (N, C) and targets (N) or (N, C), from those or one row of them."""
-    if input.ndim not in (1, 2) or input.dtype.kind != "f":
+    if input.ndim > 2 or input.dtype.kind != "f":
         raise ShapeError(f"{name}: takes float scores (N, C) or (C), got {input.aval}")
     if target.dtype.kind not in "iu":
         raise DTypeError(f"{name}: target must hold class numbers (int64), got {target.dtype}; use target.long()")
     expected = input.shape if of_classes else input.shape[:-1]
-    if target.shape != expected and not (not of_classes and input.ndim == 1 and target.shape == (1,)):
+    if target.shape != expected and not (input.ndim < 2 and target.shape in ((), (1,)) and (not of_classes or input.aval.size == 1)):
         raise ShapeError(f"{name}: target {target.shape} must have the shape {expected} for scores {input.shape}")
-    n, c = (1, *input.shape) if input.ndim == 1 else input.shape
+    n, c = input.shape if input.ndim == 2 else (1, input.aval.size)
     return mv.reshape(input, (n, c)), mv.reshape(target, (n, c) if of_classes else (n,))
 
 
@@ -223,6 +223,28 @@ def multilabel_margin_loss(input: Array, target: Array, reduction: str = "mean")
     terms = _positive(1.0 - own + unsqueeze(x, 1))
     loss = sum_(where(is_label | unsqueeze(ended, 2), 0.0, terms), (1, 2)) * (1.0 / c)
     return _reduced("multilabel_margin_loss", mv.reshape(loss, input.shape[:-1]), reduction)
+
+
+@functional
+def linear_cross_entropy(input: Array, linear_weight: Array, target: Array, *, linear_bias: Array = None, weight: Array = None,
+                         reduction: str = "mean", ignore_index: int | None = None, label_smoothing: float = 0.0,
+                         options: None = None) -> Array:
+    """cross_entropy of the logits `linear(input, linear_weight, linear_bias)`: input (I), (N, I), linear_weight (C, I), (C, d1, ..., I).
+
+    The logits of further dimensions are (N, C, d1, ...). options: torch's, for the order of the work; None.
+    """
+    if options is not None:
+        raise ArgumentError("linear_cross_entropy: options are not supported; leave them out")
+    if linear_weight.ndim < 2 or input.ndim not in (1, 2) or input.shape[-1] != linear_weight.shape[-1]:
+        raise ShapeError(f"linear_cross_entropy: takes an input (I) or (N, I) and a linear_weight (C, ..., I), got {input.shape} and "
+                         f"{linear_weight.shape}")
+    classes = linear_weight.shape[:-1]
+    if len(classes) > 1 and input.ndim == 1:
+        raise ShapeError(f"linear_cross_entropy: a linear_weight {linear_weight.shape} of more dimensions takes an input (N, I), got "
+                         f"{input.shape}; use unsqueeze(0)")
+    bias = None if linear_bias is None else linear_bias.reshape(-1)
+    logits = FUNCTIONAL["linear"](input, linear_weight.reshape(-1, linear_weight.shape[-1]), bias).reshape(*input.shape[:-1], *classes)
+    return FUNCTIONAL["cross_entropy"](logits, target, weight, -100 if ignore_index is None else ignore_index, reduction, label_smoothing)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- ctc

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from math import sqrt as root
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes, cast, const, iota, refuse_complex
+from tracegrad.function import broadcast_shapes, cast, refuse_complex
 from tracegrad.ir import Node
-from tracegrad.operators import PUBLIC, Operators, functional, public
+from tracegrad.operators import PUBLIC, F, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import clamp, detach, eq, exp, expm1, ge, gt, le, log1p, lt, rsqrt, sigmoid
+from tracegrad.ops.pointwise import clamp, detach, exp, expm1, ge, gt, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.pointwise import where as select
-from tracegrad.ops.shaping import mT
-from tracegrad.ops.statistics import amax, mean, norm, softmax, sum_
+from tracegrad.ops.statistics import mean, norm, sum_
 
 Array = Any      # a Node or a Tensor
 
@@ -161,7 +160,7 @@ def cosine_similarity(x1: Array, x2: Array, dim: int = 1, eps: float = 1e-8) -> 
     return sum_(product, d)
 
 
-# ---------------------------------------------------------------------------------------------------- attention and dropout
+# ----------------------------------------------------------------------------------------------------------------- dropout
 
 
 @functional
@@ -179,50 +178,24 @@ def dropout(input: Array, p: float = 0.5, training: bool = True, inplace: bool =
     return input.copy_(out) if inplace else out
 
 
-@functional
-def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_mask: Array = None, dropout_p: float = 0.0,
-                                 is_causal: bool = False, scale: float | None = None) -> Array:
-    """softmax(query keyᵀ scale + mask) value (Vaswani et al. 2017): (*, L, E), (*, S, E), (*, S, V) -> (*, L, V).
-
-    attn_mask: bool (True may be attended to) or numbers that are added, broadcast to (*, L, S). is_causal: position i sees positions
-    up to i. scale: 1 / sqrt(E) if None. A row that may attend to nothing is 0, as in torch.
-    """
-    if not isinstance(query, Operators) or min(query.ndim, key.ndim, value.ndim) < 2 or query.shape[-1] != key.shape[-1] \
-            or key.shape[-2] != value.shape[-2]:
-        raise ShapeError(f"scaled_dot_product_attention: query {query.shape}, key {key.shape} and value {value.shape} do not fit: "
-                         "they are (*, L, E), (*, S, E) and (*, S, V)")
-    if is_causal and attn_mask is not None:
-        raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
-    if any(x.dtype.kind != "f" for x in (query, key, value)) or (attn_mask is not None and attn_mask.dtype.kind not in "fb"):
-        given = ", ".join(str(x.dtype) for x in (query, key, value, attn_mask) if x is not None)
-        raise DTypeError(f"scaled_dot_product_attention: takes float tensors, and a mask of floats or bools (mask.bool()), got {given}")
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ArgumentError(f"scaled_dot_product_attention: dropout_p must be from 0 to 1, got {dropout_p}")
-    factor = 1.0 / root(max(1, query.shape[-1])) if scale is None else scale
-    weights = _attention_weights(query, key, attn_mask, is_causal, factor)
-    return matmul(dropout(weights, dropout_p) if dropout_p else weights, value)
-
-
-@on_nodes
-def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: float) -> Any:
-    scores = matmul(query, mT(key)) * scale
-    if is_causal:
-        shape = scores.shape[-2:]
-        sees = le(iota(shape, 1, dtypes.int32), iota(shape, 0, dtypes.int32))
-        scores = where(sees, scores, const(float("-inf"), scores.dtype))
-    elif mask is not None and mask.dtype == dtypes.bool_:
-        scores = where(mask, scores, const(float("-inf"), scores.dtype))
-    elif mask is not None:
-        scores = scores + cast(mask, scores.dtype)
-    if mask is None or not scores.aval.size:
-        return softmax(scores, -1)
-    top = detach(amax(scores, -1, True))
-    e = exp(scores - where(eq(top, float("-inf")), 0.0, top))       # all zeros where nothing may be attended to
-    parts = sum_(e, -1, True)
-    return e / where(eq(parts, 0.0), 1.0, parts)
-
-
 # ------------------------------------------------------------------------------------------------------------- activations
+
+
+def _or_in_place(fn: F) -> F:
+    """Decorator: a function of Tensors that also has torch's last argument `inplace`, with which the result is written into input."""
+    known = signature(fn)
+    parameters = [*known.parameters.values(), Parameter("inplace", Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation="bool")]
+    whole = known.replace(parameters=parameters)
+
+    @wraps(fn)
+    def entry(input: Any, *args: Any, **kwargs: Any) -> Any:
+        given = whole.bind(input, *args, **kwargs).arguments
+        inplace = given.pop("inplace", False)
+        result = fn(**given)
+        return given["input"].copy_(result) if inplace else result
+
+    entry.__signature__ = whole  # type: ignore[attr-defined]
+    return entry  # type: ignore[return-value]
 
 
 @public("logsigmoid", method=False, functional=True)
@@ -234,6 +207,7 @@ def logsigmoid(input: Array) -> Array:
 
 
 @functional
+@_or_in_place
 @on_nodes
 def elu(input: Array, alpha: float = 1.0) -> Array:
     """x where positive, else alpha (exp(x) - 1)."""
@@ -242,6 +216,7 @@ def elu(input: Array, alpha: float = 1.0) -> Array:
 
 
 @functional
+@_or_in_place
 @on_nodes
 def selu(input: Array) -> Array:
     """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017)."""
@@ -249,6 +224,7 @@ def selu(input: Array) -> Array:
 
 
 @functional
+@_or_in_place
 @on_nodes
 def hardtanh(input: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
     """x limited to [min_val, max_val], which integers limit to integers; no gradient at the limits, as in torch. DTypeError for bools."""
@@ -263,6 +239,7 @@ def hardtanh(input: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array
 
 
 @functional
+@_or_in_place
 @on_nodes
 def relu6(input: Array) -> Array:
     """x limited to [0, 6]."""

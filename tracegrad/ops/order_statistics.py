@@ -178,10 +178,10 @@ def _quantile(name: str, x: Node, q: Any, dim: int | None, keepdim: bool, interp
     fractions = mv.reshape(q, (q.aval.size,))
     if ignore_nan:
         last = maximum(numbers - 1, 0)
-        rank = detach(fractions) * cast(last, x.dtype)
+        rank = fractions * cast(last, x.dtype)
     else:
         last = full_like_shape((*rows.shape[:-1], 1), n - 1, dtypes.int64)
-        rank = where(eq(numbers, n), detach(fractions) * float(n - 1), float(n - 1))
+        rank = where(eq(numbers, n), fractions * float(n - 1), float(n - 1))
     if interpolation == "lower":
         rank = floor(rank)
     elif interpolation == "higher":
@@ -213,7 +213,7 @@ def _quantile(name: str, x: Node, q: Any, dim: int | None, keepdim: bool, interp
 def quantile(input: Array, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Array:
     """The q-quantiles (q: a number, or a vector of them, in front) of all elements or along dim; NaN for rows that hold one.
 
-    interpolation: "linear", "lower", "higher", "midpoint" or "nearest" (rank). No derivative in q.
+    interpolation: "linear", "lower", "higher", "midpoint" or "nearest" (rank). "linear" has a derivative in q.
 
     >>> tg.quantile(tg.tensor([1.0, 2.0, 4.0]), 0.75)           # 3.0
     """
@@ -283,8 +283,8 @@ def bucketize(input: Any, boundaries: Array, *, out_int32: bool = False, right: 
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
-def _limits(name: str, x: Node, low: float, high: float) -> tuple[Any, Any]:
-    """The range of a histogram, as nodes: that of the values if low and high are equal, widened if those are."""
+def _limits(name: str, x: Node, low: float, high: float, margin: float = 1.0) -> tuple[Any, Any]:
+    """The range of a histogram, as nodes: that of the values if low and high are equal, wider by margin on either side if those are."""
     if low > high or not all(map(np.isfinite, (low, high))):
         raise ArgumentError(f"{name}: the range must be finite, and its lower end first, got {low} and {high}")
     if low != high:
@@ -294,16 +294,33 @@ def _limits(name: str, x: Node, low: float, high: float) -> tuple[Any, Any]:
         most: Any = least
     else:
         least, most = detach(amin(x)), detach(amax(x))
+    if not x.aval.size and margin < 1.0:
+        return const(0, x.dtype), const(1, x.dtype)
     flat = eq(least, most)
-    return where(flat, least - 1.0, least), where(flat, most + 1.0, most)
+    return where(flat, least - margin, least), where(flat, most + margin, most)
 
 
 def _counted(x: Node, low: Any, high: Any, bins: int, weight: Any) -> Any:
     """How often x falls into each of `bins` equal intervals, the last with its end; times weight."""
     inside = ge(x, low) & le(x, high)
-    place = cast(floor(where(inside, (x - low) / (high - low), 0.0) * float(bins)), dtypes.int64)
-    place = where(ge(place, bins), bins - 1, place)
+    place = _bin(x, low, high, bins, inside)
     return scatter_rows("scatter_add", full_like_shape((bins,), 0, x.dtype), place, where(inside, weight, const(0, x.dtype)))
+
+
+def _bin(x: Node, low: Any, high: Any, bins: int, inside: Any) -> Any:
+    """The number of the bin that x lies in, where it is inside."""
+    place = cast(floor(where(inside, (x - low) / (high - low), 0.0) * float(bins)), dtypes.int64)
+    return where(ge(place, bins), bins - 1, place)
+
+
+def _even_edges(low: Any, high: Any, n: int, dtype: Any) -> Any:
+    """The n + 1 edges of n equal bins."""
+    i = cast(iota((n + 1,), 0), dtype)
+    step = (high - low) * (1.0 / n)
+    return where(lt(i, n / 2), low + i * step, high - (float(n) - i) * step)
+
+
+_indices = range        # (an argument is called range)
 
 
 @public("histc")
@@ -353,15 +370,80 @@ def histogram(input: Array, bins: Any, *, range: Any = None, weight: Array = Non
         n = integer("histogram", "bins", bins)
         if n < 1:
             raise ArgumentError(f"histogram: bins must be positive, got {bins}")
-        low, high = _limits("histogram", x, *(map(float, range) if range is not None else (0.0, 0.0)))
-        i = cast(iota((n + 1,), 0), x.dtype)
-        step = (high - low) * (1.0 / n)
-        edges = where(lt(i, n / 2), low + i * step, high - (float(n) - i) * step)
+        first, last = map(float, range) if range is not None else (0.0, 0.0)
+        low, high = _limits("histogram", x, first, last, margin=0.5)
+        edges = _even_edges(low, high, n, x.dtype)
         hist = _counted(x, low, high, n, w)
     if density:
         widths = mv.narrow(edges, 0, 1, n) - mv.narrow(edges, 0, 0, n)
         hist = hist / (sum_(hist) * widths)
     return Histogram(hist, edges)
+
+
+class HistogramDD(NamedTuple):
+    """What histogramdd returns."""
+
+    hist: Any
+    bin_edges: Any
+
+
+@public("histogramdd", method=False)
+@on_nodes
+def histogramdd(input: Array, bins: Any, *, range: Any = None, weight: Array = None, density: bool = False) -> Any:
+    """(hist, bin_edges) of the points in the last dimension (*, D): how many (or how much of weight (*)) lie in each cell of a grid.
+
+    bins: how many bins, one number or one for each of the D dimensions, of equal width from range[2 d] to range[2 d + 1] (the points'
+    extremes if None); or a vector of increasing edges for each. density: divided by the total and the cells' volumes. No derivative.
+    """
+    if input.dtype.kind != "f" or input.ndim < 1:
+        raise DTypeError(f"histogramdd: takes a float tensor (*, D), got {input.aval}")
+    size = input.shape[-1]
+    count = input.aval.size // size if size else 0
+    points = detach(mv.reshape(input, (count, size)))
+    each = list(bins) if isinstance(bins, (list, tuple)) else [bins] * size
+    if len(each) != size or (range is not None and len(range) != 2 * size):
+        raise ArgumentError(f"histogramdd: bins and range must be for {size} dimensions, got {len(each)} bins and range {range}")
+    if weight is not None and weight.aval.size != count:
+        raise ShapeError(f"histogramdd: weight {weight.shape} must have the shape of input {input.shape} without its last dimension")
+    cell: Any = const(0, dtypes.int64)
+    inside: Any = full_like_shape((count,), True, dtypes.bool_)
+    edges, shape = [], []
+    for d, given in enumerate(each):
+        x = mv.reshape(mv.narrow(points, 1, d, 1), (count,))
+        if isinstance(given, Node):
+            if given.ndim != 1 or given.dtype != x.dtype or given.shape[0] < 2:
+                raise ArgumentError(f"histogramdd: edges must be a vector of two or more of dtype {x.dtype}, got {given.aval}")
+            own: Any = given
+            n = own.shape[0] - 1
+        else:
+            n = integer("histogramdd", "bins", given)
+            if n < 1:
+                raise ArgumentError(f"histogramdd: bins must be positive, got {given}")
+            ends = (float(range[2 * d]), float(range[2 * d + 1])) if range is not None else (0.0, 0.0)
+            low, high = _limits("histogramdd", x, *ends, margin=0.5)
+            own = _even_edges(low, high, n, x.dtype)
+        if isinstance(given, Node):
+            inside = inside & ge(x, mv.narrow(own, 0, 0, 1)) & le(x, mv.narrow(own, 0, n, 1))
+            place: Any = (_searched(own, x, True) - 1).clamp(0, n - 1)
+        else:
+            inside = inside & ge(x, low) & le(x, high)
+            place = _bin(x, low, high, n, inside)
+        cell = cell * n + where(inside, place, 0)
+        edges.append(own)
+        shape.append(n)
+    total = 1
+    for n in shape:
+        total *= n
+    w = const(1, input.dtype) if weight is None else detach(mv.reshape(weight, (count,)))
+    none = full_like_shape((total,), 0, input.dtype)
+    held = mv.expand(where(inside, w, const(0, input.dtype)), (count,))
+    hist: Any = mv.reshape(scatter_rows("scatter_add", none, mv.expand(cell, (count,)), held), tuple(shape))
+    if density:
+        hist = hist / sum_(hist)
+        for d, (own, n) in enumerate(zip(edges, shape, strict=True)):
+            widths = mv.narrow(own, 0, 1, n) - mv.narrow(own, 0, 0, n)
+            hist = hist / mv.reshape(widths, tuple(n if i == d else 1 for i in _indices(len(shape))))
+    return HistogramDD(hist, edges)
 
 
 # ------------------------------------------------------------------------------------- results whose shape depends on values

@@ -7,15 +7,15 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, bind, const, iota
+from tracegrad.function import REGISTRY, bind, cast, const, iota
 from tracegrad.ir import Node
-from tracegrad.operators import functional
+from tracegrad.operators import FUNCTIONAL, PUBLIC, functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.convolution import out_size, per_dim
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.indexing import scatter_rows, take_rows
-from tracegrad.ops.pointwise import abs_, lt, sign
+from tracegrad.ops.indexing import gather, scatter_rows, take_rows
+from tracegrad.ops.pointwise import abs_, floor, ge, lt, sign
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.reduction import total
@@ -152,6 +152,70 @@ def _adaptive_max(name: str, n: int, x: Node, output_size: Any, return_indices: 
         at = mv.reshape(starts[i], tuple(sizes[i] if d == lead + i else 1 for d in range(best.ndim)))
         index = index * x.shape[lead + i] + at + tap // prod(taps[i + 1:]) % taps[i]
     return ValuesIndices(best, index)
+
+
+def _fractional(name: str, n: int, x: Node, kernel: Any, output_size: Any, samples: Node, return_indices: bool) -> Any:
+    if x.ndim not in (n + 1, n + 2):
+        raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, got {x.shape}")
+    sizes, kernels = per_dim(name, "output_size", output_size, n), per_dim(name, "kernel_size", kernel, n)
+    lead, spatial = x.shape[:x.ndim - n], x.shape[x.ndim - n:]
+    if any(k + o - 1 > s for k, o, s in zip(kernels, sizes, spatial, strict=True)):
+        raise ShapeError(f"{name}: {sizes} windows of {kernels} do not fit into {spatial}")
+    expected = (lead[0] if len(lead) == 2 else 1, lead[-1], n)
+    if samples.shape != expected:
+        raise ShapeError(f"{name}: _random_samples {samples.shape} must be {expected}")
+    planes = prod(lead)
+    draws = mv.reshape(cast(samples, x.dtype), (planes, n))
+    index: Any = const(0, dtypes.int64)
+    for i, (o, k, s) in enumerate(zip(sizes, kernels, spatial, strict=True)):
+        u = mv.reshape(mv.narrow(draws, 1, n - 1 - i if n == 2 else i, 1), (planes, 1))         # (torch draws for W before H)
+        alpha = (s - k) / max(1, o - 1)
+        at = iota((planes, o), 1)
+        start = cast(floor((cast(at, x.dtype) + u) * alpha), dtypes.int64) - cast(floor(u * alpha), dtypes.int64)
+        start = where(ge(at, o - 1), s - k, start)                                              # the last one ends at the edge
+        place = mv.reshape(start, (planes, o, 1)) + iota((planes, o, k), 2)
+        place = mv.reshape(place, (planes, *(o if j == i else 1 for j in range(n)), *(k if j == i else 1 for j in range(n))))
+        index = index * s + place
+    index = mv.expand(index, (planes, *sizes, *kernels))
+    index = mv.reshape(index, (planes, prod(sizes), prod(kernels)))
+    flat = mv.reshape(x, (planes, prod(spatial)))
+    values = mv.reshape(gather(flat, 1, mv.reshape(index, (planes, prod(sizes) * prod(kernels)))), index.shape)
+    tap = bind(REGISTRY["argmax"], (values,), {"dim": 2})
+    where_ = gather(index, 2, mv.reshape(tap, (*tap.shape, 1)))
+    found = gather(values, 2, mv.reshape(tap, (*tap.shape, 1)))
+    shape = (*lead, *sizes)
+    return ValuesIndices(mv.reshape(found, shape), mv.reshape(where_, shape)) if return_indices else mv.reshape(found, shape)
+
+
+def _fractional_pool(name: str, n: int) -> None:
+    def fn(input: Array, kernel_size: Any, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
+           _random_samples: Array = None) -> Any:
+        if (output_size is None) == (output_ratio is None):
+            raise ArgumentError(f"{name}: give output_size or output_ratio, and not both")
+        if input.ndim not in (n + 1, n + 2) or input.dtype.kind != "f":
+            raise ShapeError(f"{name}: takes floats of {n + 2} dimensions (N, C, spatial) or {n + 1}, got {input.dtype}{list(input.shape)}")
+        if output_ratio is not None:
+            ratios = tuple(output_ratio) if isinstance(output_ratio, (tuple, list)) else (output_ratio,) * n
+            if len(ratios) != n or any(not 0 < r < 1 for r in ratios):
+                raise ArgumentError(f"{name}: output_ratio must be between 0 and 1, one number or {n} of them, got {output_ratio!r}")
+            output_size = tuple(int(s * r) for s, r in zip(input.shape[-n:], ratios, strict=True))
+        if _random_samples is None:
+            batch = 1 if input.ndim == n + 1 else input.shape[0]
+            _random_samples = PUBLIC["rand"]((batch, input.shape[-n - 1], n), dtype=input.dtype, device=input.device)
+        return _drawn(input, _random_samples, kernel_size, output_size, return_indices)
+
+    @on_nodes
+    def _drawn(input: Array, samples: Array, kernel_size: Any, output_size: Any, return_indices: bool) -> Any:
+        return _fractional(name, n, input, kernel_size, output_size, samples, return_indices)
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = ("The largest of each of output_size windows (or output_ratio times the input's size), at random places (Graham 2014)."
+                  "\n\n    return_indices: their places in the flattened input, too. _random_samples: the draws (N, C, dims), 0 to 1.")
+    functional(fn)
+
+
+_fractional_pool("fractional_max_pool2d", 2)
+_fractional_pool("fractional_max_pool3d", 3)
 
 
 @functional
@@ -300,3 +364,17 @@ def fold(input: Array, output_size: Any, kernel_size: Any, dilation: Any = 1, pa
     return x if input.ndim == 3 else mv.reshape(x, x.shape[1:])
 
 
+def _with_indices(name: str) -> None:
+    whole = FUNCTIONAL[name]
+
+    def fn(*args: Any, **kwargs: Any) -> Any:
+        return whole(*args, **{**kwargs, "return_indices": True})
+
+    fn.__name__ = fn.__qualname__ = f"{name}_with_indices"
+    fn.__doc__ = f"`{name}` with return_indices=True."
+    functional(fn)
+
+
+for _name in ("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d",
+              "max_pool1d", "max_pool2d", "max_pool3d"):
+    _with_indices(_name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast, const, iota, scalar
+from tracegrad.function import broadcast_shapes, cast, const, iota, scalar
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
@@ -136,6 +136,9 @@ def index_reduce(input: Array, dim: int, index: Array, source: Array, reduce: st
     if reduce not in REDUCTIONS[1:]:
         raise ArgumentError(f"index_reduce: reduce must be one of {', '.join(REDUCTIONS[1:])}, got {reduce!r}")
     d = one_dim("index_reduce", dim, input.ndim)
+    if not input.ndim and source.ndim <= 1:
+        whole = index_reduce(mv.reshape(input, (1,)), 0, index, _flat(source), reduce, include_self=include_self)
+        return mv.reshape(whole, ())
     expected = (*input.shape[:d], index.aval.size, *input.shape[d + 1:])
     if index.ndim > 1 or source.shape != expected or source.dtype != input.dtype:
         raise ShapeError(f"index_reduce: source {source.aval} must be {input.dtype} of shape {expected} for index {index.shape} (1-d) and "
@@ -160,12 +163,11 @@ def index_put(input: Array, indices: Sequence[Array], values: Array, accumulate:
     if not accumulate:
         return setitem(input, key, values)
     if any(isinstance(k, Operators) and k.dtype == dtypes.bool_ for k in key):
-        if len(key) != 1:
-            raise ArgumentError("index_put: accumulate takes one mask alone, or indices; use tg.where")
-        if all(n == 1 for n in values.shape):
+        if len(key) == 1 and all(n == 1 for n in values.shape):
             mask = key[0].reshape((*key[0].shape, *[1] * (input.ndim - key[0].ndim)))
             return where(mask, input + values, input)
-        return setitem(input, key, getitem(input, key) + values)
+        if not isinstance(input, Node):                         # masks are read: a TraceError in a trace
+            key = input._known_masks(key)
     places = getitem(_numbered(input), key)
     return _accumulated(input, places, values)  # type: ignore[arg-type]  # (Tensors, as the decorator allows)
 
@@ -197,7 +199,7 @@ def put(input: Array, index: Array, source: Array, accumulate: bool = False) -> 
 @public("masked_scatter")
 @on_nodes
 def masked_scatter(input: Array, mask: Array, source: Array) -> Array:
-    """input with the elements where mask (bool, broadcast) holds replaced by the first ones of source, in order.
+    """input with the elements where mask (bool) holds replaced by the first ones of source, in order; input and mask broadcast.
 
     That source has enough elements only the device knows: else looking at the result raises an IndexOutOfRange.
     """
@@ -205,7 +207,9 @@ def masked_scatter(input: Array, mask: Array, source: Array) -> Array:
         raise DTypeError(f"masked_scatter: the mask must be bool, got {mask.dtype}; use mask.bool()")
     if source.dtype != input.dtype:
         raise DTypeError(f"masked_scatter: source {source.dtype} and input {input.dtype} must have one dtype; cast one of them")
-    hit = _flat(expanded("masked_scatter", mask, input.shape))
+    shape = broadcast_shapes("masked_scatter", [input.shape, mask.shape])
+    input = mv.expand(input, shape)
+    hit = _flat(mv.expand(mask, shape))
     if not input.aval.size:
         return input
     count = source.aval.size

@@ -401,6 +401,8 @@ def fliplr(input: Array) -> Array:
 @public("flipud")
 def flipud(input: Array) -> Array:
     """Reversed along dimension 0."""
+    if not input.ndim:
+        raise ShapeError("flipud: takes at least 1 dimension, got ()")
     return flip(input, one_dim("flipud", 0, input.ndim))
 
 
@@ -413,6 +415,8 @@ def roll(input: Array, shifts: Any, dims: Any = None) -> Array:
             raise ArgumentError(f"roll: needs a shift for each dimension, got shifts {shifts} and no dims")
         flat = flatten(input)
         return mv.reshape(roll(flat, shifts, 0), input.shape)
+    if not input.ndim:
+        raise IndexOutOfRange(f"roll: a 0-d tensor has no dimension {dims}; leave dims out")
     counts, places = (tuple(v) if isinstance(v, (list, tuple)) else (v,) for v in (shifts, dims))
     if len(counts) != len(places):
         raise ArgumentError(f"roll: needs a shift for each dimension, got shifts {shifts} and dims {dims}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from math import comb, factorial, pi
+from math import comb, factorial, pi, prod
 from math import log as ln
 from math import sqrt as root
 from typing import Any
@@ -22,15 +22,18 @@ from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
+from tracegrad.ops.arguments import known_values
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of, lgamma_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, polynomial
 from tracegrad.ops.pointwise import (
     abs_,
     bitwise_not,
+    detach,
     eq,
     exp,
     floor,
     gt,
+    isfinite,
     isnan,
     log,
     log1p,
@@ -41,6 +44,7 @@ from tracegrad.ops.pointwise import (
     sigmoid,
     sign,
     sin,
+    to_dtype,
     where,
 )
 
@@ -150,8 +154,8 @@ class Copysign(Float):
 
 
 class Nextafter(Elementwise):
-    """The float next to a in the direction of b."""
-    name, nin, kinds, differentiable = "nextafter", 2, "f", False
+    """The float next to a in the direction of b. Its derivative is that of a, or b's where they are equal, as in torch."""
+    name, nin, kinds = "nextafter", 2, "f"
 
     def aval(self, *operands):
         if any(o.dtype == dtypes.float16 for o in operands):
@@ -159,6 +163,11 @@ class Nextafter(Elementwise):
         return super().aval(*operands)
 
     def numpy(self, a, b): return np.nextafter(a, b)
+
+    def vjp(self, ct, y, a, b):
+        same = eq(a, b)
+        return where(same, 0.0, ct), where(same, ct, 0.0)
+
     def opencl(self, a, b): return f"nextafter({a}, {b})"
 
 
@@ -609,7 +618,8 @@ def _times_log(x: Array, y: Array, logarithm: Any, pole: float) -> Array:
         value = float(REGISTRY[logarithm.__name__].numpy(np.float64(y))) if y > pole or y != y else -INF if y == pole else NAN
         return x * value if abs(value) < INF or y != y else where(eq(x, 0.0), 0.0, x * value)
     finite = gt(y, pole) & lt(y, INF)
-    skipped = eq(x, 0.0) & bitwise_not(finite | ne(y, y))
+    zero = eq(x, 0.0) if isinstance(x, Operators) else x == 0
+    skipped = bitwise_not(finite | ne(y, y)) & zero
     return x * logarithm(where(skipped, pole + 1.0, y))
 
 
@@ -628,9 +638,14 @@ def xlog1py(input: Array, other: Array) -> Array:
 _special()(xlogy)
 
 
+def _as_float(x: Array) -> Array:
+    return x if x.dtype.kind == "f" else x * 1.0
+
+
 @_special()
 def entr(input: Array) -> Array:
     """-x log(x): 0 at 0, -inf below."""
+    input = _as_float(input)
     positive = input > 0
     return where(positive, -input * log(where(positive, input, 1)), where(input < 0, -INF, where(isnan(input), input, 0.0)))
 
@@ -638,6 +653,7 @@ def entr(input: Array) -> Array:
 @public("sinc")
 def sinc(input: Array) -> Array:
     """sin(pi x) / (pi x), 1 at 0. Near 0 its Taylor series, so that derivatives of every order are right there."""
+    input = _as_float(input)
     small = abs_(input) < 0.15
     near = where(small, input, 0.0) * pi
     away = where(small, 1.0, input)
@@ -653,15 +669,16 @@ _special()(sinc)
 @_special()
 def spherical_bessel_j0(input: Array) -> Array:
     """sin(x) / x, 1 at 0 and 0 at infinity."""
+    input = _as_float(input)
     return where(eq(abs_(input), INF), 0.0, sinc(where(eq(abs_(input), INF), 0.0, input) * (1.0 / pi)))
 
 
 @public("logit")
 def logit(input: Array, eps: float | None = None) -> Array:
     """log(x / (1 - x)); NaN outside [0, 1]. eps: x is limited to [eps, 1 - eps] first."""
-    x = input * 1.0 if input.dtype.kind in "biu" else input
+    x = _as_float(input)
     if eps is not None:
-        x = x.clamp(eps, 1.0 - eps)
+        x = where(lt(x, eps), eps, where(gt(x, 1.0 - eps), 1.0 - eps, x))           # as in torch where eps is above 1/2
     return log(x / (1.0 - x))
 
 
@@ -672,22 +689,29 @@ _special()(logit)
 
 
 def _recurrence(name: str, first: Any, step: Any, doc: str) -> None:
-    """The polynomial of degree n by its three-term recurrence. n: an integer (torch also takes tensors of degrees)."""
-    def fn(input: Array, n: int) -> Array:
-        if type(n) is not int:
-            raise ArgumentError(f"{name}: n must be an integer, got {n!r}; a tensor of degrees is not supported")
-        x = input * 1.0 if input.dtype.kind in "biu" else input
+    """The polynomial of degree n by its three-term recurrence."""
+    def fn(input: Array, n: Any) -> Array:
+        degrees: Any = None
+        if isinstance(n, Operators):
+            n = detach(n)
+            degrees = to_dtype(n, dtypes.int64)             # rounded towards 0, as in torch
+            input, degree = input + 0.0 * where(isfinite(n), n, 0), 0       # (of the shape and dtype of both)
+            if prod(n.shape):
+                degree = int(known_values(name, "n", degrees.max(), "give one integer, or degrees that are known outside of the trace"))
+        elif type(n) is not int or not isinstance(input, Operators):
+            raise ArgumentError(f"{name}: n must be an integer or a tensor, and input a tensor, got {n!r} and {type(input).__name__}")
+        else:
+            degree = n
+        x = _as_float(input)
         one = x * 0.0 + 1.0
-        if n < 0:
-            return one * 0.0
-        before, now = one, first(x)
-        if n == 0:
-            return one
-        for k in range(1, n):
-            before, now = now, step(k, x, now, before)
-        return now
+        found = where(eq(degrees, 0), one, 0.0) if degrees is not None else one * 0.0 if degree < 0 else one
+        before, now = one, one
+        for k in range(degree):
+            before, now = now, step(k, x, now, before) if k else first(x)
+            found = now if degrees is None else where(eq(degrees, k + 1), now, found)
+        return found
     fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = f"{doc} n: an integer; 0 for negative n."
+    fn.__doc__ = f"{doc} n: an integer, or a tensor of them (looked at: not inside @trace); 0 for negative n."
     SPECIAL[name] = fn
 
 

@@ -17,7 +17,7 @@ from tracegrad.function import cast, common_dtype, scalar
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import integer, on_nodes, one_dim, sizes_of
+from tracegrad.ops.arguments import integer, known_values, on_nodes, one_dim, sizes_of
 from tracegrad.ops.indexing import getitem
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import cat, diag_embed, flip, full_like_shape, meshgrid, pad, split, stack, transpose
@@ -119,9 +119,21 @@ def block_diag(*tensors: Array) -> Array:
 
 
 @public("tensor_split")
-@on_nodes
 def tensor_split(input: Array, indices_or_sections: Any, dim: int = 0) -> tuple[Array, ...]:
-    """That many parts along dim, the first ones larger by one if need be; or cut before each of the indices."""
+    """That many parts along dim, the first ones larger by one if need be; or cut before each of the indices.
+
+    indices_or_sections: an integer or integers; a 0-d or 1-d integer tensor is looked at, which inside @trace is a TraceError.
+    """
+    if isinstance(indices_or_sections, Operators):
+        if len(indices_or_sections.shape) > 1:
+            raise ShapeError(f"tensor_split: the tensor of indices must be 0-d or 1-d, got shape {indices_or_sections.shape}")
+        way_out = "give integers, which are static"
+        indices_or_sections = known_values("tensor_split", "indices_or_sections", indices_or_sections, way_out).tolist()
+    return _tensor_split(input, indices_or_sections, dim)
+
+
+@on_nodes
+def _tensor_split(input: Array, indices_or_sections: Any, dim: int) -> tuple[Array, ...]:
     if not input.ndim:
         raise ShapeError("tensor_split: takes at least 1 dimension, got ()")
     return _cut("tensor_split", input, indices_or_sections, one_dim("tensor_split", dim, input.ndim))

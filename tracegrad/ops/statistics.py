@@ -12,7 +12,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
-from tracegrad.operators import Operators, public
+from tracegrad.operators import LINALG, Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
 from tracegrad.ops.elementwise import exp, log, where
@@ -313,13 +313,16 @@ def var_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdi
 @public("norm")
 @on_nodes
 def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    """The p-norm over dim of the elements as one vector: (sum |x|^p)^(1/p). p: a number, inf, -inf, 0 (how many are nonzero) or "fro" (2).
+    """The p-norm over dim of the elements as one vector: (sum |x|^p)^(1/p). p: a number, inf, -inf, 0 (how many are nonzero), "fro" (2),
 
+    or "nuc": the nuclear norm of the matrices in two dims (`linalg.matrix_norm`).
     The gradient at a zero vector is 0, as in torch.
     """
     if dtype is not None and not dtypes.differentiable(dtypes.as_dtype(dtype)):
         raise DTypeError(f"norm: dtype must be a float dtype, got {dtypes.as_dtype(dtype)}")
     x = as_float(input) if dtype is None else as_asked(input, dtype)
+    if p == "nuc":
+        return LINALG["matrix_norm"](x, "nuc", (-2, -1) if dim is None else dim, keepdim)
     dims = some_dims("norm", dim, x.ndim)
     if p in (inf, "inf", -inf, "-inf"):
         _check_some("norm", x, dims)
@@ -330,7 +333,7 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
     if p in (-inf, "-inf"):
         return reduce("amin", abs_(x), dims, keepdim)
     if not isinstance(p, (int, float)):
-        raise ArgumentError(f"norm: p must be a number or 'fro', got {p!r}")
+        raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
     if p == 0:
         return reduce("sum", cast(ne(x, 0), x.dtype), dims, keepdim)
     if p == 1:

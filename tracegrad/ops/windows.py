@@ -83,7 +83,7 @@ def unfold(input: Array, dimension: int, size: int, step: int) -> Array:
         raise ArgumentError(f"unfold: size {size} and step {step} must be positive, and size at most {x.shape[d]} for {input.shape}")
     if size == 0:
         return mv.expand(mv.narrow(x, d, 0, 0), (*x.shape, 0))
-    return windows(x, d, size, step)
+    return windows(x, d, size, step) if input.ndim else x       # of a 0-d tensor: one window of one element
 
 
 # ----------------------------------------------------------------------------------------------------------------- pooling

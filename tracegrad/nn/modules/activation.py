@@ -1,118 +1,82 @@
-"""Activations: each is a function and its arguments. Start at `_Activation`."""
+"""Activations: each is a function and its arguments. Start at `FunctionModule`."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from tracegrad.creation import full
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ShapeError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
+from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.nn.parameter import Parameter
-from tracegrad.operators import PUBLIC
 from tracegrad.tensor import Tensor
 
 
-class _Activation(Module):
-    """Base of modules that are one function and its arguments: `options` names them, with their defaults."""
+class ReLU(FunctionModule):
+    """max(x, 0)."""
 
-    function: ClassVar[str] = ""
-    options: ClassVar[dict[str, Any]] = {}
-    shown: ClassVar[tuple[str, ...] | None] = None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        names = list(self.options)
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        unknown = [name for name in given if name not in self.options and name != "inplace"]
-        if unknown or len(args) > len(names) + 1:
-            raise TypeError(f"{type(self).__name__}: takes {', '.join(names) or 'no arguments'}, got {unknown or args}")
-        for name, default in self.options.items():
-            setattr(self, name, given.get(name, default))
-
-    def forward(self, input: Tensor) -> Tensor:
-        return getattr(F, self.function)(input, **{name: getattr(self, name) for name in self.options})  # type: ignore[no-any-return]
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (self.options if self.shown is None else self.shown))
+    function, options = "relu", {"inplace": False}
 
 
-class ReLU(_Activation):
-    """max(x, 0). `inplace` is accepted and means nothing: fused code has no temporary to save."""
-
-    function = "relu"
-
-
-class LeakyReLU(_Activation):
+class LeakyReLU(FunctionModule):
     """x where positive, else negative_slope * x."""
 
-    function, options = "leaky_relu", {"negative_slope": 0.01}
+    function, options = "leaky_relu", {"negative_slope": 0.01, "inplace": False}
 
 
-class GELU(_Activation):
+class GELU(FunctionModule):
     """x times the normal distribution function of x; approximate="tanh" for the tanh formula."""
 
     function, options = "gelu", {"approximate": "none"}
 
 
-class SiLU(_Activation):
+class SiLU(FunctionModule):
     """x * sigmoid(x)."""
 
-    function = "silu"
+    function, options = "silu", {"inplace": False}
 
 
-class ELU(_Activation):
+class ELU(FunctionModule):
     """x where positive, else alpha * (exp(x) - 1)."""
 
-    function, options = "elu", {"alpha": 1.0}
+    function, options = "elu", {"alpha": 1.0, "inplace": False}
 
 
-class Softplus(_Activation):
+class Softplus(FunctionModule):
     """log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold."""
 
     function, options = "softplus", {"beta": 1.0, "threshold": 20.0}
 
 
-class Tanh(_Activation):
+class Tanh(FunctionModule):
     """tanh x."""
 
     function = "tanh"
 
 
-class Sigmoid(_Activation):
+class Sigmoid(FunctionModule):
     """1 / (1 + exp(-x))."""
 
     function = "sigmoid"
 
 
-class Softmax(_Activation):
+class Softmax(FunctionModule):
     """Exponentials along dim divided by their sum. `dim` has to be given: torch's guess is deprecated there and absent here."""
 
-    function, options = "softmax", {"dim": None}
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
+    function, options = "softmax", {"dim": ...}
 
 
-class LogSoftmax(_Activation):
+class LogSoftmax(FunctionModule):
     """The logarithm of the softmax along dim."""
 
-    function, options = "log_softmax", {"dim": None}
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
+    function, options = "log_softmax", {"dim": ...}
 
 
-class Softmin(_Activation):
+class Softmin(FunctionModule):
     """The softmax of -x along dim."""
 
-    options = {"dim": None}
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmax(-input, self.dim)
+    function, options = "softmin", {"dim": ...}
 
 
 class Softmax2d(Module):
@@ -124,116 +88,88 @@ class Softmax2d(Module):
         return F.softmax(input, -3)
 
 
-class SELU(_Activation):
+class SELU(FunctionModule):
     """elu scaled so that activations keep mean 0 and variance 1 (Klambauer et al. 2017)."""
 
-    function = "selu"
+    function, options = "selu", {"inplace": False}
 
 
-class LogSigmoid(_Activation):
+class LogSigmoid(FunctionModule):
     """log(sigmoid(x)), without overflow."""
 
     function = "logsigmoid"
 
 
-class Hardtanh(_Activation):
+class Hardtanh(FunctionModule):
     """x limited to [min_val, max_val]."""
 
-    function, options = "hardtanh", {"min_val": -1.0, "max_val": 1.0}
+    function, options = "hardtanh", {"min_val": -1.0, "max_val": 1.0, "inplace": False}
 
 
-class ReLU6(_Activation):
+class ReLU6(FunctionModule):
     """x limited to [0, 6]."""
 
-    function = "relu6"
+    function, options = "relu6", {"inplace": False}
 
 
-class GLU(_Activation):
+class GLU(FunctionModule):
     """The first half along dim times the sigmoid of the second (Dauphin et al. 2017)."""
 
     function, options = "glu", {"dim": -1}
 
 
-class CELU(_Activation):
+class CELU(FunctionModule):
     """x where positive, else alpha (exp(x / alpha) - 1) (Barron 2017)."""
 
-    options = {"alpha": 1.0}
-
-    def forward(self, input: Tensor) -> Tensor:
-        if self.alpha == 0:
-            raise ArgumentError("CELU: alpha must not be 0")
-        positive = input > 0
-        return PUBLIC["where"](  # type: ignore[no-any-return]
-            positive, input, (PUBLIC["where"](positive, 0.0, input) / self.alpha).expm1() * self.alpha)
+    function, options = "celu", {"alpha": 1.0, "inplace": False}
 
 
-class Hardsigmoid(_Activation):
+class Hardsigmoid(FunctionModule):
     """x / 6 + 1 / 2, limited to [0, 1]."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardtanh(input + 3.0, 0.0, 6.0) / 6.0  # type: ignore[no-any-return]
+    function, options = "hardsigmoid", {"inplace": False}
 
 
-class Hardswish(_Activation):
+class Hardswish(FunctionModule):
     """x times its hard sigmoid (Howard et al. 2019)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input * F.hardtanh(input + 3.0, 0.0, 6.0) / 6.0  # type: ignore[no-any-return]
+    function, options = "hardswish", {"inplace": False}
 
 
-class Mish(_Activation):
+class Mish(FunctionModule):
     """x tanh(log(1 + exp(x))) (Misra 2020)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input * F.tanh(F.softplus(input))  # type: ignore[no-any-return]
+    function, options = "mish", {"inplace": False}
 
 
-class Softsign(_Activation):
+class Softsign(FunctionModule):
     """x / (1 + |x|)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input / (input.abs() + 1.0)  # type: ignore[no-any-return]
+    function = "softsign"
 
 
-class Tanhshrink(_Activation):
+class Tanhshrink(FunctionModule):
     """x - tanh(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input - input.tanh()  # type: ignore[no-any-return]
+    function = "tanhshrink"
 
 
-class Softshrink(_Activation):
+class Softshrink(FunctionModule):
     """x moved towards 0 by lambd; 0 where |x| is at most that."""
 
-    options = {"lambd": 0.5}
-
-    def forward(self, input: Tensor) -> Tensor:
-        if not self.lambd >= 0:
-            raise ArgumentError(f"Softshrink: lambd must be at least 0, got {self.lambd}")
-        where = PUBLIC["where"]
-        return where(input > self.lambd, input - self.lambd,  # type: ignore[no-any-return]
-                     where(input < -self.lambd, input + self.lambd, input * 0.0))
+    function, options = "softshrink", {"lambd": 0.5}
 
 
-class Hardshrink(_Activation):
+class Hardshrink(FunctionModule):
     """x; 0 where |x| is at most lambd."""
 
-    options = {"lambd": 0.5}
-
-    def forward(self, input: Tensor) -> Tensor:
-        return PUBLIC["where"](input.abs() <= self.lambd, 0.0, input)  # type: ignore[no-any-return]
+    function, options = "hardshrink", {"lambd": 0.5}
 
 
-class Threshold(_Activation):
+class Threshold(FunctionModule):
     """x where above threshold, else value."""
 
-    options = {"threshold": None, "value": None}
-
-    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
-        super().__init__(threshold, value)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return PUBLIC["where"](input <= self.threshold, self.value, input)  # type: ignore[no-any-return]
+    function, options = "threshold", {"threshold": ..., "value": ..., "inplace": False}
 
 
 class PReLU(Module):
@@ -247,23 +183,16 @@ class PReLU(Module):
         self.weight = Parameter(full((num_parameters,), init, dtype=dtype, device=device))
 
     def forward(self, input: Tensor) -> Tensor:
-        channels = input.shape[1] if input.ndim > 1 else 1
-        if self.num_parameters not in (1, channels):
-            raise ShapeError(f"PReLU: made for {self.num_parameters} channels, the input {input.shape} has {channels}")
-        weight = self.weight if self.num_parameters == 1 or input.ndim < 2 else self.weight.reshape(-1, *[1] * (input.ndim - 2))
-        return PUBLIC["where"](input > 0, input, weight * input)  # type: ignore[no-any-return]
+        return F.prelu(input, self.weight)
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.num_parameters}"
 
 
-class RReLU(_Activation):
+class RReLU(FunctionModule):
     """x where positive, else x times a factor: while training drawn uniformly from [lower, upper) for each element, else their mean."""
 
-    options = {"lower": 1.0 / 8, "upper": 1.0 / 3}
+    options = {"lower": 1.0 / 8, "upper": 1.0 / 3, "inplace": False}
 
     def forward(self, input: Tensor) -> Tensor:
-        slope: Any = (self.lower + self.upper) / 2
-        if self.training:
-            slope = PUBLIC["rand"](input.shape, dtype=input.dtype, device=input.device) * (self.upper - self.lower) + self.lower
-        return PUBLIC["where"](input >= 0, input, input * slope)  # type: ignore[no-any-return]
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)

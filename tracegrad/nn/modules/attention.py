@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad import dtypes
-from tracegrad.creation import empty, zeros
-from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.creation import empty
+from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.linear import Linear
 from tracegrad.nn.parameter import Parameter
-from tracegrad.operators import PUBLIC
 from tracegrad.tensor import Tensor
 
 
@@ -87,80 +85,17 @@ class MultiheadAttention(Module):
         Raises ShapeError, DTypeError for what does not fit.
         """
         self._check(query, key, value)
-        single = query.ndim == 2
-        q, k, v = (x.unsqueeze(0) if single else x if self.batch_first else x.transpose(0, 1) for x in (query, key, value))
-        if k.shape[:2] != v.shape[:2] or k.shape[0] != q.shape[0]:
-            raise ShapeError(f"MultiheadAttention: query {query.shape}, key {key.shape} and value {value.shape} differ in N, or key and "
-                             "value in their length")
-        n, length = q.shape[:2]
-        mask = self._mask(n, length, k.shape[1], attn_mask, key_padding_mask, is_causal, q)
-        q, k, v = (F.linear(x, w, b) for x, (w, b) in zip((q, k, v), self._maps(), strict=True))
-        extra = 0
-        if self.bias_k is not None and self.bias_v is not None:
-            k, v = (PUBLIC["cat"]([x, b.expand(n, 1, self.embed_dim)], 1) for x, b in ((k, self.bias_k), (v, self.bias_v)))
-            extra += 1
-        if self.add_zero_attn:
-            k, v = (PUBLIC["cat"]([x, zeros(n, 1, self.embed_dim, dtype=x.dtype, device=x.device)], 1) for x in (k, v))
-            extra += 1
-        if extra and mask is not None:
-            mask = F.pad(mask, (0, extra), value=True if mask.dtype == dtypes.bool_ else 0.0)
-        q, k, v = (x.reshape(n, -1, self.num_heads, self.head_dim).transpose(1, 2) for x in (q, k, v))
-        dropout = self.dropout if self.training else 0.0
-        weights = None
-        if need_weights:
-            weights = F.dropout(_attention_weights(q, k, mask), dropout)
-            heads = weights @ v
-            weights = weights.mean(1) if average_attn_weights else weights
-        else:
-            heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-        out = self.out_proj(heads.transpose(1, 2).reshape(n, length, self.embed_dim))
-        if single:
-            return out.squeeze(0), None if weights is None else weights.squeeze(0)
-        return out if self.batch_first else out.transpose(0, 1), weights
+        turned = self.batch_first and query.ndim == 3
+        q, k, v = (x.transpose(0, 1) if turned else x for x in (query, key, value))
+        separate = self.in_proj_weight is None
+        out, weights = F.multi_head_attention_forward(
+            q, k, v, self.embed_dim, self.num_heads, self.in_proj_weight, self.in_proj_bias, self.bias_k, self.bias_v, self.add_zero_attn,
+            self.dropout, self.out_proj.weight, self.out_proj.bias, self.training, key_padding_mask, need_weights, attn_mask, separate,
+            self.q_proj_weight, self.k_proj_weight, self.v_proj_weight, average_attn_weights=average_attn_weights, is_causal=is_causal)
+        return out.transpose(0, 1) if turned else out, weights
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         for name, x, features in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
             if x.ndim not in (2, 3) or x.ndim != query.ndim or x.shape[-1] != features:
                 form = f"(N, length, {features})" if self.batch_first else f"(length, N, {features})"
                 raise ShapeError(f"MultiheadAttention: {name} must be {form} or (length, {features}), all three alike, got {x.shape}")
-
-    def _maps(self) -> list[tuple[Any, Any]]:
-        """Weight and bias for query, key and value."""
-        w = self.in_proj_weight
-        weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight] if w is None else w.chunk(3)
-        return list(zip(weights, [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3), strict=True))
-
-    def _mask(self, n: int, length: int, size: int, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool,
-              like: Tensor) -> Any:
-        """One mask as F.scaled_dot_product_attention takes it: bools (True may be attended to) or numbers to add; None for none."""
-        masks = []
-        if attn_mask is not None:
-            per_head = (n * self.num_heads, length, size)
-            if attn_mask.shape not in ((length, size), per_head):
-                raise ShapeError(f"MultiheadAttention: attn_mask must be {(length, size)} or {per_head}, got {attn_mask.shape}")
-            masks.append(attn_mask.reshape(-1, self.num_heads, length, size) if attn_mask.ndim == 3 else attn_mask)
-        elif is_causal:
-            masks.append(PUBLIC["ones"](length, size, dtype=dtypes.bool_, device=like.device).triu(1))
-        if key_padding_mask is not None:
-            padding = key_padding_mask.unsqueeze(0) if key_padding_mask.ndim == 1 else key_padding_mask
-            if padding.shape != (n, size):
-                raise ShapeError(f"MultiheadAttention: key_padding_mask must be {(n, size)}, got {key_padding_mask.shape}")
-            masks.append(padding.reshape(n, 1, 1, size))
-        if any(m.dtype.kind not in "fb" for m in masks):
-            raise DTypeError(f"MultiheadAttention: masks hold bools or floats, got {', '.join(str(m.dtype) for m in masks)}")
-        if all(m.dtype == dtypes.bool_ for m in masks):
-            allowed = [~m for m in masks]
-            return None if not allowed else allowed[0] if len(allowed) == 1 else allowed[0] & allowed[1]
-        added = [PUBLIC["zeros"](m.shape, dtype=like.dtype, device=like.device).masked_fill(m, float("-inf")) if m.dtype == dtypes.bool_
-                 else m for m in masks]
-        return added[0] if len(added) == 1 else added[0] + added[1]
-
-
-def _attention_weights(query: Any, key: Any, mask: Any) -> Any:
-    """softmax(query keyᵀ / sqrt(features) + mask), a row of zeros where nothing may be attended to."""
-    scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
-    if mask is None:
-        return F.softmax(scores, -1)
-    scores = PUBLIC["where"](mask, scores, float("-inf")) if mask.dtype == dtypes.bool_ else scores + mask.to(dtype=scores.dtype)
-    nothing = scores.detach().amax(-1, True) == float("-inf")
-    return F.softmax(scores.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)

@@ -23,8 +23,12 @@ class _Conv(Module):
     bias: Parameter | None
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, groups: int,
-                 bias: bool, device: Any, dtype: Any) -> None:
+                 bias: bool, device: Any, dtype: Any, padding_mode: str = "zeros") -> None:
         super().__init__()
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise ArgumentError(f"{type(self).__name__}: padding_mode must be 'zeros', 'reflect', 'replicate' or 'circular', got "
+                                f"{padding_mode!r}")
+        self.padding_mode = padding_mode
         if in_channels % groups or out_channels % groups:
             raise ArgumentError(f"{type(self).__name__}: in_channels {in_channels} and out_channels {out_channels} must be multiples "
                                 f"of groups {groups}")
@@ -50,55 +54,104 @@ class _Conv(Module):
         return text + (", bias=False" if self.bias is None else "")
 
 
-class Conv1d(_Conv):
-    """Convolution of (N, C, L) with a learned kernel: -> (N, out_channels, L'). padding: a number, "same" or "valid"."""
-
-    dims = 1
+class _PlainConv(_Conv):
+    function: ClassVar[str] = ""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
-                 dilation: Size = 1, groups: int = 1, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype)
+                 dilation: Size = 1, groups: int = 1, bias: bool = True, padding_mode: str = "zeros", device: Any = None,
+                 dtype: Any = None) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype, padding_mode)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.conv1d(
-            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._edges(), mode=self.padding_mode)
+            padding = 0
+        return getattr(F, self.function)(  # type: ignore[no-any-return]
+            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def _edges(self) -> list[int]:
+        """The padding as F.pad takes it: before and after, the last dimension first."""
+        if self.padding == "valid":
+            return [0] * (2 * self.dims)
+        gaps = [(d * (k - 1)) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        both = [(g // 2, g - g // 2) for g in gaps] if self.padding == "same" else [(p, p) for p in self.padding]
+        return [n for pair in reversed(both) for n in pair]
 
 
-class Conv2d(_Conv):
-    """Convolution of (N, C, H, W) with a learned kernel: -> (N, out_channels, H', W'). padding: numbers, "same" or "valid"."""
+class Conv1d(_PlainConv):
+    """Convolution of (N, C, L) with a learned kernel -> (N, out_channels, ...). padding: numbers, "same" or "valid", filled by
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | str = 0,
-                 dilation: Size = 1, groups: int = 1, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype)
+    padding_mode: "zeros", "reflect", "replicate" or "circular".
+    """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv2d(
-            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+    dims, function = 1, "conv1d"
+
+
+class Conv2d(_PlainConv):
+    """Convolution of (N, C, H, W) with a learned kernel -> (N, out_channels, ...). padding: numbers, "same" or "valid", filled by
+
+    padding_mode: "zeros", "reflect", "replicate" or "circular".
+    """
+
+    dims, function = 2, "conv2d"
+
+
+class Conv3d(_PlainConv):
+    """Convolution of (N, C, D, H, W) with a learned kernel -> (N, out_channels, ...). padding: numbers, "same" or "valid", filled by
+
+    padding_mode: "zeros", "reflect", "replicate" or "circular".
+    """
+
+    dims, function = 3, "conv3d"
 
 
 class _ConvTranspose(_Conv):
     transposed = True
+    function: ClassVar[str] = ""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
-                 output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1, device: Any = None,
-                 dtype: Any = None) -> None:
+                 output_padding: Size = 0, groups: int = 1, bias: bool = True, dilation: Size = 1, padding_mode: str = "zeros",
+                 device: Any = None, dtype: Any = None) -> None:
+        if padding_mode != "zeros":
+            raise ArgumentError(f"{type(self).__name__}: padding_mode must be 'zeros', got {padding_mode!r}")
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype)
         self.output_padding = as_tuple(output_padding, self.dims)
 
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        """output_size: the spatial sizes of the result (or its whole shape), which decide on output_padding."""
+        extra = self.output_padding if output_size is None else self._extra(input, tuple(output_size))
+        return getattr(F, self.function)(  # type: ignore[no-any-return]
+            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
+
+    def _extra(self, input: Tensor, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        n = self.dims
+        wanted = sizes[-n:]
+        least = [(m - 1) * s - 2 * p + d * (k - 1) + 1 for m, s, p, d, k in
+                 zip(input.shape[-n:], self.stride, self.padding, self.dilation, self.kernel_size, strict=True)]
+        extra = tuple(w - low for w, low in zip(wanted, least, strict=False))
+        if len(sizes) not in (n, input.ndim) or any(not 0 <= e < s for e, s in zip(extra, self.stride, strict=True)):
+            raise ArgumentError(f"{type(self).__name__}: output_size {sizes} must be from {tuple(least)} to "
+                                f"{tuple(low + s - 1 for low, s in zip(least, self.stride, strict=True))} for an input of {input.shape}")
+        return extra
+
 
 class ConvTranspose1d(_ConvTranspose):
-    """The adjoint of Conv1d: (N, C, L) -> (N, out_channels, (L - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1)."""
+    """The adjoint of Conv1d: (N, C, L) -> (N, out_channels, ...), each size (m - 1) stride - 2 padding + dilation (k - 1) +
+    output_padding + 1."""
 
-    dims = 1
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv_transpose1d(
-            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+    dims, function = 1, "conv_transpose1d"
 
 
 class ConvTranspose2d(_ConvTranspose):
-    """The adjoint of Conv2d: (N, C, H, W) -> (N, out_channels, H', W')."""
+    """The adjoint of Conv2d: (N, C, H, W) -> (N, out_channels, ...), each size (m - 1) stride - 2 padding + dilation (k - 1) +
+    output_padding + 1."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv_transpose2d(
-            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+    dims, function = 2, "conv_transpose2d"
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """The adjoint of Conv3d: (N, C, D, H, W) -> (N, out_channels, ...), each size (m - 1) stride - 2 padding + dilation (k - 1) +
+    output_padding + 1."""
+
+    dims, function = 3, "conv_transpose3d"

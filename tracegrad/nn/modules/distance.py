@@ -29,7 +29,7 @@ class PairwiseDistance(Module):
         self.norm, self.eps, self.keepdim = p, eps, keepdim
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return (x1 - x2 + self.eps).norm(self.norm, -1, self.keepdim)  # type: ignore[no-any-return]
+        return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
 
     def extra_repr(self) -> str:
         return f"p={self.norm}, eps={self.eps}, keepdim={self.keepdim}"

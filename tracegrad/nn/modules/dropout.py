@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
-from tracegrad.operators import PUBLIC
 from tracegrad.tensor import Tensor
 
 
@@ -21,9 +20,6 @@ class _Dropout(Module):
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
 
-    def _result(self, input: Any, result: Any) -> Tensor:
-        return input.copy_(result) if self.inplace else result  # type: ignore[no-any-return]
-
 
 class Dropout(_Dropout):
     """While training, each element 0 with probability p and else divided by 1 - p; otherwise the input as it is."""
@@ -35,34 +31,28 @@ class Dropout(_Dropout):
 class _ChannelDropout(_Dropout):
     """Base: whole channels are 0, or divided by 1 - p (Tompson et al. 2015)."""
 
-    ranks: ClassVar[tuple[int, int]] = (0, 0)           # of an input without N, and of one with it
+    function: ClassVar[str] = ""
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.ndim not in self.ranks:
-            raise ShapeError(f"{type(self).__name__}: takes {self.ranks[0]} or {self.ranks[1]} dimensions, got {input.shape}")
-        if not self.training or self.p == 0:
-            return input
-        channels = input.shape[:input.ndim - self.ranks[0] + 1]
-        kept = F.dropout(PUBLIC["ones"](*channels, *[1] * (input.ndim - len(channels)), dtype=input.dtype, device=input.device), self.p)
-        return self._result(input, input * kept)
+        return getattr(F, self.function)(input, self.p, self.training, self.inplace)  # type: ignore[no-any-return]
 
 
 class Dropout1d(_ChannelDropout):
     """While training, each channel of (N, C, L) or (C, L) 0 with probability p and else divided by 1 - p."""
 
-    ranks = (2, 3)
+    function = "dropout1d"
 
 
 class Dropout2d(_ChannelDropout):
     """While training, each channel of (N, C, H, W) or (C, H, W) 0 with probability p and else divided by 1 - p."""
 
-    ranks = (3, 4)
+    function = "dropout2d"
 
 
 class Dropout3d(_ChannelDropout):
     """While training, each channel of (N, C, D, H, W) or (C, D, H, W) 0 with probability p and else divided by 1 - p."""
 
-    ranks = (4, 5)
+    function = "dropout3d"
 
 
 class AlphaDropout(_Dropout):
@@ -72,11 +62,11 @@ class AlphaDropout(_Dropout):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return input
-        if self.p == 1:
-            return self._result(input, input * 0.0)
-        low = -1.7580993408473766                       # selu(-infinity)
-        a = ((1.0 - self.p) * (1.0 + self.p * low * low)) ** -0.5
-        kept = PUBLIC["rand"](input.shape, device=input.device) >= self.p
-        return self._result(input, PUBLIC["where"](kept, input, low) * a - a * self.p * low)
+        return F.alpha_dropout(input, self.p, self.training, self.inplace)
+
+
+class FeatureAlphaDropout(_Dropout):
+    """`AlphaDropout` of whole channels of (N, C, *)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.feature_alpha_dropout(input, self.p, self.training, self.inplace)

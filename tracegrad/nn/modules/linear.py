@@ -6,12 +6,11 @@ import math
 from typing import Any
 
 from tracegrad.creation import empty
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
-from tracegrad.operators import PUBLIC
 from tracegrad.tensor import Tensor
 
 
@@ -82,11 +81,7 @@ class Bilinear(Module):
             init.uniform_(p, -bound, bound)
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
-        if input1.shape[:-1] != input2.shape[:-1] or (input1.shape[-1], input2.shape[-1]) != (self.in1_features, self.in2_features):
-            raise ShapeError(f"Bilinear: takes (*, {self.in1_features}) and (*, {self.in2_features}), got {input1.shape}, "
-                             f"{input2.shape}")
-        y = PUBLIC["einsum"]("...i,oij,...j->...o", input1, self.weight, input2)
-        return y if self.bias is None else y + self.bias  # type: ignore[no-any-return]
+        return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return (f"in1_features={self.in1_features}, in2_features={self.in2_features}, out_features={self.out_features}, "

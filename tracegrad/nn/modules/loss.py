@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
@@ -121,3 +121,106 @@ class KLDivLoss(_Loss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.kl_div(input, target, self.reduction, self.log_target)
+
+
+class _LossOf(_Loss):
+    """Base of losses that are a function of `inputs` tensors and its arguments: `options`, with their defaults."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, *args: Any, reduction: str = "mean", **kwargs: Any) -> None:
+        super().__init__(reduction)
+        names = list(self.options)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if len(args) > len(names) or any(name not in self.options for name in given):
+            raise TypeError(f"{type(self).__name__}: takes {', '.join(names)} and reduction=, got {[*args, *kwargs]}")
+        for name, default in self.options.items():
+            value = given.get(name, default)
+            if name == "weight":
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, value)
+
+    def forward(self, *inputs: Any) -> Tensor:
+        given = {name: getattr(self, name) for name in self.options}
+        return getattr(F, self.function)(*inputs, **given, reduction=self.reduction)  # type: ignore[no-any-return]
+
+
+class PoissonNLLLoss(_LossOf):
+    """exp(input) - target input (log_input=False: input - target log(input + eps)); full: with Stirling's term, for targets above 1."""
+
+    function, options = "poisson_nll_loss", {"log_input": True, "full": False, "eps": 1e-8}
+
+
+class GaussianNLLLoss(_LossOf):
+    """(log(var) + (input - target)² / var) / 2, of (input, target, var); var at least eps. full: + log(2 pi) / 2."""
+
+    function, options = "gaussian_nll_loss", {"full": False, "eps": 1e-6}
+
+
+class MarginRankingLoss(_LossOf):
+    """max(0, -target (input1 - input2) + margin), of (input1, input2, target), target 1 or -1."""
+
+    function, options = "margin_ranking_loss", {"margin": 0.0}
+
+
+class HingeEmbeddingLoss(_LossOf):
+    """input where target is 1, max(0, margin - input) where it is -1."""
+
+    function, options = "hinge_embedding_loss", {"margin": 1.0}
+
+
+class CosineEmbeddingLoss(_LossOf):
+    """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1, of (input1, input2, target)."""
+
+    function, options = "cosine_embedding_loss", {"margin": 0.0}
+
+
+class SoftMarginLoss(_Loss):
+    """log(1 + exp(-target input)), target 1 or -1."""
+
+    function = "soft_margin_loss"
+
+
+class MultiLabelMarginLoss(_Loss):
+    """The sum of max(0, 1 - x[t] + x[i]) over a sample's labels t (up to the first -1) and all other classes i, over their number."""
+
+    function = "multilabel_margin_loss"
+
+
+class MultiLabelSoftMarginLoss(_LossOf):
+    """The mean over classes of binary cross-entropies of logits with targets 0 or 1, times weight (C), a buffer."""
+
+    function, options = "multilabel_soft_margin_loss", {"weight": None}
+
+
+class MultiMarginLoss(_LossOf):
+    """The sum over the other classes of max(0, margin - x[target] + x[i])^p, over their number, times weight[target], a buffer."""
+
+    function, options = "multi_margin_loss", {"p": 1, "margin": 1.0, "weight": None}
+
+
+class TripletMarginLoss(_LossOf):
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin), d the p-norm; swap: d(positive, negative) where that is smaller."""
+
+    function, options = "triplet_margin_loss", {"margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False}
+
+
+class TripletMarginWithDistanceLoss(_LossOf):
+    """TripletMarginLoss with a distance of one's own: a function of two tensors (the Euclidean one if None)."""
+
+    function, options = "triplet_margin_with_distance_loss", {"distance_function": None, "margin": 1.0, "swap": False}
+
+    def __init__(self, *, distance_function: Any = None, margin: float = 1.0, swap: bool = False, reduction: str = "mean") -> None:
+        super().__init__(distance_function, margin, swap, reduction=reduction)
+
+
+class CTCLoss(_Loss):
+    """Minus the log-probability of label sequences over all alignments (Graves et al. 2006): (log_probs, targets, their lengths)."""
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:  # type: ignore[override]
+        return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity)

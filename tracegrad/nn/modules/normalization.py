@@ -70,10 +70,7 @@ class LocalResponseNorm(Module):
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.ndim < 3:
-            raise ShapeError(f"LocalResponseNorm: takes (N, C, *), at least 3 dimensions, got {input.shape}")
-        square = F.pad((input * input).transpose(1, -1), (self.size // 2, (self.size - 1) // 2)).unfold(-1, self.size, 1).mean(-1)
-        return input / (square.transpose(1, -1) * self.alpha + self.k) ** self.beta  # type: ignore[no-any-return]
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
@@ -200,18 +197,9 @@ class _InstanceNorm(_Tracking):
         channels = x.shape[1]
         if channels != self.num_features:
             raise ShapeError(f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {channels}")
-        if self.running_mean is not None and self.running_var is not None and not self.training:
-            y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-            return y.squeeze(0) if input.ndim == self.ranks[0] else y
-        if x[0, 0].numel() == 1 and self.training:
-            raise ShapeError(f"{type(self).__name__}: one value per channel has no variance, got {input.shape}")
-        if self.running_mean is not None and self.running_var is not None:
-            with no_grad():
-                dims = tuple(range(2, x.ndim))
-                share = 0.0 if self.momentum is None else self.momentum      # as in torch, which does not count batches here
-                for running, now in ((self.running_mean, x.mean(dims).mean(0)), (self.running_var, x.var(dims).mean(0))):
-                    running.copy_(running + (now - running) * share)
-        y = F.group_norm(x, channels, self.weight, self.bias, self.eps)
+        use_input = self.training or self.running_mean is None
+        momentum = 0.0 if self.momentum is None else self.momentum           # as in torch, which does not count batches here
+        y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, use_input, momentum, self.eps)
         return y.squeeze(0) if input.ndim == self.ranks[0] else y
 
 

@@ -1,4 +1,4 @@
-"""Pooling: the largest or the mean of each window."""
+"""Pooling: the largest, the mean or the power mean of each window, of a given or an adaptive size; and back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
+from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.nn.modules.sizes import Size
 from tracegrad.tensor import Tensor
 
@@ -41,6 +42,12 @@ class MaxPool2d(_MaxPool):
     function = "max_pool2d"
 
 
+class MaxPool3d(_MaxPool):
+    """The largest of each window of (N, C, D, H, W); stride: kernel_size unless given."""
+
+    function = "max_pool3d"
+
+
 class _AvgPool(Module):
     function: ClassVar[str] = ""
 
@@ -64,30 +71,111 @@ class AvgPool1d(_AvgPool):
     function = "avg_pool1d"
 
 
-class AvgPool2d(_AvgPool):
-    """The mean of each window of (N, C, H, W); stride: kernel_size unless given. divisor_override: what sums are divided by instead."""
-
-    function = "avg_pool2d"
-
+class _AvgPoolOver(_AvgPool):
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
                  count_include_pad: bool = True, divisor_override: int | None = None) -> None:
         super().__init__(kernel_size, stride, padding, ceil_mode, count_include_pad)
         self.divisor_override = divisor_override
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool2d(
+        return getattr(F, self.function)(  # type: ignore[no-any-return]
             input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override)
 
 
-class AdaptiveAvgPool2d(Module):
-    """Means over a grid of output_size cells of (N, C, H, W); the sizes must be multiples of it."""
+class AvgPool2d(_AvgPoolOver):
+    """The mean of each window of (N, C, H, W); stride: kernel_size unless given. divisor_override: what sums are divided by instead."""
 
-    def __init__(self, output_size: Size) -> None:
+    function = "avg_pool2d"
+
+
+class AvgPool3d(_AvgPoolOver):
+    """The mean of each window of (N, C, D, H, W); as AvgPool2d."""
+
+    function = "avg_pool3d"
+
+
+class _MaxUnpool(Module):
+    function: ClassVar[str] = ""
+
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
         super().__init__()
-        self.output_size = output_size
+        self.kernel_size, self.stride, self.padding = kernel_size, kernel_size if stride is None else stride, padding
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(input, self.output_size)
+    def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
+        return getattr(F, self.function)(  # type: ignore[no-any-return]
+            input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
     def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AdaptiveAvgPool1d(FunctionModule):
+    """Means over a grid of output_size cells of (N, C, L), whatever its size."""
+
+    function, options = "adaptive_avg_pool1d", {"output_size": ...}
+
+
+class AdaptiveMaxPool1d(FunctionModule):
+    """The largest of each of output_size cells of (N, C, L); return_indices: and where they are."""
+
+    function, options, shown = "adaptive_max_pool1d", {"output_size": ..., "return_indices": False}, ("output_size",)
+
+
+class LPPool1d(FunctionModule):
+    """(The sum of x^norm_type over each window of (N, C, L))^(1 / norm_type); stride: kernel_size unless given."""
+
+    function, options = "lp_pool1d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """The adjoint of MaxPool1d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given."""
+
+    function = "max_unpool1d"
+
+
+class AdaptiveAvgPool2d(FunctionModule):
+    """Means over a grid of output_size cells of (N, C, H, W), whatever its size."""
+
+    function, options = "adaptive_avg_pool2d", {"output_size": ...}
+
+
+class AdaptiveMaxPool2d(FunctionModule):
+    """The largest of each of output_size cells of (N, C, H, W); return_indices: and where they are."""
+
+    function, options, shown = "adaptive_max_pool2d", {"output_size": ..., "return_indices": False}, ("output_size",)
+
+
+class LPPool2d(FunctionModule):
+    """(The sum of x^norm_type over each window of (N, C, H, W))^(1 / norm_type); stride: kernel_size unless given."""
+
+    function, options = "lp_pool2d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """The adjoint of MaxPool2d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given."""
+
+    function = "max_unpool2d"
+
+
+class AdaptiveAvgPool3d(FunctionModule):
+    """Means over a grid of output_size cells of (N, C, D, H, W), whatever its size."""
+
+    function, options = "adaptive_avg_pool3d", {"output_size": ...}
+
+
+class AdaptiveMaxPool3d(FunctionModule):
+    """The largest of each of output_size cells of (N, C, D, H, W); return_indices: and where they are."""
+
+    function, options, shown = "adaptive_max_pool3d", {"output_size": ..., "return_indices": False}, ("output_size",)
+
+
+class LPPool3d(FunctionModule):
+    """(The sum of x^norm_type over each window of (N, C, D, H, W))^(1 / norm_type); stride: kernel_size unless given."""
+
+    function, options = "lp_pool3d", {"norm_type": ..., "kernel_size": ..., "stride": None, "ceil_mode": False}
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """The adjoint of MaxPool3d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given."""
+
+    function = "max_unpool3d"

@@ -1,12 +1,13 @@
-"""Modules that move elements: flattening, shuffling, padding."""
+"""Modules that move elements: flattening, shuffling, patches, resampling, padding."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
+from tracegrad.nn.modules.function import FunctionModule
 from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.tensor import Tensor
 
@@ -49,12 +50,7 @@ class PixelShuffle(Module):
         self.upscale_factor = upscale_factor
 
     def forward(self, input: Tensor) -> Tensor:
-        r = self.upscale_factor
-        if input.ndim < 3 or input.shape[-3] % (r * r):
-            raise ShapeError(f"PixelShuffle: takes (*, C, H, W) with C a multiple of {r * r}, got {input.shape}")
-        *batch, c, h, w = input.shape
-        x, n = input.reshape(*batch, c // (r * r), r, r, h, w), len(batch)
-        return x.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2).reshape(*batch, c // (r * r), h * r, w * r)  # type: ignore[no-any-return]
+        return F.pixel_shuffle(input, self.upscale_factor)
 
     def extra_repr(self) -> str:
         return f"upscale_factor={self.upscale_factor}"
@@ -70,15 +66,50 @@ class PixelUnshuffle(Module):
         self.downscale_factor = downscale_factor
 
     def forward(self, input: Tensor) -> Tensor:
-        r = self.downscale_factor
-        if input.ndim < 3 or input.shape[-2] % r or input.shape[-1] % r:
-            raise ShapeError(f"PixelUnshuffle: takes (*, C, H, W) with H and W multiples of {r}, got {input.shape}")
-        *batch, c, h, w = input.shape
-        x, n = input.reshape(*batch, c, h // r, r, w // r, r), len(batch)
-        return x.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3).reshape(*batch, c * r * r, h // r, w // r)  # type: ignore[no-any-return]
+        return F.pixel_unshuffle(input, self.downscale_factor)
 
     def extra_repr(self) -> str:
         return f"downscale_factor={self.downscale_factor}"
+
+
+class ChannelShuffle(FunctionModule):
+    """The channels of `groups` groups of (N, C, *) taken in turn (Zhang et al. 2018)."""
+
+    function, options = "channel_shuffle", {"groups": ...}
+
+
+class Unfold(FunctionModule):
+    """The patches of images (N, C, H, W) as columns: (N, C kh kw, number of patches)."""
+
+    function, options = "unfold", {"kernel_size": ..., "dilation": 1, "padding": 0, "stride": 1}
+
+
+class Fold(FunctionModule):
+    """The adjoint of `Unfold`: patches (N, C kh kw, L) added up where they came from, in images of output_size."""
+
+    function, options = "fold", {"output_size": ..., "kernel_size": ..., "dilation": 1, "padding": 0, "stride": 1}
+
+
+class Upsample(FunctionModule):
+    """(N, C, *) resampled to `size`, or to scale_factor times its size, as F.interpolate."""
+
+    function = "interpolate"
+    options = {"size": None, "scale_factor": None, "mode": "nearest", "align_corners": None, "recompute_scale_factor": None}
+    shown = ("size", "scale_factor", "mode")
+
+
+class UpsamplingNearest2d(Upsample):
+    """`Upsample` of (N, C, H, W) with mode "nearest"."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(size, scale_factor, "nearest")
+
+
+class UpsamplingBilinear2d(Upsample):
+    """`Upsample` of (N, C, H, W) with mode "bilinear", corners on corners."""
+
+    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+        super().__init__(size, scale_factor, "bilinear", True)
 
 
 class _Pad(Module):
@@ -173,3 +204,21 @@ class CircularPad2d(_Pad):
     """(N, C, H, W) padded with what stands at the other ends."""
 
     dims, mode = 2, "circular"
+
+
+class ReflectionPad3d(_Pad):
+    """(N, C, D, H, W) padded with its mirror image, the edges not repeated."""
+
+    dims, mode = 3, "reflect"
+
+
+class ReplicationPad3d(_Pad):
+    """(N, C, D, H, W) padded with its edge values."""
+
+    dims, mode = 3, "replicate"
+
+
+class CircularPad3d(_Pad):
+    """(N, C, D, H, W) padded with what stands at the other ends."""
+
+    dims, mode = 3, "circular"

@@ -1,0 +1,64 @@
+"""Every operation of torch's operator database that is here, on torch's own samples: values, dtypes, gradients, updates in place, errors.
+
+`python -m tests.op_db_torch NAME` prints what an operation's samples differ in. EXCEPTIONS are the differences that stay, with the reason
+(docs/design.md has those that users meet).
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch, the reference of these comparisons, is not installed")
+pytest.importorskip("expecttest", reason="torch's operator database needs expecttest")
+
+from tests import op_db_torch  # noqa: E402  (imports torch)
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("on_numpy"), pytest.mark.filterwarnings("ignore")]
+
+NUMBERS = "a number is taken where torch wants a tensor"
+TIES = "which of equal elements comes first is not defined in torch"
+EMPTY = "an empty input is refused by torch; here its result is empty, too"
+COMPLEX = "complex numbers"
+EXCEPTIONS = [  # (names, kinds of difference, words of it, why)
+    (r".*", "error", r"(^|, |\()(2, 3|2, int64\[3\]=\[1, 2, 3\]|int64\[3\]=\[1, 2, 3\], 2): no error", NUMBERS),
+    (r"arange", "error", "no error", "a range whose end comes first is empty, as in numpy"),
+    (r"add(mv|bmm|r)|baddbmm", "value|in place", "int64, not bool|float32, not int64|int64\\[|bool\\[",
+     "factors that are no integers make a float of integers, where torch cuts them off"),
+    (r"as_strided.*", "value|raises|in place|gradient", "", "as_strided copies, of the tensor's elements and not its storage"),
+    (r"cholesky_(inverse|solve)|linalg.pinv", "gradient", "", "torch's gradient of the triangle that is not read is not 0"),
+    (r"cov", "error", "cannot be negative", "the weights are not looked at"),
+    (r"cov", "value|gradient", "aweights", "computed in the input's dtype; torch rounds the weights' sum to float32"),
+    (r"nn.functional.conv3d", "error", "should be the same", "convolutions promote operands of different dtypes"),
+    (r"nn.functional.(group_norm|max_pool\\dd|max_pool1d|max_pool3d)", "error", "no error", EMPTY),
+    (r"nn.functional.local_response_norm", "value", "float32, not int64", "integers become floats, also where there are none"),
+    (r"nn.functional.max_unpool\\dd", "gradient", "", "of equal indices the last one wins, and only it gets a gradient"),
+    (r"nn.functional.batch_norm", "raises", r"float\\d\\d\[0\]", "an input without channels"),
+    (r"nn.functional.ctc_loss", "gradient", "", "torch's gradient is right for normalized log_probs only"),
+    (r"(arg)?sort|msort|kthvalue|topk|mode", "value", "", TIES),
+    (r"linalg.eig(vals)?", "raises", "", COMPLEX),
+    (r".*", "process", "mH", COMPLEX),
+    (r"linalg.lstsq", "value|gradient", "", "any rank, by singular values, which are always given, with a derivative"),
+    (r"linalg.svd", "gradient", "full_matrices=True", "the columns beyond the rank are not unique: an error here"),
+    (r"linalg.vander", "raises", "takes at least 1", "a 0-d tensor is no vector"),
+    (r"signal.windows.*", "error", "float16", "float16 is a float"),
+    (r"special.bessel_(j0|y1)", "value", "", "torch is off by 1e-7; ours is as scipy's (tests/test_torch_names.py)"),
+    (r"masked.arg(max|min)", "value", "int64, not", "places are integers, whatever the input's dtype"),
+    (r"masked.logsumexp", "value", "not int64", "a logarithm is a float"),
+    (r"nn.functional.linear_cross_entropy", "raises", "options", "torch's order of the work"),
+    (r"special.polygamma|polygamma|.*polynomial.*", "error", "", "the errors of two numbers, see above"),
+]
+
+
+def unexplained(name: str, kind: str, line: str) -> bool:
+    return not any(re.fullmatch(names, name) and re.fullmatch(kinds, kind) and re.search(words, line) for names, kinds, words, _ in EXCEPTIONS)
+
+
+HERE = [op for op in op_db_torch.op_db if op_db_torch.function(op.name) is not None]
+
+
+@pytest.mark.parametrize("op", HERE, ids=lambda op: f"{op.name}.{op.variant_test_name}".rstrip("."))
+def test_samples(op) -> None:
+    found = [f"[{kind}] {line}" for kind, line in op_db_torch.differences(op) if unexplained(op.name, kind, line)]
+    assert not found, "\n".join([f"{len(found)} differences:", *found[:10]])
