@@ -139,6 +139,7 @@ TABLES = {
     "tracegrad/python_source.py": "how Python writes what is no plain call",
     "tracegrad/tensor.py": "names of methods and in-place methods",
     "tracegrad/nn": "names of functions",
+    "tracegrad/array_api": "names of functions", "tracegrad/masked.py": "names of functions",
 }
 
 

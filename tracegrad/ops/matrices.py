@@ -209,9 +209,11 @@ def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
     found = []
     for argument, value in (("atol", atol), ("rtol", rtol)):
         if isinstance(value, Node):
-            if value.dtype.kind != "f" or broadcast_shapes(name, [value.shape, a.shape[:-2]]) != a.shape[:-2]:
-                raise ShapeError(f"{name}: {argument} must be a number, or a float tensor that broadcasts to the batch {a.shape[:-2]}, got "
-                                 f"{value.aval}")
+            batch = a.shape[:-2]
+            if value.ndim > len(batch) or any(m not in (1, n) for m, n in zip(reversed(value.shape), reversed(batch), strict=False)):
+                raise ShapeError(f"{name}: {argument} {value.shape} does not broadcast to the batch of {a.shape}, {batch}")
+            if value.dtype.kind != "f":
+                raise DTypeError(f"{name}: {argument} must be a number or a float tensor, got {value.aval}")
             value = cast(value, a.dtype)
         elif value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise ArgumentError(f"{name}: {argument} must be a number or a tensor, got {type(value).__name__}")
