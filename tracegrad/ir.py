@@ -317,8 +317,10 @@ class Graph:
         return graph
 
     def masks(self, sources: Iterable[Node]) -> list[int]:
-        """For each output, which of `sources` it depends on: bit i is the i-th."""
-        found = {node: 1 << i for i, node in enumerate(sources)}
+        """For each output, which of `sources` it depends on: bit i is the i-th. (A node may stand for several.)"""
+        found: dict[Node, int] = {}
+        for i, node in enumerate(sources):
+            found[node] = found.get(node, 0) | 1 << i
         for node in self:
             mask = found.get(node, 0)
             for o in node.operands:
