@@ -46,7 +46,7 @@ class Context:
     def inside(self, plan: Schedule) -> Context:
         """The context of a loop's body, whose kernels are of the same program."""
         inner = copy(self)
-        inner.schedule, inner.alias = plan, {}
+        inner.schedule, inner.alias, inner.called = plan, {}, set()
         return inner
 
     def constant(self, value: Any, dtype: Any) -> RuntimeScalar:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.kernel import Kernel, Temp, Turn, Turns
+from tracegrad.codegen.kernel import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns
 from tracegrad.codegen.lower import Context, lower, lowering
 from tracegrad.codegen.lower_host import siblings
 from tracegrad.codegen.lower_loops import SINGLE
-from tracegrad.codegen.merge import comment, is_serial, merge, parameters, together
+from tracegrad.codegen.merge import comment, effects, is_serial, merge, parameters, together
 from tracegrad.codegen.rewrite import op
 from tracegrad.codegen.schedule import Group, schedule, strip
 from tracegrad.config import config
@@ -73,7 +73,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     n, rows = body.carries, body.rows
     graph = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows))
     known = set(context.faults)
-    steps = _kernels(graph, context)
+    before, steps, kept = _hoisted(_kernels(graph, context), graph.inputs[n + rows:])
     for node in context.faults:                            # what a turn reports is for all results
         if node not in known:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
@@ -90,10 +90,13 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     for result, out in zip(results[n:], graph.outputs[n:], strict=True):
         places[strip(out)] = Row(result, out.aval.size, length, reverse)
     turn = Turn()
+    before = [bound(k, places, turn) for k in before]
+    if config.fuse:
+        steps = merge(steps)
     if len(steps) == 1 and isinstance(steps[0], Kernel) and config.fuse and is_serial(steps[0]):
-        return [_in_one(steps[0], places, turn, length)]
-    held = [r for p in places.values() for r in ((p.end, p.both) if isinstance(p, Carry) else (p.ref,))]
-    return [Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else []
+        return [*before, _in_one(steps[0], places, turn, length)]
+    held = kept + [r for p in places.values() for r in ((p.end, p.both) if isinstance(p, Carry) else (p.ref,))]
+    return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 
 
 def _kernels(graph: Graph, context: Context) -> list[Any]:
@@ -101,8 +104,23 @@ def _kernels(graph: Graph, context: Context) -> list[Any]:
     stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size]
     plan = schedule(graph, stored, context.scalars, context.target, config.fuse)
     inner = context.inside(plan)
-    steps = [step for group in plan.groups for step in lower(group, inner)]
-    return list(merge(steps)) if config.fuse else steps
+    return [step for group in plan.groups for step in lower(group, inner)]
+
+
+def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
+    """What does the same in every turn (a factor of a product is packed), the other steps, and the buffers that the former leave to those."""
+    same: set[Any] = {strip(c) for c in constants}
+    before, rest, kept = [], [], []
+    for step in steps:
+        reads, writes = effects(step)
+        if isinstance(step, Kernel) and not step.foreign and all(isinstance(r, Temp) for r in writes) and FAULTS not in step.refs and \
+                same.issuperset(r for r in reads if r not in writes and not isinstance(r, RuntimeScalar)):
+            before.append(step)
+            kept += writes
+            same.update(writes)
+        else:
+            rest.append(step)
+    return before, rest, kept
 
 
 def _copy(node: Node) -> Node:
