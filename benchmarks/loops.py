@@ -1,4 +1,4 @@
-"""Loops: simulations and recurrent networks in float64 as scientists write them, `tg.scan` beside the unrolled Python loop. Start at `main`.
+"""Loops: simulations and recurrent networks in float64, `tg.scan` beside the unrolled Python loop. Start at `main`.
 
     python -m benchmarks.loops                       # all of them
     python -m benchmarks.loops gru pendulum --unrolled --turns 64 2048
@@ -136,7 +136,8 @@ def gru(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
 
 
 CASES: dict[str, tuple[Any, int]] = {
-    "wave": (wave, 200), "shallow_water": (shallow_water, 200), "neural_ode": (neural_ode, 100), "pendulum": (pendulum, 200), "gru": (gru, 64),
+    "wave": (wave, 200), "shallow_water": (shallow_water, 200), "neural_ode": (neural_ode, 100), "pendulum": (pendulum, 200),
+    "gru": (gru, 64),
 }
 
 
@@ -179,8 +180,8 @@ def main() -> None:
         for turns in options.turns or [CASES[name][1]]:
             for loop in ["scan"] + ["unrolled"] * options.unrolled:
                 m = _in_fresh_process(name, turns, loop)
-                print(f"{name:14} {turns:5} {loop:9} {m['first']:8.2f} s {1e3 * m['call']:7.2f} ms {1e6 * m['call'] / turns:7.2f} us {m['launches']:.0f}"
-                      f"   value {m['value']:.6g}", flush=True)
+                print(f"{name:14} {turns:5} {loop:9} {m['first']:8.2f} s {1e3 * m['call']:7.2f} ms {1e6 * m['call'] / turns:7.2f} us "
+                      f"{m['launches']:.0f}   value {m['value']:.6g}", flush=True)
 
 
 if __name__ == "__main__":

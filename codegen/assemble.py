@@ -98,12 +98,10 @@ def assemble(
                       step.note, step.fused)
 
     final = tuple(map(final_step, steps))
-    uses: list[list[Hashable]] = []
-    sizes: dict[Hashable, int] = {}
+    uses: list[list[int]] = []
     for step in steps:
         add_uses(step, slots, uses)
-    for a in dict.fromkeys(a for touched in uses for a in touched):
-        sizes[a] = slots.slots[a].nbytes  # type: ignore[index]
+    sizes: dict[Hashable, int] = {a: slots.slots[a].nbytes for touched in uses for a in touched}
     block_of, blocks = assign(sizes, uses)
     table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
@@ -114,10 +112,10 @@ def assemble(
                 checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)))
 
 
-def add_uses(step: Kernel | HostStep | Turns, slots: Slots, uses: list[list[Hashable]]) -> None:
+def add_uses(step: Kernel | HostStep | Turns, slots: Slots, uses: list[list[int]]) -> None:
     """Add which temporaries each step touches, in order. What a loop has from outside, or hands from turn to turn, it uses throughout."""
 
-    def temps(refs: Sequence[Any]) -> list[Hashable]:
+    def temps(refs: Sequence[Any]) -> list[int]:
         numbers = [slots.number[r] for r in refs if r in slots.number]
         return [a for a in numbers if slots.slots[a].kind == "temp"]
 

@@ -108,7 +108,7 @@ def _kernels(graph: Graph, context: Context) -> list[Any]:
 
 
 def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
-    """What does the same in every turn (a factor of a product is packed), the other steps, and the buffers that the former leave to those."""
+    """What does the same in every turn (a factor of a product is packed), the other steps, and the buffers that the former leave those."""
     same: set[Any] = {strip(c) for c in constants}
     before, rest, kept = [], [], []
     for step in steps:
@@ -266,7 +266,8 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
             name += "_"
     body = kernel.text.partition(") {\n")[2].removesuffix("}\n")
     inner = "".join(f"  {line}\n" for line in body.rstrip("\n").split("\n"))
-    text = (f"{comment(kernel)}{SINGLE}\n__kernel void {kernel.entry}({_listed(head)}) {{\n  for (int {name} = 0; {name} < {length}; {name}++) {{\n"
+    text = (f"{comment(kernel)}{SINGLE}\n__kernel void {kernel.entry}({_listed(head)}) {{\n"
+            f"  for (int {name} = 0; {name} < {length}; {name}++) {{\n"
             f"{_lines(declarations, 2)}{inner}  }}\n}}\n")
     note = f"a loop of {length} turns in one launch" + (f": {kernel.note}" if kernel.note else "")
     return replace(kernel, text=text, refs=refs, flops=kernel.flops * length, bytes=kernel.bytes * length, note=note)

@@ -160,7 +160,7 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     # A linear map's transpose does not depend on where it is taken: a probe that survives means the rule was not linear in ct.
     starts = {probe.operands[0] for probe in probes}
     found = [o for o in out if o is not None]
-    if starts.intersection(topological(found, operands_of=_that_matter)):
+    if starts.intersection(topological(found, operands_of=that_matter)):
         raise AutogradError(
             f"jvp: the backward rule of {node.fn.name} is not linear in its cotangent; forward mode cannot be derived from it"
         )
@@ -170,7 +170,7 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     return dict(enumerate(out)) if bundle else out[0]
 
 
-def _that_matter(node: Node) -> tuple[Node, ...]:
+def that_matter(node: Node) -> tuple[Node, ...]:
     """The operands that a node's value depends on: of a loop's, one result's."""
     source, fn = node, node.fn
     if fn is REGISTRY["output"]:

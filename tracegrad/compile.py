@@ -172,7 +172,7 @@ class Program:
         device, graph = self.device, executable_graph(self.graph)
         if device is NUMPY:
             self._graph = graph
-            found = [(n, check) for n in graph if n.fn.reports for check in n.fn.checks(n)]
+            found = [(n, check) for n in graph if n.fn.reports for check in n.fn.checks(n)]  # type: ignore[attr-defined]
             reporting, self.checks = [n for n, _ in found], tuple(check for _, check in found)
             self._reads, self._checked = graph.masks(graph.inputs), graph.masks(reporting)
         else:
@@ -262,7 +262,7 @@ def executable_graph(graph: Graph) -> Graph:
 
 
 def _trimmed(graph: Graph) -> Graph:
-    """The graph with loops that compute what it uses of them, and nothing else. In rounds: a loop decides what is used of those before it."""
+    """The graph with loops that compute what it uses of them, and nothing else. (In rounds: a loop decides what of others is used.)"""
     while True:
         used: dict[Any, set[int]] = {}
         for node in graph:

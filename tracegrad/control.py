@@ -276,9 +276,9 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     dimension, or None with `length`. y may be None. reverse: from the last row to the first. Inside @trace the loop is one operation: f is
     recorded once (or twice: it must not depend on how often it is called), compiled once, and its derivative is a loop, too, at any order.
     Outside it is Python's own loop; so it is in a trace where f changes outside tensors in place.
-    checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps
-    every k-th carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
-    every sqrt(length)-th (Griewank & Walther, Algorithm 799, 2000).
+    checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps every k-th
+    carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
+    every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
     Raises ShapeError if the first dimensions differ or f changes the carry's shape, DTypeError if it changes the dtype, ArgumentError if
     the length is not known, f returns no pair, or checkpoint is not positive.
 
@@ -289,7 +289,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
         if not isinstance(x, Tensor) or not x.shape:
             seen = x.shape if isinstance(x, Tensor) else type(x).__name__
             raise ShapeError(f"scan: xs must hold tensors of at least one dimension, got {seen}")
-    sizes = {x.shape[0] for x in flat} | ({length} if length is not None else set())
+    sizes: set[int] = {x.shape[0] for x in flat} | ({length} if length is not None else set())
     if not sizes:
         raise ArgumentError("scan: without xs, give length")
     if len(sizes) != 1:
@@ -297,7 +297,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     n = sizes.pop()
     if n < 0:
         raise ArgumentError(f"scan: length must not be negative, got {n}")
-    if checkpoint is not None and (not isinstance(checkpoint, int) or checkpoint < 1):
+    if checkpoint is not None and checkpoint < 1:
         raise ArgumentError(f"scan: checkpoint must be a positive number of turns, got {checkpoint!r}")
     trace = state.trace
     if trace is not None:
@@ -338,7 +338,8 @@ def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, rever
             continue
         if high - low == whole:
             rows = [x.reshape(whole // k, k, *x.shape[1:]) for x in some(low, high)]
-            carry, ys = _Turn(segment, carry, rows, optree.tree_structure(rows), whole // k, reverse, trace, keep_values=False).run()
+            structure = optree.tree_flatten(rows)[1]  # type: ignore[arg-type]
+            carry, ys = _Turn(segment, carry, rows, structure, whole // k, reverse, trace, keep_values=False).run()
             ys = optree.tree_map(lambda y: y.reshape(whole, *y.shape[2:]), ys)
         else:
             carry, ys = _Turn(f, carry, some(low, high), tree, high - low, reverse, trace).run()
@@ -348,23 +349,26 @@ def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, rever
     return carry, parts[0] if len(parts) == 1 else optree.tree_map(lambda a, b: cat([a, b]), *parts)
 
 
-class _ChangesOutside(Exception):  # noqa: N818  (caught where it is raised: the loop is unrolled then)
+class _ChangesOutside(Exception):
     """f changes a tensor from outside in place."""
 
 
 class _Turn:
     """Records one turn of a scan, as often as it takes to know which carries have a derivative, and of what dtype numbers become."""
 
-    def __init__(self, f: Any, init: Any, xs: list[Tensor], tree: Any, length: int, reverse: bool, trace: Any, keep_values: bool = True) -> None:
-        self.f, self.xs, self.tree, self.length, self.reverse, self.trace, self.keep_values = f, xs, tree, length, reverse, trace, keep_values
+    def __init__(
+        self, f: Any, init: Any, xs: list[Tensor], tree: Any, length: int, reverse: bool, trace: Any, keep_values: bool = True
+    ) -> None:
+        self.f, self.xs, self.tree, self.length, self.reverse, self.trace = f, xs, tree, length, reverse, trace
+        self.keep_values = keep_values
         leaves, self.carry_tree = optree.tree_flatten(init, none_is_leaf=False)
         for x in leaves:
             if not isinstance(x, (Tensor, bool, int, float, np.generic)):
                 raise DTypeError(f"scan: init must hold tensors and numbers, got {type(x).__name__}")
         self.init = [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves]
         code = getattr(f, "__code__", None)
-        names = code.co_varnames[:code.co_argcount] if code is not None else ()
-        self.carry_name, self.row_name = names if len(names) == 2 else ("carry", "row")
+        names: Sequence[str] = code.co_varnames if code is not None and code.co_argcount == 2 else ("carry", "row")
+        self.carry_name, self.row_name = names[:2]
 
     def run(self) -> tuple[Any, Any]:
         """The results of the loop."""
@@ -417,8 +421,8 @@ class _Turn:
     def draws(self, count: int) -> Node:
         """Where in the stream the numbers of each turn begin, which draws `count`: in the order of the turns."""
         _, start = self.trace.random(count * self.length)
-        turn = iota((self.length,), 0, dtypes.int64)
-        turn = (self.length - 1) - turn if self.reverse else turn  # type: ignore[assignment]
+        turn: Any = iota((self.length,), 0, dtypes.int64)
+        turn = (self.length - 1) - turn if self.reverse else turn
         return cast(start, dtypes.int64) + turn * count  # type: ignore[no-any-return]
 
 

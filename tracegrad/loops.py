@@ -1,8 +1,8 @@
 """Loops of a known length as nodes: what `tg.scan` records. Start at `loop_nodes`; `Loop` is what runs, `LoopCall.vjp` the derivative.
 
-A loop's body is recorded once, as a closed graph (`Body`): carries, rows of what is scanned and constants in, new carries and rows of results
-out. A `Loop` is one operation with several results, a node each, like a factorization: the last carries and the stacked rows. As in `cond`,
-differentiation sees it through a custom call beside it (`LoopCall`), whose derivative is a loop again, which runs the other way
+A loop's body is recorded once, as a closed graph (`Body`): carries, rows of what is scanned and constants in, new carries and rows of
+results out. A `Loop` is one operation with several results, a node each, like a factorization: the last carries and the stacked rows. As
+in `cond`, differentiation sees it through a custom call beside it (`LoopCall`), whose derivative is a loop again, which runs the other way
 over what the first one kept: its carries, and what is slow to compute again. What nobody reads of that is never computed (`Loop.trimmed`).
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import autodiff
-from tracegrad.autodiff import substituted, variable, zeros_like
+from tracegrad.autodiff import substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
 from tracegrad.compile import executable_graph
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
@@ -115,6 +115,11 @@ class Loop(Shared):
 
     # -- as text
 
+    @property
+    def shown(self) -> list[tuple[str, Any]]:
+        """What the text of a graph says of it."""
+        return [("length", self.length), *([("reverse", True)] if self.reverse else [])]
+
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
         n, rows = self.body.carries, self.body.rows
         carry = [f"c{i}" if n > 1 else "c" for i in range(n)]
@@ -167,7 +172,8 @@ class Loop(Shared):
             carries = [i for i in range(n) if inputs[i] in live or i in wanted]
             scanned = [i for i in range(n, n + rows) if inputs[i] in live and not level[i - n]]
             rest = [i for i in range(n, len(inputs)) if inputs[i] in live and (i >= n + rows or level[i - n])]
-            new = Body([inputs[i] for i in (*carries, *scanned, *rest)], [outs[i] for i in (*carries, *kept_ys)], len(carries), len(scanned))
+            new = Body([inputs[i] for i in (*carries, *scanned, *rest)], [outs[i] for i in (*carries, *kept_ys)], len(carries),
+                       len(scanned))
             place = {i: k for k, i in enumerate(carries) if i in wanted} | {i: len(carries) + k for k, i in enumerate(kept_ys)}
             all_of_it = len(new.inputs) == len(inputs) and len(new.outs) == len(outs) and new.rows == rows and self._executable
             self._trimmed[key] = self if all_of_it else Loop(new, self.length, self.reverse), carries, scanned, rest, place
@@ -193,7 +199,11 @@ class Loop(Shared):
                 mapped[:n] = grown
             inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
                       for p, f in zip(body.inputs, mapped, strict=True)]
-            outs = batch(body.outs, {p: q for p, q, f in zip(body.inputs, inputs, mapped, strict=True) if f}, size)
+            # Of variables, so that what is there for differentiation stays there.
+            live = {p: variable(p) if p.dtype.kind == "f" else p for p in (*body.inputs, *inputs)}
+            lifted = batch(substituted(body.outs, {p: live[p] for p in body.inputs}),
+                           {live[p]: live[q] for p, q, f in zip(body.inputs, inputs, mapped, strict=True) if f}, size)
+            outs = substituted(lifted, {v: p for p, v in live.items()})
             flags_out = [*mapped[:n], *(o in depends for o in body.outs[n:])]
             outs = [o if f else original for o, original, f in zip(outs, body.outs, flags_out, strict=True)]
             self._batched[key] = Loop(Body(inputs, outs, n, rows), self.length, self.reverse), mapped, flags_out
@@ -226,7 +236,10 @@ class LoopCall(CustomCall):
     partial = selects = True
 
     def __init__(self, loop: Loop, results: int, kept: Sequence[tuple[str, int]], keep_values: bool) -> None:
-        """results: how many the user has. kept: what each of the further results is: ("carry", its number) or ("value", number of the result)."""
+        """results: how many the user has. kept: what each of the further results is: ("carry", its number) or ("value", the result's).
+
+        keep_values: whether its derivative keeps values for a further one, besides its carries.
+        """
         self.loop, self.count, self.kept, self.keep_values = loop, results, list(kept), keep_values
         self.name = "scan"  # type: ignore[misc]
 
@@ -242,7 +255,7 @@ class LoopCall(CustomCall):
         return [len(self.loop._avals) + i for i in self.loop.relevant(index)]
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        """A loop that runs the other way: its carries are the cotangents of the carries, and of the constants as far as they are summed up."""
+        """A loop that runs the other way: its carries are the cotangents of the carries, and sums of those of the constants."""
         loop, body = self.loop, self.loop.body
         n, rows, total = body.carries, body.rows, len(loop._avals)
         raw, own = operands[:total], operands[total:]
@@ -262,7 +275,8 @@ class LoopCall(CustomCall):
         found = autodiff.vjp([outs[i] for i in (*floats, *given)], [inner[i] for i in targets], [*cts, *ct_rows])
         pulled = [zeros_like(inner[i]) if g is None else g for i, g in zip(targets, found, strict=True)]
         f, r = len(floats), len(rows_wanted)
-        turned = [*pulled[:f], *(s if found[f + r + k] is None else s + g for k, (s, g) in enumerate(zip(sums, pulled[f + r:], strict=True)))]
+        added = [s if g is None else s + g for s, g in zip(sums, found[f + r:], strict=True)]
+        turned = [*pulled[:f], *added]
         # What the first loop kept is scanned again.
         kept: list[Node] = []
         sources: list[Node] = []
@@ -319,9 +333,10 @@ def loop_nodes(
 ) -> tuple[list[Any], list[Node]]:
     """A recorded turn as a loop: (the last carries, the rows of results stacked).
 
-    carries, rows: what stood for them while the turn was recorded, placeholders or variables of those. carry_outs, ys: what it made, of those
-    and of any other nodes, which become the loop's constants. init, scanned: the values to start with and to scan. needed: whose last carry
-    is wanted (the others may come out as None). keep_values: whether what is slow to compute is kept for a derivative, besides the carries.
+    carries, rows: what stood for them while the turn was recorded, placeholders or variables of those. carry_outs, ys: what it made, of
+    those and of any other nodes, which become the loop's constants. init, scanned: the values to start with and to scan. needed: whose last
+    carry is wanted (the others may come out as None). keep_values: whether what is slow to compute is kept for a derivative, besides the
+    carries.
     """
     carries, rows, init, scanned = list(carries), list(rows), list(init), list(scanned)
     needed = list(needed) or [True] * len(carries)
@@ -458,7 +473,7 @@ def reaching(outs: Sequence[Node], sources: Sequence[Node]) -> set[Node]:
 def reached(outs: Sequence[Node], sources: Sequence[Node]) -> dict[Node, None]:
     """Which of `sources` some of `outs` depend on."""
     wanted = set(sources)
-    return {n: None for n in topological(outs, wanted.__contains__) if n in wanted}
+    return {n: None for n in topological(outs, wanted.__contains__, that_matter) if n in wanted}
 
 
 @contextmanager
