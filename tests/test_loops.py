@@ -1,4 +1,4 @@
-"""tg.scan as a loop: values and derivatives beside the unrolled Python loop, on the interpreter, by kernels read in C, and on the device."""
+"""tg.scan as a loop, beside the unrolled Python loop: on the interpreter, by kernels read in C, on the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest
 import tracegrad as tg
 from tests import standalone
 from tests.kernels import CPU, Checked
+from tracegrad import control
+from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tuning import Tuning
+from tracegrad.compile import executable_graph
 from tracegrad.plan import Loop
 from tracegrad.printing import to_text
 
@@ -353,8 +356,6 @@ def test_everything_is_as_long_for_2048_turns_as_for_64(interpreter):
 
 def test_memory_with_checkpoints(kernels):
     """What a derivative keeps grows with the root of the length."""
-    from tracegrad.codegen.passes import compile_graph
-
     def kept(scan, n):
         f = tg.trace(tg.grad(lambda c: scan(lambda c, _: ((c * 1.1).sin(), None), c, length=n)[0].sum()))
         previous = tg.device()
@@ -363,7 +364,6 @@ def test_memory_with_checkpoints(kernels):
             f(numbers(1000))
         finally:
             tg.set_device(previous)
-        from tracegrad.compile import executable_graph
         return sum(compile_graph(executable_graph(f.graph), CPU).blocks) / 8000
 
     assert kept(tg.scan, 1024) > 1024
@@ -372,8 +372,6 @@ def test_memory_with_checkpoints(kernels):
 
 
 def test_sqrt_is_chosen_above_a_bound(interpreter, monkeypatch):
-    from tracegrad import control
-
     monkeypatch.setattr(control, "KEPT", 1000)
     f, args = first_order(rnn, tg.scan, 33)
     g, _ = first_order(rnn, unrolled, 33)
@@ -416,7 +414,7 @@ def test_random_numbers_in_nested_loops(interpreter):
 @pytest.mark.usefixtures("device")
 def test_an_index_out_of_range_in_a_loop_is_reported():
     def f(w, index):
-        c, ys = tg.scan(lambda c, i: (c + w[i], c), tg.zeros((), dtype=F), index)
+        c, _ = tg.scan(lambda c, i: (c + w[i], c), tg.zeros((), dtype=F), index)
         return c, (w * 2).sum()
 
     f = tg.trace(f)
@@ -433,7 +431,7 @@ def test_an_index_out_of_range_in_a_loop_is_reported():
 @pytest.mark.usefixtures("device")
 def test_host_calls_factorizations_and_users_kernels_in_the_body():
     source = "__kernel void twice(__global const double *x, __global double *y) { y[get_global_id(0)] = 2.0 * x[get_global_id(0)]; }"
-    twice = tg.opencl_function(source, "twice", global_size=lambda x: x.shape, like=lambda x: x) if tg.device().kind != "numpy" else None
+    twice = tg.opencl_function(source=source, entry="twice") if tg.device().kind != "numpy" else None
     seen = []
 
     def double(x):
@@ -603,7 +601,7 @@ def test_errors(interpreter):
         traced(lambda x: tg.scan(lambda c, x: (c[:2], None), x[0], x), x)
     with pytest.raises(tg.DTypeError, match=r"scan: f makes float32\[3\] of a carry of float64\[3\]"):
         traced(lambda x: tg.scan(lambda c, x: (c.float(), None), x[0], x), x)
-    with pytest.raises(tg.ArgumentError, match="scan: f returns .* for a carry of"):
+    with pytest.raises(tg.ArgumentError, match=r"scan: f returns .* for a carry of"):
         traced(lambda x: tg.scan(lambda c, x: ((c, c), None), x[0], x), x)
     with pytest.raises(tg.ShapeError, match="must be one number"):
         traced(lambda x: tg.scan(lambda c, x: (c, None), x[0], (x, x[:2])), x)
