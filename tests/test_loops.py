@@ -510,6 +510,86 @@ def test_no_grad_detach_and_hooks_in_the_body(interpreter):
     close(found, arrays(f(unrolled)(*args)))
 
 
+# -------------------------------------------------------------------------------------------------------------- while_loop
+
+
+def python_while(cond, body, value):
+    while bool(cond(value)):
+        value = body(value)
+    return value
+
+
+def counted(loop):
+    """A count, a carry that depends on nothing that varies, constants of two kinds."""
+    def f(x, w):
+        first = x * 0.5, tg.tensor(0), x.sum() * 0.0 + 1.0
+        y, _, t = loop(lambda s: s[1] < 6, lambda s: ((s[0] * w).sin() + x, s[1] + 1, s[2] * 1.1), first)
+        return (y * y).sum() * t
+    return f, (numbers(3), numbers(3))
+
+
+def until(loop):
+    """The condition reads what the body makes."""
+    def f(x, w):
+        y = loop(lambda y: y.norm() < 9, lambda y: y * 1.5 + w.sin() @ x, x)
+        return (y * y).sum()
+    return f, (numbers(3), numbers(3, 3))
+
+
+def not_at_all(loop):
+    def f(x, w):
+        return (loop(lambda y: y.sum() > 1000, lambda y: y * w, x) * w).sum()
+    return f, (numbers(3), numbers(3))
+
+
+@pytest.mark.parametrize("program", [counted, until, not_at_all])
+def test_derivatives_of_a_while_loop(interpreter, program):
+    def everything(loop, way):
+        f, args = program(loop)
+        directions = tuple(tg.ones_like(a) * 0.3 for a in args)
+
+        @way
+        def run(*args):
+            grads = tg.grad(f, (0, 1))(*args)
+            second = tg.grad(lambda *a: sum(g.sin().sum() for g in tg.grad(f, (0, 1))(*a)), (0, 1))(*args)
+            forward, over = tg.jvp(f, args, directions)[1], tg.jvp(tg.grad(f), args, directions)[1]
+            third = tg.grad(lambda *a: tg.jvp(tg.grad(f), a, directions)[1].sin().sum(), (0, 1))(*args)
+            return f(*args), *grads, *second, forward, over, *third
+
+        return [r.numpy() for r in run(*args)]
+
+    close(everything(tg.while_loop, tg.trace), everything(python_while, lambda f: f))
+
+
+@pytest.mark.usefixtures("device")
+def test_gradient_of_a_while_loop_on_the_device():
+    for program in (counted, until):
+        f, args = program(tg.while_loop)
+        g, _ = program(python_while)
+        run = tg.trace(tg.value_and_grad(f, (0, 1)))
+        close(arrays(run(*args)), arrays(tg.value_and_grad(g, (0, 1))(*args)))
+        more = tuple(a * 0.5 for a in args)
+        close(arrays(run(*more)), arrays(tg.value_and_grad(g, (0, 1))(*more)))       # another number of turns
+
+
+def test_vmap_of_a_while_loop(interpreter):
+    f, (_, w) = until(tg.while_loop)
+    g, _ = until(python_while)
+    xs = numbers(4, 3)
+    found = tg.trace(lambda xs: tg.vmap(tg.grad(f), in_dims=(0, None))(xs, w))(xs)
+    close([found.numpy()], [np.stack([tg.grad(g)(x, w).numpy() for x in xs])])
+
+
+def test_a_while_loop_in_a_scan(interpreter):
+    def f(scan, loop):
+        def body(c, x):
+            return loop(lambda y: (y * y).sum() < 4, lambda y: y * 1.3 + x * 0.1, c) * 0.5, c.sum()
+        return tg.value_and_grad(lambda c, xs: (lambda c, ys: (c * c).sum() + ys.sum())(*scan(body, c, xs)), (0, 1))
+
+    args = numbers(3), numbers(5, 3)
+    close(arrays(tg.trace(f(tg.scan, tg.while_loop))(*args)), arrays(f(unrolled, python_while)(*args)))
+
+
 # --------------------------------------------------------------------------------------------------- traces and transforms
 
 

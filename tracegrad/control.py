@@ -4,8 +4,8 @@ Where values can be looked at (outside @trace and vmap), `cond` and `while_loop`
 - `cond` records both branches and selects between their results. Its derivative is a cond again (`Choice`), so that what the
   branch not taken would give (often NaN) reaches neither value nor derivative, at any order;
 - `while_loop` is a step of the plan that runs compiled programs for the condition and the body, and reads the condition
-  between them;
-- `scan` is unrolled, everywhere: its length is known. The graph grows linearly with it.
+  between them (while_loops.py);
+- `scan` is one operation whose body is recorded and compiled once (loops.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ import optree
 from tracegrad import dtypes
 from tracegrad.autodiff import substituted, variable, vjp, zeros_like
 from tracegrad.batching import batch
-from tracegrad.compile import Program, upload
-from tracegrad.custom import opaque_value
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
-from tracegrad.function import REGISTRY, CustomCall, Shared, as_node, bind, cast, iota, placeholder
+from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, iota, placeholder
 from tracegrad.ir import Aval, Node, own_nodes, topological
-from tracegrad.loops import loop_nodes, turn_draws
+from tracegrad.loops import Body, loop_nodes, turn_draws
 from tracegrad.modes import state
 from tracegrad.operators import public
 from tracegrad.ops.movement import concat, narrow, reshape
@@ -33,8 +31,9 @@ from tracegrad.ops.pointwise import logical_not
 from tracegrad.ops.ranges import counts_where
 from tracegrad.ops.shaping import cat, stack
 from tracegrad.tensor import Tensor, new_tensor
+from tracegrad.while_loops import while_nodes
 
-_DETACH, _OUTPUT, _WHERE = REGISTRY["detach"], REGISTRY["output"], REGISTRY["where"]
+_VARIABLE, _DETACH, _OUTPUT, _WHERE = (REGISTRY[name] for name in ("variable", "detach", "output", "where"))
 NodeFn = Callable[[Sequence[Node]], list[Node]]
 
 
@@ -184,8 +183,9 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
     """value = init; while cond_fn(value): value = body_fn(value).
 
     init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps; cond_fn returns one element. Inside @trace the
-    loop is a step of the plan that runs compiled programs and waits for the condition at every turn; there it has no derivative
-    (AutogradError at backward), must not draw random numbers or change outside tensors (TraceError). Outside it is Python's own loop.
+    loop is a step of the plan that runs compiled programs and waits for the condition at every turn; its derivative runs the body again as
+    often, keeps every value, and pulls back turn by turn. There it must not draw random numbers or change outside tensors (TraceError),
+    and cond_fn and body_fn may be called twice. Outside it is Python's own loop. For a known number of turns use `scan`: it never waits.
     Raises ShapeError or DTypeError if body_fn changes a shape or dtype.
 
     >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
@@ -201,67 +201,37 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
         return value
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
     nodes = [cast(n, dtypes.get_default_dtype() if n.dtype.kind == "f" else n.dtype) if n.aval.weak else n for n in nodes]
-    inputs = [placeholder(n.aval, f"value_{i}" if len(nodes) > 1 else "value") for i, n in enumerate(nodes)]
     drawn = trace.draws
-
-    def record(fn: Callable[[Any], Any]) -> tuple[list[Node], Any]:
+    varies = [n.needs_grad for n in nodes]
+    while True:                        # until it is known which values have a derivative
+        inputs = [_stand_in(n.aval, f"value_{i}" if len(nodes) > 1 else "value", v)
+                  for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
         value = optree.tree_unflatten(tree, [Tensor(n, trace.device, trace) for n in inputs])
-        return _flat("while_loop", _without_effects("while_loop", fn, value))
-
-    (test, *more), _ = record(cond_fn)
-    outs, out_tree = record(body_fn)
-    if trace.draws != drawn:
-        raise TraceError("while_loop: a random number inside @trace would be the same at every turn; draw outside the loop, or use scan")
-    if more or test.aval.size != 1:
-        raise ShapeError(f"while_loop: cond_fn must return one element, got {[test.aval, *(n.aval for n in more)]}")
-    if out_tree != tree:
-        raise ArgumentError(f"while_loop: body_fn returns {out_tree}, init is {tree}")
-    outs = [cast(o, n.dtype) if o.aval.weak else o for o, n in zip(outs, nodes, strict=True)]
-    for o, n in zip(outs, nodes, strict=True):
-        _agreed("while_loop: init and body_fn's result are", n, o)
+        (test, *more), _ = _flat("while_loop", _without_effects("while_loop", cond_fn, value))
+        outs, out_tree = _flat("while_loop", _without_effects("while_loop", body_fn, value))
+        if trace.draws != drawn:
+            raise TraceError("while_loop: a random number inside @trace would be the same at every turn; draw outside the loop, or use "
+                             "scan")
+        if more or test.aval.size != 1:
+            raise ShapeError(f"while_loop: cond_fn must return one element, got {[test.aval, *(n.aval for n in more)]}")
+        if out_tree != tree:
+            raise ArgumentError(f"while_loop: body_fn returns {out_tree}, init is {tree}")
+        outs = [cast(o, n.dtype) if o.aval.weak else o for o, n in zip(outs, nodes, strict=True)]
+        for o, n in zip(outs, nodes, strict=True):
+            _agreed("while_loop: init and body_fn's result are", n, o)
+        grown = [v or (o.needs_grad and state.grad) for v, o in zip(varies, outs, strict=True)]
+        if grown == varies:
+            break
+        varies = grown
     outer = _outer([test, *outs], set(inputs), lambda n: n.fn.name != "const")
     given = [cast(n, dtypes.get_default_dtype() if n.dtype.kind == "f" else n.dtype) if n.aval.weak else n for n in outer]
     free = [placeholder(n.aval, "") for n in given]
     new = dict(zip([*inputs, *outer], [*inputs, *free], strict=True))
-    loop = WhileLoop([*inputs, *free], substituted([reshape(test, ())], new)[0], substituted(outs, new), trace.device)
-    tracked = [n for n in (*nodes, *given) if n.needs_grad]
-    sources = tuple(bind(_DETACH, (n,), {}) if n.needs_grad else n for n in (*nodes, *given))
-    results = [bind(loop, sources, {"index": k}) for k in range(len(nodes))]
-    if tracked and state.grad:
-        message = "while_loop inside @trace has no reverse derivative (how often it turns is not known); use scan, or differentiate outside"
-        results = [opaque_value(r, tracked, message) if r.dtype.kind == "f" else r for r in results]
+    plain = {v: v.operands[0] for v in inputs if v.fn is _VARIABLE}
+    (test,), outs = substituted([reshape(test, ())], new | plain), substituted(outs, new | plain)
+    body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
+    results = while_nodes(test, body, [*nodes, *given], trace.device)
     return optree.tree_unflatten(tree, [Tensor(r, trace.device, trace) for r in results])
-
-
-class WhileLoop(Shared):
-    """A loop inside a plan, one instance per loop: operands are the first values and what the loop reads from outside."""
-
-    family = "host_call"
-
-    def __init__(self, inputs: list[Node], test: Node, outs: list[Node], device: Any) -> None:
-        super().__init__()
-        self.name = "while_loop"  # type: ignore[misc]
-        self.device, self.carried = device, tuple(n.aval for n in outs)
-        self.dtypes = [n.dtype for n in inputs]
-        self.test, self.body = Program(inputs, [test], device, results=["goes_on"]), Program(inputs, outs, device)
-        self.programs = (("condition", self.test), ("body", self.body))
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return self.carried
-
-    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
-        n = len(self.carried)
-        test, body = define("condition", self.test.graph), define("body", self.body.graph)
-        first = operands[0] if n == 1 else f"({', '.join(operands[:n])})"
-        given = ", ".join(["value" if n == 1 else "*value", *operands[n:]])
-        return f"tg.while_loop(lambda value: {test}({given})[0], lambda value: {body}({given}){'[0]' * (n == 1)}, {first})"
-
-    def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
-        values = [upload(self.device, np.asarray(a, d)) for a, d in zip(arrays, self.dtypes, strict=True)]
-        n = len(self.carried)
-        while bool(self.test(values)[0].download((), self.test.graph.outputs[0].dtype)):
-            values[:n] = self.body(values)
-        return [v.download(aval.shape, aval.dtype) for v, aval in zip(values, self.carried, strict=False)]
 
 
 # ------------------------------------------------------------------------------------------------------------------ scan

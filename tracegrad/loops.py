@@ -45,6 +45,19 @@ class Body:
         return Graph.capture(self.inputs, self.outs)
 
 
+def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
+    """The numbers of the inputs that some results of a loop over the body depend on, after any number of turns."""
+    n, inputs, outs = body.carries, body.inputs, body.outs
+    last = [inputs[i] for i in results if i < n]
+    live = dict.fromkeys(last)
+    while True:
+        turned = [outs[i] for i in range(n) if inputs[i] in live]
+        found = dict.fromkeys(last) | reached([*(outs[i] for i in results), *turned], inputs, exactly=True)
+        if len(found) == len(live):
+            return [i for i, p in enumerate(inputs) if p in live]
+        live = found
+
+
 class Loop(Shared):
     """`length` turns of a body (the last row first if `reverse`). Operands: the first carries, what is scanned, the constants.
 
@@ -141,14 +154,7 @@ class Loop(Shared):
     def relevant(self, index: int) -> list[int]:
         """The numbers of the operands that result `index` depends on."""
         if index not in self._relevant:
-            n, inputs, outs = self.body.carries, self.body.inputs, self.body.outs
-            live = reached([outs[index]], inputs)
-            while True:
-                found = reached([outs[index], *(outs[i] for i in range(n) if inputs[i] in live)], inputs)
-                if len(found) == len(live):
-                    break
-                live = found
-            self._relevant[index] = [i for i, p in enumerate(inputs) if p in live or i == index < n]
+            self._relevant[index] = needed_inputs(self.body, [index])
         return self._relevant[index]
 
     def trimmed(self, used: Sequence[int], operands: Sequence[Node]) -> tuple[Loop, tuple[Node, ...], dict[int, int]]:
@@ -470,10 +476,10 @@ def reaching(outs: Sequence[Node], sources: Sequence[Node]) -> set[Node]:
     return found
 
 
-def reached(outs: Sequence[Node], sources: Sequence[Node]) -> dict[Node, None]:
-    """Which of `sources` some of `outs` depend on."""
+def reached(outs: Sequence[Node], sources: Sequence[Node], exactly: bool = False) -> dict[Node, None]:
+    """Which of `sources` there are before `outs`; exactly: which their values depend on."""
     wanted = set(sources)
-    return {n: None for n in topological(outs, wanted.__contains__, that_matter) if n in wanted}
+    return {n: None for n in topological(outs, wanted.__contains__, that_matter if exactly else None) if n in wanted}
 
 
 @contextmanager
