@@ -45,10 +45,7 @@ def compile_graph(
     number -> number (in graph.inputs) of the input whose buffer it is to be written to. name: what the user calls a node's value.
     results: what he calls the outputs, in their order; "" where that is not known.
     """
-    for label, run in PASSES:
-        graph = run(graph, target)
-        if config.check:
-            verify(graph, label)
+    graph = _through_passes(graph, target)
     graph, outputs, wanted = separate(graph, dict(donate or {}))              # results that need a buffer of their own are copies
     called = {node: text for node, text in zip(graph.outputs, results, strict=False) if text and node.fn.family != "leaf"}
     called |= {strip(node): text for node, text in called.items() if strip(node) not in called and strip(node).fn.family != "leaf"}
@@ -60,6 +57,15 @@ def compile_graph(
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
+    context.prepared = lambda body: _through_passes(body, target)             # loops' bodies are graphs of their own
     steps = [step for group in plan.groups for step in lower(group, context)]      # text
     steps = merge(steps) if config.fuse else steps                            # one-work-item kernels in one launch
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
+
+
+def _through_passes(graph: Graph, target: Target) -> Graph:
+    for label, run in PASSES:
+        graph = run(graph, target)
+        if config.check:
+            verify(graph, label)
+    return graph

@@ -23,7 +23,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
-from tracegrad.plan import Plan, Target
+from tracegrad.plan import Launch, Plan, Target
 from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_intel
@@ -156,9 +156,9 @@ class Device:
 
     def is_small(self, plan: Plan) -> bool:
         """Whether `plan` is too small for threads."""
-        launches = plan.launches
-        work = sum(step.flops + step.bytes for step in launches)
-        return self.cl_basic is not None and work < SMALL_WORK + SMALL_WORK_PER_LAUNCH * max(0, len(launches) - 1)
+        launches = [(step, times) for step, times in plan.each() if isinstance(step, Launch)]
+        work = sum((step.flops + step.bytes) * times for step, times in launches)
+        return self.cl_basic is not None and work < SMALL_WORK + SMALL_WORK_PER_LAUNCH * max(0, sum(n for _, n in launches) - 1)
 
     def use(self, queue: cl.CommandQueue) -> cl.CommandQueue:
         """Make `queue` the one that commands go to: whatever another queue still runs is finished first. Hold `lock`.

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,17 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.plan import Fault, HostStep, Launch, Plan, Scalar, Slot
+from tracegrad.plan import Fault, HostStep, Launch, Loop, Plan, Scalar, Slot, Step, Turn
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
 from tracegrad.runtime.program import build
 
 Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
-Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None]            # kernel, global size, local size
+Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       # kernel, global size, local size, number of the launch
 
 _PACK = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
+_INT = struct.Struct("=i").pack
 _EVENTS = 4096                             # profiled launches kept before they are summed up
 
 
@@ -40,6 +42,24 @@ class LaunchTime:
     entry: str
     calls: int = 0
     seconds: float = 0.0
+
+
+@dataclass
+class _Turns:
+    """A loop as it is run: what to enqueue (or do) in each turn, and where the number of the turn goes."""
+
+    items: list[Any]                       # Enqueue | HostStep | _Turns
+    length: int
+    places: list[Place]
+    host: bool                             # whether there is a host step in it
+
+    def each(self) -> Iterator[None]:
+        """Turn after turn, with the kernels told which it is."""
+        for turn in range(self.length):
+            data = _INT(turn)
+            for set_arg, index in self.places:
+                set_arg(index, data)
+            yield
 
 
 class _ScalarBinding:
@@ -74,7 +94,7 @@ class Executable:
         device.warn()
         self.plan, self.device = plan, device
         self.small = device.is_small(plan)
-        self._host = any(isinstance(step, HostStep) for step in plan.steps)
+        self._host = any(isinstance(step, HostStep) for step, _ in plan.each())
         self._lock = threading.RLock() if self._host else device.lock      # a host step may use the device, in any thread
         self._busy = False                                                 # between host steps
         self._events: list[tuple[int, cl.Event]] = []
@@ -91,14 +111,19 @@ class Executable:
         places: list[list[Place]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._faults = [_ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
-        self._segments: list[tuple[list[Enqueue], HostStep | None]] = [([], None)]     # launches, then a host step
-        for step in plan.steps:
+        turns: dict[int, list[Place]] = {}
+        numbers = count()
+
+        def item(step: Step) -> Any:
             if isinstance(step, HostStep):
-                self._segments[-1] = (self._segments[-1][0], step)
-                self._segments.append(([], None))
-                continue
+                return step
+            if isinstance(step, Loop):
+                places_of_turn = turns.setdefault(step.number, [])
+                inner = [made for s in step.steps if (made := item(s)) is not None]
+                return _Turns(inner, step.length, places_of_turn, any(_is_host(i) for i in inner))
+            number = next(numbers)
             if program is None or 0 in step.global_size:        # nothing to do, and OpenCL before 2.1 calls it an error
-                continue
+                return None
             kernel = _kernel(program, step)
             set_bytes = _byte_setter(kernel)
             for index, arg in enumerate(step.args):
@@ -106,10 +131,13 @@ class Executable:
                     scalars[arg.index].setdefault(arg.dtype, _ScalarBinding(arg.dtype)).places.append((set_bytes, index))
                 elif isinstance(arg, Fault):
                     self._faults[arg.index].places.append((set_bytes, index))
+                elif isinstance(arg, Turn):
+                    turns[arg.loop].append((set_bytes, index))
                 else:
                     places[arg].append((kernel.set_arg, index))
-            self._segments[-1][0].append((kernel, step.global_size, step.local_size))
-        self._timed = [i for i, step in enumerate(plan.launches) if 0 not in step.global_size]
+            return kernel, step.global_size, step.local_size, number
+
+        self._items = [made for s in plan.steps if (made := item(s)) is not None]
         for i, slot in enumerate(plan.slots):
             if slot.alias is not None:                  # an in-place output is its input's buffer
                 places[slot.alias] += places[i]
@@ -175,7 +203,7 @@ class Executable:
             if self._host:
                 self._run_with_host_steps(inputs, fresh, run)
             else:
-                self._enqueue(self._segments[0][0])
+                self._enqueue(self._items)
         if self._plain:
             return fresh
         results = (self._pick(source, inputs, fresh) for source in self._results)
@@ -202,18 +230,28 @@ class Executable:
 
     # -- one run, step by step
 
-    def _enqueue(self, launches: list[Enqueue], first: int = 0) -> None:
-        """Enqueue `launches`, the plan's kernels from number `first` on. Hold the device's lock."""
-        device, kernel, profiling = self.device, None, config.profile
+    def _enqueue(self, items: Sequence[Any]) -> None:
+        """Enqueue launches, and all turns of loops, without waiting. Hold the device's lock."""
+        device, profiling = self.device, config.profile
+        kernel: cl.Kernel | None = None
         if profiling:
             device.enable_profiling()
+
+        def all_of(items: Sequence[Any]) -> None:
+            nonlocal kernel
+            for item in items:
+                if type(item) is tuple:
+                    kernel, size, local, number = item
+                    event = enqueue(queue, kernel, size, local)
+                    if profiling:
+                        self._events.append((number, event))
+                else:
+                    for _ in item.each():
+                        all_of(item.items)
+
         try:
             queue = device.use(device.host_queue if self.small else device.queue)
-            for kernel, size, local in launches:
-                event = enqueue(queue, kernel, size, local)
-                if profiling:
-                    self._events.append((self._timed[first], event))
-                    first += 1
+            all_of(items)
         except cl.Error as error:
             raise _launch_error(error, kernel, device) from error
         if profiling and len(self._events) > _EVENTS:
@@ -221,21 +259,32 @@ class Executable:
 
     def _run_with_host_steps(self, inputs: Sequence[Buffer], fresh: list[Buffer], run: Run | None) -> None:
         buffers = [self._pick(source, inputs, fresh) for source in self._slot_sources]
-        first = 0
         self._busy = True
         try:
-            for launches, host in self._segments:
-                with self.device.lock:
-                    self._enqueue(launches, first)
-                first += len(launches)
-                if host is not None:
-                    if run is not None and run.notes is not None:
-                        run.notes.raise_early(run)
-                    self._call_host(host, buffers)
+            self._walk(self._items, buffers, run)
         finally:
             self._busy = False
             if run is not None:
                 run.running = False
+
+    def _walk(self, items: Sequence[Any], buffers: list[Buffer], run: Run | None) -> None:
+        """Run items of which some are host steps, or have some in them."""
+        waiting: list[Any] = []
+        for item in (*items, None):
+            if item is not None and not _is_host(item):
+                waiting.append(item)
+                continue
+            if waiting:
+                with self.device.lock:
+                    self._enqueue(waiting)
+                waiting.clear()
+            if isinstance(item, _Turns):
+                for _ in item.each():
+                    self._walk(item.items, buffers, run)
+            elif item is not None:
+                if run is not None and run.notes is not None:
+                    run.notes.raise_early(run)
+                self._call_host(item, buffers)
 
     def _call_host(self, step: HostStep, buffers: list[Buffer]) -> None:
         """Download, call, upload. The device's lock is not held during the call, so that it may compute on its own."""
@@ -293,6 +342,10 @@ class Executable:
             return upload(self.device, _array(self.plan.slots[i]))
         assert self._blocks is not None
         return self._blocks[i]
+
+
+def _is_host(item: Any) -> bool:
+    return isinstance(item, HostStep) or (isinstance(item, _Turns) and item.host)
 
 
 def _bind(places: list[Place], buffer: Buffer) -> None:

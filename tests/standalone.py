@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.plan import Launch, Plan, Scalar
+from tracegrad.plan import HostStep, Loop, Plan, Turn
 
 SCRIPT = '''"""Builds {name}.cl beside this file, runs its kernels and compares the results. {title}"""
 
@@ -78,7 +78,7 @@ def write(
 
     Raises ValueError for a plan with host steps, which only Python can run.
     """
-    if len(plan.launches) != len(plan.steps):
+    if any(isinstance(step, HostStep) for step, _ in plan.each()):
         raise ValueError("write: the plan has a host step")
     storage = [i if s.alias is None else s.alias for i, s in enumerate(plan.slots)]
     storage = [len(plan.slots) + s.block if s.block is not None else storage[i] for i, s in enumerate(plan.slots)]
@@ -88,20 +88,31 @@ def write(
     contents |= {storage[slot]: np.asarray(a, plan.slots[slot].dtype) for slot, a in zip(plan.inputs, inputs, strict=True)}
     numbers = plan.all_scalars(scalars)
 
-    def argument(a: int | Scalar) -> str:
+    turns: dict[int, int] = {}
+
+    def argument(a: Any) -> str:
+        if isinstance(a, Turn):
+            return _scalar(turns[a.loop], np.dtype(np.int32))
         return str(storage[a]) if isinstance(a, int) else _scalar(numbers[a.index], a.dtype)
 
-    def launch(step: Launch) -> str:
-        return f"    ({step.entry!r}, {step.global_size}, {step.local_size}, [{', '.join(map(argument, step.args))}]),"
+    def launches(steps: Sequence[Any]) -> list[str]:
+        lines = []
+        for step in steps:
+            if isinstance(step, Loop):
+                for turn in range(step.length):          # written out
+                    turns[step.number] = turn
+                    lines += launches(step.steps)
+            elif 0 not in step.global_size:
+                lines.append(f"    ({step.entry!r}, {step.global_size}, {step.local_size}, [{', '.join(map(argument, step.args))}]),")
+        return lines
 
-    steps = [s for s in plan.launches if 0 not in s.global_size]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.cl").write_text(plan.source)
     script = folder / f"{name}.py"
     script.write_text(SCRIPT.format(
         name=name, title=title.replace('"""', "'''"), sizes=sizes, tolerance=tolerance,
         contents="\n".join(f"    {i}: {_array(a)}," for i, a in contents.items()),
-        launches="\n".join(map(launch, steps)),
+        launches="\n".join(launches(plan.steps)),
         expected="\n".join(f"    ({storage[slot]}, {_array(np.asarray(a))})," for slot, a in zip(plan.outputs, expected, strict=True)),
     ))
     return script

@@ -11,12 +11,12 @@ to ct * conj(f'), where the rules say ct * f'; `pull_back` conjugates. Tangents 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracegrad.errors import AutogradError
 from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, placeholder, unique
-from tracegrad.ir import Node, on_behalf_of, topological
+from tracegrad.ir import Node, located, on_behalf_of, topological
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
 
@@ -50,7 +50,7 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
         if not any(o in live for o in node.operands):
             continue
         with on_behalf_of(node.loc):
-            for operand, contribution in zip(node.operands, pull_back(node, ct), strict=True):
+            for operand, contribution in zip(node.operands, pull_back(node, ct, [o in live for o in node.operands]), strict=True):
                 if contribution is not None and operand in live:
                     accumulate(adjoint, operand, contribution)
     return [result.get(i) for i in inputs]
@@ -67,8 +67,8 @@ def dependents(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
     return order
 
 
-def pull_back(node: Node, ct: Any) -> tuple[Any, ...]:
-    """The cotangents of a node's operands by its own rule. Results of a bundle are collected in a list first."""
+def pull_back(node: Node, ct: Any, wanted: Sequence[bool]) -> tuple[Any, ...]:
+    """The cotangents of a node's operands (those wanted, others may be None) by its own rule. Results of a bundle are collected first."""
     if node.fn is REGISTRY["output"]:
         return ({node.attrs["index"]: ct},)
     if isinstance(ct, dict):
@@ -77,6 +77,8 @@ def pull_back(node: Node, ct: Any) -> tuple[Any, ...]:
     if node.fn.holomorphic and node.dtype.kind == "c":
         parts = node.fn.vjp(conj(ct), node, *node.operands, **node.attrs)
         return tuple([conj(p) if isinstance(p, Node) else p for p in parts])
+    if isinstance(node.fn, CustomCall) and node.fn.selects:
+        return node.fn.vjp(ct, node, *node.operands, wanted=wanted)
     return node.fn.vjp(ct, node, *node.operands, **node.attrs)
 
 
@@ -168,18 +170,53 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     bundle = isinstance(node.fn, Bundle)
     avals = node.fn.avals(*[o.aval for o in node.operands], **node.attrs) if isinstance(node.fn, Bundle) else (node.aval,)
     probes = [variable(placeholder(aval, "probe")) for aval in avals]
-    pulled = pull_back(node, dict(enumerate(probes)) if bundle else probes[0])
+    pulled = pull_back(node, dict(enumerate(probes)) if bundle else probes[0], [t is not None for t in tangents])
     pairs = [(conform(p, o), t) for p, o, t in zip(pulled, node.operands, tangents, strict=True) if p is not None and t is not None]
     if not pairs:
         return None
     out = vjp([p for p, _ in pairs], probes, [t for _, t in pairs])
     # A linear map's transpose does not depend on where it is taken: a probe that survives means the rule was not linear in ct.
-    left_over = {probe.operands[0] for probe in probes} & set(topological([o for o in out if o is not None]))
-    if left_over:
+    starts = {probe.operands[0] for probe in probes}
+    found = [o for o in out if o is not None]
+    if starts.intersection(topological(found, operands_of=that_matter)):
         raise AutogradError(
             f"jvp: the backward rule of {node.fn.name} is not linear in its cotangent; forward mode cannot be derived from it"
         )
+    if starts.intersection(topological(found)):                # what a loop computes besides
+        zeros = dict(zip(found, substituted(found, {p: zeros_like(p) for p in starts}), strict=True))
+        out = [None if o is None else zeros[o] for o in out]
     return dict(enumerate(out)) if bundle else out[0]
+
+
+def that_matter(node: Node) -> tuple[Node, ...]:
+    """The operands that a node's value depends on: of a loop's, one result's."""
+    source, fn = node, node.fn
+    if fn is REGISTRY["output"]:
+        source = node.operands[0]
+        fn = source.fn
+    elif fn.family != "loop":
+        return node.operands
+    relevant = getattr(fn, "relevant", None)
+    return node.operands if relevant is None else tuple(source.operands[i] for i in relevant(node.attrs["index"]))
+
+
+def substituted(outs: Sequence[Node], given: Mapping[Node, Node]) -> list[Node]:
+    """outs with nodes replaced; what does not depend on those stays as it is. Hooks go along."""
+    new = dict(given)
+    for node in topological(outs, given.__contains__):
+        if node in new:
+            continue
+        if not any(new[o] is not o for o in node.operands):
+            new[node] = node
+        elif node.fn is REGISTRY["variable"]:
+            new[node] = new[node.operands[0]]
+        else:
+            with located(node.loc):
+                new[node] = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
+            if HOOKS and node in HOOKS:
+                new[node] = new[node].twin()
+                HOOKS[new[node]] = HOOKS[node]
+    return [new[o] for o in outs]
 
 
 def variable(x: Node) -> Node:

@@ -36,22 +36,26 @@ def batch(outputs: Sequence[Node], mapped: Mapping[Node, Node], size: int) -> li
             if node.fn is REGISTRY["output"] and isinstance(operands[0], tuple):
                 new[node] = operands[0][node.attrs["index"]]
             elif isinstance(node.fn, CustomCall) and node.fn.batched is not None:
-                new[node] = tuple(node.fn.batched(_all_mapped(operands, flags, size), size))
+                given = (operands, flags) if node.fn.partial else (_all_mapped(operands, flags, size),)
+                new[node] = tuple(node.fn.batched(*given, size))
+            elif node.fn.family == "loop":
+                new[node] = node.fn.batched_result(node, operands, flags, size)  # type: ignore[attr-defined]
             elif node.fn is REGISTRY["output"] and isinstance(operands[0], list):
                 new[node] = _stack([bind(node.fn, (call,), node.attrs) for call in operands[0]])
             elif isinstance(node.fn, Bundle):
                 new[node] = [bind(node.fn, slices, node.attrs) for slices in _slices(operands, flags, size)]
             else:
                 new[node] = FAMILIES.get(node.fn.family, _unrolled)(node, operands, flags, size)
-    return [new[o] if o in depends else _spread(o, size) for o in outputs]
+    return [new[o] if o in depends else spread(o, size) for o in outputs]
 
 
-def _spread(x: Node, size: int) -> Node:
+def spread(x: Node, size: int) -> Node:
+    """x repeated along a new first dimension."""
     return expand(reshape(x, (1, *x.shape)), (size, *x.shape))
 
 
 def _all_mapped(operands: list[Node], flags: list[bool], size: int) -> list[Node]:
-    return [o if f else _spread(o, size) for o, f in zip(operands, flags, strict=True)]
+    return [o if f else spread(o, size) for o, f in zip(operands, flags, strict=True)]
 
 
 def _slices(operands: list[Node], flags: list[bool], size: int) -> list[tuple[Node, ...]]:
@@ -131,7 +135,7 @@ def _gather(node: Node, operands: list[Node], flags: list[bool], size: int) -> N
     x, index = operands
     if not flags[0]:
         return bind(node.fn, (x, index), {})
-    index = index if flags[1] else _spread(index, size)
+    index = index if flags[1] else spread(index, size)
     return bind(node.fn, (reshape(x, (size * x.shape[1], *x.shape[2:])), _offset(index, x.shape[1])), {})
 
 

@@ -172,9 +172,8 @@ class Program:
         device, graph = self.device, executable_graph(self.graph)
         if device is NUMPY:
             self._graph = graph
-            reporting = [n for n in graph if n.fn.reports]
-            rules: list[Any] = [n.fn for n in reporting]
-            self.checks = tuple(rule.check(n) for rule, n in zip(rules, reporting, strict=True))
+            found = [(n, check) for n in graph if n.fn.reports for check in n.fn.checks(n)]  # type: ignore[attr-defined]
+            reporting, self.checks = [n for n, _ in found], tuple(check for _, check in found)
             self._reads, self._checked = graph.masks(graph.inputs), graph.masks(reporting)
         else:
             # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
@@ -259,7 +258,31 @@ def executable_graph(graph: Graph) -> Graph:
             else:  # also merges equal nodes, which users' tensors have each their own of
                 with located(node.loc):
                     new[node] = bind(fn, tuple(new[o] for o in node.operands), node.attrs)
-    return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
+    return _trimmed(Graph.capture(graph.inputs, [new[o] for o in graph.outputs]))
+
+
+def _trimmed(graph: Graph) -> Graph:
+    """The graph with loops that compute what it uses of them, and nothing else. (In rounds: a loop decides what of others is used.)"""
+    while True:
+        used: dict[Any, set[int]] = {}
+        for node in graph:
+            if node.fn.family == "loop":
+                used.setdefault((node.fn, node.operands), set()).add(node.attrs["index"])
+        changed = False
+        new: dict[Node, Node] = {n: n for n in graph.inputs}
+        for node in graph if used else ():
+            if node in new:
+                continue
+            operands, attrs, fn = tuple(new[o] for o in node.operands), node.attrs, node.fn
+            if fn.family == "loop":
+                fn, operands, place = fn.trimmed(sorted(used[fn, node.operands]), operands)  # type: ignore[attr-defined]
+                changed |= fn is not node.fn
+                attrs = {"index": place[attrs["index"]]}
+            with located(node.loc):
+                new[node] = node if fn is node.fn and operands == node.operands else bind(fn, operands, attrs)
+        if not changed:
+            return graph
+        graph = Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
 
 
 def _own_leaf(node: Node) -> Node:
@@ -429,7 +452,7 @@ def _values(work: _Work) -> list[Any]:
         return results
     program = _program(work, seen)
     eager.count("compiled", seen.reason or "used often")
-    lines = [str(work.order[check.position].loc) for check in program.checks] if program.checks else None
+    lines = [check.line if check.position < 0 else str(work.order[check.position].loc) for check in program.checks] or None
     hoisted = [n.attrs["value"].item() for n in work.hoisted(seen)]
     return program([n.value for n in work.leaves] + hoisted, lines)
 

@@ -4,35 +4,36 @@ Where values can be looked at (outside @trace and vmap), `cond` and `while_loop`
 - `cond` records both branches and selects between their results. Its derivative is a cond again (`Choice`), so that what the
   branch not taken would give (often NaN) reaches neither value nor derivative, at any order;
 - `while_loop` is a step of the plan that runs compiled programs for the condition and the body, and reads the condition
-  between them;
-- `scan` is unrolled, everywhere: its length is known. The graph grows linearly with it.
+  between them (while_loops.py);
+- `scan` is one operation whose body is recorded and compiled once (loops.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import optree
 
 from tracegrad import dtypes
-from tracegrad.autodiff import variable, vjp, zeros_like
+from tracegrad.autodiff import substituted, variable, vjp, zeros_like
 from tracegrad.batching import batch
-from tracegrad.compile import Program, upload
-from tracegrad.custom import opaque_value
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
-from tracegrad.function import REGISTRY, CustomCall, Shared, as_node, bind, cast, placeholder
-from tracegrad.ir import Aval, Node, located, topological
+from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, iota, placeholder
+from tracegrad.ir import Aval, Node, own_nodes, topological
+from tracegrad.loops import Body, loop_nodes, turn_draws
 from tracegrad.modes import state
 from tracegrad.operators import public
 from tracegrad.ops.movement import concat, narrow, reshape
 from tracegrad.ops.pointwise import logical_not
 from tracegrad.ops.ranges import counts_where
-from tracegrad.ops.shaping import stack
+from tracegrad.ops.shaping import cat, stack
 from tracegrad.tensor import Tensor, new_tensor
+from tracegrad.while_loops import while_nodes
 
-_VARIABLE, _DETACH, _OUTPUT, _WHERE = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["where"]
+_VARIABLE, _DETACH, _OUTPUT, _WHERE = (REGISTRY[name] for name in ("variable", "detach", "output", "where"))
 NodeFn = Callable[[Sequence[Node]], list[Node]]
 
 
@@ -182,8 +183,9 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
     """value = init; while cond_fn(value): value = body_fn(value).
 
     init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps; cond_fn returns one element. Inside @trace the
-    loop is a step of the plan that runs compiled programs and waits for the condition at every turn; there it has no derivative
-    (AutogradError at backward), must not draw random numbers or change outside tensors (TraceError). Outside it is Python's own loop.
+    loop is a step of the plan that runs compiled programs and waits for the condition at every turn; its derivative runs the body again as
+    often, keeps every value, and pulls back turn by turn. There it must not draw random numbers or change outside tensors (TraceError),
+    and cond_fn and body_fn may be called twice. Outside it is Python's own loop. For a known number of turns use `scan`: it never waits.
     Raises ShapeError or DTypeError if body_fn changes a shape or dtype.
 
     >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
@@ -199,79 +201,56 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
         return value
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
     nodes = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in nodes]
-    inputs = [placeholder(n.aval, f"value_{i}" if len(nodes) > 1 else "value") for i, n in enumerate(nodes)]
     drawn = trace.draws
-
-    def record(fn: Callable[[Any], Any]) -> tuple[list[Node], Any]:
+    varies = [n.needs_grad for n in nodes]
+    while True:                        # until it is known which values have a derivative
+        inputs = [_stand_in(n.aval, f"value_{i}" if len(nodes) > 1 else "value", v)
+                  for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
         value = optree.tree_unflatten(tree, [Tensor(n, trace.device, trace) for n in inputs])
-        return _flat("while_loop", _without_effects("while_loop", fn, value))
-
-    (test, *more), _ = record(cond_fn)
-    outs, out_tree = record(body_fn)
-    if trace.draws != drawn:
-        raise TraceError("while_loop: a random number inside @trace would be the same at every turn; draw outside the loop, or use scan")
-    if more or test.aval.size != 1:
-        raise ShapeError(f"while_loop: cond_fn must return one element, got {[test.aval, *(n.aval for n in more)]}")
-    if out_tree != tree:
-        raise ArgumentError(f"while_loop: body_fn returns {out_tree}, init is {tree}")
-    outs = [cast(o, n.dtype) if o.aval.weak else o for o, n in zip(outs, nodes, strict=True)]
-    for o, n in zip(outs, nodes, strict=True):
-        _agreed("while_loop: init and body_fn's result are", n, o)
+        (test, *more), _ = _flat("while_loop", _without_effects("while_loop", cond_fn, value))
+        outs, out_tree = _flat("while_loop", _without_effects("while_loop", body_fn, value))
+        if trace.draws != drawn:
+            raise TraceError("while_loop: a random number inside @trace would be the same at every turn; draw outside the loop, or use "
+                             "scan")
+        if more or test.aval.size != 1:
+            raise ShapeError(f"while_loop: cond_fn must return one element, got {[test.aval, *(n.aval for n in more)]}")
+        if out_tree != tree:
+            raise ArgumentError(f"while_loop: body_fn returns {out_tree}, init is {tree}")
+        outs = [cast(o, n.dtype) if o.aval.weak else o for o, n in zip(outs, nodes, strict=True)]
+        for o, n in zip(outs, nodes, strict=True):
+            _agreed("while_loop: init and body_fn's result are", n, o)
+        grown = [v or (o.needs_grad and state.grad) for v, o in zip(varies, outs, strict=True)]
+        if grown == varies:
+            break
+        varies = grown
     outer = _outer([test, *outs], set(inputs), lambda n: n.fn.name != "const")
     given = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in outer]
     free = [placeholder(n.aval, "") for n in given]
     new = dict(zip([*inputs, *outer], [*inputs, *free], strict=True))
-    loop = WhileLoop([*inputs, *free], _substituted([reshape(test, ())], new)[0], _substituted(outs, new), trace.device)
-    tracked = [n for n in (*nodes, *given) if n.needs_grad]
-    sources = tuple(bind(_DETACH, (n,), {}) if n.needs_grad else n for n in (*nodes, *given))
-    results = [bind(loop, sources, {"index": k}) for k in range(len(nodes))]
-    if tracked and state.grad:
-        message = "while_loop inside @trace has no reverse derivative (how often it turns is not known); use scan, or differentiate outside"
-        results = [opaque_value(r, tracked, message) if r.dtype.kind in "fc" else r for r in results]
+    plain = {v: v.operands[0] for v in inputs if v.fn is _VARIABLE}
+    (test,), outs = substituted([reshape(test, ())], new | plain), substituted(outs, new | plain)
+    body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
+    results = while_nodes(test, body, [*nodes, *given], trace.device)
     return optree.tree_unflatten(tree, [Tensor(r, trace.device, trace) for r in results])
-
-
-class WhileLoop(Shared):
-    """A loop inside a plan, one instance per loop: operands are the first values and what the loop reads from outside."""
-
-    family = "host_call"
-
-    def __init__(self, inputs: list[Node], test: Node, outs: list[Node], device: Any) -> None:
-        super().__init__()
-        self.name = "while_loop"  # type: ignore[misc]
-        self.device, self.carried = device, tuple(n.aval for n in outs)
-        self.dtypes = [n.dtype for n in inputs]
-        self.test, self.body = Program(inputs, [test], device, results=["goes_on"]), Program(inputs, outs, device)
-        self.programs = (("condition", self.test), ("body", self.body))
-
-    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
-        return self.carried
-
-    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
-        n = len(self.carried)
-        test, body = define("condition", self.test.graph), define("body", self.body.graph)
-        first = operands[0] if n == 1 else f"({', '.join(operands[:n])})"
-        given = ", ".join(["value" if n == 1 else "*value", *operands[n:]])
-        return f"tg.while_loop(lambda value: {test}({given})[0], lambda value: {body}({given}){'[0]' * (n == 1)}, {first})"
-
-    def results(self, *arrays: Any, **attrs: Any) -> Sequence[Any]:
-        values = [upload(self.device, np.asarray(a, d)) for a, d in zip(arrays, self.dtypes, strict=True)]
-        n = len(self.carried)
-        while bool(self.test(values)[0].download((), self.test.graph.outputs[0].dtype)):
-            values[:n] = self.body(values)
-        return [v.download(aval.shape, aval.dtype) for v, aval in zip(values, self.carried, strict=False)]
 
 
 # ------------------------------------------------------------------------------------------------------------------ scan
 
 
 @public("scan", method=False)
-def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False) -> tuple[Any, Any]:
+def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False,
+         checkpoint: int | None = None) -> tuple[Any, Any]:
     """carry, y = f(carry, x) along the first dimension of xs; (the last carry, the ys stacked).
 
-    init: a (nested container of) tensors, whose structure f keeps. xs: the same, with one first dimension, or None with `length`. y may be
-    None. The loop is unrolled into the graph (keep it to some thousand turns of a few operations); it differentiates to any order.
-    Raises ShapeError if the first dimensions differ or f changes the carry's shape, ArgumentError if the length is not known.
+    init: a (nested container of) tensors or numbers, whose structure, shapes and dtypes f keeps. xs: the same of tensors, with one first
+    dimension, or None with `length`. y may be None. reverse: from the last row to the first. Inside @trace the loop is one operation: f is
+    recorded once (or twice: it must not depend on how often it is called), compiled once, and its derivative is a loop, too, at any order.
+    Outside it is Python's own loop; so it is in a trace where f changes outside tensors in place.
+    checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps every k-th
+    carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
+    every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+    Raises ShapeError if the first dimensions differ or f changes the carry's shape, DTypeError if it changes the dtype, ArgumentError if
+    the length is not known, f returns no pair, or checkpoint is not positive.
 
     >>> tg.scan(lambda c, x: (c + x, c * x), tg.tensor(0.0), tg.arange(4.0))
     """
@@ -280,12 +259,154 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
         if not isinstance(x, Tensor) or not x.shape:
             seen = x.shape if isinstance(x, Tensor) else type(x).__name__
             raise ShapeError(f"scan: xs must hold tensors of at least one dimension, got {seen}")
-    sizes = {x.shape[0] for x in flat} | ({length} if length is not None else set())
+    sizes: set[int] = {x.shape[0] for x in flat} | ({length} if length is not None else set())
     if not sizes:
         raise ArgumentError("scan: without xs, give length")
     if len(sizes) != 1:
         raise ShapeError(f"scan: the first dimensions of xs and length must be one number, got {sorted(sizes)}")
     n = sizes.pop()
+    if n < 0:
+        raise ArgumentError(f"scan: length must not be negative, got {n}")
+    if checkpoint is not None and checkpoint < 1:
+        raise ArgumentError(f"scan: checkpoint must be a positive number of turns, got {checkpoint!r}")
+    trace = state.trace
+    if trace is not None:
+        segment = _segment(init, n) if checkpoint is None else checkpoint
+        try:
+            if segment >= n:
+                return _Turn(f, init, flat, tree, n, reverse, trace).run()
+            return _in_segments(f, init, flat, tree, n, reverse, segment)
+        except _ChangesOutside:
+            pass
+    return _unrolled(f, init, flat, tree, n, reverse)
+
+
+KEPT = 1 << 30           # bytes of carries that a derivative may need before only some of them are kept
+
+
+def _segment(init: Any, n: int) -> int:
+    """After how many turns a carry is kept."""
+    carried = sum(x._node().aval.nbytes for x in optree.tree_leaves(init) if isinstance(x, Tensor))
+    return n if not state.grad or carried * n <= KEPT else math.isqrt(n - 1) + 1
+
+
+def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool, k: int) -> tuple[Any, Any]:
+    """A loop over segments of k turns, each a loop, and one over what is left."""
+    trace = state.trace
+    assert trace is not None
+    whole = n // k * k
+    carry, parts = init, []
+
+    def segment(carry: Any, rows: Any) -> Any:
+        return _Turn(f, carry, optree.tree_leaves(rows), tree, k, reverse, trace).run()
+
+    def some(low: int, high: int) -> list[Tensor]:
+        return [x[low:high] for x in flat]
+
+    for low, high in ((whole, n), (0, whole)) if reverse else ((0, whole), (whole, n)):
+        if low == high:
+            continue
+        if high - low == whole:
+            rows = [x.reshape(whole // k, k, *x.shape[1:]) for x in some(low, high)]
+            structure = optree.tree_flatten(rows)[1]  # type: ignore[arg-type]
+            carry, ys = _Turn(segment, carry, rows, structure, whole // k, reverse, trace, keep_values=False).run()
+            ys = optree.tree_map(lambda y: y.reshape(whole, *y.shape[2:]), ys)
+        else:
+            carry, ys = _Turn(f, carry, some(low, high), tree, high - low, reverse, trace).run()
+        parts.append(ys)
+    if reverse:
+        parts.reverse()
+    return carry, parts[0] if len(parts) == 1 else optree.tree_map(lambda a, b: cat([a, b]), *parts)
+
+
+class _ChangesOutside(Exception):
+    """f changes a tensor from outside in place."""
+
+
+class _Turn:
+    """Records one turn of a scan, as often as it takes to know which carries have a derivative, and of what dtype numbers become."""
+
+    def __init__(
+        self, f: Any, init: Any, xs: list[Tensor], tree: Any, length: int, reverse: bool, trace: Any, keep_values: bool = True
+    ) -> None:
+        self.f, self.xs, self.tree, self.length, self.reverse, self.trace = f, xs, tree, length, reverse, trace
+        self.keep_values = keep_values
+        leaves, self.carry_tree = optree.tree_flatten(init, none_is_leaf=False)
+        for x in leaves:
+            if not isinstance(x, (Tensor, bool, int, float, np.generic)):
+                raise DTypeError(f"scan: init must hold tensors and numbers, got {type(x).__name__}")
+        self.init = [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves]
+        code = getattr(f, "__code__", None)
+        names: Sequence[str] = code.co_varnames if code is not None and code.co_argcount == 2 else ("carry", "row")
+        self.carry_name, self.row_name = names[:2]
+
+    def run(self) -> tuple[Any, Any]:
+        """The results of the loop."""
+        avals = [n.aval for n in self.init]
+        varies = [n.needs_grad for n in self.init]
+        for _ in range(2 * len(avals) + 2):
+            carries = [_stand_in(Aval(a.shape, _strong(a)), f"{self.carry_name}{i if len(avals) > 1 else ''}", v)
+                       for i, (a, v) in enumerate(zip(avals, varies, strict=True))]
+            rows, start, drawn, outs, ys, y_tree = self.record(carries)
+            found = [o.aval if a.weak and not o.aval.weak and o.shape == a.shape else a for a, o in zip(avals, outs, strict=True)]
+            grown = [v or (o.needs_grad and state.grad) for v, o in zip(varies, outs, strict=True)]
+            if found == avals and grown == varies:
+                break
+            avals, varies = found, grown
+        init, outs = list(self.init), list(outs)
+        for i, a in enumerate(avals):
+            aval = Aval(a.shape, _strong(a))
+            init[i], outs[i] = (cast(x, aval.dtype) if x.aval.weak or x is init[i] else x for x in (init[i], outs[i]))
+            if (outs[i].shape, outs[i].dtype) != (aval.shape, aval.dtype):
+                kind = ShapeError if outs[i].shape != aval.shape else DTypeError
+                raise kind(f"scan: f makes {outs[i].dtype}{list(outs[i].shape)} of a carry of {aval.dtype}{list(aval.shape)}; it must keep "
+                           "shape and dtype")
+        ys = [cast(y, _strong(y.aval)) if y.aval.weak else y for y in ys]
+        scanned = [x._node() for x in self.xs]
+        if drawn:
+            rows, scanned = [*rows, start], [*scanned, self.draws(drawn)]
+        with own_nodes():
+            lasts, stacks = loop_nodes(carries, rows, outs, ys, init, scanned, self.length, self.reverse, keep_values=self.keep_values)
+        carry, stacked = ([Tensor(n, self.trace.device, self.trace) for n in nodes] for nodes in (lasts, stacks))
+        return optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(y_tree, stacked)
+
+    def record(self, carries: list[Node]) -> Any:
+        """One turn."""
+        trace = self.trace
+        rows = [_stand_in(Aval(x.shape[1:], x.dtype), f"{self.row_name}{i if len(self.xs) > 1 else ''}", x._node().needs_grad)
+                for i, x in enumerate(self.xs)]
+        start = placeholder(Aval((), dtypes.int64), "draws")
+        as_tensors = [[Tensor(n, trace.device, trace) for n in nodes] for nodes in (carries, rows)]
+        with turn_draws(start) as drawn:
+            step = _without_effects("scan", self.f, optree.tree_unflatten(self.carry_tree, as_tensors[0]),
+                                    optree.tree_unflatten(self.tree, as_tensors[1]), error=_ChangesOutside)
+        if not isinstance(step, tuple) or len(step) != 2:
+            raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
+        outs, tree = _flat("scan", step[0], none_is_leaf=False)
+        if tree != self.carry_tree:
+            raise ArgumentError(f"scan: f returns {tree} for a carry of {self.carry_tree}")
+        ys, y_tree = _flat("scan", step[1], none_is_leaf=False)
+        return rows, start, drawn[0], outs, ys, y_tree
+
+    def draws(self, count: int) -> Node:
+        """Where in the stream the numbers of each turn begin, which draws `count`: in the order of the turns."""
+        _, start = self.trace.random(count * self.length)
+        turn: Any = iota((self.length,), 0, dtypes.int64)
+        turn = (self.length - 1) - turn if self.reverse else turn
+        return cast(start, dtypes.int64) + turn * count  # type: ignore[no-any-return]
+
+
+def _strong(aval: Aval) -> Any:
+    """The dtype that a Python number becomes in a loop."""
+    return dtypes.get_default_dtype() if aval.weak and aval.dtype.kind == "f" else aval.dtype
+
+
+def _stand_in(aval: Aval, label: str, varies: bool) -> Node:
+    node = placeholder(aval, label)
+    return variable(node) if varies else node
+
+
+def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool) -> tuple[Any, Any]:
     rows = [unstack(x) for x in flat]
     carry, parts = init, []
     y_tree: Any = None
@@ -342,16 +463,16 @@ def _input(node: Node) -> Node:
     return variable(fresh) if node.needs_grad else fresh
 
 
-def _flat(call: str, value: Any) -> tuple[list[Node], Any]:
-    leaves, tree = optree.tree_flatten(value, none_is_leaf=True)
+def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node], Any]:
+    leaves, tree = optree.tree_flatten(value, none_is_leaf=none_is_leaf)
     for x in leaves:
         if not isinstance(x, (Tensor, bool, int, float, np.generic)):
             raise DTypeError(f"{call}: a function returned {type(x).__name__}; it must return tensors, or nested containers of them")
     return [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves], tree
 
 
-def _without_effects(call: str, fn: Callable[..., Any], *args: Any) -> Any:
-    """fn(*args); an in-place change of a tensor from outside, or of its grad, is undone and refused."""
+def _without_effects(call: str, fn: Callable[..., Any], *args: Any, error: type[Exception] | None = None) -> Any:
+    """fn(*args); an in-place change of a tensor from outside, or of its grad, is undone and refused (or `error` raised)."""
     trace = state.trace
     if trace is None:
         return fn(*args)
@@ -361,6 +482,8 @@ def _without_effects(call: str, fn: Callable[..., Any], *args: Any) -> Any:
     changed += [t for key, (t, g) in trace.grads.items() if key in grads and grads[key][1] is not g]
     if changed:
         trace.nodes, trace.grads = nodes, grads
+        if error is not None:
+            raise error
         seen = f"{changed[0].dtype}{list(changed[0].shape)}"
         raise TraceError(f"{call}: inside @trace a function must not change tensors from outside in place (a {seen} tensor was); "
                          "return the new value and assign it afterwards")
@@ -404,20 +527,4 @@ def _outer(outs: Sequence[Node], inputs: set[Node], wanted: Callable[[Node], boo
 
 def _function(inputs: Sequence[Node], outs: Sequence[Node]) -> NodeFn:
     """The recorded graph as a function of nodes in the place of `inputs`."""
-    return lambda values: _substituted(outs, dict(zip(inputs, values, strict=True)))
-
-
-def _substituted(outs: Sequence[Node], given: Mapping[Node, Node]) -> list[Node]:
-    """outs with nodes replaced; what does not depend on those stays as it is."""
-    new = dict(given)
-    for node in topological(outs, given.__contains__):
-        if node in new:
-            continue
-        if not any(new[o] is not o for o in node.operands):
-            new[node] = node
-        elif node.fn is _VARIABLE:
-            new[node] = new[node.operands[0]]
-        else:
-            with located(node.loc):
-                new[node] = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
-    return [new[o] for o in outs]
+    return lambda values: substituted(outs, dict(zip(inputs, values, strict=True)))

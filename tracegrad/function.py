@@ -284,6 +284,8 @@ class CustomCall(Bundle):
 
     family, differentiable = "custom", True
     batched: Any = None      # batched(operands, size): the results for operands with a batch in front; without it, calls are unrolled
+    selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for
+    partial: ClassVar[bool] = False                  # batched(operands, flags, size): only operands with a flag have one
 
     def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
         """The operands that results depend on, as far as differentiation is concerned."""

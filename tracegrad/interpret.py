@@ -21,17 +21,24 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
     uses = {node: graph.out_degree(node) for node in graph}
     for node in graph.outputs:
         uses[node] += 1
+    loops: dict[Any, Any] = {}                             # loops that ran: their results, and what there is to report
     with np.errstate(all="ignore"):
         for node in graph:
             if node not in value:
+                fn: Any = node.fn
                 try:
-                    value[node] = evaluate(node, [value[o] for o in node.operands])
+                    if fn.family == "loop":
+                        key = (fn, node.operands)
+                        if key not in loops:
+                            loops[key] = fn.run([value[o] for o in node.operands])
+                        value[node] = loops[key][0][node.attrs["index"]]
+                    else:
+                        value[node] = evaluate(node, [value[o] for o in node.operands])
                 except LinAlgError as error:
                     error.of(str(node.loc))
                     raise
-                fn: Any = node.fn
                 if fn.reports and notes is not None:
-                    notes += fn.excess(value[node.operands[0]], node)
+                    notes += loops[key][1] if fn.family == "loop" else fn.excess(value[node.operands[0]], node)
                 for o in node.operands:
                     uses[o] -= 1
                     if not uses[o]:

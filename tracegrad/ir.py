@@ -316,9 +316,12 @@ class Graph:
         graph.add_edges_from((o, n, i) for n in self._order if n not in inputs for i, o in enumerate(n.operands))
         return graph
 
-    def masks(self, sources: Iterable[Node]) -> list[int]:
-        """For each output, which of `sources` it depends on: bit i is the i-th."""
-        found = {node: 1 << i for i, node in enumerate(sources)}
+    def masks(self, sources: Iterable[Node | tuple[Node, ...]]) -> list[int]:
+        """For each output, which of `sources` it depends on: bit i is the i-th (or, of several nodes, one of them)."""
+        found: dict[Node, int] = {}
+        for i, source in enumerate(sources):
+            for node in source if isinstance(source, tuple) else (source,):
+                found[node] = found.get(node, 0) | 1 << i
         for node in self:
             mask = found.get(node, 0)
             for o in node.operands:

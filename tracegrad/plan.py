@@ -72,6 +72,13 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A kernel argument passed by value, an int: which turn loop number `loop` is in, from 0 on."""
+
+    loop: int
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel of `Plan.source` over an NDRange. `args` are slot indices (ints), Scalars and Faults, in the kernel's order.
 
@@ -82,7 +89,7 @@ class Launch:
     entry: str
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
-    args: tuple[int | Scalar | Fault, ...]
+    args: tuple[int | Scalar | Fault | Turn, ...]
     flops: int = 0
     bytes: int = 0
     note: str = ""                        # why this kernel ends where it does, for explain()
@@ -101,6 +108,19 @@ class HostStep:
     outputs: tuple[int, ...]
     name: str = "host_call"
     into: Callable[..., None] | None = None
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Steps that are launched `length` times in order. What differs from turn to turn is the argument `Turn(number)` of kernels."""
+
+    steps: tuple[Launch | HostStep | Loop, ...]
+    length: int
+    number: int
+    name: str = "scan"
+
+
+Step = Launch | HostStep | Loop
 
 
 @dataclass(frozen=True)
@@ -135,7 +155,7 @@ class Plan:
     """A compiled program: launch `steps` in order (each sees the writes of those before it)."""
 
     source: str
-    steps: tuple[Launch | HostStep, ...]
+    steps: tuple[Step, ...]
     slots: tuple[Slot, ...]
     inputs: tuple[int, ...]               # slot of each input, in call order
     outputs: tuple[int, ...]              # slot of each output, in result order (a slot may be an input's: passed through)
@@ -156,4 +176,13 @@ class Plan:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        return tuple(step for step in self.steps if isinstance(step, Launch))
+        """All launches that it writes down: those in a loop once."""
+        return tuple(step for step, _ in self.each() if isinstance(step, Launch))
+
+    def each(self) -> list[tuple[Launch | HostStep, int]]:
+        """The steps in order, those of loops included, and how often each runs."""
+
+        def walk(steps: Sequence[Step], times: int) -> list[tuple[Launch | HostStep, int]]:
+            return [found for s in steps for found in (walk(s.steps, times * s.length) if isinstance(s, Loop) else [(s, times)])]
+
+        return walk(self.steps, 1)

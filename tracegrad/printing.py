@@ -135,15 +135,20 @@ def to_text(graph: Graph) -> str:
     >>> print(to_text(f.graph))
     """
     names = unique_names(graph)
+    bodies: dict[Any, str] = {}
     rows = []
     for node in graph:
         attrs = [f"{k}={attribute_text(v)}" for k, v in node.attrs.items() if k not in _SILENT]
+        if node.fn.family == "loop":
+            bodies[node.fn] = bodies.get(node.fn, f"turn_{len(bodies)}" if bodies else "turn")
+            attrs = [bodies[node.fn], *(f"{k}={v}" for k, v in node.fn.shown), *attrs]  # type: ignore[attr-defined]
         call = f"{node.fn.name}({', '.join([*(names[o] for o in node.operands if o in names), *attrs])})"
         place = f"{basename(node.loc.filename)}:{node.loc.line}" + (" (derived)" if node.loc.derived else "")
         rows.append((f"{names[node]}: {node.aval} = {call}", place))
     width = min(100, max((len(left) for left, _ in rows), default=0))
     lines = [f"{left:<{width}}  # {place}" for left, place in rows]
-    return "\n".join([*lines, f"return {', '.join(names[o] for o in graph.outputs)}"])
+    turns = [f"{name}: a turn of scan\n{textwrap.indent(to_text(fn.graph), '  ')}" for fn, name in bodies.items()]
+    return "\n".join([*lines, f"return {', '.join(names[o] for o in graph.outputs)}", *turns])
 
 
 def to_dot(graph: Graph) -> str:

@@ -12,7 +12,7 @@ from tracegrad.compile import resolve
 from tracegrad.errors import ArgumentError, IndexOutOfRange
 from tracegrad.function import Shared
 from tracegrad.ir import Graph, Node
-from tracegrad.plan import HostStep, Launch, Plan
+from tracegrad.plan import HostStep, Launch, Loop, Plan, Step
 
 # ---------------------------------------------------------------------------------------------------------------- kernels
 
@@ -106,16 +106,16 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
         lines.append(f"  {_NO_KERNELS}")
     else:
         kernels = len({launch.entry for launch in plan.launches})
-        host = sum(isinstance(step, HostStep) for step in plan.steps)
-        lines.append(f"  fused into {_count(kernels, 'kernel')}, {_count(len(plan.launches), 'launch', 'launches')}"
+        host = sum(times for step, times in plan.each() if isinstance(step, HostStep))
+        launches = sum(times for step, times in plan.each() if isinstance(step, Launch))
+        lines.append(f"  fused into {_count(kernels, 'kernel')}, {_count(launches, 'launch', 'launches')}"
                      + (f", {_count(host, 'call', 'calls')} of host code" if host else ""))
         lines += [f"  {note}" for note in plan.notes]
         lines += _memory(plan)
-        for i, step in enumerate(plan.steps):
-            lines += _step(i, step, plan)
+        lines += _steps(plan.steps, plan)
         for what, inner in inner_plans(graph):
             lines.append(f"  {what}: {_count(len(inner.launches), 'launch', 'launches')} a turn")
-            lines += [f"  {line}" for i, step in enumerate(inner.steps) for line in _step(i, step, inner)]
+            lines += [f"  {line}" for line in _steps(inner.steps, inner)]
     lines.append(f"compiled {_count(len(compilations), 'time', 'times')}" + (":" if compilations else ""))
     lines += [f"  {i + 1}. {reason}" for i, reason in enumerate(compilations)]
     return "\n".join(lines)
@@ -144,7 +144,19 @@ def _memory(plan: Plan) -> list[str]:
     return lines
 
 
-def _step(i: int, step: Launch | HostStep, plan: Plan) -> list[str]:
+def _steps(steps: Sequence[Step], plan: Plan, number: str = "") -> list[str]:
+    """The lines on each step; those in a loop are numbered within it."""
+    lines = []
+    for i, step in enumerate(steps):
+        if isinstance(step, Loop):
+            lines.append(f"  [{number}{i}] {step.name}: a loop of {_count(step.length, 'turn')}, {_count(len(step.steps), 'step')} each")
+            lines += [f"  {line}" for line in _steps(step.steps, plan, f"{number}{i}.")]
+        else:
+            lines += _step(f"{number}{i}", step, plan)
+    return lines
+
+
+def _step(i: str, step: Launch | HostStep, plan: Plan) -> list[str]:
     if isinstance(step, HostStep):
         return [f"  [{i}] {step.name}: host code; everything before it has to be finished first"]
     items = "x".join(map(str, step.global_size)) + (" work-item" if prod(step.global_size) == 1 else " work-items")

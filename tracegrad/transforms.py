@@ -244,8 +244,9 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
                 node = x._node()
                 front = permute(node, (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim)))
                 example = placeholder(Aval(front.shape[1:], front.dtype), "example")
-                if front.needs_grad:
+                if front.needs_grad:           # the batch has a history, of which a transform inside is a part
                     example = autodiff.variable(example)
+                    _active.add(example)
                 mapped[example] = front
                 sizes.append(front.shape[0])
                 with _examples():
@@ -255,8 +256,11 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
             raise ArgumentError("vmap: no argument is mapped; give at least one tensor an in_dims that is not None")
         if len(set(sizes)) != 1:
             raise ShapeError(f"vmap: the mapped dimensions have different sizes {sizes}")
-        with _examples():
-            out = fn(*new, **kwargs)
+        try:
+            with _examples():
+                out = fn(*new, **kwargs)
+        finally:
+            _active.difference_update(mapped)
         outs, tree = optree.tree_flatten(out, none_is_leaf=True)
         places = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(outs)
         nodes = [t._n if isinstance(t, Tensor) else as_node(t) for t in outs]

@@ -40,6 +40,11 @@ class RuntimeScalar:
     dtype: np.dtype[Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """The number of the turn that a loop is in, from 0 on, passed by value."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One OpenCL kernel. `text` is the whole function; `helpers` names the library functions it calls (see mathlib)."""
@@ -65,3 +70,22 @@ class Kernel:
             return match[0] if _TYPE.fullmatch(match[0]) else numbers.setdefault(match[0], f"${len(numbers)}")
 
         return _VARIABLE.sub(number, _COMMENT.sub("", self.text).replace(f" {self.entry}(", " ("))
+
+
+@dataclass(frozen=True)
+class Turns:
+    """A loop before a plan exists: its steps `length` times, with the number of the turn in `turn`.
+
+    held: the buffers that it has from outside, or hands from turn to turn; the others are a turn's own.
+    """
+
+    steps: tuple[Any, ...]                  # Kernel | HostStep | Turns
+    length: int
+    turn: Turn
+    held: tuple[Any, ...] = ()
+    name: str = "scan"
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """Those of its steps, inner loops' included."""
+        return [k for s in self.steps for k in ([s] if isinstance(s, Kernel) else s.kernels if isinstance(s, Turns) else [])]

@@ -7,17 +7,18 @@ and evaluators for a kernel, and gives out entry names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Evaluator, Storage
-from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar
+from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Turns
 from tracegrad.codegen.kernel.vectors import index_type
 from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources
 from tracegrad.codegen.schedule.grouping import Group, Schedule
 from tracegrad.errors import UnsupportedError
-from tracegrad.ir import Node, topological
+from tracegrad.ir import Graph, Node, topological
 from tracegrad.plan import Fault, HostStep, Target
 
 
@@ -39,6 +40,14 @@ class Context:
         self.user_sources = UserSources()
         self.constants: list[Any] = []               # values of by-value arguments that are known now
         self.faults: dict[Node, Fault] = {}          # ops that report -> the place in FAULTS
+        self.reporters: dict[Node, tuple[Node, ...]] = {}      # those of them in a loop's body -> the loop's results
+        self.prepared: Callable[[Graph], Graph] = lambda graph: graph      # the passes, for the bodies of loops
+
+    def inside(self, plan: Schedule) -> Context:
+        """The context of a loop's body, whose kernels are of the same program."""
+        inner = copy(self)
+        inner.schedule, inner.alias, inner.called = plan, {}, set()
+        return inner
 
     def constant(self, value: Any, dtype: Any) -> RuntimeScalar:
         """A by-value argument with a value that is known now: a run-time scalar that always gets it."""
@@ -121,7 +130,7 @@ def flops(group: Group) -> int:
     return group.work
 
 
-Lowering = Callable[[Group, Context], list[Kernel | HostStep]]
+Lowering = Callable[[Group, Context], list[Kernel | HostStep | Turns]]
 LOWERINGS: dict[str, Lowering] = {}
 
 
@@ -136,7 +145,7 @@ def lowering(*kinds: str) -> Callable[[Any], Any]:
     return attach
 
 
-def lower(group: Group, context: Context) -> list[Kernel | HostStep]:
+def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
     """The kernels of one group."""
     found = LOWERINGS.get(group.kind)
     if found is None:
@@ -144,7 +153,7 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep]:
         raise UnsupportedError(f"{what}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
     steps = found(group, context)
     last = steps[-1] if steps else None
-    if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
+    if isinstance(last, Kernel) and group.kind != "loop":          # those before it prepare its operands, or are parts of it
         note = "; ".join(dict.fromkeys(filter(None, (last.note, group.note))))
         steps[-1] = replace(last, note=note, fused=computed(group, context))
     return steps

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp
+from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns
 from tracegrad.codegen.kernel.vectors import LANES, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
@@ -20,7 +20,8 @@ from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.errors import GraphError
 from tracegrad.ir import Graph, Node
-from tracegrad.plan import Fault, HostStep, Launch, Plan, Scalar, Slot
+from tracegrad.plan import Fault, HostStep, Launch, Loop, Plan, Scalar, Slot, Step
+from tracegrad.plan import Turn as TurnNumber
 
 
 class Slots:
@@ -75,34 +76,58 @@ class Slots:
 
 
 def assemble(
-    graph: Graph, steps: Sequence[Kernel | HostStep], context: Context, copies: Mapping[Node, Node], program: Program
+    graph: Graph, steps: Sequence[Kernel | HostStep | Turns], context: Context, copies: Mapping[Node, Node], program: Program
 ) -> Plan:
     """The plan of `steps`, in order."""
     slots = Slots(graph, context, copies)
-    kernels, entries = distinct([s for s in steps if isinstance(s, Kernel)])
-    final: list[Launch | HostStep] = []
-    for step in steps:
+    kernels, entries = distinct(Turns(tuple(steps), 1, Turn()).kernels)
+    loops: dict[Turn, int] = {}
+
+    def argument(ref: Any) -> int | Scalar | Fault | TurnNumber:
+        if isinstance(ref, Turn):
+            return TurnNumber(loops[ref])
+        return Scalar(ref.index, ref.dtype) if isinstance(ref, RuntimeScalar) else ref if isinstance(ref, Fault) else slots.of(ref)
+
+    def final_step(step: Kernel | HostStep | Turns) -> Step:
         if isinstance(step, HostStep):
-            final.append(replace(step, inputs=tuple(map(slots.of, step.inputs)), outputs=tuple(map(slots.of, step.outputs))))
-            continue
-        args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else r if isinstance(r, Fault) else slots.of(r)
-                     for r in step.refs)
-        final.append(Launch(entries[step.entry], step.global_size, step.local_size, args, step.flops, step.bytes, step.note,
-                            step.fused))
-    uses: list[list[Hashable]] = []
-    sizes: dict[Hashable, int] = {}
-    for launch in final:
-        args = launch.args if isinstance(launch, Launch) else launch.inputs + launch.outputs
-        touched = [a for a in args if isinstance(a, int) and slots.slots[a].kind == "temp"]
-        sizes |= {a: slots.slots[a].nbytes for a in touched}
-        uses.append(list(touched))
+            return replace(step, inputs=tuple(map(slots.of, step.inputs)), outputs=tuple(map(slots.of, step.outputs)))
+        if isinstance(step, Turns):
+            number = loops[step.turn] = len(loops)
+            return Loop(tuple(map(final_step, step.steps)), step.length, number, step.name)
+        return Launch(entries[step.entry], step.global_size, step.local_size, tuple(map(argument, step.refs)), step.flops, step.bytes,
+                      step.note, step.fused)
+
+    final = tuple(map(final_step, steps))
+    uses: list[list[int]] = []
+    for step in steps:
+        add_uses(step, slots, uses)
+    sizes: dict[Hashable, int] = {a: slots.slots[a].nbytes for touched in uses for a in touched}
     block_of, blocks = assign(sizes, uses)
     table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
-    return Plan(source(kernels, context), tuple(final), table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
+    return Plan(source(kernels, context), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
                 scalar_program=program + tuple((partial(_given, value), ()) for value in context.constants),
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
-                reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])), checked=tuple(graph.masks(context.faults)))
+                reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
+                checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)))
+
+
+def add_uses(step: Kernel | HostStep | Turns, slots: Slots, uses: list[list[int]]) -> None:
+    """Add which temporaries each step touches, in order. What a loop has from outside, or hands from turn to turn, it uses throughout."""
+
+    def temps(refs: Sequence[Any]) -> list[int]:
+        numbers = [slots.number[r] for r in refs if r in slots.number]
+        return [a for a in numbers if slots.slots[a].kind == "temp"]
+
+    if isinstance(step, Turns):
+        start = len(uses)
+        for inner in step.steps:
+            add_uses(inner, slots, uses)
+        if len(uses) > start:
+            uses[start] += temps(step.held)
+            uses[-1] += temps(step.held)
+    else:
+        uses.append(temps(step.refs if isinstance(step, Kernel) else step.inputs + step.outputs))
 
 
 def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, str]]:

@@ -14,12 +14,12 @@ from heapq import heappop, heappush
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel
+from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
 from tracegrad.codegen.lower.rows_cpu import SINGLE
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import HostStep
 
-Step = Kernel | HostStep
+Step = Kernel | HostStep | Turns
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
@@ -36,7 +36,7 @@ def merge(steps: Sequence[Step]) -> list[Step]:
     count = Counter(s.form for s in steps if isinstance(s, Kernel) and is_serial(s) and not is_little(s))
     joins = [isinstance(s, Kernel) and is_serial(s) and count[s.form] <= tuning().repeats for s in steps]
     for step, joined in ordered(steps, joins):
-        if isinstance(step, HostStep) or not joined:
+        if not isinstance(step, Kernel) or not joined:
             close()
             out.append(step)
             continue
@@ -76,6 +76,9 @@ def effects(step: Step) -> tuple[list[Any], list[Any]]:
     """The buffers that a step reads, and those that it (also) writes."""
     if isinstance(step, HostStep):
         return list(step.inputs), list(step.outputs)
+    if isinstance(step, Turns):
+        inner = [effects(s) for s in step.steps]
+        return [r for reads, _ in inner for r in reads], [r for _, writes in inner for r in writes]
     declared = parameters(step)
     if len(declared) != len(step.refs):            # a user's kernel: it might do anything
         return list(step.refs), list(step.refs)

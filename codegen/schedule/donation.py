@@ -86,7 +86,7 @@ def arrange(schedule: Schedule, donations: Donations) -> tuple[dict[Node, Node],
 
 
 def _aligned(group: Group, result: Node, into: Node) -> bool:
-    if group.kind in ("host_call", "opencl_call"):          # one step writes all results of a call, also those of other groups
+    if group.kind in ("host_call", "opencl_call", "loop"):          # one step writes all results of a call, also those of other groups
         return False
     if into not in group.reads:
         return True

@@ -52,6 +52,9 @@ class InRange(Elementwise):
         x = np.asarray(x)[np.asarray(x) != check.ignore]
         return max(0, int(x.max()) - check.high) if x.size else 0, max(0, check.low - int(x.min())) if x.size else 0
 
+    def checks(self, node: Node) -> tuple[Check, ...]:
+        return (self.check(node),)
+
     def check(self, node: Node) -> Check:
         """What the runtime has to know of a node of this op."""
         a = node.attrs

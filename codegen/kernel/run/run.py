@@ -14,7 +14,7 @@ import numpy as np
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
 from tracegrad.codegen.kernel.run.syntax import Compiled
 from tracegrad.codegen.kernel.run.translate import Translator
-from tracegrad.plan import Fault, HostStep, Plan, Scalar
+from tracegrad.plan import Fault, HostStep, Loop, Plan, Scalar, Step, Turn
 
 Place = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
 _HEAD = re.compile(r"(?:__attribute__\(\(reqd_work_group_size\(([\d, ]+)\)\)\)\s*)?__kernel void (\w+)\(")
@@ -58,11 +58,7 @@ def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> 
             memories[i] = Memory(slot.name or slot.kind, np.zeros(math.prod(slot.shape), slot.dtype), state, slot.kind == "faults")
     given = plan.all_scalars(scalars)
     with np.errstate(all="ignore"):
-        for step in plan.steps:
-            if isinstance(step, HostStep):
-                _host(step, plan, memories)
-            else:
-                _launch(kernels_of(plan.source)[step.entry], step, memories, given, state)
+        _run(plan.steps, plan, memories, given, state, {})
     results = []
     for i in plan.outputs:
         memory = memories[i]
@@ -71,6 +67,20 @@ def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> 
             raise KernelFault(f"result {memory.name}: element {int(np.argmin(memory.known))} was never written")
         results.append(memory.array.reshape(plan.slots[i].shape).copy())
     return results
+
+
+def _run(steps: Sequence[Step], plan: Plan, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State,
+         turns: dict[int, int]) -> None:
+    """The steps in order; turns: which turn each loop is in."""
+    for step in steps:
+        if isinstance(step, HostStep):
+            _host(step, plan, memories)
+        elif isinstance(step, Loop):
+            for turn in range(step.length):
+                turns[step.number] = turn
+                _run(step.steps, plan, memories, scalars, state, turns)
+        else:
+            _launch(kernels_of(plan.source)[step.entry], step, memories, scalars, state, turns)
 
 
 def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None]) -> None:
@@ -82,7 +92,8 @@ def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None]) -> None
         memory.known[:] = True
 
 
-def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State) -> None:
+def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State,
+            turns: dict[int, int]) -> None:
     if len(kernel.parameters) != len(step.args):
         raise KernelFault(f"{kernel.name} has {len(kernel.parameters)} parameters, and is launched with {len(step.args)}")
     args: list[Any] = []
@@ -92,6 +103,8 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
             args.append(arg.dtype.type(scalars[arg.index]) if arg.dtype.kind == "f" else int(scalars[arg.index]))
         elif isinstance(arg, Fault):
             args.append(2 * arg.index)
+        elif isinstance(arg, Turn):
+            args.append(turns[arg.loop])
         else:
             memory = memories[arg]
             assert memory is not None

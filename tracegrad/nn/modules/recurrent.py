@@ -1,17 +1,17 @@
 """Recurrent layers and their cells: RNN, LSTM, GRU. Start at `_Recurrent.forward`.
 
 One product maps the whole sequence from input to gates before the loop over time, which is left with h @ Wᵀ and the gates'
-arithmetic. The loop is unrolled in a trace, at a cost that is linear in the sequence's length.
+arithmetic: a `tg.scan`, in a trace one operation whatever the sequence's length.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from tracegrad.control import unstack
+from tracegrad.control import scan
 from tracegrad.creation import empty, zeros
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.nn import functional as F
@@ -161,18 +161,19 @@ class _Recurrent(Module):
     def _direction(self, x: Tensor, state: State, end: str, going: Tensor | None) -> tuple[Tensor, State]:
         weight, bias = getattr(self, "weight_hh" + end), getattr(self, "bias_hh" + end) if self.bias else None
         projection = getattr(self, "weight_hr" + end) if self.proj_size else None
-        turns = unstack(F.linear(x, getattr(self, "weight_ih" + end), getattr(self, "bias_ih" + end) if self.bias else None))
-        order: Sequence[int] = range(len(turns))
-        outs: list[Any] = [None] * len(turns)
-        for t in reversed(order) if end.endswith("_reverse") else order:
-            new = self._step(turns[t], state, weight, bias)
+        if not x.shape[0]:
+            raise ShapeError(f"{type(self).__name__}: the sequence has length 0; it needs at least one step")
+
+        def turn(state: State, row: tuple[Tensor, ...]) -> tuple[State, Tensor]:
+            new = self._step(row[0], state, weight, bias)
             if projection is not None:
                 new = (F.linear(new[0], projection), *new[1:])
-            outs[t] = new[0]
-            state = new if going is None else tuple(PUBLIC["where"](going[t], a, b) for a, b in zip(new, state, strict=True))
-        if not outs:
-            raise ShapeError(f"{type(self).__name__}: the sequence has length 0; it needs at least one step")
-        return PUBLIC["stack"](outs), state
+            return new if going is None else tuple(PUBLIC["where"](row[1], a, b) for a, b in zip(new, state, strict=True)), new[0]
+
+        gates = F.linear(x, getattr(self, "weight_ih" + end), getattr(self, "bias_ih" + end) if self.bias else None)
+        rows = (gates,) if going is None else (gates, going)
+        last, outs = scan(turn, state, rows, reverse=end.endswith("_reverse"))
+        return outs, last
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"

@@ -1,0 +1,188 @@
+"""Loops: simulations and recurrent networks in float64, `tg.scan` beside the unrolled Python loop. Start at `main`.
+
+    python -m benchmarks.loops                       # all of them
+    python -m benchmarks.loops gru pendulum --unrolled --turns 64 2048
+
+For each: the time to the first result (tracing, compiling, running: in a fresh process, nothing cached) and of a call after that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tracegrad as tg
+
+F = tg.float64
+Scan = Callable[..., Any]
+
+
+def unrolled(f: Any, init: Any, xs: Any = None, length: int | None = None) -> Any:
+    """What tg.scan computes, as a Python loop."""
+    n = length if xs is None else xs.shape[0]
+    carry, ys = init, []
+    for i in range(n or 0):
+        carry, y = f(carry, None if xs is None else xs[i])
+        ys.append(y)
+    return carry, None if not ys or ys[0] is None else tg.stack(ys)
+
+
+def _numbers(*shape: int) -> Any:
+    return tg.tensor(np.random.default_rng(0).standard_normal(shape), dtype=F)
+
+
+def wave(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+    """A 2-D wave equation; the gradient of a misfit with respect to the initial state."""
+
+    def laplacian(u: Any) -> Any:
+        return u.roll(1, 0) + u.roll(-1, 0) + u.roll(1, 1) + u.roll(-1, 1) - 4.0 * u
+
+    def misfit(u: Any) -> Any:
+        def step(state: Any, _: Any) -> Any:
+            before, now = state
+            return (now, 2.0 * now - before + 0.2 * laplacian(now)), None
+
+        (_, last), _ = scan(step, (u, u), length=turns)
+        return (last * last).sum()
+
+    return tg.value_and_grad(misfit), (_numbers(128, 128),)
+
+
+def shallow_water(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+    """Shallow water on a periodic grid (height and two velocities, nonlinear); the gradient with respect to the initial height."""
+
+    def dx(a: Any) -> Any:
+        return (a.roll(-1, 0) - a.roll(1, 0)) * 0.5
+
+    def dy(a: Any) -> Any:
+        return (a.roll(-1, 1) - a.roll(1, 1)) * 0.5
+
+    def misfit(h: Any) -> Any:
+        def step(state: Any, _: Any) -> Any:
+            h, u, v = state
+            hn = h - 0.01 * (dx((1.0 + h) * u) + dy((1.0 + h) * v))
+            un = u - 0.01 * (u * dx(u) + v * dy(u) + dx(hn))
+            vn = v - 0.01 * (u * dx(v) + v * dy(v) + dy(hn))
+            return (hn, un, vn), None
+
+        zero = h * 0.0
+        (last, u, v), _ = scan(step, (h, zero, zero), length=turns)
+        return (last * last + u * u + v * v).sum()
+
+    return tg.value_and_grad(misfit), (_numbers(64, 64) * 0.01,)
+
+
+def neural_ode(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+    """A neural ODE (two layers) integrated by the classic Runge-Kutta method; the gradient with respect to the weights."""
+
+    def loss(w1: Any, w2: Any, y: Any) -> Any:
+        def slope(y: Any) -> Any:
+            return (y @ w1).tanh() @ w2
+
+        def step(y: Any, _: Any) -> Any:
+            k1 = slope(y)
+            k2 = slope(y + 0.01 * k1)
+            k3 = slope(y + 0.01 * k2)
+            k4 = slope(y + 0.02 * k3)
+            return y + (0.02 / 6) * (k1 + 2.0 * k2 + 2.0 * k3 + k4), None
+
+        last, _ = scan(step, y, length=turns)
+        return (last * last).mean()
+
+    return tg.value_and_grad(loss, (0, 1)), (_numbers(4, 32) * 0.5, _numbers(32, 4) * 0.5, _numbers(64, 4))
+
+
+def pendulum(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+    """Optimal control of a pendulum: the gradient of its cost with respect to the torque at every turn."""
+
+    def cost(torque: Any) -> Any:
+        def step(state: Any, u: Any) -> Any:
+            angle, speed, total = state
+            speed = speed + 0.05 * (u - angle.sin() - 0.1 * speed)
+            angle = angle + 0.05 * speed
+            return (angle, speed, total + 0.001 * u * u), None
+
+        zero = torque.sum() * 0.0
+        (angle, speed, total), _ = scan(step, (zero, zero, zero), torque)
+        return (angle - 3.14159) ** 2 + speed * speed + total
+
+    return tg.value_and_grad(cost), (_numbers(turns) * 0.1,)
+
+
+def gru(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+    """A GRU, batch 16, 64 features; the gradient with respect to its weights."""
+
+    def loss(w: Any, r: Any, x: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            a, b = x @ w, h @ r
+            reset, update = (a[:, :64] + b[:, :64]).sigmoid(), (a[:, 64:128] + b[:, 64:128]).sigmoid()
+            new = (a[:, 128:] + reset * b[:, 128:]).tanh()
+            h = new + update * (h - new)
+            return h, h
+
+        _, ys = scan(step, tg.zeros(16, 64, dtype=F), x)
+        return (ys * ys).mean()
+
+    return tg.value_and_grad(loss, (0, 1)), (_numbers(32, 192) * 0.1, _numbers(64, 192) * 0.1, _numbers(turns, 16, 32))
+
+
+CASES: dict[str, tuple[Any, int]] = {
+    "wave": (wave, 200), "shallow_water": (shallow_water, 200), "neural_ode": (neural_ode, 100), "pendulum": (pendulum, 200),
+    "gru": (gru, 64),
+}
+
+
+def measure(name: str, turns: int, loop: str) -> dict[str, float]:
+    """Times in this process, which has compiled nothing yet: of the first call, and of one after that."""
+    (tg.tensor([1.0]) + 1).sum().item()                    # the driver is found and loaded
+    fn, args = CASES[name][0](tg.scan if loop == "scan" else unrolled, turns)
+    f = tg.trace(fn)
+    start = time.perf_counter()
+    value = f(*args)[0].item()
+    first = time.perf_counter() - start
+    times = []
+    while len(times) < 5 or (sum(times) < 1 and len(times) < 200):
+        start = time.perf_counter()
+        f(*args)[0].item()
+        times.append(time.perf_counter() - start)
+    return {"first": first, "call": float(np.median(times)), "value": value, "launches": len(f.plan.launches)}
+
+
+def _in_fresh_process(name: str, turns: int, loop: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as cache:           # of compiled programs: a first call is cold
+        code = f"import json; from benchmarks.loops import measure; print(json.dumps(measure({name!r}, {turns}, {loop!r})))"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+                             env={**os.environ, "POCL_CACHE_DIR": cache, "PYOPENCL_NO_CACHE": "1", "XDG_CACHE_HOME": cache})
+    if run.returncode:
+        raise RuntimeError(run.stderr)
+    found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Print a table: a line per case, number of turns, and way to write the loop."""
+    parser = argparse.ArgumentParser(description="Loops: tg.scan beside the unrolled Python loop.")
+    parser.add_argument("cases", nargs="*", default=list(CASES))
+    parser.add_argument("--turns", nargs="*", type=int, help="how many turns (default: the case's own)")
+    parser.add_argument("--unrolled", action="store_true", help="the unrolled loop, too (slow to compile)")
+    options = parser.parse_args()
+    print(f"{'case':14} {'turns':>5} {'loop':9} {'first call':>10} {'a call':>10} {'a turn':>10} launches")
+    for name in options.cases:
+        for turns in options.turns or [CASES[name][1]]:
+            for loop in ["scan"] + ["unrolled"] * options.unrolled:
+                m = _in_fresh_process(name, turns, loop)
+                print(f"{name:14} {turns:5} {loop:9} {m['first']:8.2f} s {1e3 * m['call']:7.2f} ms {1e6 * m['call'] / turns:7.2f} us "
+                      f"{m['launches']:.0f}   value {m['value']:.6g}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

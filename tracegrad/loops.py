@@ -1,0 +1,499 @@
+"""Loops of a known length as nodes: what `tg.scan` records. Start at `loop_nodes`; `Loop` is what runs, `LoopCall.vjp` the derivative.
+
+A loop's body is recorded once, as a closed graph (`Body`): carries, rows of what is scanned and constants in, new carries and rows of
+results out. A `Loop` is one operation with several results, a node each, like a factorization: the last carries and the stacked rows. As
+in `cond`, differentiation sees it through a custom call beside it (`LoopCall`), whose derivative is a loop again, which runs the other way
+over what the first one kept: its carries, and what is slow to compute again. What nobody reads of that is never computed (`Loop.trimmed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tracegrad import autodiff
+from tracegrad.autodiff import substituted, that_matter, variable, zeros_like
+from tracegrad.batching import batch, spread
+from tracegrad.compile import executable_graph
+from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
+from tracegrad.interpret import interpret
+from tracegrad.ir import Aval, Graph, Node, topological
+from tracegrad.modes import state
+from tracegrad.ops.movement import narrow, permute, reshape
+from tracegrad.plan import Check
+
+_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
+
+
+class Body:
+    """One turn of a loop, as a graph of its own. inputs: placeholders of `carries` carries, then of `rows` rows, then of constants;
+
+    outs: the new carries, then the rows of the results.
+    """
+
+    def __init__(self, inputs: Sequence[Node], outs: Sequence[Node], carries: int, rows: int) -> None:
+        self.inputs, self.outs, self.carries, self.rows = list(inputs), list(outs), carries, rows
+
+    def __call__(self, values: Sequence[Node]) -> list[Node]:
+        return substituted(self.outs, dict(zip(self.inputs, values, strict=True)))
+
+    @property
+    def graph(self) -> Graph:
+        return Graph.capture(self.inputs, self.outs)
+
+
+def needed_inputs(body: Body, results: Sequence[int]) -> list[int]:
+    """The numbers of the inputs that some results of a loop over the body depend on, after any number of turns."""
+    n, inputs, outs = body.carries, body.inputs, body.outs
+    last = [inputs[i] for i in results if i < n]
+    live = dict.fromkeys(last)
+    while True:
+        turned = [outs[i] for i in range(n) if inputs[i] in live]
+        found = dict.fromkeys(last) | reached([*(outs[i] for i in results), *turned], inputs, exactly=True)
+        if len(found) == len(live):
+            return [i for i, p in enumerate(inputs) if p in live]
+        live = found
+
+
+class Loop(Shared):
+    """`length` turns of a body (the last row first if `reverse`). Operands: the first carries, what is scanned, the constants.
+
+    Results: the last carries, then the rows of each turn, stacked. Not in REGISTRY: an instance per loop.
+    """
+
+    family = "loop"
+
+    def __init__(self, body: Body, length: int, reverse: bool) -> None:
+        super().__init__()
+        self.name = "scan"  # type: ignore[misc]
+        self.body, self.length, self.reverse = body, length, reverse
+        self._batched: dict[Any, tuple[Loop, list[bool], list[bool]]] = {}
+        self._trimmed: dict[Any, Any] = {}
+        self._relevant: dict[int, list[int]] = {}
+        n = body.carries
+        self._avals = (*(o.aval for o in body.outs[:n]), *(Aval((length, *o.shape), o.dtype) for o in body.outs[n:]))
+        self._graph: Graph | None = None
+        self._executable = False                          # whether the body has nothing for differentiation
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        """Those of the results; ValueError if the operands are not what the body takes (the graph checker asks)."""
+        n, rows = self.body.carries, self.body.rows
+        for i, (o, p) in enumerate(zip(operands, self.body.inputs, strict=True)):
+            wanted = (self.length, *p.shape) if n <= i < n + rows else p.shape
+            if (o.shape, o.dtype) != (wanted, p.dtype):
+                raise ValueError(f"operand {i} is {o}, the body takes {p.aval}")
+        for p, out in zip(self.body.inputs[:n], self.body.outs, strict=False):
+            if (p.shape, p.dtype) != (out.shape, out.dtype):
+                raise ValueError(f"the body makes {out.aval} of a carry {p.aval}")
+        return self._avals
+
+    @property
+    def graph(self) -> Graph:
+        """The body without what only differentiation cares about: what runs."""
+        if self._graph is None:
+            self._graph = executable_graph(self.body.graph)
+        return self._graph
+
+    # -- on numpy arrays
+
+    def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
+        return self.run(arrays)[0]
+
+    def run(self, arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
+        """All results, and the worst that the body's checks found in any turn."""
+        n, rows = self.body.carries, self.body.rows
+        carry, scanned, constants = list(arrays[:n]), arrays[n:n + rows], list(arrays[n + rows:])
+        stacks = [np.empty(a.shape, a.dtype) for a in self._avals[n:]]
+        worst: list[int] = [0] * (2 * len(self.checks()))
+        for i in range(self.length - 1, -1, -1) if self.reverse else range(self.length):
+            notes: list[int] = []
+            found = interpret(self.graph, [*carry, *(x[i] for x in scanned), *constants], notes)
+            carry = found[:n]
+            for stack, y in zip(stacks, found[n:], strict=True):
+                stack[i] = y
+            worst = [max(a, b) for a, b in zip(worst, notes, strict=True)]
+        return [*carry, *stacks], worst
+
+    @property
+    def reports(self) -> bool:  # type: ignore[override]
+        return any(n.fn.reports for n in self.graph)
+
+    def checks(self, node: Node | None = None) -> tuple[Check, ...]:
+        """What the body's operations have to report."""
+        found = [n for n in self.graph if n.fn.reports]
+        return tuple(c for n in found for c in n.fn.checks(n))  # type: ignore[attr-defined]
+
+    # -- as text
+
+    @property
+    def shown(self) -> list[tuple[str, Any]]:
+        """What the text of a graph says of it."""
+        return [("length", self.length), *([("reverse", True)] if self.reverse else [])]
+
+    def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
+        n, rows = self.body.carries, self.body.rows
+        carry = [f"c{i}" if n > 1 else "c" for i in range(n)]
+        row = [f"x{i}" if rows > 1 else "x" for i in range(rows)]
+        turn = define("turn", self.graph)
+
+        def tupled(parts: Sequence[str]) -> str:
+            return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+
+        ends = f"{tupled(operands[:n])}, {tupled(operands[n:n + rows])}, length={self.length}{', reverse=True' * self.reverse}"
+        arguments = ", ".join([*(["*carry"] if carry else []), *(["*row"] if row else []), *operands[n + rows:]])
+        step = f"lambda carry, row: pair({arguments})"
+        pair = define("pair", f"lambda *values: ((made := {turn}(*values))[:{n}], made[{n}:])")
+        call = f"sum(tg.scan({step.replace('pair(', pair + '(')}, {ends}), ())"
+        return f"{call}[0]" if len(self._avals) == 1 else call
+
+    # -- what is left of it
+
+    def relevant(self, index: int) -> list[int]:
+        """The numbers of the operands that result `index` depends on."""
+        if index not in self._relevant:
+            self._relevant[index] = needed_inputs(self.body, [index])
+        return self._relevant[index]
+
+    def trimmed(self, used: Sequence[int], operands: Sequence[Node]) -> tuple[Loop, tuple[Node, ...], dict[int, int]]:
+        """The loop that computes the results `used` and nothing else, its operands, and where it has each of those results."""
+        body = self.body
+        n, rows = body.carries, body.rows
+        graph = self.graph
+        inputs, outs = list(graph.inputs), list(graph.outputs)
+        level = tuple(_repeats(o) for o in operands[n:n + rows])
+        key = (tuple(used), level)
+        if key not in self._trimmed:
+            wanted = {i for i in used if i < n}
+            kept_ys = [i for i in used if i >= n]
+            live = reached([outs[i] for i in (*wanted, *kept_ys)], inputs)
+            while True:
+                more = {i for i in range(n) if inputs[i] in live} | wanted
+                found = reached([outs[i] for i in (*more, *kept_ys)], inputs)
+                if found == live:
+                    break
+                live = found
+            carries = [i for i in range(n) if inputs[i] in live or i in wanted]
+            scanned = [i for i in range(n, n + rows) if inputs[i] in live and not level[i - n]]
+            rest = [i for i in range(n, len(inputs)) if inputs[i] in live and (i >= n + rows or level[i - n])]
+            new = Body([inputs[i] for i in (*carries, *scanned, *rest)], [outs[i] for i in (*carries, *kept_ys)], len(carries),
+                       len(scanned))
+            place = {i: k for k, i in enumerate(carries) if i in wanted} | {i: len(carries) + k for k, i in enumerate(kept_ys)}
+            all_of_it = len(new.inputs) == len(inputs) and len(new.outs) == len(outs) and new.rows == rows and self._executable
+            self._trimmed[key] = self if all_of_it else Loop(new, self.length, self.reverse), carries, scanned, rest, place
+            self._trimmed[key][0]._executable = True
+        loop, carries, scanned, rest, place = self._trimmed[key]
+        first = [reshape(narrow(operands[i], 0, 0, 1), operands[i].shape[1:]) if i < n + rows else operands[i] for i in rest]
+        return loop, (*(operands[i] for i in carries), *(operands[i] for i in scanned), *first), place
+
+    # -- over a batch
+
+    def batched(self, flags: Sequence[bool], size: int) -> tuple[Loop, list[bool], list[bool]]:
+        """The loop over a batch of operands (those with a flag), which carries then have a batch, and which results."""
+        key = (tuple(flags), size)
+        if key not in self._batched:
+            body = self.body
+            n, rows = body.carries, body.rows
+            mapped = list(flags)
+            while True:
+                depends = reaching(body.outs, [p for p, f in zip(body.inputs, mapped, strict=True) if f])
+                grown = [f or body.outs[i] in depends for i, f in enumerate(mapped[:n])]
+                if grown == mapped[:n]:
+                    break
+                mapped[:n] = grown
+            inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
+                      for p, f in zip(body.inputs, mapped, strict=True)]
+            # Of variables, so that what is there for differentiation stays there.
+            live = {p: variable(p) if p.dtype.kind == "f" else p for p in (*body.inputs, *inputs)}
+            lifted = batch(substituted(body.outs, {p: live[p] for p in body.inputs}),
+                           {live[p]: live[q] for p, q, f in zip(body.inputs, inputs, mapped, strict=True) if f}, size)
+            outs = substituted(lifted, {v: p for p, v in live.items()})
+            flags_out = [*mapped[:n], *(o in depends for o in body.outs[n:])]
+            outs = [o if f else original for o, original, f in zip(outs, body.outs, flags_out, strict=True)]
+            self._batched[key] = Loop(Body(inputs, outs, n, rows), self.length, self.reverse), mapped, flags_out
+        return self._batched[key]
+
+    def batched_operands(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
+        """Operands (those with a flag have a batch in front) as `batched` takes them: the batch of what is scanned is in its rows."""
+        mapped = self.batched(flags, size)[1]
+        n, rows = self.body.carries, self.body.rows
+        out = [spread(o, size) if m and not f else o for o, f, m in zip(operands, flags, mapped, strict=True)]
+        return [swapped(o) if n <= i < n + rows and mapped[i] else o for i, o in enumerate(out)]
+
+    def unbatched(self, index: int, result: Node, has_batch: bool, size: int) -> Node:
+        """Result number `index` of `batched` with the batch in front."""
+        if not has_batch:
+            return spread(result, size)
+        return swapped(result) if index >= self.body.carries else result
+
+    def batched_result(self, node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+        """The rule of batching for one result."""
+        loop, _, has_batch = self.batched(flags, size)
+        index = node.attrs["index"]
+        result = bind(loop, tuple(self.batched_operands(operands, flags, size)), {"index": index})
+        return self.unbatched(index, result, has_batch[index], size)
+
+
+class LoopCall(CustomCall):
+    """A loop as differentiation sees it. Operands: its results (those of the user, and what its derivative may read), then its own."""
+
+    partial = selects = True
+
+    def __init__(self, loop: Loop, results: int, kept: Sequence[tuple[str, int]], keep_values: bool) -> None:
+        """results: how many the user has. kept: what each of the further results is: ("carry", its number) or ("value", the result's).
+
+        keep_values: whether its derivative keeps values for a further one, besides its carries.
+        """
+        self.loop, self.count, self.kept, self.keep_values = loop, results, list(kept), keep_values
+        self.name = "scan"  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return self.loop._avals
+
+    def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The loop's own operands."""
+        return operands[len(self.loop._avals):]
+
+    def relevant(self, index: int) -> list[int]:
+        """The numbers of the operands that result `index` depends on."""
+        return [len(self.loop._avals) + i for i in self.loop.relevant(index)]
+
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        """A loop that runs the other way: its carries are the cotangents of the carries, and sums of those of the constants."""
+        loop, body = self.loop, self.loop.body
+        n, rows, total = body.carries, body.rows, len(loop._avals)
+        raw, own = operands[:total], operands[total:]
+        asked = [o.needs_grad and w for o, w in zip(own, attrs["wanted"][total:], strict=True)]
+        carries = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs[:n]]
+        scanned = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs[n:n + rows]]
+        floats = [i for i in range(n) if carries[i].dtype.kind == "f"]
+        inner = [variable(p) if p.dtype.kind == "f" else p for p in (*carries, *scanned, *own[n + rows:])]
+        outs = body(inner)
+        cts = [variable(placeholder(carries[i].aval, "ct")) for i in floats]
+        given = [i for i in range(n, total) if ct[i] is not None]
+        ct_rows = [variable(placeholder(outs[i].aval, "ct")) for i in given]
+        rows_wanted = [i for i in range(n, n + rows) if asked[i]]
+        sums_wanted = [i for i in range(n + rows, len(own)) if asked[i]]
+        sums = [variable(placeholder(own[i].aval, "sum")) for i in sums_wanted]
+        targets = [*floats, *rows_wanted, *sums_wanted]
+        found = autodiff.vjp([outs[i] for i in (*floats, *given)], [inner[i] for i in targets], [*cts, *ct_rows])
+        pulled = [zeros_like(inner[i]) if g is None else g for i, g in zip(targets, found, strict=True)]
+        f, r = len(floats), len(rows_wanted)
+        added = [s if g is None else s + g for s, g in zip(sums, found[f + r:], strict=True)]
+        turned = [*pulled[:f], *added]
+        # What the first loop kept is scanned again.
+        kept: list[Node] = []
+        sources: list[Node] = []
+        replace: dict[Node, Node] = {}
+        for at, (kind, i) in enumerate(self.kept, self.count):
+            source = bind(_OUTPUT, (y,), {"index": at, "aval": raw[at].aval}) if raw[at].dtype.kind == "f" else raw[at]
+            if kind == "carry":
+                kept.append(inner[i])
+            else:
+                stand_in = placeholder(outs[at].aval, "kept")
+                replace[outs[at]] = stand_in = variable(stand_in) if stand_in.dtype.kind == "f" else stand_in
+                kept.append(stand_in)
+            sources.append(source)
+        shared = {inner[i]: own[i] for i in range(n + rows, len(own)) if inner[i] is not own[i]}
+        turned = substituted(turned, replace | shared)
+        ys = substituted(pulled[f:f + r], replace | shared)
+        init = [*(zeros_like(raw[i]) if ct[i] is None else ct[i] for i in floats), *(zeros_like(own[i]) for i in sums_wanted)]
+        lasts, stacks = loop_nodes(
+            [*cts, *sums], [*kept, *(inner[n + k] for k in range(rows)), *ct_rows], turned, ys, init,
+            [*sources, *own[n:n + rows], *(ct[i] for i in given)], loop.length, not loop.reverse,
+            [*(asked[i] for i in floats), *(True for _ in sums)], self.keep_values)
+        out: list[Any] = [None] * len(own)
+        for i, last in zip(floats, lasts, strict=False):
+            out[i] = last if asked[i] else None
+        for i, stack in zip(rows_wanted, stacks, strict=True):
+            out[i] = stack
+        for i, last in zip(sums_wanted, lasts[f:], strict=True):
+            out[i] = last
+        return (*[None] * total, *out)
+
+    def batched(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
+        """The results for operands of which those with a flag have a batch in front."""
+        total = len(self.loop._avals)
+        own, marks = operands[total:], flags[total:]
+        loop, _, has_batch = self.loop.batched(marks, size)
+        results = _call(loop, self.loop.batched_operands(own, marks, size), self.count, self.kept,
+                        self.keep_values)
+        return [self.loop.unbatched(i, r, h, size) for i, (r, h) in enumerate(zip(results, has_batch, strict=True))]
+
+
+def _call(loop: Loop, operands: Sequence[Node], count: int, kept: Sequence[tuple[str, int]], keep_values: bool) -> list[Node]:
+    """The results of a loop, with the way to its derivative."""
+    sources = tuple(bind(_DETACH, (o,), {}) if o.needs_grad else o for o in operands)
+    raw = [bind(loop, sources, {"index": k}) for k in range(len(loop._avals))]
+    if not any(o.needs_grad for o in operands):
+        return raw
+    call = bind(LoopCall(loop, count, kept, keep_values), (*raw, *operands), {})
+    return [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) if r.dtype.kind == "f" else r for i, r in enumerate(raw)]
+
+
+def loop_nodes(
+    carries: Sequence[Node], rows: Sequence[Node], carry_outs: Sequence[Node], ys: Sequence[Node], init: Sequence[Node],
+    scanned: Sequence[Node], length: int, reverse: bool, needed: Sequence[bool] = (), keep_values: bool = True,
+) -> tuple[list[Any], list[Node]]:
+    """A recorded turn as a loop: (the last carries, the rows of results stacked).
+
+    carries, rows: what stood for them while the turn was recorded, placeholders or variables of those. carry_outs, ys: what it made, of
+    those and of any other nodes, which become the loop's constants. init, scanned: the values to start with and to scan. needed: whose last
+    carry is wanted (the others may come out as None). keep_values: whether what is slow to compute is kept for a derivative, besides the
+    carries.
+    """
+    carries, rows, init, scanned = list(carries), list(rows), list(init), list(scanned)
+    needed = list(needed) or [True] * len(carries)
+    plain = {v: v.operands[0] for v in (*carries, *rows) if v.fn is _VARIABLE}
+    carries, rows = [plain.get(c, c) for c in carries], [plain.get(x, x) for x in rows]
+    outs = substituted([*carry_outs, *ys], plain)
+    outs_c, outs_y = outs[:len(carries)], outs[len(carries):]
+    lasts: list[Any] = [None] * len(carries)
+    left = list(range(len(carries)))                       # the carries that the loop has
+    while True:                                            # one that stays as it is is a constant
+        still = {carries[i]: init[i] for i in left if outs_c[i] is carries[i]}
+        if not still:
+            break
+        for i in [i for i in left if carries[i] in still]:
+            lasts[i] = init[i]
+            left.remove(i)
+        new = substituted([*(outs_c[i] for i in left), *outs_y], still)
+        for i, o in zip(left, new, strict=False):
+            outs_c[i] = o
+        outs_y = new[len(left):]
+    live = set(reached([*(outs_c[i] for i in left if needed[i]), *outs_y], carries))
+    while True:
+        found = set(reached([*(outs_c[i] for i in left if needed[i] or carries[i] in live), *outs_y], carries))
+        if found == live:
+            break
+        live = found
+    left = [i for i in left if needed[i] or carries[i] in live]
+    results = [*(outs_c[i] for i in left), *outs_y]
+    used = set(reached(results, rows))
+    places = [i for i, x in enumerate(rows) if x in used]
+    if not results or not length:
+        return [init[i] if lasts[i] is None else lasts[i] for i in range(len(carries))], \
+            [_stacked(y, length) for y in outs_y]
+    inputs = [*(carries[i] for i in left), *(rows[i] for i in places)]
+    operands = [*(init[i] for i in left), *(scanned[i] for i in places)]
+    outer = _constants(results, inputs)
+    stand_ins = {n: placeholder(n.aval, _label(n)) for n in outer}
+    own = {p: placeholder(p.aval, p.attrs["label"]) for p in inputs}
+    outs = substituted(results, {**own, **stand_ins})
+    inputs = [*own.values(), *stand_ins.values()]
+    operands += outer
+    n, count = len(left), len(outs)
+    kept: list[tuple[str, int]] = []
+    if state.grad and any(o.needs_grad for o in operands):
+        outs += inputs[:n]
+        kept += [("carry", i) for i in range(n)]
+        values = _slow(outs[:count], inputs[:n + len(places)]) if keep_values else []
+        kept += [("value", count + n + k) for k in range(len(values))]
+        outs += values
+    found_ = _call(Loop(Body(inputs, outs, n, len(places)), length, reverse), operands, count, kept, keep_values)
+    if not state.grad:
+        found_ = [bind(_DETACH, (r,), {}) if r.needs_grad else r for r in found_]
+    for i, last in zip(left, found_, strict=False):
+        lasts[i] = last
+    return lasts, found_[n:count]
+
+
+def _stacked(y: Node, length: int) -> Node:
+    """Rows that are all alike (there are none: the loop does not turn)."""
+    return spread(zeros_like(y), length)
+
+
+def _label(node: Node) -> str:
+    return str(node.attrs.get("label", ""))
+
+
+def _slow(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
+    """Values on the way that take long to compute: products, reductions, gathers, inner loops."""
+    depends = reaching(outs, inputs)
+    found: list[Node] = []
+    for node in topological(outs, set(inputs).__contains__):
+        if node not in depends or node in outs or node in inputs:
+            continue
+        if isinstance(node.fn, LoopCall):
+            raw = node.operands[:len(node.fn.loop._avals)]
+            found += [bind(_OUTPUT, (node,), {"index": i, "aval": r.aval}) if r.dtype.kind == "f" else r for i, r in enumerate(raw)]
+        elif node.fn.expensive and node.fn.family != "loop" and node.fn.name != "philox":
+            found.append(node)
+    return [n for n in dict.fromkeys(found) if n not in outs]
+
+
+def _constants(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
+    """What a turn reads from outside: nodes that depend on none of `inputs`.
+
+    What only moves elements, and what is made of constants by arithmetic alone, is part of the turn: it costs nothing there.
+    """
+    stop = set(inputs)
+    inside = reaching(outs, inputs)
+    todo = [o for n in topological(outs, stop.__contains__) if n in inside and n not in stop for o in n.operands] + list(outs)
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+    for root in todo:
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node in inside or node in seen:
+                continue
+            seen.add(node)
+            if node.fn.family in ("index", "leaf") and node.constant and not node.aval.weak:
+                continue
+            moves = node.fn.family == "movement" and len(node.operands) == 1
+            cheap = node.constant and node.fn.family == "elementwise" and node.operands
+            if node.value is None and node.operands and (moves or cheap) and not node.aval.weak:
+                stack += reversed(node.operands)
+            else:
+                found[node] = None
+    return list(found)
+
+
+def _repeats(node: Node) -> bool:
+    """Whether all rows along the first dimension are one."""
+    while node.fn is _DETACH or node.fn is _VARIABLE:
+        node = node.operands[0]
+    if node.fn.name != "expand" or node.shape[0] == 1:
+        return False
+    source = node.operands[0]
+    return len(source.shape) < len(node.shape) or source.shape[0] == 1
+
+
+def swapped(node: Node) -> Node:
+    """With the first two dimensions exchanged."""
+    return permute(node, (1, 0, *range(2, len(node.shape))))
+
+
+def reaching(outs: Sequence[Node], sources: Sequence[Node]) -> set[Node]:
+    """`sources`, and the nodes before `outs` that depend on one of them."""
+    found = set(sources)
+    for node in topological(outs, found.__contains__):
+        if any(o in found for o in node.operands):
+            found.add(node)
+    return found
+
+
+def reached(outs: Sequence[Node], sources: Sequence[Node], exactly: bool = False) -> dict[Node, None]:
+    """Which of `sources` there are before `outs`; exactly: which their values depend on."""
+    wanted = set(sources)
+    return {n: None for n in topological(outs, wanted.__contains__, that_matter if exactly else None) if n in wanted}
+
+
+@contextmanager
+def turn_draws(start: Node) -> Iterator[list[int]]:
+    """Random numbers inside are counted from `start`, a turn's own place in the stream. Gives a list that gets how many there were."""
+    trace = state.trace
+    drawn: list[int] = []
+    if trace is None:
+        yield drawn
+        return
+    before, trace.draws = (trace.draws, trace.turn), 0
+    trace.turn = start
+    try:
+        yield drawn
+    finally:
+        drawn.append(trace.draws)
+        trace.draws, trace.turn = before
