@@ -5,7 +5,7 @@ what is scanned, or of a stacked result, is a place in the whole that depends on
 A carry has two places, which the turns use in turn; the first turn reads it where the loop's operand is, the last one writes the loop's
 result. So nothing is copied, and the host has nothing to do between turns but to count.
 
-Where one work-item does the whole body (see merge.py), the loop over turns is in the kernel: one launch instead of `length`.
+Where one work-item does the whole body (see `batch_launches`), the loop over turns is in the kernel: one launch instead of `length`.
 """
 
 from __future__ import annotations
