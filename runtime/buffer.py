@@ -203,6 +203,11 @@ def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     return _Held(device, array)
 
 
+def held(value: Any) -> np.ndarray[Any, Any] | None:
+    """The array that a Buffer of `hold` still is; None for others, and once a kernel has needed it."""
+    return value.array if type(value) is _Held else None
+
+
 def wrap(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     """A Buffer that is `array`'s own memory (3 us at any size). The device reads it and never writes it; what others write to it shows.
 

@@ -56,7 +56,8 @@ class Worker:
                                         cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def steps(self, count: int) -> list[float]:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(f"{count}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()

@@ -1,4 +1,4 @@
-"""A language model with an LSTM, its state carried from one piece of the text to the next and detached there; SGD with clipped gradients."""
+"""A language model with an LSTM, its state carried from one piece of the text to the next, detached; SGD with clipped gradients."""
 
 from __future__ import annotations
 

@@ -1,0 +1,171 @@
+"""What a call of the user's made before, made again without the rules: `Template`. Start at `describe`.
+
+A composed function takes shapes, dtypes and Python values apart, and applies a handful of primitives; a loop calls it with the same ones at
+every turn. What it makes is a function of its operands' avals, of whether derivatives go through them, and of the static arguments. So the
+second call of one signature is remembered, and the later ones make its nodes from there: no argument is checked again, no shape rule asked.
+Not so where a function may look behind its operands: at constants, and at integers, of which `ops.ranges` follows the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import EllipsisType, NoneType
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.ir import INTERN, Entry, Node, enter, user_location
+from tracegrad.modes import state
+from tracegrad.operators import Operators
+
+KEPT = 500                                   # signatures of one function; when there are more, all are forgotten
+_PLAIN = (str, NoneType, EllipsisType)
+_NO_OPERANDS: Any = object()
+
+
+class _Unknown(Exception):
+    """An argument that a signature cannot describe."""
+
+
+class Template:
+    """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
+
+    steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands). result: a place, or
+    (type, results) of a tuple or list. made: the first place of a node.
+    """
+
+    __slots__ = ("constants", "made", "result", "steps")
+
+    def __init__(self, nodes: Sequence[Node], result: Any) -> None:
+        """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
+        place: dict[Node, int] = {}
+        for n in nodes:
+            place.setdefault(n, len(place))
+        ends: list[Node] = []
+        self.result = _flat(result, ends)
+        order: list[Node] = []
+        constants: list[Node] = []
+        seen = set(place)
+        for root in ends:
+            stack = [root]
+            while stack:
+                node = stack[-1]
+                missing = [o for o in node.operands if o not in seen] if node not in seen and not node.constant else ()
+                if missing:
+                    stack += missing
+                    continue
+                stack.pop()
+                if node in seen:
+                    continue
+                seen.add(node)
+                if node.constant:
+                    constants.append(node)
+                elif not node.operands:
+                    raise _Unknown
+                else:
+                    order.append(node)
+        for n in (*constants, *order):
+            place[n] = len(place)
+        self.constants, self.made = constants, len(place) - len(order)
+        self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, tuple([place[o] for o in n.operands])) for n in order]
+        self.result = _places(self.result, [place[n] for n in ends])
+
+    def make(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes by place, for other operands of the same signature. They carry the user's line."""
+        values = [*nodes, *self.constants]
+        line = user_location()
+        new, add = Node.__new__, values.append
+        for fn, attrs, items, aval, needs_grad, places in self.steps:
+            operands = tuple([values[i] for i in places])
+            if not needs_grad:
+                key = (fn, operands, *items)
+                entry: Entry | None = INTERN.get(key)
+                found = None if entry is None else entry()
+                if found is not None:
+                    add(found)
+                    continue
+            node = new(Node)
+            node.fn, node.operands, node.attrs, node.aval, node.loc = fn, operands, attrs, aval, line
+            node.needs_grad, node.constant, node.value = needs_grad, False, None
+            if not needs_grad:
+                enter(key, node)
+            add(node)
+        return values
+
+
+def _flat(result: Any, ends: list[Node]) -> Any:
+    """The result with numbers of `ends` in the place of nodes."""
+    if isinstance(result, Node):
+        ends.append(result)
+        return len(ends) - 1
+    if type(result) in (tuple, list) or (isinstance(result, tuple) and hasattr(result, "_fields")):
+        return type(result), [_flat(r, ends) for r in result]
+    raise _Unknown
+
+
+def _places(result: Any, places: Sequence[int]) -> Any:
+    return places[result] if type(result) is int else (result[0], [_places(r, places) for r in result[1]])
+
+
+def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Node], Any] | None:
+    """What tells a call from others (hashable), the nodes behind its tensors, each once, and the first of these tensors.
+
+    None where that is not enough to know what the call makes, or where no tensor is given.
+    """
+    if state.trace is not None or state.examples:
+        return None
+    nodes: list[Node] = []
+    first: list[Any] = []
+    try:
+        parts = [_part(a, nodes, first) for a in args]
+        for name, a in kwargs.items():
+            parts += (name, _part(a, nodes, first))
+    except _Unknown:
+        return None
+    return ((*parts, dtypes.get_default_dtype()), nodes, first[0]) if first else None
+
+
+def _part(a: Any, nodes: list[Node], first: list[Any]) -> Any:
+    cls = type(a)
+    if cls is int or cls is bool:
+        return cls, a                        # 1 is not True, nor 1.0
+    if isinstance(a, Operators):
+        if cls is Node:
+            raise _Unknown
+        if not first:
+            first.append(a)
+        elif a._device is not first[0]._device:
+            raise _Unknown
+        node = a._node()
+        aval = node.aval
+        if node.constant or (aval.dtype.kind != "f" and (node.operands or node.fn.name != "data")):
+            raise _Unknown
+        if node in nodes:
+            return nodes.index(node)
+        nodes.append(node)
+        return aval, node.needs_grad
+    if cls is float:
+        if a != a or a == 0.0:               # NaN is not itself, and 0.0 equals -0.0
+            raise _Unknown
+        return cls, a
+    if cls is tuple or cls is list:
+        return (cls, *[_part(b, nodes, first) for b in a])
+    if cls is slice:
+        return (cls, *[_part(b, nodes, first) for b in (a.start, a.stop, a.step)])
+    if cls in _PLAIN or isinstance(a, np.dtype):
+        return a
+    raise _Unknown
+
+
+def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], result: Any) -> None:
+    """Note in `memo` that a call made `result`; from the second time on, how."""
+    if key not in memo:
+        if len(memo) >= KEPT:
+            memo.clear()
+        memo[key] = None
+        return
+    try:
+        memo[key] = Template(nodes, result)
+    except _Unknown:
+        pass
