@@ -85,7 +85,7 @@ class Buffer:
         with device.lock:
             queue = device.use(device.host_queue)
             mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-        return np.asarray(mapped)
+        return np.asarray(_Mapping(device, mapped))
 
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
@@ -159,6 +159,20 @@ class _Held(Buffer):
         made = _Held(self.device, array)               # neither writes it
         made.suspicions = self.suspicions
         return made
+
+
+class _Mapping:
+    """What an array of mapped memory has as its base. Whoever lets go of it, in whatever thread: it is unmapped under the device's lock.
+
+    Unmapping is a command, and two threads with commands in one queue of PoCL's `basic` device may wait for each other for ever.
+    """
+
+    def __init__(self, device: Device, mapped: np.ndarray[Any, Any]) -> None:
+        self.device, self.mapped = device, mapped
+        self.__array_interface__ = mapped.__array_interface__
+
+    def __del__(self) -> None:
+        self.device.unmap(self.__dict__.pop("mapped"))
 
 
 class View:

@@ -58,6 +58,7 @@ class Primitive:
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
+    foldable: bool = True                   # its numpy rule may be used on constants; not if a user's expression has none
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
