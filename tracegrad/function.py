@@ -401,6 +401,14 @@ def data(aval: Aval, value: Any) -> Node:
     return node
 
 
+def detached(x: Node) -> Node:
+    """x's value, constant to differentiation: what `no_grad` makes of results, so it takes no detours."""
+    node = Node.__new__(Node)
+    node.fn, node.operands, node.attrs, node.aval = REGISTRY["detach"], (x,), {}, x.aval
+    node.loc, node.needs_grad, node.constant, node.value = x.loc, False, False, None
+    return node
+
+
 def renewed(variable: Node, value: Any) -> Node:
     """The variable node of the same leaf, which has got another value."""
     node = Node.__new__(Node)

@@ -110,45 +110,51 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Nod
         return None
     nodes: list[Node] = []
     first: list[Any] = []
+    parts: list[Any] = [dtypes.get_default_dtype()]
     try:
-        parts = [_part(a, nodes, first) for a in args]
+        for a in args:
+            _add(a, parts, nodes, first)
         for name, a in kwargs.items():
-            parts += (name, _part(a, nodes, first))
+            parts.append(name)
+            _add(a, parts, nodes, first)
     except _Unknown:
         return None
-    return ((*parts, dtypes.get_default_dtype()), nodes, first[0]) if first else None
+    return (tuple(parts), nodes, first[0]) if first else None
 
 
-def _part(a: Any, nodes: list[Node], first: list[Any]) -> Any:
-    cls = type(a)
-    if cls is int or cls is bool:
-        return cls, a                        # 1 is not True, nor 1.0
-    if isinstance(a, Operators):
+def _add(a: Any, parts: list[Any], nodes: list[Node], first: list[Any]) -> None:
+    """What tells the argument `a` from others, appended to `parts`."""
+    cls = a.__class__
+    if cls is int or cls is bool or (cls is float and a and a == a):      # NaN is not itself, and 0.0 equals -0.0
+        parts += (cls, a)                                                 # 1 is not True, nor 1.0
+    elif isinstance(a, Operators):
         if cls is Node:
             raise _Unknown
         if not first:
             first.append(a)
         elif a._device is not first[0]._device:
             raise _Unknown
-        node = a._node()
+        node: Node = a._node()
         aval = node.aval
         if node.constant or (aval.dtype.kind != "f" and (node.operands or node.fn.name != "data")):
             raise _Unknown
         if node in nodes:
-            return nodes.index(node)
-        nodes.append(node)
-        return aval, node.needs_grad
-    if cls is float:
-        if a != a or a == 0.0:               # NaN is not itself, and 0.0 equals -0.0
-            raise _Unknown
-        return cls, a
-    if cls is tuple or cls is list:
-        return (cls, *[_part(b, nodes, first) for b in a])
-    if cls is slice:
-        return (cls, *[_part(b, nodes, first) for b in (a.start, a.stop, a.step)])
-    if cls in _PLAIN or isinstance(a, np.dtype):
-        return a
-    raise _Unknown
+            parts.append(nodes.index(node))
+        else:
+            nodes.append(node)
+            parts += (aval, node.needs_grad)
+    elif cls is tuple or cls is list:
+        parts += (cls, len(a))
+        for b in a:
+            _add(b, parts, nodes, first)
+    elif cls is slice:
+        parts.append(cls)
+        for b in (a.start, a.stop, a.step):
+            _add(b, parts, nodes, first)
+    elif cls in _PLAIN or isinstance(a, np.dtype):
+        parts.append(a)
+    else:
+        raise _Unknown
 
 
 def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], result: Any) -> None:

@@ -22,7 +22,7 @@ from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload, used_devices
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
+from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, scalar
 from tracegrad.ir import Aval, Node, own_nodes, user_location
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
@@ -141,7 +141,7 @@ class Tensor(Operators):
     def _wrap(self, node: Node) -> Tensor:
         """A tensor for the result of an operation on this one."""
         if node.needs_grad and not state.grad:
-            node = bind(_DETACH, (node,), {})
+            node = detached(node)
         return Tensor(node, self._device, state.trace)
 
     def _rebind(self, node: Node, call: str) -> Tensor:
