@@ -386,3 +386,14 @@ def test_a_users_expression_of_constants_is_not_folded(kernels):
         pytest.skip("the expression is OpenCL C")
     twice = tg.elementwise("2 * x + c", args=["x", "c"])
     np.testing.assert_array_equal(twice(tg.ones(5), 0.5).numpy(), 2.5)
+
+
+@pytest.mark.parametrize("op", [op for op in function.REGISTRY.values() if op.family == "movement"], ids=repr)
+def test_rules_prepared_for_attributes_are_the_rules(op):
+    rng = np.random.default_rng(0)
+    for shapes, attrs in op.cases:
+        for make in (np.ascontiguousarray, np.asfortranarray, lambda a: a[::-1] if a.ndim else a):
+            arrays = [make(np.asarray(rng.standard_normal(s)).astype(np.float32)) for s in shapes]
+            found, wanted = op.numpy_with(**attrs)(*arrays), op.numpy(*arrays, **attrs)
+            np.testing.assert_array_equal(found, wanted)
+            assert found.dtype == np.asarray(wanted).dtype

@@ -105,7 +105,7 @@ class Routine:
     """The numpy rules of a structure, ready to be called one after the other: what its second use makes and the later ones take.
 
     Values have places (see compile._pending): those of `size` operations, then those of leaves, the last one first. A step is (function,
-    attributes or None, places of its operands, place, dtype, places that nobody reads after it, whether it reports).
+    places of its operands, how many, place, dtype, places that nobody reads after it, whether it reports).
     """
 
     __slots__ = ("constants", "fixed", "given", "order", "size", "steps")
@@ -130,7 +130,7 @@ class Routine:
                 keep.add(i)
                 continue
             dead = tuple(o for o in dict.fromkeys(operands) if last[o] == i and o not in keep)
-            steps.append((fn.numpy, node.attrs or None, operands, i, node.aval.dtype, dead, fn.reports))
+            steps.append((fn.numpy_with(**node.attrs), operands, len(operands), i, node.aval.dtype, dead, fn.reports))
         self.steps = steps
 
     def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
@@ -144,11 +144,11 @@ class Routine:
         i = -1
         array = np.ndarray
         try:
-            for rule, attrs, operands, i, dtype, dead, reports in self.steps:
-                if attrs is not None:
-                    made = rule(*[values[o] for o in operands], **attrs)
-                elif len(operands) == 2:
+            for rule, operands, count, i, dtype, dead, reports in self.steps:
+                if count == 2:
                     made = rule(values[operands[0]], values[operands[1]])
+                elif count == 1:
+                    made = rule(values[operands[0]])
                 else:
                     made = rule(*[values[o] for o in operands])
                 values[i] = made if type(made) is array and made.dtype is dtype else np.asarray(made, dtype)

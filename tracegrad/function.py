@@ -10,7 +10,7 @@ of the scalars, and gives back what it was given (Tensors if any operand is one)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -88,6 +88,10 @@ class Primitive:
     def numpy(self, *operands: Any, **attrs: Any) -> Any:
         """The meaning, on numpy arrays."""
         raise NotImplementedError
+
+    def numpy_with(self, **attrs: Any) -> Any:
+        """`numpy` for these attributes, to be called many times: what it does with them can be done once."""
+        return partial(self.numpy, **attrs) if attrs else self.numpy
 
     def vjp(self, ct: Node, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         """Cotangents of the operands (None: no dependence), from the cotangent `ct` of the result `y`; symbolic."""
