@@ -86,7 +86,7 @@ class Buffer:
         with device.lock:
             queue = device.use(device.host_queue)
             mapped, _ = cl.enqueue_map_buffer(queue, self.mem, cl.map_flags.READ, 0, shape, np.dtype(dtype), is_blocking=True)
-        return np.asarray(mapped)
+        return np.asarray(_Mapping(device, mapped))
 
     def copy(self) -> Buffer:
         """A Buffer of its own with the contents, copied on the device. Raises OutOfMemoryError."""
@@ -180,6 +180,20 @@ class _Held(Buffer):
         return made
 
 
+class _Mapping:
+    """What an array of mapped memory has as its base. Whoever lets go of it, in whatever thread: it is unmapped under the device's lock.
+
+    Unmapping is a command, and two threads with commands in one queue of PoCL's `basic` device may wait for each other for ever.
+    """
+
+    def __init__(self, device: Device, mapped: np.ndarray[Any, Any]) -> None:
+        self.device, self.mapped = device, mapped
+        self.__array_interface__ = mapped.__array_interface__
+
+    def __del__(self) -> None:
+        self.device.unmap(self.__dict__.pop("mapped"))
+
+
 class View:
     """What a read-only array of a buffer's memory has as its base: it ends the mapping before it lets go of the buffer."""
 
@@ -220,6 +234,11 @@ def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
 def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     """A Buffer with the contents of `array`, which nobody writes from now on. Nothing is asked of the driver before a kernel needs it."""
     return _Held(device, array)
+
+
+def held(value: Any) -> np.ndarray[Any, Any] | None:
+    """The array that a Buffer of `hold` still is; None for others, and once a kernel has needed it."""
+    return value.array if type(value) is _Held else None
 
 
 def wrap(device: Device, array: np.ndarray[Any, Any]) -> Buffer:

@@ -10,10 +10,12 @@ enqueue and a finish) and `basic` (runs in the calling thread while it enqueues:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
 import weakref
+from collections import deque
 from functools import cached_property
 from typing import Any, Literal
 
@@ -64,6 +66,7 @@ class Device:
         self.profiling = False
         self.record = Record()                                   # of the runs that check indices
         self._active: cl.CommandQueue | None = None
+        self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
         self._warned = False
         self._pid = os.getpid()
 
@@ -165,9 +168,25 @@ class Device:
 
         Raises DeviceError in a child process made by fork, where drivers do not work.
         """
+        if self._let_go:
+            self._unmap()
         if queue is not self._active:
             self._switch(queue)
         return queue
+
+    def unmap(self, mapped: Any) -> None:
+        """Let go of a mapped array, which enqueues a command: now if nobody else is at it, else when the next one is."""
+        self._let_go.append(mapped)
+        del mapped
+        self._unmap()
+
+    def _unmap(self) -> None:
+        while self._let_go and self.lock.acquire(blocking=False):
+            try:
+                with contextlib.suppress(IndexError):            # another thread may have been quicker
+                    self._let_go.popleft()                       # pyopencl unmaps what is dropped
+            finally:
+                self.lock.release()
 
     def _switch(self, queue: cl.CommandQueue) -> None:
         self._check_process()

@@ -11,9 +11,10 @@ from tracegrad.compile import realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, ShapeError, TraceError
-from tracegrad.function import REGISTRY, CustomCall, bind, unique
+from tracegrad.function import REGISTRY, CustomCall, bind, saves, unique
 from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
 from tracegrad.modes import no_grad, state
+from tracegrad.recall import Backward
 from tracegrad.tensor import Tensor, flush, leaves, own_copy
 
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "grad", "register_hook", "retain_grad"]
@@ -32,6 +33,11 @@ def backward(
     """
     roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     outputs = [t._node() for t in roots]
+    known = None
+    if len(roots) == 1 and grad_tensors is None and not (create_graph or retain_graph or _retaining) and outputs[0].aval.size == 1:
+        known = Backward(roots[0])
+        if known.run():
+            return
     cotangents = _cotangents("backward", roots, outputs, grad_tensors)
     order = _history("backward", outputs)
     # All variables, also those whose tensors are gone: what a custom backward on the way there does, and its errors, are the caller's.
@@ -42,7 +48,11 @@ def backward(
     for tensor, ct in receivers:
         _accumulate(tensor, ct, create_graph)
     if not (create_graph if retain_graph is None else retain_graph):
-        _free(order, [t._grad for t, _ in receivers if t._grad is not None])
+        reached = [n for n, ct in zip(wanted, grads, strict=True) if ct is not None]
+        sums = [(n, resolve(t._grad._n)) for n in reached for t in _leaf(n) if t._grad is not None]
+        works = _free(order, [t._grad for t, _ in receivers if t._grad is not None])
+        if known is not None:
+            known.learn(works, order, sums)
     elif state.trace is None:
         flush()
 
@@ -86,15 +96,20 @@ def grad(
     return result
 
 
-def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> None:
-    """Give up what the nodes that a backward went through have saved, once the gradients are computed (or raise what they could not be)."""
+def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> list[Any]:
+    """Give up what the nodes that a backward went through have saved, once the gradients are computed (or raise what they could not be).
+
+    Returns what was computed for that.
+    """
+    works: list[Any] = []
     if state.trace is not None:
         state.trace.freed.update(n for n in walked if saves(n))
-        return
-    flush(keep_history=False)
+        return works
+    flush(keep_history=False, works=works)
     for t in gradients:
-        realize([t._node()], t._device)
+        realize([t._node()], t._device, works=works)
     _drop_history(walked)
+    return works
 
 
 def _drop_history(order: Sequence[Node]) -> None:
@@ -111,11 +126,6 @@ def _drop_history(order: Sequence[Node]) -> None:
         behind = node.fn is _VARIABLE or isinstance(node.fn, CustomCall)  # their values are those of operands
         if node.needs_grad and not behind and any(o in freed for o in node.operands):
             forget_operands(node, tuple(freed.get(o, o) for o in node.operands))
-
-
-def saves(node: Node) -> bool:
-    """Whether the derivative at `node` reads values, so that a backward without retain_graph frees it."""
-    return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
 
 
 def _leaf(node: Node) -> tuple[Tensor, ...]:

@@ -33,7 +33,7 @@ from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
-_CONST = REGISTRY["const"]
+_CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
 PLANS = 512  # cached plans; the least recently used is dropped
 
 
@@ -293,38 +293,50 @@ def _own_leaf(node: Node) -> Node:
 
 # --------------------------------------------------------------------------------------------------------------- deferral
 
-_lock = threading.RLock()
+lock = threading.RLock()
 _plans: OrderedDict[Any, Program] = OrderedDict()
 _jobs: OrderedDict[Any, eager.Job] = OrderedDict()  # the programs that a thread compiles, or has compiled, and that were not needed yet
 compiled = [0]  # how many programs `realize` compiled, for tests and explain()
 
 
-def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] | None = None) -> None:
+def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] | None = None, works: list[Any] | None = None) -> None:
     """Compute `nodes` and leave their values on them (on the nodes that `resolve` finds), in one launch plan.
 
-    keep(node): nodes on the way whose values to keep too (what a later backward would otherwise compute again).
+    keep(node): nodes on the way whose values to keep too (what a later backward would otherwise compute again). works: gets the Work
+    that was done.
     A node that needs no derivative forgets its operands. Constants that change from one call to the next (a learning rate)
     become run-time scalars the second time they are seen to differ.
     """
-    with _lock:
+    with lock:
         targets = [n for n in dict.fromkeys(map(resolve, nodes)) if n.value is None]
         if not targets:
             return
-        order, leaves = _pending(targets)
-        if keep is not None:
-            wanted = set(targets)
-            targets += [n for n in order if n not in wanted and keep(n)]
-        results = _values(_Work(order, leaves, targets, device))
-        for node, value in zip(targets, results, strict=True):
+        work = Work(targets, device, keep)
+        results = _values(work)
+        if works is not None:
+            works.append(work)
+        for node, value in zip(work.targets, results, strict=True):
             node.value = value
-        for node in targets:
+        for node in work.targets:
             if not node.needs_grad:
                 forget_operands(node)
         for node in nodes:
-            _cut_detached(node)
+            cut_detached(node)
 
 
-def _cut_detached(node: Node) -> None:
+def compute(work: Work, inputs: Sequence[Node], values: Sequence[Any]) -> list[Any]:
+    """The values of the targets of `work`, a recording whose placeholders `inputs` have these values now."""
+    with lock:
+        try:
+            for node, value in zip(inputs, values, strict=True):
+                node.value = value
+            return _values(work)
+        finally:
+            for node in inputs:
+                node.value = None
+
+
+def cut_detached(node: Node) -> None:
     """A computed value behind a `detach` lets go of the history that made it."""
     while node.fn is _VARIABLE:
         node = node.operands[0]
@@ -335,81 +347,111 @@ def _cut_detached(node: Node) -> None:
             node.operands = (data(found.aval, found.value),)
 
 
-def _pending(targets: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """The nodes to compute, operands first, and the leaves with values that they start from (iterative, deterministic)."""
+Places = tuple[int, ...]
+
+
+def _pending(targets: Sequence[Node],
+             inputs: Sequence[Node] = ()) -> tuple[dict[Node, int], list[Node], list[Node], list[Any], list[Places]]:
+    """The work that `targets` need: places, the nodes to compute, operands first, the leaves with values that they start from, what tells
+    one structure from another, and the places of each node's operands. (Iterative, deterministic, and the hot path of untraced work.)
+    inputs: leaves that come first, with values or without.
+
+    Node number i of the order has the place i, leaf number k the place ~k: its index in a list of values that ends with the leaves, the
+    last one first.
+    """
+    number: dict[Node, int] = {n: ~k for k, n in enumerate(inputs)}
     order: list[Node] = []
-    leaves: list[Node] = []
-    seen: set[Node] = set()
+    leaves: list[Node] = list(inputs)
+    parts: list[Any] = [n.aval for n in inputs]
+    places: list[Places] = []
+    get = number.get
     for root in targets:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack = [(root, iter(root.operands))]
+        stack = [root]
         while stack:
-            node, operands = stack[-1]
-            for operand in operands:
-                found = resolve(operand)
-                if found not in seen:
-                    seen.add(found)
-                    if found.value is not None:
+            node = stack[-1]
+            depth = len(stack)
+            place = []
+            for o in node.operands:
+                at = get(o)
+                if at is None:
+                    fn = o.fn
+                    found = resolve(o) if fn is _VARIABLE or fn is _DETACH or fn is _OUTPUT else o
+                    at = get(found)
+                    if at is None:
+                        if found.value is None:
+                            stack.append(found)
+                            continue
+                        at = number[found] = ~len(leaves)
                         leaves.append(found)
-                    else:
-                        stack.append((found, iter(found.operands)))
-                    break
+                        parts.append(found.aval)
+                    number[o] = at
+                place.append(at)
+            if len(stack) > depth:
+                continue
+            stack.pop()
+            if node in number:
+                continue
+            fn = node.fn
+            if not place:
+                _check_start(node)
+            number[node] = len(order)
+            order.append(node)
+            places.append(tuple(place))
+            parts.append(fn)
+            if fn is _CONST and not node.aval.weak:
+                parts.append(node.aval)
             else:
-                stack.pop()
-                if not node.operands and node.fn.family not in ("leaf", "index"):
-                    raise AutogradError(
-                        f"{node.fn.name} at {node.loc}: its history was freed by backward(); pass retain_graph=True to keep it"
-                    )
-                if node.fn is REGISTRY["placeholder"]:
-                    raise TraceError(
-                        f"a tensor that stands for an input of @trace or vmap ({node.loc}) has no value: Python cannot look at it; "
-                        "use tg.where for a choice between values, or look at the result outside"
-                    )
-                order.append(node)
-    return order, leaves
+                parts += node.attrs.items()
+                parts += place
+    return number, order, leaves, parts, places
 
 
-class _Work:
-    """Pending nodes by structure. Values are numbered: those of `leaves`, then those of `order`.
+def _check_start(node: Node) -> None:
+    """Raise AutogradError or TraceError for a node without operands that nothing can be computed from."""
+    if node.fn.family not in ("leaf", "index"):
+        raise AutogradError(f"{node.fn.name} at {node.loc}: its history was freed by backward(); pass retain_graph=True to keep it")
+    if node.fn is _PLACEHOLDER:
+        raise TraceError(
+            f"a tensor that stands for an input of @trace or vmap ({node.loc}) has no value: Python cannot look at it; "
+            "use tg.where for a choice between values, or look at the result outside"
+        )
 
-    places: the numbers of each node's operands. ends: of the targets. key: what two pieces of work share that differ in nothing but the
+
+class Key:
+    """What tells one structure from another, hashed once: a look-up asks for the hash of its key several times."""
+
+    __slots__ = ("_hash", "parts")
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self._hash == other._hash and self.parts == other.parts
+
+
+class Work:
+    """Pending nodes by structure. Values have places: see `_pending`.
+
+    places: those of each node's operands. ends: of the targets. key: what two pieces of work share that differ in nothing but the
     values of leaves and constants. constants: the nodes, values: what they are.
     """
 
     __slots__ = ("constants", "device", "ends", "key", "leaves", "order", "places", "targets", "values")
 
-    def __init__(self, order: list[Node], leaves: list[Node], targets: list[Node], device: Device) -> None:
-        self.order, self.leaves, self.targets, self.device = order, leaves, targets, device
-        number = {n: i for i, n in enumerate(leaves)}
-        parts: list[Any] = [n.aval for n in leaves]
-        self.constants: list[Node] = []
-        self.places: list[tuple[int, ...]] = []
-        for node in order:
-            place = tuple([number[o if o in number else resolve(o)] for o in node.operands])
-            number[node] = len(number)
-            self.places.append(place)
-            if node.fn is _CONST and not node.aval.weak:
-                self.constants.append(node)
-                parts.append((_CONST, node.aval))
-            else:
-                parts.append((node.fn, *node.attrs.items(), *place))
-        self.ends = tuple(number[t] for t in targets)
-        self.key = (device, tuple(parts), self.ends)
-        self.values = tuple(n.attrs["bits"] for n in self.constants)
-
-    def note(self, seen: eager.Structure) -> None:
-        """Count this use, and see which constants vary."""
-        seen.uses += 1
-        if seen.last != self.values and seen.last:
-            seen.varying |= {i for i, (a, b) in enumerate(zip(seen.last, self.values, strict=True))
-                             if a != b and self.constants[i].dtype.kind != "b"}
-        seen.last = self.values
-
-    def program_key(self, seen: eager.Structure) -> Any:
-        """What a program is made for: the structure and the constants that never varied."""
-        return self.key, tuple(v for i, v in enumerate(self.values) if i not in seen.varying), seen.varying
+    def __init__(self, targets: list[Node], device: Device, keep: Callable[[Node], bool] | None = None,
+                 inputs: Sequence[Node] = ()) -> None:
+        number, order, self.leaves, parts, self.places = _pending(targets, inputs)
+        if keep is not None:
+            wanted = set(targets)
+            targets = targets + [n for n in order if n not in wanted and keep(n)]
+        self.order, self.targets, self.device = order, targets, device
+        self.constants = [n for n in order if n.fn is _CONST and not n.aval.weak]
+        self.ends = tuple([number[t] for t in targets])
+        self.key = Key((device, config.eager, *parts, None, *self.ends))
+        self.values = tuple([n.attrs["bits"] for n in self.constants])
 
     def program(self, seen: eager.Structure, later: bool = False) -> Program:
         """The nodes as a program of placeholders, so that it holds neither values nor the user's nodes."""
@@ -437,16 +479,16 @@ class _Work:
         return [n for i, n in enumerate(self.constants) if i in seen.varying]
 
 
-def _values(work: _Work) -> list[Any]:
+def _values(work: Work) -> list[Any]:
     """Buffers with the values of the targets: with numpy or by kernels, as the structure and the number of its uses say (see eager.py)."""
     device = work.device
     seen = eager.known(work.key, work.order, device)
-    work.note(seen)
+    seen.note(work.values, work.constants)
     if seen.uses <= seen.patience:
-        results = eager.run(work.order, work.leaves, work.places, work.ends, device)
+        results = eager.run(work, seen)
         eager.count("interpreted")
         if seen.uses == seen.compile_at:
-            _jobs[work.program_key(seen)] = eager.in_background(work.program(seen, later=True).prepared)
+            _jobs[_program_key(seen, work.values, seen.varying)] = eager.in_background(work.program(seen, later=True).prepared)
             if len(_jobs) > PLANS:
                 _jobs.popitem(last=False)
         return results
@@ -457,9 +499,23 @@ def _values(work: _Work) -> list[Any]:
     return program([n.value for n in work.leaves] + hoisted, lines)
 
 
-def _program(work: _Work, seen: eager.Structure) -> Program:
+def _program_key(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Any:
+    """What a program is made for: the structure and the constants that never varied."""
+    return seen, tuple([v for i, v in enumerate(values) if i not in varying]), varying
+
+
+def known_program(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Program | None:
+    """The program for a structure and constants with `values`, if it is there."""
+    key = _program_key(seen, values, varying)
+    program = _plans.get(key)
+    if program is not None:
+        _plans.move_to_end(key)
+    return program
+
+
+def _program(work: Work, seen: eager.Structure) -> Program:
     """The cached or newly compiled Program."""
-    key = work.program_key(seen)
+    key = _program_key(seen, work.values, seen.varying)
     program = _plans.get(key)
     if program is None:
         job = _jobs.pop(key, None)

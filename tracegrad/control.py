@@ -431,13 +431,15 @@ def unstack(x: Tensor) -> list[Tensor]:
     source = bind(_DETACH, (node,), {}) if node.needs_grad else node
     raw = [reshape(narrow(source, 0, i, 1), x.shape[1:]) for i in range(x.shape[0])]
     if node.needs_grad and raw:
-        call = bind(Unstack(), (*raw, node), {})
+        call = bind(_UNSTACK, (*raw, node), {})
         raw = [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) for i, r in enumerate(raw)]
     return [x._wrap(r) for r in raw]
 
 
 class Unstack(CustomCall):
     """Slices as differentiation sees them: operands are the slices and the whole."""
+
+    structural = True
 
     def __init__(self) -> None:
         self.name = "unstack"  # type: ignore[misc]
@@ -452,6 +454,9 @@ class Unstack(CustomCall):
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         parts = [zeros_like(o) if c is None else c for c, o in zip(ct, operands[:-1], strict=True)]
         return (*[None] * len(parts), concat([reshape(p, (1, *p.shape)) for p in parts], 0))
+
+
+_UNSTACK = Unstack()
 
 
 # --------------------------------------------------------------------------------------------------------------- recording

@@ -49,14 +49,28 @@ class Structure:
     of the latest use; varying: the positions of those that differed from one use to the next. size: how many operations.
     """
 
-    __slots__ = ("last", "patience", "reason", "size", "uses", "varying")
+    __slots__ = ("last", "patience", "reason", "routine", "size", "uses", "varying")
 
     def __init__(self, order: Sequence[Node], device: Any) -> None:
         self.size = len(order)
         self.uses = 0
         self.last: tuple[Any, ...] = ()
         self.varying: frozenset[int] = frozenset()
+        self.routine: Routine | None = None
         self.patience, self.reason = _patience(order, device)
+
+    def note(self, values: tuple[Any, ...], constants: Sequence[Node]) -> None:
+        """Count a use, and see which constants vary. values: what they are, `constants` their nodes."""
+        self.uses += 1
+        self.varying = self.vary(values, constants)
+        self.last = values
+
+    def vary(self, values: tuple[Any, ...], constants: Sequence[Node]) -> frozenset[int]:
+        """The positions of constants that vary, once these are seen."""
+        if self.last == values or not self.last:
+            return self.varying
+        pairs = enumerate(zip(self.last, values, strict=True))
+        return self.varying | {i for i, (a, b) in pairs if a != b and constants[i].dtype.kind != "b"}
 
     @property
     def compile_at(self) -> int:
@@ -84,45 +98,146 @@ def _patience(order: Sequence[Node], device: Any) -> tuple[int, str]:
 
 # ------------------------------------------------------------------------------------------------------------- with numpy
 
+_CONST = REGISTRY["const"]
 
-def run(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequence[int]], targets: Sequence[int], device: Any) -> list[Any]:
-    """Buffers with the values of `targets`, by the numpy rules of `order`.
 
-    Values are numbered: those of `leaves`, which have one, then those of `order`; places: of each node's operands.
+class Routine:
+    """The numpy rules of a structure, ready to be called one after the other: what its second use makes and the later ones take.
+
+    Values have places (see compile._pending): those of `size` operations, then those of leaves, the last one first. A step is (function,
+    places of its operands, how many, place, dtype, places that nobody reads after it, whether it reports).
+    """
+
+    __slots__ = ("constants", "fixed", "given", "order", "size", "steps")
+
+    def __init__(self, order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence[int]) -> None:
+        self.size = len(order)
+        self.constants = [i for i, node in enumerate(order) if node.fn is _CONST and not node.aval.weak]
+        given = set(self.constants)
+        self.fixed: list[tuple[int, Any]] = []          # what does not depend on anything
+        last: dict[int, int] = {}
+        for i, operands in enumerate(places):
+            for o in operands:
+                last[o] = i
+        steps: list[tuple[Any, ...]] = []
+        keep = {*ends, *given}
+        for i, (node, operands) in enumerate(zip(order, places, strict=True)):
+            if i in given:
+                continue
+            fn: Any = node.fn
+            if not operands:
+                self.fixed.append((i, np.asarray(fn.numpy(**node.attrs), node.aval.dtype)))
+                keep.add(i)
+                continue
+            dead = tuple(o for o in dict.fromkeys(operands) if last[o] == i and o not in keep)
+            steps.append((fn.numpy_with(**node.attrs), operands, len(operands), i, node.aval.dtype, dead, fn.reports))
+        self.steps = steps
+
+    def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
+        """The values of all places that are needed later, by place. nodes: the operations, for what they report (to `notes`)."""
+        values: list[Any] = [None] * self.size
+        values += reversed(inputs)
+        for i, value in zip(self.constants, constants, strict=True):
+            values[i] = value
+        for i, value in self.fixed:
+            values[i] = value
+        i = -1
+        array = np.ndarray
+        try:
+            for rule, operands, count, i, dtype, dead, reports in self.steps:
+                if count == 2:
+                    made = rule(values[operands[0]], values[operands[1]])
+                elif count == 1:
+                    made = rule(values[operands[0]])
+                else:
+                    made = rule(*[values[o] for o in operands])
+                values[i] = made if type(made) is array and made.dtype is dtype else np.asarray(made, dtype)
+                if reports:
+                    notes += nodes[i].fn.excess(values[operands[0]], nodes[i])
+                for o in dead:
+                    values[o] = None
+        except LinAlgError as error:
+            error.of(str(nodes[i].loc))
+            raise
+        except MemoryError:
+            raise _out_of_memory(nodes[i]) from None
+        return values
+
+
+def _out_of_memory(node: Node | None) -> OutOfMemoryError:
+    return OutOfMemoryError(f"out of memory: numpy cannot have {node and node.aval.nbytes} bytes for {node!r}; drop tensors that are no "
+                            "longer needed, or use smaller batches")
+
+
+def run(work: Any, seen: Structure) -> list[Any]:
+    """Buffers with the values of a compile.Work's targets, by the numpy rules of its operations."""
+    order, leaves, places, ends, device = work.order, work.leaves, work.places, work.ends, work.device
+    inputs = [_array(leaf) for leaf in leaves]
+    notes: list[int] = []
+    with np.errstate(all="ignore"), one_thread():
+        if seen.uses == 1:
+            values = _once(order, places, ends, inputs, notes)
+        else:
+            if seen.routine is None:
+                seen.routine = Routine(order, places, ends)
+            try:
+                values = seen.routine(inputs, [n.attrs["value"] for n in work.constants], order, notes)
+            except BaseException:
+                seen.routine = None
+                raise
+    results = [_buffer(device, values[t], leaves, inputs) for t in ends]
+    suspect = [i for i, leaf in enumerate(leaves) if not leaf.aval.weak and leaf.value.suspicions]
+    if suspect or any(notes):
+        _mark(order, leaves, places, ends, suspect, results, notes, device)
+    return results
+
+
+def again(seen: Structure, ends: Sequence[int], leaves: Sequence[Node], constants: Sequence[Node], reporting: dict[int, Node],
+          device: Any) -> list[Any] | None:
+    """What `run` gives, from the structure's routine and without the nodes of the work; None where there is something to report.
+
+    leaves: their values are suspected of nothing. reporting: the operations that may report, by number.
     """
     inputs = [_array(leaf) for leaf in leaves]
-    values: list[Any] = list(inputs)
+    notes: list[int] = []
+    assert seen.routine is not None
+    try:
+        with np.errstate(all="ignore"), one_thread():
+            values = seen.routine(inputs, [n.attrs["value"] for n in constants], reporting, notes)
+    except Exception:                                                  # whoever does it at length raises it, and knows the line
+        return None
+    return None if any(notes) else [_buffer(device, values[t], leaves, inputs) for t in ends]
+
+
+def _once(order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence[int], inputs: Sequence[Any],
+          notes: list[int]) -> list[Any]:
+    """The values by place, of a structure that is new: most are never seen again."""
+    values: list[Any] = [None] * len(order)
+    values += reversed(inputs)
     last: dict[int, int] = {}
     for i, operands in enumerate(places):
         for o in operands:
             last[o] = i
-    for t in targets:
+    for t in ends:
         last[t] = -1
-    notes: list[int] = []
     node = None
     try:
-        with np.errstate(all="ignore"), one_thread():
-            for i, (node, operands) in enumerate(zip(order, places, strict=True)):
-                fn: Any = node.fn
-                made = fn.numpy(*[values[o] for o in operands], **node.attrs)
-                dtype = node.aval.dtype
-                values.append(made if type(made) is np.ndarray and made.dtype is dtype else np.asarray(made, dtype))
-                if fn.reports:
-                    notes += fn.excess(values[operands[0]], node)
-                for o in operands:
-                    if last[o] == i:
-                        values[o] = None
+        for i, (node, operands) in enumerate(zip(order, places, strict=True)):
+            fn: Any = node.fn
+            made = fn.numpy(*[values[o] for o in operands], **node.attrs)
+            dtype = node.aval.dtype
+            values[i] = made if type(made) is np.ndarray and made.dtype is dtype else np.asarray(made, dtype)
+            if fn.reports:
+                notes += fn.excess(values[operands[0]], node)
+            for o in operands:
+                if last[o] == i:
+                    values[o] = None
     except LinAlgError as error:
         error.of(str(node.loc) if node is not None else "")
         raise
     except MemoryError:
-        raise OutOfMemoryError(f"out of memory: numpy cannot have {node and node.aval.nbytes} bytes for {node!r}; drop tensors that are no "
-                               "longer needed, or use smaller batches") from None
-    results = [_buffer(device, values[t], leaves, inputs) for t in targets]
-    suspect = [i for i, leaf in enumerate(leaves) if not leaf.aval.weak and leaf.value.suspicions]
-    if suspect or any(notes):
-        _mark(order, leaves, places, targets, suspect, results, notes, device)
-    return results
+        raise _out_of_memory(node) from None
+    return values
 
 
 def _array(leaf: Node) -> np.ndarray[Any, Any]:
@@ -150,14 +265,14 @@ def _mark(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequen
           results: Sequence[Any], notes: list[int], device: Any) -> None:
     """Make the results suspect for the indices out of range that were found, and for what the `suspect` leaves are suspected of."""
     reporting = [i for i, node in enumerate(order) if node.fn.reports]
-    reads = [1 << suspect.index(i) if i in suspect else 0 for i in range(len(leaves))]       # masks over `suspect`,
-    checked = [0] * len(leaves)                                                              # and over `reporting`
+    size = len(order)
+    reads = [0] * size + [1 << suspect.index(i) if i in suspect else 0 for i in reversed(range(len(leaves)))]    # masks over `suspect`,
+    checked = [0] * len(reads)                                                                                   # and over `reporting`
     for i, operands in enumerate(places):
         read, check = 0, 1 << reporting.index(i) if i in reporting else 0
         for o in operands:
             read, check = read | reads[o], check | checked[o]
-        reads.append(read)
-        checked.append(check)
+        reads[i], checked[i] = read, check
     found = None
     if any(notes):
         rules: list[Any] = [order[i].fn for i in reporting]
@@ -175,7 +290,6 @@ _size = [0]
 
 def known(key: Any, order: Sequence[Node], device: Any) -> Structure:
     """The record of the structure `key`; a new one if it was never seen (or long ago)."""
-    key = key, config.eager
     found = _known.get(key)
     if found is None:
         found = _known[key] = Structure(order, device)
@@ -210,7 +324,7 @@ class Job:
         return self._value
 
 
-class _Worker:
+class Worker:
     """One thread that makes Jobs, one after the other. It ends when there is nothing to do, and with the process."""
 
     def __init__(self) -> None:
@@ -252,7 +366,7 @@ class _Worker:
             thread.join()
 
 
-_worker = _Worker()
+_worker = Worker()
 
 
 def in_background(call: Callable[[], Any]) -> Job:
@@ -262,7 +376,7 @@ def in_background(call: Callable[[], Any]) -> Job:
 
 def _after_fork() -> None:
     global _worker
-    _worker = _Worker()                                # its thread did not come along
+    _worker = Worker()                                # its thread did not come along
 
 
 @atexit.register

@@ -10,6 +10,7 @@ of the scalars, and gives back what it was given (Tensors if any operand is one)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.ir import INTERN, Aval, Entry, Location, Node, enter
 from tracegrad.modes import state
 from tracegrad.operators import Operators
+from tracegrad.templates import Template, describe, learn
 
 REGISTRY: dict[str, Primitive] = {}
 
@@ -66,6 +68,7 @@ class Primitive:
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
     linear: ClassVar[bool] = False          # in all its operands together: the tangent of the result is it, of the operands' tangents
     operator: ClassVar[tuple[str, int]] = ("", 0)     # how Python writes it, before or between operands, and how tightly that binds
+    foldable: bool = True                   # its numpy rule may be used on constants; not if a user's expression has none
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
     # Of elementwise ops:
     flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1
@@ -77,6 +80,11 @@ class Primitive:
     holomorphic: ClassVar[bool] = False
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
+
+    @cached_property
+    def memo(self) -> dict[Any, Template | None]:
+        """What calls with the tensors and numbers of users made: see templates.py."""
+        return {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -98,6 +106,10 @@ class Primitive:
     def numpy(self, *operands: Any, **attrs: Any) -> Any:
         """The meaning, on numpy arrays."""
         raise NotImplementedError
+
+    def numpy_with(self, **attrs: Any) -> Any:
+        """`numpy` for these attributes, to be called many times: what it does with them can be done once."""
+        return partial(self.numpy, **attrs) if attrs else self.numpy
 
     def vjp(self, ct: Node, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         """Cotangents of the operands (None: no dependence), from the cotangent `ct` of the result `y`; symbolic."""
@@ -159,8 +171,18 @@ def needs_grad(fn: Primitive, operands: Sequence[Node]) -> bool:
     return False
 
 
+def saves(node: Node) -> bool:
+    """Whether the derivative at `node` reads values, so that a backward without retain_graph frees it."""
+    return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
+
+
 def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Apply `fn` to Nodes, Tensors and scalars; the result is a Tensor if any argument is one."""
+    known = describe(args, attrs) if args and type(args[0]) is not Node else None
+    if known is not None:
+        template = fn.memo.get(known[0])
+        if template is not None:
+            return known[2]._wrap(template.make(known[1])[template.result])
     wrapper = None
     plain = list(args)
     for i, a in enumerate(plain):
@@ -178,8 +200,13 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     for o in operands:
         if o.needs_grad and fn.differentiable:
             # A user's tensor gets a node of its own, so that a hook on it sees its gradient and no other's; passes share it later.
-            return wrapper._wrap(Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True))
-    return wrapper._wrap(bind(fn, operands, attrs))
+            node = Node(fn, operands, attrs, fn.aval(*[o.aval for o in operands], **attrs), True)
+            break
+    else:
+        node = bind(fn, operands, attrs)
+    if known is not None:
+        learn(fn.memo, known[0], known[1], node)
+    return wrapper._wrap(node)
 
 
 def different_devices(name: str, a: Any, b: Any) -> DeviceError:
@@ -278,11 +305,13 @@ class Bundle(Primitive):
 class CustomCall(Bundle):
     """One call of a user's Function: operands are its raw outputs (graph values), then its tracked inputs.
 
-    Not in REGISTRY: there is one instance per call, made by `custom.py`, which gives it `vjp` from the user's backward.
+    Not in REGISTRY: there is one instance per call, made by `custom.py`, which gives it `vjp` from the user's backward. (One whose
+    derivative depends on nothing but its operands' shapes is `structural`, and there is one instance of it.)
     To execution it is nothing (output i *is* operand i); to differentiation it is the only way from the outputs to the inputs.
     """
 
     family, differentiable = "custom", True
+    structural: ClassVar[bool] = False
     batched: Any = None      # batched(operands, size): the results for operands with a batch in front; without it, calls are unrolled
     selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for
     partial: ClassVar[bool] = False                  # batched(operands, flags, size): only operands with a flag have one
@@ -407,6 +436,22 @@ def data(aval: Aval, value: Any) -> Node:
     node = Node.__new__(Node)
     node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval}, aval
     node.loc, node.needs_grad, node.constant, node.value = _NOWHERE, False, False, value
+    return node
+
+
+def detached(x: Node) -> Node:
+    """x's value, constant to differentiation: what `no_grad` makes of results, so it takes no detours."""
+    node = Node.__new__(Node)
+    node.fn, node.operands, node.attrs, node.aval = REGISTRY["detach"], (x,), {}, x.aval
+    node.loc, node.needs_grad, node.constant, node.value = x.loc, False, False, None
+    return node
+
+
+def renewed(variable: Node, value: Any) -> Node:
+    """The variable node of the same leaf, which has got another value."""
+    node = Node.__new__(Node)
+    node.fn, node.operands, node.attrs, node.aval = variable.fn, (data(variable.aval, value),), variable.attrs, variable.aval
+    node.loc, node.needs_grad, node.constant, node.value = variable.loc, True, False, None
     return node
 
 

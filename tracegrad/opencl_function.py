@@ -33,6 +33,7 @@ class UserElementwise(Elementwise):
                  boolean: bool) -> None:
         self.expression, self.args, self.derivatives, self._numpy = expression, tuple(args), derivatives, numpy
         self.name, self.nin, self.result = name, len(args), "bool" if boolean else "same"  # type: ignore[misc]
+        self.foldable = numpy is not None
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         if len(args) != self.nin or attrs:

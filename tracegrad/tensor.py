@@ -24,7 +24,7 @@ from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload, used_devices
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, scalar
+from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, scalar
 from tracegrad.ir import Aval, Node, own_nodes, user_location
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
@@ -33,11 +33,13 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.shaping import expanded
+from tracegrad.runtime.buffer import held, hold
 
 if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
 
-_VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
+_VARIABLE, _DETACH, _SLICE = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["slice"]
+PART = 1 << 16  # bytes: a view of at most so many is taken at once from what numpy holds
 
 
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
@@ -69,12 +71,13 @@ class Tensor(Operators):
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
     """
 
-    __slots__ = ("__weakref__", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_steps", "_trace",
-                 "_versions")  # fmt: skip
+    __slots__ = ("__weakref__", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_source", "_steps",
+                 "_trace", "_versions")  # fmt: skip
 
     _n: Node
     _base: Tensor | None
     _steps: Steps  # of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made
+    _source: tuple[weakref.ref[Node], int] | None  # of a view: its base's node and version that _n was made from
     _layout: int
     _moved: Steps  # what undoes each step of t_(), squeeze_(), ... so far, the latest last; see moves.py
     _detached: bool
@@ -86,7 +89,7 @@ class Tensor(Operators):
         if node.constant and trace is None and not state.examples:
             node = node.twin()  # it will hold a value, and that lives on this device
         self._n, self._device, self._trace = node, device, trace
-        self._base = self._grad = self._hooks = None
+        self._base = self._grad = self._hooks = self._source = None
         self._versions, self._moved = 0, ()
         if trace is None and node.value is None and not state.examples:
             _pending.append(weakref.ref(self))
@@ -115,9 +118,18 @@ class Tensor(Operators):
     def _replay(self, node: Node) -> Node:
         """The node of this view, once its base's is `node`: a view that is part of a history keeps one of its own for each."""
         if not node.needs_grad or self._detached:
+            viewed = self._base
+            assert viewed is not None
+            known = self._source
+            if known is not None and known[0]() is node and known[1] == viewed._version and self._layout == len(viewed._moved):
+                return self._n
+            source = node
             for fn, attrs in self._chain:
                 node = bind(fn, (node,), attrs)
-            return bind(_DETACH, (node,), {}) if self._detached and node.needs_grad else node
+            node = bind(_DETACH, (node,), {}) if self._detached and node.needs_grad else node
+            if state.trace is None and self._trace is None:
+                self._n, self._source = node, (weakref.ref(source), viewed._version)
+            return node
         base = self._n
         for _ in self._chain:
             base = base.operands[0] if base.operands else base
@@ -147,7 +159,7 @@ class Tensor(Operators):
     def _wrap(self, node: Node) -> Tensor:
         """A tensor for the result of an operation on this one."""
         if node.needs_grad and not state.grad:
-            node = bind(_DETACH, (node,), {})
+            node = detached(node)
         return Tensor(node, self._device, state.trace)
 
     def _rebind(self, node: Node, call: str) -> Tensor:
@@ -227,7 +239,7 @@ class Tensor(Operators):
         source = self._node()
         chain: list[Step] = []
         node = result._n
-        result._detached = False
+        result._detached, result._source = False, None
         if node.fn is _DETACH and node is not source:
             result._detached, node = True, node.operands[0]
         while node is not source:
@@ -236,6 +248,10 @@ class Tensor(Operators):
             chain.append((node.fn, node.attrs))
             node = node.operands[0]
         result._base, result._chain = self, tuple(reversed(chain))
+        if not source.needs_grad and state.trace is None and result._trace is None:
+            result._source = weakref.ref(source), self._version
+        if result._source is not None and source.value is not None and any(fn is _SLICE for fn, _ in chain):
+            _take_part(source.value, result)
         return result
 
     # ----------------------------------------------------------------------------------------------------- description
@@ -673,6 +689,15 @@ _PARTS: dict[str, Callable[[Node, Node], Node]] = {
     "view_as_real": lambda value, source: bind(REGISTRY["view_as_complex"], (value,), {}),
     "view_as_complex": lambda value, source: bind(REGISTRY["view_as_real"], (value,), {}),
 }
+def _take_part(value: Any, view: Tensor) -> None:
+    """Compute a small view of what numpy holds at once: where a batch starts would make another structure of each."""
+    array = held(value)
+    if array is not None and view._n.value is None and view._n.aval.nbytes <= PART:
+        array = array.reshape(view._base.shape)  # type: ignore[union-attr]
+        for fn, attrs in view._steps:
+            array = fn.numpy(array, **attrs)
+        view._n.value = part = hold(view._device, np.array(array, order="C"))
+        part.suspicions = value.suspicions
 
 
 def own_copy(node: Node) -> Node:
@@ -814,19 +839,33 @@ install_methods()
 # ------------------------------------------------------------------------------------------------------------- pending work
 
 
-def flush(keep_history: bool = True) -> None:
+def flush(keep_history: bool = True, works: list[Any] | None = None) -> None:
     """Compute everything that is pending; what cannot be says why when it is looked at.
 
-    keep_history: also keep what a later backward would need and be slow to recompute.
+    keep_history: also keep what a later backward would need and be slow to recompute. works: gets what was computed (compile.Work).
     """
-    _flush(keep_history)
+    _flush(keep_history, works)
 
 
-def _flush(keep_history: bool = True) -> TracegradError | None:
+def _flush(keep_history: bool = True, works: list[Any] | None = None) -> TracegradError | None:
     """`flush`; returns the error if a device refused something."""
     global _pending
     refused: TracegradError | None = None
     handles, _pending = _pending, []
+    try:
+        alive, fresh = _gather(handles)
+        for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
+            refused = _realize_possible(nodes, device, None) or refused
+        for device, nodes in alive.items():
+            refused = _realize_possible(nodes, device, _worth_keeping if keep_history else None, works) or refused
+    except BaseException:
+        _pending = handles + _pending
+        raise
+    return refused
+
+
+def _gather(handles: list[weakref.ref[Tensor]]) -> tuple[dict[Device, list[Node]], dict[Device, list[Node]]]:
+    """The nodes of pending tensors that are still alive, and among them the new values of leaves, by device."""
     alive: dict[Device, list[Node]] = {}
     fresh: dict[Device, list[Node]] = {}
     for ref in handles:
@@ -834,29 +873,40 @@ def _flush(keep_history: bool = True) -> TracegradError | None:
         if tensor is None or tensor._base is not None:
             continue
         node = tensor._n
-        if resolve(node).value is None:
+        if node.value is None and resolve(node).value is None:
             alive.setdefault(tensor._device, []).append(node)
             if node.fn is _VARIABLE and not node.operands[0].needs_grad:
                 fresh.setdefault(tensor._device, []).append(node)
-    try:
-        for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
-            refused = _realize_possible(nodes, device, None) or refused
-        for device, nodes in alive.items():
-            refused = _realize_possible(nodes, device, _worth_keeping if keep_history else None) or refused
-    except BaseException:
-        _pending = handles + _pending
-        raise
-    return refused
+    return alive, fresh
 
 
-def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None) -> TracegradError | None:
+def pending_nodes() -> tuple[dict[Device, list[Node]], int]:
+    """The nodes of pending tensors that are still alive, by device; new values of leaves are computed first, as in `flush`.
+
+    And how many tensors were noted as pending: what `no_longer_pending` takes once all is computed.
+    """
+    count = len(_pending)
+    alive, fresh = _gather(_pending)
+    for device, nodes in fresh.items():
+        _realize_possible(nodes, device, None)
+        alive[device] = [n for n in alive[device] if resolve(n).value is None]
+    return {device: nodes for device, nodes in alive.items() if nodes}, count
+
+
+def no_longer_pending(count: int) -> None:
+    """Forget the first `count` tensors that were noted as pending: they have values."""
+    del _pending[:count]
+
+
+def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None,
+                      works: list[Any] | None = None) -> TracegradError | None:
     """Compute `nodes`, but those that cannot be (a rejected kernel, a freed history, a transform's inside): reading one says why.
 
     Returns the first error that is the device's.
     """
     refused: TracegradError | None = None
     try:
-        realize(nodes, device, keep)
+        realize(nodes, device, keep, works)
     except TracegradError:
         for node in nodes:
             try:

@@ -141,7 +141,7 @@ def outward(node: Node) -> Node | None:
 
 def fold(node: Node) -> Node | None:
     """Arithmetic on constants, by the ops' numpy rules."""
-    if any(o.fn.name != "const" for o in node.operands) or node.aval.weak or node.fn.reports:
+    if any(o.fn.name != "const" for o in node.operands) or node.aval.weak or node.fn.reports or not node.fn.foldable:
         return None
     with np.errstate(all="ignore"):
         value = node.fn.numpy(*[np.asarray(o.attrs["value"]) for o in node.operands], **node.attrs)

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, different_devices
-from tracegrad.ir import LINE, Node, user_location
+from tracegrad.ir import LINE, Node, own_nodes, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
+from tracegrad.templates import Template, describe, learn
 
 F = TypeVar("F", bound=Callable[..., Any])
 # numpy's names of arguments, and those that torch's methods have but its functions have not
@@ -36,8 +37,15 @@ def on_nodes(fn: F) -> F:
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
     arrays = [(i, p.name) for i, p in enumerate(parameters) if p.annotation == "Array" and p.default is p.empty and p.name != rest]
 
+    memo: dict[Any, Template | None] = {}
+
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
+        known = describe(args, kwargs)
+        if known is not None:
+            template = memo.get(known[0])
+            if template is not None:
+                return _made(known[2], template.result, template.make(known[1]), template.made)
         found: list[Any] = []
         if rest in kwargs:
             args = (*(args or (kwargs.pop("input", None),)), kwargs.pop(rest))
@@ -62,6 +70,8 @@ def on_nodes(fn: F) -> F:
             LINE.location = user_location()
         try:
             result = fn(*plain_args, **kwargs)
+            if known is not None:
+                learn(memo, known[0], known[1], result)
             return result if like is None else _wrapped(like, result, {*own.values()})
         except TracegradError as error:
             if not name.startswith("_"):
@@ -103,6 +113,18 @@ def _wrapped(like: Any, result: Any, own: Any) -> Any:
         parts = [_wrapped(like, r, own) for r in result]
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
     return result
+
+
+def _made(like: Any, result: Any, values: list[Node], first: int) -> Any:
+    """As `_wrapped`, of a template's result."""
+    if type(result) is int:
+        if result >= first:
+            return like._wrap(values[result])
+        with own_nodes():
+            return _wrapped(like, values[result], ())
+    cls, parts = result
+    made = [_made(like, r, values, first) for r in parts]
+    return cls(*made) if hasattr(cls, "_fields") else cls(made)
 
 
 def known_values(name: str, argument: str, x: Any, way_out: str) -> Any:

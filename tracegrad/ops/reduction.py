@@ -34,7 +34,7 @@ class Sum(Reduction):
     def numpy(self, x, *, dim):
         # numpy adds up pairwise only along the last dimension: others, if they are long, in float64.
         long = x.dtype in _SINGLE and x.ndim - 1 not in dim and prod(x.shape[d] for d in dim) > 256
-        return np.sum(x, axis=dim, dtype=_SINGLE[x.dtype] if long else accumulator(x.dtype)).astype(x.dtype, copy=False)
+        return np.add.reduce(x, axis=dim, dtype=_SINGLE[x.dtype] if long else accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def vjp(self, ct, y, x, *, dim): return (keep_dims(ct, x, dim),)
     def identity(self, dtype: DType) -> Any: return dtype.type(0)

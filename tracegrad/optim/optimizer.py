@@ -1,7 +1,7 @@
 """What all optimizers share: groups of parameters, state, saving. Start at `Optimizer.step`.
 
-A step is made of in-place operations on tensors under no_grad. So in a traced step it fuses with the backward that gave the gradients,
-and outside it is deferred work like any other. In a trace the learning rate is a run-time number, read from its group at every
+A step is made of in-place operations on tensors under no_grad. So in a traced step it fuses with the backward that gave the gradients;
+outside it is recorded once and done at once (update.py). In a trace the learning rate is a run-time number, read from its group at every
 replay: changing it compiles nothing. The other hyperparameters are static: changing one records the step again, except a momentum
 that a scheduler moves (`ParamGroup.at_run_time`).
 """
@@ -17,6 +17,7 @@ import numpy as np
 from tracegrad.compile import read, resolve
 from tracegrad.errors import ArgumentError, TraceError, TracegradError
 from tracegrad.modes import enable_grad, no_grad, state
+from tracegrad.optim.update import update
 from tracegrad.tensor import Tensor, from_array
 
 
@@ -186,12 +187,17 @@ class Optimizer:
         with no_grad():
             for group in self.param_groups:
                 params = [p for p in group["params"] if p.grad is not None]
-                self._prepare(group, params)
-                self._update(group, params)
+                if not update(self, group, params):
+                    self._prepare(group, params)
+                    self._before_update(group, params)
+                    self._update(group, params)
         return loss
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
         raise NotImplementedError
+
+    def _before_update(self, group: ParamGroup, params: list[Tensor]) -> None:
+        """What has to be done before each update, and is no part of it."""
 
     def _check(self, group: ParamGroup) -> None:
         """Raise ArgumentError for hyperparameters that make no sense."""
@@ -317,7 +323,6 @@ class Counting(Optimizer):
     def _counted(self, group: ParamGroup, params: list[Tensor],
                  numbers: Callable[..., Any]) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
         """Each parameter, its state, and numbers(*shared) of the step, computed once for all that share them. The step is counted first."""
-        self._split(group, params)
         computed: dict[int, Any] = {}
         for p in params:
             mine = self.state[p]
@@ -326,7 +331,7 @@ class Counting(Optimizer):
                 computed[id(mine["step"])] = numbers(*(mine[name] for name in self._shared))
             yield p, mine, computed[id(mine["step"])]
 
-    def _split(self, group: ParamGroup, params: list[Tensor]) -> None:
+    def _before_update(self, group: ParamGroup, params: list[Tensor]) -> None:
         """Give the parameters that stay behind in this step (they have no gradient) shared numbers of their own."""
         stepping = {id(p) for p in params}
         counts = {id(self.state[p]["step"]) for p in params}

@@ -16,10 +16,9 @@ import numpy as np
 import optree
 
 from tracegrad import autodiff, random_state
-from tracegrad.autograd import saves
 from tracegrad.compile import Program, realize, resolve
 from tracegrad.errors import TraceError
-from tracegrad.function import REGISTRY, CustomCall, bind, data
+from tracegrad.function import REGISTRY, CustomCall, bind, data, saves
 from tracegrad.ir import Aval, Graph, Node, located, topological
 from tracegrad.modes import set_grad_enabled, state
 from tracegrad.tensor import Tensor, become_leaf, flush

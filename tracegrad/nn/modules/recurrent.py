@@ -20,6 +20,7 @@ from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 from tracegrad.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from tracegrad.operators import PUBLIC
+from tracegrad.ops.arguments import on_nodes
 from tracegrad.tensor import Tensor
 
 State = tuple[Tensor, ...]
@@ -30,16 +31,19 @@ _NONLINEARITIES: dict[str, Callable[[Any], Any]] = {"tanh": PUBLIC["tanh"], "rel
 # Each takes the gates' share from the input (with its bias), the state, the weight of h and the bias of h; and gives the new state.
 
 
+@on_nodes
 def _rnn_step(nonlinearity: str, gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
     return (_NONLINEARITIES[nonlinearity](gates + F.linear(state[0], weight, bias)),)
 
 
+@on_nodes
 def _lstm_step(gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
     i, f, g, o = (gates + F.linear(state[0], weight, bias)).chunk(4, -1)
     c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c
 
 
+@on_nodes
 def _gru_step(gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
     h, = state
     (r, z, n), (r_h, z_h, n_h) = gates.chunk(3, -1), F.linear(h, weight, bias).chunk(3, -1)

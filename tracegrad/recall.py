@@ -1,0 +1,268 @@
+"""Steps that were made before, without their nodes: `Backward` for the derivative of an untraced loss. Start at `Backward.run`.
+
+A training loop records the same operations at every turn. Its forward pass is looked at once more at every backward (shapes and values that
+the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time: so from the third backward
+of one structure on, the program that the second one made is called with this turn's values, and no node of the derivative exists.
+What Python code may have a say in is never recalled: hooks, custom Functions, kernels of the user's, derivatives of derivatives, traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from tracegrad import compile as compile_
+from tracegrad import eager
+from tracegrad.autodiff import HOOKS
+from tracegrad.compile import Device, Key
+from tracegrad.config import config
+from tracegrad.function import REGISTRY, CustomCall, data, saves
+from tracegrad.ir import Node, forget_operands
+from tracegrad.modes import state
+from tracegrad.tensor import Tensor, leaves, no_longer_pending, pending_nodes
+
+_VARIABLE, _CONST = REGISTRY["variable"], REGISTRY["const"]
+_ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
+REMEMBERED = 2_000_000                              # parts of the keys (10 an operation); structures not used for longest are forgotten
+
+_recipes: OrderedDict[Key, _Recipe | None] = OrderedDict()       # None: seen once
+_size = [0]
+
+
+class _Recipe:
+    """How to make the backward of one structure. Nodes of the forward pass have numbers, in the order in which `_walk` finds them.
+
+    seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the
+    nodes, which are the same each time. ends: the places of the results; values: of those that are a node's, (its number, position);
+    grads: of gradients, (number of the variable, position).
+    saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. reporting: position of an
+    operation that reports -> its number.
+    """
+
+    __slots__ = ("bits", "constants", "ends", "grads", "inputs", "reporting", "saving", "seen", "staying", "values")
+
+    def __init__(self, work: Any, walk: _Walk, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
+        """Raises KeyError if the backward is not a function of what was walked over."""
+        number = walk.number
+        self.seen: eager.Structure = eager.known(work.key, work.order, work.device)
+        self.inputs = [number[leaf] for leaf in work.leaves]
+        if not walk.valued.issuperset(self.inputs):
+            raise KeyError
+        self.constants, self.bits = work.constants, work.values
+        self.ends = work.ends
+        position = {t: k for k, t in enumerate(work.targets)}
+        self.values = [(number[t], k) for t, k in position.items() if t in number]
+        self.grads = [(number[n], position[g]) for n, g in grads]
+        self.saving = [number[n] for n in reversed(order) if saves(n)]
+        self.staying = [number[n] for n in order
+                        if n.needs_grad and not saves(n) and n.fn is not _VARIABLE and any(saves(o) for o in n.operands)]
+        self.reporting = {i: number[n] for i, n in enumerate(work.order) if n.fn.reports}
+
+
+class _Walk:
+    """The pending work and the history of a root: nodes and their numbers, which have values, what tells the structure."""
+
+    __slots__ = ("device", "key", "nodes", "number", "pending", "valued")
+
+    def __init__(self, device: Device, pending: list[Node]) -> None:
+        self.device, self.pending = device, pending
+        self.number: dict[Node, int] = {}
+        self.nodes: list[Node] = []
+        self.valued: set[int] = set()
+        self.key: Key | None = None
+
+    def follow(self, root: Node) -> bool:
+        """Walk over everything; False where the derivative is not a function of the structure alone. (Iterative, and a hot path.)"""
+        parts: list[Any] = [self.device, config.eager]
+        variables: list[Node] = []
+        if not self._follow((root, *self.pending), parts, variables):
+            return False
+        sums: list[Node] = []                                       # what gradients are added to
+        for node in variables:
+            tensor = leaves.get(node.attrs["uid"])
+            if tensor is None:
+                parts.append(0)
+                continue
+            present = tensor._grad
+            if tensor._n is not node or tensor._base is not None:
+                return False
+            if present is not None:
+                if present._base is not None or present._n.needs_grad:
+                    return False
+                sums.append(present._n)
+            parts.append(1 if present is None else 2)
+        if not self._follow(sums, parts, []) or (HOOKS and any(n in HOOKS for n in self.nodes)):
+            return False
+        parts.append(None)
+        parts += [self.number[n] for n in (root, *sums, *self.pending)]
+        self.key = Key(tuple(parts))
+        return True
+
+    def _follow(self, starts: Sequence[Node], parts: list[Any], variables: list[Node]) -> bool:
+        number, nodes, valued = self.number, self.nodes, self.valued
+        get = number.get
+        for start in starts:
+            stack = [start]
+            while stack:
+                node = stack[-1]
+                known = node.value is not None
+                place = []
+                if not known or node.needs_grad:
+                    depth = len(stack)
+                    for o in node.operands:
+                        at = get(o)
+                        if at is None:
+                            stack.append(o)
+                        else:
+                            place.append(at)
+                    if len(stack) > depth:
+                        continue
+                stack.pop()
+                if node in number:
+                    continue
+                fn = node.fn
+                if known:
+                    valued.add(len(nodes))
+                    parts.append(node.aval)
+                number[node] = len(nodes)
+                nodes.append(node)
+                if known and not (node.needs_grad and place):
+                    parts.append(node.needs_grad)
+                    continue
+                if not place and node.needs_grad:                   # the end of a history that was freed
+                    parts += (fn, node.aval, None)
+                    continue
+                if not (place or fn.family == "leaf" or fn.family == "index"):
+                    return False
+                if fn not in _ordinary and not (isinstance(fn, CustomCall) and fn.structural):
+                    return False
+                parts.append(fn)
+                if fn is _CONST:
+                    parts += (node.aval, node.attrs["bits"])        # the derivative's rules may look at it
+                    continue
+                if fn is _VARIABLE:
+                    variables.append(node)
+                else:
+                    parts += node.attrs.items()
+                parts += place
+        return True
+
+
+class Backward:
+    """One call of backward from `root`, whose structure may be known. Where `run` cannot make it, `learn` is told how it was made."""
+
+    def __init__(self, root: Tensor) -> None:
+        self.walk: _Walk | None = None
+        if state.trace is not None or state.examples or state.pulling or state.hidden:
+            return
+        pending, self.count = pending_nodes()
+        if pending.keys() <= {root._device}:
+            if not _ordinary:
+                _ordinary.update(fn for fn in REGISTRY.values() if fn is not REGISTRY["placeholder"])
+            walk = _Walk(root._device, pending.get(root._device, []))
+            if walk.follow(root._node()):
+                self.walk = walk
+
+    def run(self) -> bool:
+        """Make the backward of a structure that is remembered: gradients go to the leaves, pending work is computed, the history freed."""
+        walk = self.walk
+        recipe = None if walk is None or walk.key is None else _recipes.get(walk.key)
+        if walk is None or recipe is None:
+            return False
+        nodes = walk.nodes
+        with compile_.lock:
+            results = _results(recipe, walk)
+            if results is None:
+                return False
+            for i, k in recipe.values:
+                nodes[i].value = results[k]
+            for i, _ in recipe.values:
+                if not nodes[i].needs_grad:
+                    forget_operands(nodes[i])
+            for node in walk.pending:
+                compile_.cut_detached(node)
+        for i, k in recipe.grads:
+            tensor = leaves.get(nodes[i].attrs["uid"])
+            if tensor is not None:
+                gradient = data(nodes[i].aval, results[k])
+                if tensor._grad is None:
+                    tensor._grad = Tensor(gradient, walk.device)
+                else:
+                    tensor._grad._n = gradient
+                    tensor._grad._versions += 1
+        no_longer_pending(self.count)
+        assert walk.key is not None
+        _recipes.move_to_end(walk.key)
+        self.walk = None
+        for i in recipe.saving:
+            node = nodes[i]
+            if node.fn.family == "output" and node.operands:
+                node.value = compile_.resolve(node).value
+            forget_operands(node)
+        staying = [weakref.ref(nodes[i]) for i in recipe.staying]
+        walk.number.clear()
+        walk.pending.clear()
+        nodes.clear()
+        _let_go(staying)
+        return True
+
+    def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
+        """Remember how the backward was made. works: what was computed in it. order: the nodes that it went through. grads: variables of
+        leaves, and what gives the values of the leaves' gradients.
+        """
+        walk, self.walk = self.walk, None
+        if walk is None or walk.key is None:
+            return
+        key = walk.key
+        if key not in _recipes:
+            _recipes[key] = None                                    # most structures are never seen again
+            _size[0] += len(key.parts)
+        elif len(works) == 1 and works[0].device is walk.device:
+            with contextlib.suppress(KeyError):
+                _recipes[key] = _Recipe(works[0], walk, order, grads)
+        while _size[0] > REMEMBERED and len(_recipes) > 1:
+            _size[0] -= len(_recipes.popitem(last=False)[0].parts)
+
+
+def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
+    """The values at the recipe's `ends`; None where this has to be done at length."""
+    nodes, seen = walk.nodes, recipe.seen
+    given = [nodes[i] for i in recipe.inputs]
+    constants, bits = recipe.constants, recipe.bits
+    if seen.uses < seen.patience:
+        if seen.uses + 1 == seen.compile_at or seen.routine is None or any(not n.aval.weak and n.value.suspicions for n in given):
+            return None
+        results = eager.again(seen, recipe.ends, given, constants, {k: nodes[i] for k, i in recipe.reporting.items()}, walk.device)
+        if results is not None:
+            seen.note(bits, constants)
+            eager.count("interpreted")
+        return results
+    varying = seen.vary(bits, constants)
+    program = compile_.known_program(seen, bits, varying)
+    if program is None:
+        return None
+    seen.note(bits, constants)
+    eager.count("compiled", seen.reason or "used often")
+    lines = [str(nodes[recipe.reporting[check.position]].loc) for check in program.checks] if program.checks else None
+    return program([n.value for n in given] + [c.attrs["value"].item() for i, c in enumerate(constants) if i in varying], lines)
+
+
+def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
+    """Of nodes that keep their operands: those that somebody still holds go on without the freed ones, as in autograd._drop_history."""
+    stand_ins: dict[Node, Node] = {}
+    for ref in staying:
+        node = ref()
+        if node is not None:
+            operands = []
+            for o in node.operands:
+                if o.operands or not saves(o):
+                    operands.append(o)
+                    continue
+                if o not in stand_ins:
+                    stand_ins[o] = Node(o.fn, (), o.attrs, o.aval, True)
+                    stand_ins[o].loc = o.loc
+                operands.append(stand_ins[o])
+            forget_operands(node, tuple(operands))

@@ -1,0 +1,170 @@
+"""What a call of the user's made before, made again without the rules: `Template`. Start at `describe`.
+
+A composed function takes shapes, dtypes and Python values apart, and applies a handful of primitives; a loop calls it with the same ones at
+every turn. What it makes is a function of its operands' avals, of whether derivatives go through them, and of the static arguments. So the
+second call of one signature is remembered, and the later ones make its nodes from there: no argument is checked again, no shape rule asked.
+Not so where a function may look behind its operands: at constants, and at integers, of which `ops.ranges` follows the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import EllipsisType, NoneType
+from typing import Any
+
+import numpy as np
+
+from tracegrad import dtypes
+from tracegrad.ir import Node, user_location
+from tracegrad.modes import state
+from tracegrad.operators import Operators
+
+KEPT = 500                                   # signatures of one function; when there are more, all are forgotten
+_PLAIN = (str, NoneType, EllipsisType)
+
+
+class _Unknown(Exception):
+    """An argument that a signature cannot describe."""
+
+
+class Template:
+    """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
+
+    steps: (primitive, attributes, aval, whether a derivative goes through it, places of its operands). result: a place, or
+    (type, results) of a tuple or list. made: the first place of a node.
+    """
+
+    __slots__ = ("constants", "made", "result", "steps")
+
+    def __init__(self, nodes: Sequence[Node], result: Any) -> None:
+        """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
+        place: dict[Node, int] = {}
+        for n in nodes:
+            place.setdefault(n, len(place))
+        ends: list[Node] = []
+        self.result = _flat(result, ends)
+        order: list[Node] = []
+        constants: list[Node] = []
+        seen = set(place)
+        for root in ends:
+            stack = [root]
+            while stack:
+                node = stack[-1]
+                missing = [o for o in node.operands if o not in seen] if node not in seen and not node.constant else ()
+                if missing:
+                    stack += missing
+                    continue
+                stack.pop()
+                if node in seen:
+                    continue
+                seen.add(node)
+                if node.constant:
+                    constants.append(node)
+                elif not node.operands:
+                    raise _Unknown
+                else:
+                    order.append(node)
+        for n in (*constants, *order):
+            place[n] = len(place)
+        self.constants, self.made = constants, len(place) - len(order)
+        self.steps = [(n.fn, n.attrs, n.aval, n.needs_grad, tuple([place[o] for o in n.operands])) for n in order]
+        self.result = _places(self.result, [place[n] for n in ends])
+
+    def make(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes by place, for other operands of the same signature. They carry the user's line.
+
+        They are not entered into the table of nodes: two calls that make the same are rare, and compilation merges them.
+        """
+        values = [*nodes, *self.constants]
+        line = user_location()
+        new, add = Node.__new__, values.append
+        for fn, attrs, aval, needs_grad, places in self.steps:
+            node = new(Node)
+            node.fn, node.attrs, node.aval, node.loc, node.needs_grad = fn, attrs, aval, line, needs_grad
+            node.operands = tuple([values[i] for i in places])
+            node.constant, node.value = False, None
+            add(node)
+        return values
+
+
+def _flat(result: Any, ends: list[Node]) -> Any:
+    """The result with numbers of `ends` in the place of nodes."""
+    if isinstance(result, Node):
+        ends.append(result)
+        return len(ends) - 1
+    if type(result) in (tuple, list) or (isinstance(result, tuple) and hasattr(result, "_fields")):
+        return type(result), [_flat(r, ends) for r in result]
+    raise _Unknown
+
+
+def _places(result: Any, places: Sequence[int]) -> Any:
+    return places[result] if type(result) is int else (result[0], [_places(r, places) for r in result[1]])
+
+
+def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Node], Any] | None:
+    """What tells a call from others (hashable), the nodes behind its tensors, each once, and the first of these tensors.
+
+    None where that is not enough to know what the call makes, or where no tensor is given.
+    """
+    if state.trace is not None or state.examples:
+        return None
+    nodes: list[Node] = []
+    first: list[Any] = []
+    parts: list[Any] = [dtypes.get_default_dtype()]
+    try:
+        for a in args:
+            _add(a, parts, nodes, first)
+        for name, a in kwargs.items():
+            parts.append(name)
+            _add(a, parts, nodes, first)
+    except _Unknown:
+        return None
+    return (tuple(parts), nodes, first[0]) if first else None
+
+
+def _add(a: Any, parts: list[Any], nodes: list[Node], first: list[Any]) -> None:
+    """What tells the argument `a` from others, appended to `parts`."""
+    cls = a.__class__
+    if cls is int or cls is bool or (cls is float and a and a == a):      # NaN is not itself, and 0.0 equals -0.0
+        parts += (cls, a)                                                 # 1 is not True, nor 1.0
+    elif isinstance(a, Operators):
+        if cls is Node:
+            raise _Unknown
+        if not first:
+            first.append(a)
+        elif a._device is not first[0]._device:
+            raise _Unknown
+        node: Node = a._node()
+        aval = node.aval
+        if node.constant or (aval.dtype.kind != "f" and (node.operands or node.fn.name != "data")):
+            raise _Unknown
+        if node in nodes:
+            parts.append(nodes.index(node))
+        else:
+            nodes.append(node)
+            parts += (aval, node.needs_grad)
+    elif cls is tuple or cls is list:
+        parts += (cls, len(a))
+        for b in a:
+            _add(b, parts, nodes, first)
+    elif cls is slice:
+        parts.append(cls)
+        for b in (a.start, a.stop, a.step):
+            _add(b, parts, nodes, first)
+    elif cls in _PLAIN or isinstance(a, np.dtype):
+        parts.append(a)
+    else:
+        raise _Unknown
+
+
+def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], result: Any) -> None:
+    """Note in `memo` that a call made `result`; from the second time on, how."""
+    if key not in memo:
+        if len(memo) >= KEPT:
+            memo.clear()
+        memo[key] = None
+        return
+    try:
+        memo[key] = Template(nodes, result)
+    except _Unknown:
+        pass
