@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tracegrad.codegen.assemble import assemble
 from tracegrad.codegen.inplace import arrange, separate
-from tracegrad.codegen.lower import Context, lower
+from tracegrad.codegen.lower import Context
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.merge import merge
 from tracegrad.codegen.reductions import canonical
+from tracegrad.codegen.repeats import lower_all
 from tracegrad.codegen.scalars import host_scalars
 from tracegrad.codegen.schedule import schedule, strip
 from tracegrad.codegen.simplify import simplify
@@ -58,6 +59,6 @@ def compile_graph(
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
-    steps = [step for group in plan.groups for step in lower(group, context)]      # text
+    steps = lower_all(plan.groups, context)                                   # text; equal groups share it
     steps = merge(steps) if config.fuse else steps                            # one-work-item kernels in one launch
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source

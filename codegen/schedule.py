@@ -195,10 +195,12 @@ class Scheduler:
 
     def choose_candidates(self) -> None:
         users: dict[Node, int] = {}
+        terms: dict[Node, int] = {}               # how many elements of a node an element of what uses it takes, written out
         for node in reversed(list(self.graph)):
             if self.is_leaf(node) or node.aval.size == 0:
                 continue
             count = users.get(node, 0)
+            self.limit_terms(node, terms)
             through = node.fn.family == "movement" and node not in self.forced
             if not self.fuse and node.fn.name != "reshape":
                 self.forced.add(node)
@@ -217,6 +219,17 @@ class Scheduler:
                         continue                             # passed by value
                     if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
+
+    def limit_terms(self, node: Node, terms: dict[Node, int]) -> None:
+        """Store a reduction that is written out if what it is a term of is written out, too, and they are too many together."""
+        if not self.is_inline(node):
+            return
+        each = node.operands[0].aval.size // node.aval.size if node.fn.family == "reduction" else 1
+        if terms.get(node, 1) > 1 and each > 1 and terms[node] * each > tuning().unrolled:
+            self.forced.add(node)
+        count = each * (1 if node in self.forced else terms.get(node, 1))
+        for o in node.operands if count > 1 else ():
+            terms[o] = max(terms.get(o, 1), count)
 
     def force_base(self, node: Node) -> None:
         """A contraction reads its operands through transposes and casts; anything more is stored first."""
@@ -237,6 +250,7 @@ class Scheduler:
 
     def inline_deps(self, node: Node) -> tuple[Deps, int]:
         size, flops = node.aval.size, cost(node)
+        each = flops if node.fn.family == "reduction" else 1     # elements of an operand that one of `node` takes
         out: Deps = {}
         times: dict[Node, int] = {}
         if node.fn.family == "index" or any(o in self.positional for o in node.operands):
@@ -245,7 +259,7 @@ class Scheduler:
             if o.aval.size == 0:
                 continue
             deps, inner = self.external(o)
-            flops += inner
+            flops += each * inner
             if node.fn.family == "elementwise" or node.fn.name == "expand":
                 how = relation(o, node.shape, size)
             else:
@@ -254,7 +268,7 @@ class Scheduler:
                 self.positional.add(node)
             for dep, relations in deps.items():
                 found = compose(how, relations)
-                again = 1 if o in self.group_of else self.times.get(o, {}).get(dep, 1)
+                again = each * (1 if o in self.group_of else self.times.get(o, {}).get(dep, 1))
                 if dep in out:
                     again = again + times[dep] if found != out[dep] or OTHER in found else max(again, times[dep])
                 times[dep] = again
