@@ -20,6 +20,7 @@ import networkx as nx
 
 from tracegrad.codegen.residuals import computed_again
 from tracegrad.codegen.tuning import tuning
+from tracegrad.codegen.vectors import computed_in, lanes
 from tracegrad.ir import Graph, Node
 from tracegrad.plan import Target
 
@@ -316,6 +317,8 @@ class Scheduler:
             return ""
         if group.kind not in ("loops", "columns", "contraction", "conv"):
             return ""
+        if group.anchor is not None and self.lane_by_lane(group.anchor):
+            return ""
         deps, size = self.deps[node], node.aval.size
         family = node.fn.family
         if family in ("contraction", "arg_reduction") or not (self.is_inline(node) or family in ("reduction", "partial")):
@@ -370,6 +373,18 @@ class Scheduler:
         if len(group.reads.keys() | {d for d in deps if self.group_of.get(d) is not group}) > tuning().max_reads:
             return ""
         return place
+
+    def lane_by_lane(self, anchor: Node) -> bool:
+        """Whether a product or convolution is stored one lane after the other: what follows is then done better by a kernel with vectors.
+
+        (Written out for every lane of every accumulator, a kernel of 100 lines becomes one of 2,000, and takes PoCL a second.)
+        """
+        if self.target.kind == "gpu":
+            return False
+        if anchor.fn.family == "contraction":
+            m, n = anchor.shape[-2:]
+            return n < lanes(computed_in(anchor.dtype), self.target) and m > n and (n > 1 or anchor.operands[0].shape[-1] < 16)
+        return anchor.fn.name == "conv2d_input_grad" and anchor.attrs["stride"][1] > 1
 
     def timely(self, group: Group, node: Node, related: bool) -> bool:
         """Whether `node` may share a kernel with what it does not have to: neither then waits for what only the other needs."""
