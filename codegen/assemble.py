@@ -15,12 +15,13 @@ from tracegrad.codegen import mathlib
 from tracegrad.codegen.kernel import FAULTS, Kernel, RuntimeScalar, Temp
 from tracegrad.codegen.lower import Context
 from tracegrad.codegen.memory import assign
+from tracegrad.codegen.offsets import share
 from tracegrad.codegen.scalars import Program
 from tracegrad.codegen.schedule import strip
 from tracegrad.codegen.vectors import LANES, ctype, prelude
 from tracegrad.errors import GraphError
 from tracegrad.ir import Graph, Node
-from tracegrad.plan import Fault, HostStep, Launch, Plan, Scalar, Slot
+from tracegrad.plan import Fault, HostStep, Launch, Offset, Plan, Scalar, Slot
 
 
 class Slots:
@@ -87,13 +88,14 @@ def assemble(
             continue
         args = tuple(Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar) else r if isinstance(r, Fault) else slots.of(r)
                      for r in step.refs)
-        final.append(Launch(entries[step.entry], step.global_size, step.local_size, args, step.flops, step.bytes, step.note,
-                            step.fused))
+        entry, more = entries[step.entry]
+        final.append(Launch(entry, step.global_size, step.local_size, (*args, *map(Offset, more)), step.flops, step.bytes,
+                            step.note, step.fused))
     uses: list[list[Hashable]] = []
     sizes: dict[Hashable, int] = {}
     for launch in final:
-        args = launch.args if isinstance(launch, Launch) else launch.inputs + launch.outputs
-        touched = [a for a in args if isinstance(a, int) and slots.slots[a].kind == "temp"]
+        bound: tuple[Any, ...] = launch.args if isinstance(launch, Launch) else launch.inputs + launch.outputs
+        touched = [a for a in bound if isinstance(a, int) and slots.slots[a].kind == "temp"]
         sizes |= {a: slots.slots[a].nbytes for a in touched}
         uses.append(list(touched))
     block_of, blocks = assign(sizes, uses)
@@ -105,17 +107,18 @@ def assemble(
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])), checked=tuple(graph.masks(context.faults)))
 
 
-def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, str]]:
-    """Kernels of different form, and the entry to launch for each kernel: equal steps of a loop share one function."""
+def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str, tuple[int, ...]]]]:
+    """Kernels of different form; for each kernel, the entry to launch and offsets to pass: equal steps of a loop share one function."""
     first: dict[str, Kernel] = {}
-    entries: dict[str, str] = {}
+    same: dict[str, str] = {}
     for kernel in kernels:
         key = kernel.entry if kernel.foreign else kernel.form
-        entries[kernel.entry] = first.setdefault(key, kernel).entry
-    count = Counter(entries[k.entry] for k in kernels)
+        same[kernel.entry] = first.setdefault(key, kernel).entry
+    fewer, instead = share(list(first.values()))
+    entries = {entry: instead.get(one, (one, ())) for entry, one in same.items()}
+    count = Counter(entries[k.entry][0] for k in kernels)
     note = "// launched {} times; names and lines are the first's\n"
-    alone = {k.entry for k in first.values() if k.foreign or count[k.entry] == 1}
-    return [k if k.entry in alone else replace(k, text=note.format(count[k.entry]) + k.text) for k in first.values()], entries
+    return [k if k.foreign or count[k.entry] == 1 else replace(k, text=note.format(count[k.entry]) + k.text) for k in fewer], entries
 
 
 def _given(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.plan import Launch, Plan, Scalar
+from tracegrad.plan import Launch, Offset, Plan, Scalar
 
 SCRIPT = '''"""Builds {name}.cl beside this file, runs its kernels and compares the results. {title}"""
 
@@ -88,7 +88,9 @@ def write(
     contents |= {storage[slot]: np.asarray(a, plan.slots[slot].dtype) for slot, a in zip(plan.inputs, inputs, strict=True)}
     numbers = plan.all_scalars(scalars)
 
-    def argument(a: int | Scalar) -> str:
+    def argument(a: int | Scalar | Offset) -> str:
+        if isinstance(a, Offset):
+            return _scalar(a.value, np.dtype("int32"))
         return str(storage[a]) if isinstance(a, int) else _scalar(numbers[a.index], a.dtype)
 
     def launch(step: Launch) -> str:
