@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.lower.context import Context, lower
+from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import merge
+from tracegrad.codegen.plan.repeats import lower_all
 from tracegrad.codegen.schedule.donation import arrange, separate
 from tracegrad.codegen.schedule.grouping import schedule, strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
@@ -58,7 +59,7 @@ def compile_graph(
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
     context.prepared = lambda body: _through_passes(body, target)             # loops' bodies are graphs of their own
-    steps = [step for group in plan.groups for step in lower(group, context)]      # text
+    steps = lower_all(plan.groups, context)                                   # text; equal groups share it
     steps = merge(steps) if config.fuse else steps                            # one-work-item kernels in one launch
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
 

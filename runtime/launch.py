@@ -21,7 +21,7 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.plan import Fault, HostStep, Launch, Loop, Plan, Scalar, Slot, Step, Turn
+from tracegrad.plan import Fault, HostStep, Launch, Loop, Offset, Plan, Scalar, Slot, Step, Turn
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
@@ -129,6 +129,8 @@ class Executable:
             for index, arg in enumerate(step.args):
                 if isinstance(arg, Scalar):
                     scalars[arg.index].setdefault(arg.dtype, _ScalarBinding(arg.dtype)).places.append((set_bytes, index))
+                elif isinstance(arg, Offset):
+                    set_bytes(index, np.int32(arg.value).tobytes())
                 elif isinstance(arg, Fault):
                     self._faults[arg.index].places.append((set_bytes, index))
                 elif isinstance(arg, Turn):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.plan import HostStep, Loop, Plan, Turn
+from tracegrad.plan import HostStep, Loop, Offset, Plan, Turn
 
 SCRIPT = '''"""Builds {name}.cl beside this file, runs its kernels and compares the results. {title}"""
 
@@ -93,6 +93,8 @@ def write(
     def argument(a: Any) -> str:
         if isinstance(a, Turn):
             return _scalar(turns[a.loop], np.dtype(np.int32))
+        if isinstance(a, Offset):
+            return _scalar(a.value, np.dtype(np.int32))
         return str(storage[a]) if isinstance(a, int) else _scalar(numbers[a.index], a.dtype)
 
     def launches(steps: Sequence[Any]) -> list[str]:

@@ -79,8 +79,16 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Offset:
+    """A kernel argument passed by value: an int that is the same in every run (launches that share a kernel differ in it)."""
+
+    value: int
+
+
+@dataclass(frozen=True)
 class Launch:
-    """One kernel of `Plan.source` over an NDRange. `args` are slot indices (ints), Scalars and Faults, in the kernel's order.
+    """One kernel of `Plan.source` over an NDRange. `args` are slot indices (ints), Scalars, Faults and Offsets, in the kernel's
+    order.
 
     Sizes are in work-items, first dimension fastest; a `local_size` of None leaves the choice to the driver; every
     global size is a multiple of its local size. `flops` and `bytes` are estimates for routing and `explain()`.
@@ -89,7 +97,7 @@ class Launch:
     entry: str
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
-    args: tuple[int | Scalar | Fault | Turn, ...]
+    args: tuple[int | Scalar | Fault | Turn | Offset, ...]
     flops: int = 0
     bytes: int = 0
     note: str = ""                        # why this kernel ends where it does, for explain()

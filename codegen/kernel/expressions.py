@@ -563,11 +563,13 @@ class Evaluator:
         """All values combined by a reduction's rule, pairwise."""
         type_ = register_type(node.dtype, lanes)
         level = [self.vector(v) if lanes > 1 else v.text for v in values]
+        halved = 0
         while len(level) > 1:
             odd = level[-1:] if len(level) % 2 else []
             pairs = zip(level[::2], level[1::2], strict=False)
             level = [self.translate(self.combiner(node)(a, b), node.dtype, lanes) for a, b in pairs] + odd
-            if len(level) > 1 and len(level[0]) > 60:
+            halved += 1
+            if len(level) > 1 and halved % 2 == 0:           # four a line
                 level = [self.writer.declare(type_, self.name(node), t, node, depth) for t in level]
         return Value(self.writer.declare(type_, self.name(node), level[0], node, depth), node.dtype, lanes, depth)
 

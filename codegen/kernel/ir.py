@@ -69,7 +69,8 @@ class Kernel:
         def number(match: re.Match[str]) -> str:
             return match[0] if _TYPE.fullmatch(match[0]) else numbers.setdefault(match[0], f"${len(numbers)}")
 
-        return _VARIABLE.sub(number, _COMMENT.sub("", self.text).replace(f" {self.entry}(", " ("))
+        text = " ".join(_COMMENT.sub("", self.text).replace(f" {self.entry}(", " (").split())      # long names break lines elsewhere
+        return _VARIABLE.sub(number, text.replace("( ", "("))
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from tracegrad.codegen.kernel.vectors import LANES, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.codegen.plan.memory import assign
+from tracegrad.codegen.plan.offsets import share
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.errors import GraphError
 from tracegrad.ir import Graph, Node
-from tracegrad.plan import Fault, HostStep, Launch, Loop, Plan, Scalar, Slot, Step
+from tracegrad.plan import Fault, HostStep, Launch, Loop, Offset, Plan, Scalar, Slot, Step
 from tracegrad.plan import Turn as TurnNumber
 
 
@@ -83,7 +84,7 @@ def assemble(
     kernels, entries = distinct(Turns(tuple(steps), 1, Turn()).kernels)
     loops: dict[Turn, int] = {}
 
-    def argument(ref: Any) -> int | Scalar | Fault | TurnNumber:
+    def argument(ref: Any) -> int | Scalar | Fault | TurnNumber | Offset:
         if isinstance(ref, Turn):
             return TurnNumber(loops[ref])
         return Scalar(ref.index, ref.dtype) if isinstance(ref, RuntimeScalar) else ref if isinstance(ref, Fault) else slots.of(ref)
@@ -94,8 +95,9 @@ def assemble(
         if isinstance(step, Turns):
             number = loops[step.turn] = len(loops)
             return Loop(tuple(map(final_step, step.steps)), step.length, number, step.name)
-        return Launch(entries[step.entry], step.global_size, step.local_size, tuple(map(argument, step.refs)), step.flops, step.bytes,
-                      step.note, step.fused)
+        entry, more = entries[step.entry]
+        args = (*map(argument, step.refs), *map(Offset, more))
+        return Launch(entry, step.global_size, step.local_size, args, step.flops, step.bytes, step.note, step.fused)
 
     final = tuple(map(final_step, steps))
     uses: list[list[int]] = []
@@ -130,17 +132,18 @@ def add_uses(step: Kernel | HostStep | Turns, slots: Slots, uses: list[list[int]
         uses.append(temps(step.refs if isinstance(step, Kernel) else step.inputs + step.outputs))
 
 
-def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, str]]:
-    """Kernels of different form, and the entry to launch for each kernel: equal steps of a loop share one function."""
+def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str, tuple[int, ...]]]]:
+    """Kernels of different form; for each kernel, the entry to launch and offsets to pass: equal steps of a loop share one function."""
     first: dict[str, Kernel] = {}
-    entries: dict[str, str] = {}
+    same: dict[str, str] = {}
     for kernel in kernels:
         key = kernel.entry if kernel.foreign else kernel.form
-        entries[kernel.entry] = first.setdefault(key, kernel).entry
-    count = Counter(entries[k.entry] for k in kernels)
+        same[kernel.entry] = first.setdefault(key, kernel).entry
+    fewer, instead = share(list(first.values()))
+    entries = {entry: instead.get(one, (one, ())) for entry, one in same.items()}
+    count = Counter(entries[k.entry][0] for k in kernels)
     note = "// launched {} times; names and lines are the first's\n"
-    alone = {k.entry for k in first.values() if k.foreign or count[k.entry] == 1}
-    return [k if k.entry in alone else replace(k, text=note.format(count[k.entry]) + k.text) for k in first.values()], entries
+    return [k if k.foreign or count[k.entry] == 1 else replace(k, text=note.format(count[k.entry]) + k.text) for k in fewer], entries
 
 
 def _given(value: Any) -> Any:

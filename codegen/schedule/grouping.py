@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
+from tracegrad.codegen.kernel.vectors import computed_in, lanes
 from tracegrad.codegen.schedule.recompute import computed_again
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Graph, Node
@@ -188,10 +189,12 @@ class Scheduler:
 
     def choose_candidates(self) -> None:
         users: dict[Node, int] = {}
+        terms: dict[Node, int] = {}               # how many elements of a node an element of what uses it takes, written out
         for node in reversed(list(self.graph)):
             if self.is_leaf(node) or node.aval.size == 0:
                 continue
             count = users.get(node, 0)
+            self.limit_terms(node, terms)
             through = node.fn.family == "movement" and node not in self.forced
             if not self.fuse and node.fn.name != "reshape":
                 self.forced.add(node)
@@ -210,6 +213,17 @@ class Scheduler:
                         continue                             # passed by value
                     if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
+
+    def limit_terms(self, node: Node, terms: dict[Node, int]) -> None:
+        """Store a reduction that is written out if what it is a term of is written out, too, and they are too many together."""
+        if not self.is_inline(node):
+            return
+        each = node.operands[0].aval.size // node.aval.size if node.fn.family == "reduction" else 1
+        if terms.get(node, 1) > 1 and each > 1 and terms[node] * each > tuning().unrolled:
+            self.forced.add(node)
+        count = each * (1 if node in self.forced else terms.get(node, 1))
+        for o in node.operands if count > 1 else ():
+            terms[o] = max(terms.get(o, 1), count)
 
     def force_base(self, node: Node) -> None:
         """A contraction reads its operands through transposes and casts; anything more is stored first."""
@@ -230,6 +244,7 @@ class Scheduler:
 
     def inline_deps(self, node: Node) -> tuple[Deps, int]:
         size, flops = node.aval.size, cost(node)
+        each = flops if node.fn.family == "reduction" else 1     # elements of an operand that one of `node` takes
         out: Deps = {}
         times: dict[Node, int] = {}
         if node.fn.family == "index" or any(o in self.positional for o in node.operands):
@@ -238,7 +253,7 @@ class Scheduler:
             if o.aval.size == 0:
                 continue
             deps, inner = self.external(o)
-            flops += inner
+            flops += each * inner
             if node.fn.family == "elementwise" or node.fn.name == "expand":
                 how = relation(o, node.shape, size)
             else:
@@ -247,7 +262,7 @@ class Scheduler:
                 self.positional.add(node)
             for dep, relations in deps.items():
                 found = compose(how, relations)
-                again = 1 if o in self.group_of else self.times.get(o, {}).get(dep, 1)
+                again = each * (1 if o in self.group_of else self.times.get(o, {}).get(dep, 1))
                 if dep in out:
                     again = again + times[dep] if found != out[dep] or OTHER in found else max(again, times[dep])
                 times[dep] = again
@@ -294,6 +309,8 @@ class Scheduler:
         if group.statements + self.costs.get(node, 0) > tuning().max_statements:
             return ""
         if group.kind not in ("loops", "columns", "contraction", "conv"):
+            return ""
+        if group.anchor is not None and self.lane_by_lane(group.anchor):
             return ""
         deps, size = self.deps[node], node.aval.size
         family = node.fn.family
@@ -349,6 +366,18 @@ class Scheduler:
         if len(group.reads.keys() | {d for d in deps if self.group_of.get(d) is not group}) > tuning().max_reads:
             return ""
         return place
+
+    def lane_by_lane(self, anchor: Node) -> bool:
+        """Whether a product or convolution is stored one lane after the other: what follows is then done better by a kernel with vectors.
+
+        (Written out for every lane of every accumulator, a kernel of 100 lines becomes one of 2,000, and takes PoCL a second.)
+        """
+        if self.target.kind == "gpu":
+            return False
+        if anchor.fn.family == "contraction":
+            m, n = anchor.shape[-2:]
+            return n < lanes(computed_in(anchor.dtype), self.target) and m > n and (n > 1 or anchor.operands[0].shape[-1] < 16)
+        return anchor.fn.name == "conv2d_input_grad" and anchor.attrs["stride"][1] > 1
 
     def timely(self, group: Group, node: Node, related: bool) -> bool:
         """Whether `node` may share a kernel with what it does not have to: neither then waits for what only the other needs."""
@@ -424,7 +453,7 @@ class Scheduler:
             if node in self.forced:
                 self.stored.add(node)
             elif outside:
-                longer = max(1, self.costs.get(node, 0) // 4)
+                longer = max(1, self.costs.get(node, 0) // 4) * places.get(node, 1)
                 if node not in again or self.costs.get(node, 0) * (places.get(node, 1) - 1) > tuning().max_again or (
                     any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
                 ):

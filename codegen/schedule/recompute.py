@@ -16,9 +16,9 @@ stored if one kernel had better read it; then all do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import networkx as nx
 
@@ -26,6 +26,7 @@ from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
 SOURCE, SINK = "source", "sink"
+Cuts = dict[Hashable, frozenset[int]]
 
 
 class Reader(Protocol):
@@ -53,52 +54,69 @@ def computed_again(
     free = {v for v in number if v not in fixed and costs.get(v, 0) <= tuning().max_flops}
     kernels = dict.fromkeys(group_of[v] for v in number)
     loaded: set[Node] = set()
+    cuts: Cuts = {}
     for g in kernels:
         wanted = [v for v in g.reads if v in free and group_of[v] is not g]
         if wanted:
-            loaded |= loads(g, wanted, number, outside, free, fixed, group_of, deps, costs)
+            loaded |= loads(g, wanted, number, outside, free, fixed, group_of, deps, costs, cuts)
     return free - loaded
 
 
 def loads(
     g: G, wanted: list[Node], number: Mapping[Node, int], outside: Mapping[Node, int], free: set[Node], fixed: set[Node],
-    group_of: Mapping[Node, G], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int],
+    group_of: Mapping[Node, G], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int], cuts: Cuts,
 ) -> set[Node]:
     """What the kernel g had better read of the free values that it needs (`wanted`) or would need to compute those.
 
-    Costs are ints, twice the flops: where both are equal, arithmetic wins.
+    Costs are ints, twice the flops: where both are equal, arithmetic wins. cuts: those of networks that were seen before (the steps of an
+    unrolled program have equal ones).
     """
-    network = nx.DiGraph()
+    network: list[tuple[Hashable, Hashable, int | None]] = []        # edges: from, to, capacity (None: no limit)
+    place: dict[Any, int] = {}                           # of the values and inputs, in the order in which they turn up
+
+    def at(kind: str, value: Any) -> tuple[str, int]:
+        return kind, place.setdefault(value, len(place))
+
     spent = dict.fromkeys(wanted, 0)                     # flops of the chain from what g reads to a value
     queue: list[tuple[int, Node]] = []
     for v in wanted:
         heappush(queue, (-number[v], v))
-        network.add_edge(("n", number[v]), SINK)
+        network.append((at("n", v), SINK, None))
     while queue:                                         # users before what they are computed from
-        i, v = heappop(queue)
-        i = -i
+        _, v = heappop(queue)
         share = 0.0 if v in fixed and outside[v] else 1 / max(1, outside[v])       # of the write; it may be written in any case
         traffic = v.aval.nbytes * (1 + share)
         if group_of[v].sinks == [v]:                     # a kernel that would not be there at all
             traffic += sum(d.aval.nbytes for d in deps[v]) * share
-        network.add_edge(("c", i), ("n", i), capacity=int(2 * tuning().flops_per_byte * traffic))
+        network.append((at("c", v), at("n", v), int(2 * tuning().flops_per_byte * traffic)))
         spent_here = spent[v] + max(5, costs.get(v, 0))
         if v not in free or spent_here > tuning().max_chain or len(spent) > tuning().max_values:
-            network.add_edge(SOURCE, ("c", i))
+            network.append((SOURCE, at("c", v), None))
             continue
         work = costs.get(v, 0) * max(v.aval.size, g.size if 0 in g.reads.get(v, ()) else 0)
-        network.add_edge(SOURCE, ("c", i), capacity=0 if v.aval.nbytes <= tuning().few_bytes else max(0, 2 * work - 1))
+        network.append((SOURCE, at("c", v), 0 if v.aval.nbytes <= tuning().few_bytes else max(0, 2 * work - 1)))
         for d in deps[v]:
             if group_of.get(d) is g or (d in g.reads and d not in spent):
                 continue                                 # g has it
-            j = number.get(d, ("input", id(d)))
-            network.add_edge(("n", j), ("c", i))
+            network.append((at("n", d), at("c", v), None))
             if d not in number:
-                network.add_edge(SOURCE, ("n", j), capacity=2 * tuning().flops_per_byte * d.aval.nbytes)
+                network.append((SOURCE, at("n", d), 2 * tuning().flops_per_byte * d.aval.nbytes))
             elif d in spent:
                 spent[d] = min(spent[d], spent_here)
             else:
                 spent[d] = spent_here
                 heappush(queue, (-number[d], d))
+    key = tuple(network)
+    found = cuts.get(key)
+    if found is None:
+        found = cuts[key] = cut(key)
+    return {v for v in spent if place[v] in found}
+
+
+def cut(edges: Sequence[tuple[Hashable, Hashable, int | None]]) -> frozenset[int]:
+    """The values (by number) that had better be read: whose traffic the least cut of the network goes through."""
+    network = nx.DiGraph()
+    for a, b, capacity in edges:
+        network.add_edge(a, b, **({} if capacity is None else {"capacity": capacity}))
     _, (_, there) = nx.minimum_cut(network, SOURCE, SINK, flow_func=nx.algorithms.flow.boykov_kolmogorov)
-    return {v for v in spent if ("n", number[v]) in there and ("c", number[v]) not in there}
+    return frozenset(n for kind, n in (x for x in there if x != SINK) if kind == "n" and ("c", n) not in there)

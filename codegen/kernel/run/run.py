@@ -14,7 +14,7 @@ import numpy as np
 from tracegrad.codegen.kernel.run.memory import Array, KernelFault, Memory, Pointer, State, group_arrays
 from tracegrad.codegen.kernel.run.syntax import Compiled
 from tracegrad.codegen.kernel.run.translate import Translator
-from tracegrad.plan import Fault, HostStep, Loop, Plan, Scalar, Step, Turn
+from tracegrad.plan import Fault, HostStep, Loop, Offset, Plan, Scalar, Step, Turn
 
 Place = tuple[int, ...]              # of a work-item or a group, by dimension; or how many there are
 _HEAD = re.compile(r"(?:__attribute__\(\(reqd_work_group_size\(([\d, ]+)\)\)\)\s*)?__kernel void (\w+)\(")
@@ -101,6 +101,8 @@ def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scal
     for (name, type_, restrict), arg in zip(kernel.parameters, step.args, strict=True):
         if isinstance(arg, Scalar):
             args.append(arg.dtype.type(scalars[arg.index]) if arg.dtype.kind == "f" else int(scalars[arg.index]))
+        elif isinstance(arg, Offset):
+            args.append(arg.value)
         elif isinstance(arg, Fault):
             args.append(2 * arg.index)
         elif isinstance(arg, Turn):

@@ -1,0 +1,147 @@
+"""Repeated steps of an unrolled program: they are lowered once and share few kernels, which compute what each step's own would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+import tracegrad.nn.functional as F
+from tests.kernels import TARGETS, Checked
+from tracegrad.codegen import repeats
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.plan.offsets import share, split
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.tuning import Tuning, tuned
+from tracegrad.compile import executable_graph
+from tracegrad.config import config
+from tracegrad.plan import Offset, Plan
+
+
+@pytest.fixture
+def on_numpy() -> Any:
+    previous = tg.device()
+    tg.set_device("numpy")
+    yield
+    tg.set_device(previous)
+
+
+SOME = {name: TARGETS[name] for name in ("avx2", "gpu")}
+
+
+def plan_of(fn: Any, *args: Any, target: str = "avx2") -> Plan:
+    traced = tg.trace(fn)
+    traced(*args)
+    return compile_graph(executable_graph(traced._seen().program.graph), TARGETS[target])
+
+
+def wave(steps: int) -> Any:
+    def loss(u: Any) -> Any:
+        before, now = u, u
+        for _ in range(steps):
+            near = tg.roll(now, 1, 0) + tg.roll(now, -1, 0) + tg.roll(now, 1, 1) + tg.roll(now, -1, 1)
+            before, now = now, 1.6 * now - before + 0.1 * near
+        return (now**2).sum()
+
+    return tg.value_and_grad(loss)
+
+
+def recurrence(steps: int) -> Any:
+    """Reads a row of x after the other: the steps differ in offsets."""
+    def loss(x: Any, w: Any) -> Any:
+        h = tg.zeros(x.shape[0], w.shape[0], dtype=x.dtype)
+        for t in range(steps):
+            h = tg.tanh(h @ w + x[:, t])
+        return (h**2).sum()
+
+    return tg.value_and_grad(loss, argnums=(0, 1))
+
+
+def test_steps_of_a_wave_share_kernels_which_are_right(on_numpy: Any) -> None:
+    u = tg.tensor(np.random.default_rng(0).standard_normal((5, 17)))
+    with Checked(SOME, tuning=Tuning(launch_work=0, repeats=1)) as checked:
+        tg.trace(wave(6))(u)
+    assert checked.count == len(SOME)
+    with tuned(Tuning(launch_work=0)):                         # nothing is merged
+        few, many = (plan_of(wave(steps), u) for steps in (12, 24))
+    assert len(many.launches) > len(few.launches) + 20
+    assert many.source.count("__kernel") == few.source.count("__kernel") < 10
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_steps_that_differ_in_offsets_share_kernels_which_are_right(on_numpy: Any, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (tg.tensor(rng.standard_normal(s).astype(dtype) * 0.3) for s in ((3, 12, 17), (17, 17)))
+    with Checked(SOME, tuning=Tuning(launch_work=0)) as checked:
+        tg.trace(recurrence(7))(x, w)
+    assert checked.count == len(SOME)
+    with tuned(Tuning(launch_work=0)):
+        few, many = (plan_of(recurrence(steps), x, w) for steps in (8, 12))
+    assert many.source.count("__kernel") == few.source.count("__kernel")
+    assert any(isinstance(a, Offset) for launch in many.launches for a in launch.args)
+
+
+def test_equal_groups_are_lowered_once(on_numpy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = []
+    lower = repeats.lower
+    monkeypatch.setattr(repeats, "lower", lambda group, context: lowered.append(group) or lower(group, context))
+    monkeypatch.setattr(config, "check", False)
+    u = tg.tensor(np.random.default_rng(0).standard_normal((40, 33)))
+    plan_of(wave(12), u)
+    few = len(lowered)
+    plan_of(wave(24), u)
+    assert len(lowered) == 2 * few                             # no more than for half as many steps
+
+
+def kernel(entry: str, body: str) -> Kernel:
+    text = f"__kernel void {entry}(__global const float *restrict a, __global float *restrict c) {{\n{body}  // {entry}: 3 + 4\n}}\n"
+    return Kernel(entry, text, (), (1,), (1,))
+
+
+def test_only_numbers_that_are_added_become_arguments() -> None:
+    assert split("x[i + 3] = y * 4 + 5 - 6.0f + 1e-05 + i++ - 7;") == ("x[i + #] = y * 4 + # - 6.0f + 1e-05 + i++ - #;", ["3", "5", "7"])
+    assert split("float kept[4 + 3]; x += 2;") == ("float kept[4 + 3]; x += 2;", [])
+
+
+def test_shared_kernels_get_their_own_numbers() -> None:
+    kernels = [kernel(f"k{i}", f"  c[0] = a[8 + {10 * i}] - a[i + 1 + {10 * i}];") for i in range(5)]
+    kept, instead = share(kernels)
+    assert [k.entry for k in kept] == ["k0"]
+    assert instead == {f"k{i}": ("k0", (10 * i,)) for i in range(5)}
+    assert "c[0] = a[8 + offset] - a[i + 1 + offset];  // k0: 3 + 4\n" in kept[0].text
+    assert "*restrict c, const int offset) {\n" in kept[0].text
+
+
+@pytest.mark.parametrize("body", [
+    "c[0] = a[{0} * 8];", "c[0] = a[i / 2 + 0 % {0}];", "c[0] = a[1 + {0}{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}];", "float x[8 + {0}];",
+])
+def test_other_numbers_stay(body: str) -> None:
+    kernels = [kernel(f"k{i}", body.format(i)) for i in range(1, 6)]
+    assert share(kernels) == (kernels, {})
+
+
+def test_a_product_that_is_stored_lane_by_lane_has_no_epilogue(on_numpy: Any) -> None:
+    rng = np.random.default_rng(0)
+    x, w, b = (tg.tensor(rng.standard_normal(s).astype("float32")) for s in ((65, 40), (40, 3), (3,)))
+    plan = plan_of(lambda x, w, b: tg.tanh(x @ w + b), x, w, b)
+    assert plan.source.count("tg_tanh(") < 8
+    with Checked(SOME):
+        tg.trace(lambda x, w, b: tg.tanh(x @ w + b))(x, w, b)
+
+
+def test_sums_in_sums_are_not_written_out(on_numpy: Any) -> None:
+    """The gradient of a batch norm over 4 x 4 pixels of 16 images: 256 terms, for each element of the result."""
+    x = tg.tensor(np.random.default_rng(0).standard_normal((16, 13, 4, 4)).astype("float32"))
+
+    def loss(x: Any) -> Any:
+        return (F.batch_norm(x, None, None, training=True) ** 3).sum()
+
+    with tuned(Tuning(launch_work=0)):
+        plan = plan_of(tg.grad(loss), x)
+    assert max(len(k.splitlines()) for k in plan.source.split("__kernel void ")[1:]) < 200
+    x = tg.tensor(x.numpy()[:, :2])
+    with Checked(SOME) as checked:
+        tg.trace(tg.grad(loss))(x)
+    assert checked.count == len(SOME)
