@@ -111,35 +111,10 @@ class Executable:
         places: list[list[Place]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._faults = [_ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
-        turns: dict[int, list[Place]] = {}
+        to: dict[Any, list[Place]] = {Turn(step.number): [] for step in loops(plan.steps)}      # where by-value arguments go, but scalars
+        to |= {Fault(i): binding.places for i, binding in enumerate(self._faults)}
         numbers = count()
-
-        def item(step: Step) -> Any:
-            if isinstance(step, HostStep):
-                return step
-            if isinstance(step, Loop):
-                places_of_turn = turns.setdefault(step.number, [])
-                inner = [made for s in step.steps if (made := item(s)) is not None]
-                return _Turns(inner, step.length, places_of_turn, any(_is_host(i) for i in inner))
-            number = next(numbers)
-            if program is None or 0 in step.global_size:        # nothing to do, and OpenCL before 2.1 calls it an error
-                return None
-            kernel = _kernel(program, step)
-            set_bytes = _byte_setter(kernel)
-            for index, arg in enumerate(step.args):
-                if isinstance(arg, Scalar):
-                    scalars[arg.index].setdefault(arg.dtype, _ScalarBinding(arg.dtype)).places.append((set_bytes, index))
-                elif isinstance(arg, Offset):
-                    set_bytes(index, np.int32(arg.value).tobytes())
-                elif isinstance(arg, Fault):
-                    self._faults[arg.index].places.append((set_bytes, index))
-                elif isinstance(arg, Turn):
-                    turns[arg.loop].append((set_bytes, index))
-                else:
-                    places[arg].append((kernel.set_arg, index))
-            return kernel, step.global_size, step.local_size, number
-
-        self._items = [made for s in plan.steps if (made := item(s)) is not None]
+        self._items = _items(plan.steps, program, numbers, places, scalars, to)
         for i, slot in enumerate(plan.slots):
             if slot.alias is not None:                  # an in-place output is its input's buffer
                 places[slot.alias] += places[i]
@@ -234,30 +209,29 @@ class Executable:
 
     def _enqueue(self, items: Sequence[Any]) -> None:
         """Enqueue launches, and all turns of loops, without waiting. Hold the device's lock."""
-        device, profiling = self.device, config.profile
-        kernel: cl.Kernel | None = None
-        if profiling:
+        device = self.device
+        if config.profile:
             device.enable_profiling()
-
-        def all_of(items: Sequence[Any]) -> None:
-            nonlocal kernel
-            for item in items:
-                if type(item) is tuple:
-                    kernel, size, local, number = item
-                    event = enqueue(queue, kernel, size, local)
-                    if profiling:
-                        self._events.append((number, event))
-                else:
-                    for _ in item.each():
-                        all_of(item.items)
-
+        self._last: cl.Kernel | None = None
         try:
-            queue = device.use(device.host_queue if self.small else device.queue)
-            all_of(items)
+            self._enqueue_all(items, device.use(device.host_queue if self.small else device.queue))
         except cl.Error as error:
-            raise _launch_error(error, kernel, device) from error
-        if profiling and len(self._events) > _EVENTS:
+            raise _launch_error(error, self._last, device) from error
+        if config.profile and len(self._events) > _EVENTS:
             self.profile()
+
+    def _enqueue_all(self, items: Sequence[Any], queue: cl.CommandQueue) -> None:
+        profiling = config.profile
+        for item in items:
+            if type(item) is tuple:
+                kernel, size, local, number = item
+                self._last = kernel
+                event = enqueue(queue, kernel, size, local)
+                if profiling:
+                    self._events.append((number, event))
+            else:
+                for _ in item.each():
+                    self._enqueue_all(item.items, queue)
 
     def _run_with_host_steps(self, inputs: Sequence[Buffer], fresh: list[Buffer], run: Run | None) -> None:
         buffers = [self._pick(source, inputs, fresh) for source in self._slot_sources]
@@ -344,6 +318,44 @@ class Executable:
             return upload(self.device, _array(self.plan.slots[i]))
         assert self._blocks is not None
         return self._blocks[i]
+
+
+def loops(steps: Sequence[Step]) -> Iterator[Loop]:
+    """The loops among the steps, those in loops included."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield step
+            yield from loops(step.steps)
+
+
+def _items(steps: Sequence[Step], program: cl.Program | None, numbers: Iterator[int], places: list[list[Place]],
+           scalars: list[dict[np.dtype[Any], _ScalarBinding]], to: dict[Any, list[Place]]) -> list[Any]:
+    """The steps as they are run; notes the places where each slot, scalar and other argument goes."""
+    found: list[Any] = []
+    for step in steps:
+        if isinstance(step, HostStep):
+            found.append(step)
+            continue
+        if isinstance(step, Loop):
+            inner = _items(step.steps, program, numbers, places, scalars, to)
+            found.append(_Turns(inner, step.length, to[Turn(step.number)], any(map(_is_host, inner))))
+            continue
+        number = next(numbers)
+        if program is None or 0 in step.global_size:        # nothing to do, and OpenCL before 2.1 calls it an error
+            continue
+        kernel = _kernel(program, step)
+        set_bytes = _byte_setter(kernel)
+        for index, arg in enumerate(step.args):
+            if isinstance(arg, Scalar):
+                scalars[arg.index].setdefault(arg.dtype, _ScalarBinding(arg.dtype)).places.append((set_bytes, index))
+            elif isinstance(arg, Offset):
+                set_bytes(index, np.int32(arg.value).tobytes())
+            elif isinstance(arg, int):
+                places[arg].append((kernel.set_arg, index))
+            else:
+                to[arg].append((set_bytes, index))
+        found.append((kernel, step.global_size, step.local_size, number))
+    return found
 
 
 def _is_host(item: Any) -> bool:

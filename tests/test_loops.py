@@ -11,8 +11,8 @@ import pytest
 
 import tracegrad as tg
 from tests import standalone
-from tests.kernels import CPU, Checked
-from tracegrad import control
+from tests.kernels import CPU, TARGETS, Checked
+from tracegrad import control, loops
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tuning import Tuning
 from tracegrad.compile import executable_graph
@@ -267,6 +267,41 @@ def test_sizes_of_rows(interpreter, size):
     with Checked({"cpu": CPU}), Checked({"cpu": CPU}, tuning=PLAIN):
         found = f(tg.scan)(x)
     close([a.numpy() for a in found], [a.numpy() for a in f(unrolled)(x)])
+
+
+@pytest.mark.parametrize("name", ["avx512", "builtins", "gpu", "gpu, no local memory"])
+def test_kernels_for_other_devices(interpreter, name):
+    with Checked({name: TARGETS[name]}) as checked:
+        for program, n in ((wave, 3), (nested, 2), (unchanged, 3), (gathers, 4)):
+            f, args = first_order(program, tg.scan, n)
+            f(*args)
+    assert checked.count == 4
+
+
+def test_dtypes_and_rows_of_no_elements(interpreter):
+    """Halves, bools and bytes as carries and rows, and a Python bool; rows that hold nothing beside others."""
+    def mixed(scan):
+        def body(c, x):
+            h, b, u, k = c
+            return (h * 0.5 + x[0], b ^ x[1], u + x[2], k), (h, b, u, u.float() * h.float())
+        return tg.trace(lambda h, b, u: scan(body, (h[0], b[0], u[0], True), (h, b, u)))
+
+    def empty(scan):
+        return tg.trace(lambda x, w: scan(lambda c, x: ((c[0] + 1, c[1] * w), (x * 2, c[1])), (x[0], w), x))
+
+    rng = np.random.default_rng(0)
+    args = [tg.tensor(a) for a in (rng.standard_normal((5, 33)).astype(np.float16), rng.integers(0, 2, (5, 33)).astype(bool),
+                                   rng.integers(0, 9, (5, 33)).astype(np.uint8))]
+    with Checked({"cpu": CPU}), Checked({"cpu": CPU}, tuning=PLAIN):
+        (*carry, k), ys = mixed(tg.scan)(*args)
+        (e, w), (doubled, _) = empty(tg.scan)(tg.zeros(4, 0), numbers(3))
+    (*wanted, _), wanted_ys = mixed(unrolled)(*args)
+    for a, b in zip((*carry, *ys), (*wanted, *wanted_ys), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert k.item() is True
+    assert (e.shape, doubled.shape) == ((0,), (4, 0))
+    np.testing.assert_allclose(w.numpy(), numbers(3).numpy() ** 5)
 
 
 def test_finite_differences(interpreter):
@@ -615,6 +650,22 @@ def test_backward_of_a_traced_step_and_from_outside():
     w.grad = None
     tg.trace(lambda: loss(tg.scan))().backward()
     np.testing.assert_allclose(w.grad.numpy(), wanted, rtol=1e-9)
+
+
+def test_a_backward_from_outside_runs_the_loop_once(interpreter, monkeypatch):
+    """The trace hands out what it kept."""
+    runs = []
+    run = loops.Loop.run
+    monkeypatch.setattr(loops.Loop, "run", lambda self, arrays: (runs.append(self.reverse), run(self, arrays))[1])
+    w, xs = numbers(5, 5).requires_grad_(), numbers(13, 5)
+
+    @tg.trace
+    def f():
+        _, ys = tg.scan(lambda c, x: ((c @ w + x).tanh(), c), tg.zeros(5, dtype=F), xs)
+        return (ys * ys).sum()
+
+    f().backward()
+    assert runs == [False, True]
 
 
 def test_a_trace_in_the_body_of_a_scan_in_a_trace(interpreter):

@@ -313,6 +313,7 @@ class CustomCall(Bundle):
     family, differentiable = "custom", True
     structural: ClassVar[bool] = False
     batched: Any = None      # batched(operands, size): the results for operands with a batch in front; without it, calls are unrolled
+    kept_results: Any = None     # kept_results(call): what of its operands its derivative reads, and takes long to compute again
     selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for
     partial: ClassVar[bool] = False                  # batched(operands, flags, size): only operands with a flag have one
 

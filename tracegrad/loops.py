@@ -313,6 +313,16 @@ class LoopCall(CustomCall):
             out[i] = last
         return (*[None] * total, *out)
 
+    def kept_results(self, call: Node) -> list[Node]:
+        """The loop's results, and which of the further ones a derivative reads: a program that ends before its backward hands them out."""
+        total = len(self.loop._avals)
+        cts = [variable(placeholder(a, "ct")) if a.dtype.kind == "f" and i < self.count else None for i, a in enumerate(self.loop._avals)]
+        pulled = self.vjp(cts, call, *call.operands, wanted=[True] * len(call.operands))
+        read = topological([p for p in pulled if p is not None], lambda n: n is call)
+        raw = {n: i for i, n in enumerate(call.operands[:total])}
+        found = {n.attrs["index"] for n in read if n.fn is _OUTPUT and n.operands[0] is call} | {raw[n] for n in read if n in raw}
+        return [call.operands[i] for i in range(total) if i < self.count or i in found]
+
     def batched(self, operands: Sequence[Node], flags: Sequence[bool], size: int) -> list[Node]:
         """The results for operands of which those with a flag have a batch in front."""
         total = len(self.loop._avals)

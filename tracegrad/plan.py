@@ -189,8 +189,9 @@ class Plan:
 
     def each(self) -> list[tuple[Launch | HostStep, int]]:
         """The steps in order, those of loops included, and how often each runs."""
+        return each(self.steps, 1)
 
-        def walk(steps: Sequence[Step], times: int) -> list[tuple[Launch | HostStep, int]]:
-            return [found for s in steps for found in (walk(s.steps, times * s.length) if isinstance(s, Loop) else [(s, times)])]
 
-        return walk(self.steps, 1)
+def each(steps: Sequence[Step], times: int) -> list[tuple[Launch | HostStep, int]]:
+    """Steps that run `times` times, and those in loops among them, with how often each runs."""
+    return [found for s in steps for found in (each(s.steps, times * s.length) if isinstance(s, Loop) else [(s, times)])]

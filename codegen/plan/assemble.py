@@ -82,24 +82,7 @@ def assemble(
     """The plan of `steps`, in order."""
     slots = Slots(graph, context, copies)
     kernels, entries = distinct(Turns(tuple(steps), 1, Turn()).kernels)
-    loops: dict[Turn, int] = {}
-
-    def argument(ref: Any) -> int | Scalar | Fault | TurnNumber | Offset:
-        if isinstance(ref, Turn):
-            return TurnNumber(loops[ref])
-        return Scalar(ref.index, ref.dtype) if isinstance(ref, RuntimeScalar) else ref if isinstance(ref, Fault) else slots.of(ref)
-
-    def final_step(step: Kernel | HostStep | Turns) -> Step:
-        if isinstance(step, HostStep):
-            return replace(step, inputs=tuple(map(slots.of, step.inputs)), outputs=tuple(map(slots.of, step.outputs)))
-        if isinstance(step, Turns):
-            number = loops[step.turn] = len(loops)
-            return Loop(tuple(map(final_step, step.steps)), step.length, number, step.name)
-        entry, more = entries[step.entry]
-        args = (*map(argument, step.refs), *map(Offset, more))
-        return Launch(entry, step.global_size, step.local_size, args, step.flops, step.bytes, step.note, step.fused)
-
-    final = tuple(map(final_step, steps))
+    final = numbered(steps, slots, entries, {})
     uses: list[list[int]] = []
     for step in steps:
         add_uses(step, slots, uses)
@@ -112,6 +95,27 @@ def assemble(
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
                 checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)))
+
+
+def numbered(
+    steps: Sequence[Kernel | HostStep | Turns], slots: Slots, entries: Mapping[str, tuple[str, tuple[int, ...]]],
+    loops: dict[Turn, int]
+) -> tuple[Step, ...]:
+    """The plan's steps: with slots, and loops, by number."""
+    final: list[Step] = []
+    for step in steps:
+        if isinstance(step, HostStep):
+            final.append(replace(step, inputs=tuple(map(slots.of, step.inputs)), outputs=tuple(map(slots.of, step.outputs))))
+        elif isinstance(step, Turns):
+            number = loops[step.turn] = len(loops)
+            final.append(Loop(numbered(step.steps, slots, entries, loops), step.length, number, step.name))
+        else:
+            args = tuple(TurnNumber(loops[r]) if isinstance(r, Turn) else Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar)
+                         else r if isinstance(r, Fault) else slots.of(r) for r in step.refs)
+            entry, more = entries[step.entry]
+            final.append(Launch(entry, step.global_size, step.local_size, (*args, *map(Offset, more)), step.flops, step.bytes, step.note,
+                                step.fused))
+    return tuple(final)
 
 
 def add_uses(step: Kernel | HostStep | Turns, slots: Slots, uses: list[list[int]]) -> None:

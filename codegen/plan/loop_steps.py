@@ -23,6 +23,7 @@ from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.rows_cpu import SINGLE
 from tracegrad.codegen.plan.batch_launches import comment, effects, is_serial, merge, parameters, together
 from tracegrad.codegen.schedule.grouping import Group, schedule, strip
+from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.function import bind, unique
 from tracegrad.ir import Graph, Node, located
@@ -93,8 +94,10 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     before = [bound(k, places, turn) for k in before]
     if config.fuse:
         steps = merge(steps)
-    if len(steps) == 1 and isinstance(steps[0], Kernel) and config.fuse and is_serial(steps[0]):
-        return [*before, _in_one(steps[0], places, turn, length)]
+    if steps and config.fuse and all(isinstance(s, Kernel) and is_serial(s) for s in steps):
+        # One core does a turn in less time than its launches take.
+        if sum(s.text.count("\n") for s in steps) <= tuning().looped_lines:
+            return [*before, _in_one(steps[0] if len(steps) == 1 else together(steps), places, turn, length)]
     held = kept + [r for p in places.values() for r in ((p.end, p.both) if isinstance(p, Carry) else (p.ref,))]
     return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 

@@ -382,7 +382,13 @@ def _residuals(outputs: list[Node]) -> list[Node]:
     """What a later backward through `outputs` should not compute again."""
     if not outputs:
         return []
-    return [n for n in Graph.capture([], outputs) if n.needs_grad and n.fn.expensive and n not in set(outputs)]
+    found: dict[Node, None] = {}
+    for node in Graph.capture([], outputs):
+        if node.needs_grad and isinstance(node.fn, CustomCall) and node.fn.kept_results is not None:
+            found |= dict.fromkeys(node.fn.kept_results(node))
+        elif node.needs_grad and node.fn.expensive:
+            found[node] = None
+    return [n for n in found if n not in set(outputs)]
 
 
 def _node_in(recording: Recording, tensor: Tensor) -> Node:
