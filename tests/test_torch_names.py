@@ -157,7 +157,7 @@ CASES = {
                          t.special.airy_ai(x)),
         [0.0, np.inf, -np.inf, np.nan], gradient=0, torch=False,
         expected=lambda x: ([1, 0, 0, np.nan], [0, 0, 0, np.nan], [-np.inf, 0, np.nan, np.nan], [np.inf, 0, np.nan, np.nan],
-                            [special.airy(0)[0], 0, 0, np.nan])),
+                            [special.airy(0)[0], 0, np.nan, np.nan])),
 }  # fmt: skip
 test_values, test_gradients, test_as_in_torch = checks(CASES)
 
@@ -346,3 +346,10 @@ def test_diagonals_are_filled_in_place() -> None:
         assert made.shape == (2, 3)
     with pytest.raises(tg.ArgumentError, match=r"^empty_permuted"):
         tg.empty_permuted((2, 3), (1, 1))
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_places_of_a_tensor_without_dimensions() -> None:
+    for fn in (tg.unique, tg.unique_consecutive):
+        values, inverse = fn(tg.tensor(3.0), return_inverse=True)
+        assert (values.shape, inverse.shape) == ((1,), ())

@@ -1,4 +1,4 @@
-"""The methods of Tensor that are made of functions: views that remember their base, in-place twins, dtype shorthands. Start at `install`."""
+"""Methods of Tensor that are made of functions: views that remember their base, in-place twins, dtype shorthands. Start at `install`."""
 
 from __future__ import annotations
 

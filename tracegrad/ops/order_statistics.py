@@ -462,7 +462,7 @@ def known(name: str, x: Any, instead: str) -> np.ndarray[Any, Any]:
 
 
 def _tensor(like: Any, array: Any) -> Any:
-    return PUBLIC["tensor"](np.ascontiguousarray(array), device=like.device)
+    return PUBLIC["tensor"](np.array(array, order="C"), device=like.device)
 
 
 @public("bincount")
