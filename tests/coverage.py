@@ -38,7 +38,11 @@ RANDOM = {
     "alpha_dropout",
     "feature_alpha_dropout",
     "gumbel_softmax",
+    "native_dropout",
+    "svd_lowrank",
+    "pca_lowrank",
 }
+SPACES = {"linalg": tg.linalg.__all__, "masked": tg.masked.__all__, "signal.windows": tg.signal.windows.__all__}
 
 
 def make(dtype: str, *shape: int, seed: int = 0) -> Any:
@@ -196,7 +200,48 @@ SAMPLES: dict[str, Sample] = {
     "full_like": lambda f, x: f(x(4, 4), 1),
     "randint_like": lambda f, x: f(x(4, 4), 3),
     "hardtanh": lambda f, x: f(x(4, 4)),
+    "as_strided_copy": lambda f, x: f(x(4, 4), (2, 2), (4, 1)),
+    "as_strided_scatter": lambda f, x: f(x(4, 4), x(2, 2), (2, 2), (4, 1)),
+    "expand_copy": lambda f, x: f(x(1, 4), (4, 4)),
+    "narrow_copy": lambda f, x: f(x(4, 4), 0, 1, 2),
+    "select_copy": lambda f, x: f(x(4, 4), 0, 1),
+    "permute_copy": lambda f, x: f(x(4, 4), (1, 0)),
+    "transpose_copy": lambda f, x: f(x(4, 4), 0, 1),
+    "split_with_sizes_copy": lambda f, x: f(x(4, 4), (1, 3)),
+    "unsafe_split_with_sizes": lambda f, x: f(x(4, 4), (1, 3)),
+    "unfold_copy": lambda f, x: f(x(4, 4), 0, 2, 1),
+    "addbmm": lambda f, x: f(x(3, 3), x(2, 3, 3), x(2, 3, 3)),
+    "addmv": lambda f, x: f(x(4), x(4, 4), x(4)),
+    "addr": lambda f, x: f(x(4, 4), x(4), x(4)),
+    "cholesky": lambda f, x: f(tg.matmul(x(3, 3), x(3, 3).mT) + tg.eye(3).to(x(1).dtype)),
+    "grid_sampler": lambda f, x: f(x(1, 2, 3, 3), x(1, 2, 2, 2), 0, 0, False),
+    "grid_sampler_2d": lambda f, x: f(x(1, 2, 3, 3), x(1, 2, 2, 2), 0, 0, False),
+    "grid_sampler_3d": lambda f, x: f(x(1, 2, 3, 3, 3), x(1, 2, 2, 2, 3), 0, 0, False),
+    "native_layer_norm": lambda f, x: f(x(4, 4), (4,), None, None, 1e-5),
+    "native_group_norm": lambda f, x: f(x(2, 4, 4), None, None, 2, 4, 4, 2, 1e-5),
+    "native_batch_norm": lambda f, x: f(x(4, 4), None, None, None, None, True, 0.1, 1e-5),
+    "native_dropout": lambda f, x: f(x(4, 4), 0.5, True),
+    "native_dropout_backward": lambda f, x: f(x(4, 4), tg.eye(4) > 0, 2.0),
+    "histogramdd": lambda f, x: f(x(4, 2), 3),
+    "lu_unpack": lambda f, x: f(*tg.lu(x(4, 4))),
+    "lu_solve": lambda f, x: f(x(4, 2), *tg.lu(x(4, 4))),
+    "ormqr": lambda f, x: f(x(4, 3), x(3), x(4, 2)),
+    "orgqr": lambda f, x: f(x(4, 3), x(3)),
+    "svd_lowrank": lambda f, x: f(x(4, 4), 2),
+    "pca_lowrank": lambda f, x: f(x(4, 4), 2),
+    "chain_matmul": lambda f, x: f(x(4, 4), x(4, 4)),
+    "dropout": lambda f, x: f(x(4, 4), 0.5, True),
+    "max_pool1d": lambda f, x: f(x(2, 4, 4), 2),
+    "fractional_max_pool2d": lambda f, x: f(x(1, 2, 4, 4), 2, 2, _random_samples=x(1, 2, 2)),
+    "fractional_max_pool3d": lambda f, x: f(x(1, 2, 4, 4, 4), 2, 2, _random_samples=x(1, 2, 3)),
+    "linear_cross_entropy": lambda f, x: f(x(3, 4), x(5, 4), ints(0, 1, 2)),
+    "threshold_": lambda f, x: f(x(4, 4) * 1, 0.5, 1.0),
+    "multi_head_attention_forward": lambda f, x: f(*[x(3, 1, 4)] * 3, 4, 2, x(12, 4), None, None, None, False, 0.0, x(4, 4), None),
 }
+for _stem in ("elu", "selu", "celu", "relu", "leaky_relu", "hardtanh", "rrelu"):
+    SAMPLES[f"{_stem}_"] = lambda f, x: f(x(4, 4) * 1)
+for _stem in ("max_pool1d", "max_pool2d", "max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d"):
+    SAMPLES[f"{_stem}_with_indices"] = SAMPLES[_stem]
 for _stem in (
     "chebyshev_polynomial_t",
     "chebyshev_polynomial_u",
@@ -210,20 +255,15 @@ for _stem in (
     SAMPLES[_stem] = SAMPLES[f"shifted_{_stem}"] = lambda f, x: f(x(4, 4), 3)
 _INTERNAL = "a variant inside of torch of a function that is here"
 REASONS = [  # (names, why they are missing)
-    (r"fft\.|stft|istft", "not written yet"),
-    (r"bfloat16|chalf", "no such dtype"),
-    (
-        r"linalg\.|cholesky|lu|geqrf|ormqr|svd|pca|pinverse|logdet|triangular_solve|matrix_exp|cross|vdot|addbmm|addmv|addr",
-        "linear algebra: not written yet",
-    ),
-    (r"masked\.", "a prototype in torch; where(mask, ...) and the plain function"),
+    (r"fft\.|stft|istft", "complex numbers are not supported"),
+    (r"complex|polar|view_as_|imag|H$|mH|cfloat|cdouble|chalf|linalg\.eig$|linalg\.eigvals$", "complex numbers are not supported"),
+    (r"bfloat16|torch\._scaled_mm", "OpenCL has no such dtype (bfloat16, float8)"),
+    (r"linalg\.ldl", "NumPy has no LDL factorisation, and LAPACK itself is no dependency; `linalg.solve` takes symmetric matrices"),
     (r"sparse|to_sparse|_segment_reduce", "no sparse tensors"),
-    (r"signal\.windows", "not written yet"),
-    (r"special\.", "not written yet"),
-    (r"resize|empty_strided|empty_permuted|new_empty_strided|as_strided_scatter", "memory has no layout here"),
+    (r"resize", "memory has no layout here, and tensors keep their shape"),
     (r"jiterator", "CUDA text; see tg.opencl_function"),
-    (r".*_copy$|unsafe_|_|native_|max_pool2d_with_indices_backward|grid_sampler|torch\.|slice$|hash_tensor", _INTERNAL),
-    (r"histogramdd|nn\.functional\.", "not written yet"),
+    (r"hash_tensor", "a checksum of torch's bits, for debugging torch"),
+    (r"_|max_pool2d_with_indices_backward|torch\.|slice$", _INTERNAL),
 ]
 
 
@@ -350,7 +390,10 @@ def present(name: str) -> bool:
     if space == "special":
         return short in SPECIAL
     if space:
-        return hasattr(getattr(tg, space, None), short) if space in vars(tg) else False
+        owner: Any = tg
+        for part in space.split("."):
+            owner = getattr(owner, part) if part in dir(owner) else None
+        return hasattr(owner, short)
     return name in PUBLIC or hasattr(tg.Tensor, name) or hasattr(tg.Tensor, f"{name}_")
 
 
@@ -406,7 +449,13 @@ def text() -> str:
         "",
         "In place, as methods: " + ", ".join(f"`{n}`" for n in sorted(dir(tg.Tensor)) if re.fullmatch(r"[a-z]\w*[a-z0-9]_", n)) + ".",
     ]
-    lines += ["", "## Missing", "", "| why | names |", "|---|---|"]
+    lines += [
+        "",
+        "## Other namespaces",
+        "",
+        *(f"`tg.{space}`: {', '.join(f'`{n}`' for n in sorted(names))}.\n" for space, names in SPACES.items()),
+    ]
+    lines += ["## Missing", "", "| why | names |", "|---|---|"]
     lines += [f"| {why} | {', '.join(f'`{n}`' for n in names)} |" for why, names in absent.items()]
     return "\n".join(lines) + "\n"
 

@@ -182,7 +182,7 @@ def tolerance_of(dtype: Any) -> float:
     return 1e-4 if dtype is not torch.float64 else 1e-7
 
 
-def samples(op: Any, dtype: Any, most: int = 40) -> list[Any]:
+def samples(op: Any, dtype: Any, most: int = 24) -> list[Any]:
     torch.manual_seed(0)
     grad = op.supports_autograd and dtype.is_floating_point
     found = [*op.sample_inputs("cpu", dtype, requires_grad=grad)]

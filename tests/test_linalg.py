@@ -118,7 +118,9 @@ def test_square_roots_and_what_reports(n, dtype):
         near(root.mT, root.numpy(), dtype)
         for found, wanted in ((L.inv_ex(x), L.inv(x)), (L.solve_ex(x, y), L.solve(x, y)), (L.cholesky_ex(s), L.cholesky(s))):
             np.testing.assert_array_equal(found[0].numpy(), wanted.numpy())
-            assert found.info.shape == batch and found.info.dtype == np.int32 and not found.info.numpy().any()
+            assert found.info.shape == batch
+            assert found.info.dtype == np.int32
+            assert not found.info.numpy().any()
         packed, pivots, info = L.lu_factor_ex(x)
         assert not info.numpy().any()
         near(tg.lu_solve(y, *tg.lu(x)), np.linalg.solve(a.astype(np.float64), b.astype(np.float64)), dtype)
@@ -134,7 +136,8 @@ def test_info_tells_the_pivot_and_errors_name_it():
     assert L.inv_ex(x).info.tolist() == L.solve_ex(x, x).info.tolist() == [0, 0, 0, 3, 2, 0]
     assert L.lu_factor_ex(x).info.tolist()[:4] == [0, 0, 0, 3]
     found = L.inv_ex(x).inverse.numpy()
-    assert np.isnan(found[3]).all() and (found[0] == np.eye(4)).all()
+    assert np.isnan(found[3]).all()
+    assert (found[0] == np.eye(4)).all()
     a[4] = np.eye(4)
     a[5, 1, 1] = -1
     assert L.cholesky_ex(tg.tensor(a)).info.tolist() == [0, 0, 0, 3, 0, 2]
@@ -174,7 +177,8 @@ def test_rectangular_lu_and_orthogonal_factors(m, n):
             assert (np.linalg.eigvalsh(h.numpy()) > -1e-12).all()
         u, s, v = tg.svd(x)
         near((u * s.unsqueeze(-2)) @ v.mT, a, np.float64)
-        assert tg.svd(x, some=False).V.shape == (*batch, n, n) and not tg.svd(x, compute_uv=False).U.numpy().any()
+        assert tg.svd(x, some=False).V.shape == (*batch, n, n)
+        assert not tg.svd(x, compute_uv=False).U.numpy().any()
 
 
 def test_low_rank_decompositions():
@@ -197,7 +201,7 @@ def test_tolerances_may_be_tensors():
     assert L.matrix_rank(tg.tensor(a), rtol=limits / 4).tolist() == [2, 1]
     near(L.pinv(tg.tensor(a), atol=limits), np.stack([np.diag([0.25, 1, 0]), np.diag([0.25, 0, 0])]), np.float64)
     near(L.pinv(tg.tensor(a), rtol=limits / 4), np.stack([np.diag([0.25, 1, 0]), np.diag([0.25, 0, 0])]), np.float64)
-    with pytest.raises(ShapeError, match=r"^pinv: atol"):
+    with pytest.raises(ShapeError, match=r"^pinv: shapes"):
         L.pinv(tg.tensor(a), atol=tg.ones(3))
 
 
@@ -530,8 +534,8 @@ def test_an_error_leaves_other_work_as_it_was():
     assert step(tg.eye(2)).numpy().tolist() == [[1, 0], [0, 1]]
 
 
-@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "cholesky", "eigh", "eigvalsh", "matrix_exp", "inv_ex", "cholesky_ex", "matrix_sqrth",
-                                  "matrix_power"])
+@pytest.mark.parametrize("name", ["inv", "det", "slogdet", "cholesky", "eigh", "eigvalsh", "matrix_exp", "inv_ex", "cholesky_ex",
+                                  "matrix_sqrth", "matrix_power"])
 def test_matrices_must_be_square(name):
     args = [2] if name == "matrix_power" else []
     for shape in ((2, 3), (4, 3, 2), (3,)):

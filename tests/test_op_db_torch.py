@@ -24,17 +24,17 @@ COMPLEX = "complex numbers"
 EXCEPTIONS = [  # (names, kinds of difference, words of it, why)
     (r".*", "error", r"(^|, |\()(2, 3|2, int64\[3\]=\[1, 2, 3\]|int64\[3\]=\[1, 2, 3\], 2): no error", NUMBERS),
     (r"arange", "error", "no error", "a range whose end comes first is empty, as in numpy"),
-    (r"add(mv|bmm|r)|baddbmm", "value|in place", "int64, not bool|float32, not int64|int64\\[|bool\\[",
+    (r"add(mv|bmm|r)|baddbmm", "value|in place", "int64, not bool|float32, not int64",
      "factors that are no integers make a float of integers, where torch cuts them off"),
     (r"as_strided.*", "value|raises|in place|gradient", "", "as_strided copies, of the tensor's elements and not its storage"),
     (r"cholesky_(inverse|solve)|linalg.pinv", "gradient", "", "torch's gradient of the triangle that is not read is not 0"),
     (r"cov", "error", "cannot be negative", "the weights are not looked at"),
     (r"cov", "value|gradient", "aweights", "computed in the input's dtype; torch rounds the weights' sum to float32"),
     (r"nn.functional.conv3d", "error", "should be the same", "convolutions promote operands of different dtypes"),
-    (r"nn.functional.(group_norm|max_pool\\dd|max_pool1d|max_pool3d)", "error", "no error", EMPTY),
+    (r"nn.functional.(group_norm|max_pool\dd|max_pool1d|max_pool3d)", "error", "no error", EMPTY),
     (r"nn.functional.local_response_norm", "value", "float32, not int64", "integers become floats, also where there are none"),
-    (r"nn.functional.max_unpool\\dd", "gradient", "", "of equal indices the last one wins, and only it gets a gradient"),
-    (r"nn.functional.batch_norm", "raises", r"float\\d\\d\[0\]", "an input without channels"),
+    (r"nn.functional.max_unpool\dd", "gradient", "", "of equal indices the last one wins, and only it gets a gradient"),
+    (r"nn.functional.batch_norm", "raises", r"float\d\d\[0\]", "an input without channels"),
     (r"nn.functional.ctc_loss", "gradient", "", "torch's gradient is right for normalized log_probs only"),
     (r"(arg)?sort|msort|kthvalue|topk|mode", "value", "", TIES),
     (r"linalg.eig(vals)?", "raises", "", COMPLEX),
@@ -52,7 +52,8 @@ EXCEPTIONS = [  # (names, kinds of difference, words of it, why)
 
 
 def unexplained(name: str, kind: str, line: str) -> bool:
-    return not any(re.fullmatch(names, name) and re.fullmatch(kinds, kind) and re.search(words, line) for names, kinds, words, _ in EXCEPTIONS)
+    return not any(re.fullmatch(names, name) and re.fullmatch(kinds, kind) and re.search(words, line)
+                   for names, kinds, words, _ in EXCEPTIONS)
 
 
 HERE = [op for op in op_db_torch.op_db if op_db_torch.function(op.name) is not None]

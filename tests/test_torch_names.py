@@ -1,4 +1,4 @@
-"""torch's variants of functions, tg.masked against numpy.ma, tg.signal.windows against scipy, and what else came of torch's list of names."""
+"""torch's variants of functions, tg.masked against numpy.ma, tg.signal.windows against scipy, and what else torch's list of names has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scipy import signal, special
 
 import tracegrad as tg
 from tests.names import Case, checks, leaves
+from tracegrad import nn
 from tracegrad.nn import functional
 
 RNG = np.random.default_rng(21)
@@ -33,7 +34,8 @@ CASES = {
     "as_strided_copy": same(lambda t, F, x: t.as_strided_copy(x, (3, 4), (2, 5), 1), lambda t, F, x: x.as_strided((3, 4), (2, 5), 1), X),
     "as_strided_scatter": same(
         lambda t, F, x, y: t.as_strided_scatter(x, y, (3, 4), (20, 5), 1),
-        lambda t, F, x, y: x.reshape(-1).scatter(0, t.as_strided(t.arange(91), (3, 4), (20, 5), 1).reshape(-1), y.reshape(-1)).reshape(7, 13),
+        lambda t, F, x, y: x.reshape(-1).scatter(
+            0, t.as_strided(t.arange(91), (3, 4), (20, 5), 1).reshape(-1), y.reshape(-1)).reshape(7, 13),
         X, u(3, 4), torch_gradient=False),
     "detach_copy": same(lambda t, F, x: t.detach_copy(x) * x, lambda t, F, x: x.detach() * x, X, gradient=0),
     "copies of parts": same(
@@ -66,7 +68,8 @@ CASES = {
                                     expected=lambda x, m: x * m * 2),
     "grid samplers": same(
         lambda t, F, x, g: (t.grid_sampler(x, g, 0, 1, True), t.grid_sampler_2d(x, g, 2, 0, False)),
-        lambda t, F, x, g: (F.grid_sample(x, g, padding_mode="border", align_corners=True), F.grid_sample(x, g, "bicubic", align_corners=False)),
+        lambda t, F, x, g: (F.grid_sample(x, g, padding_mode="border", align_corners=True),
+                            F.grid_sample(x, g, "bicubic", align_corners=False)),
         IMAGES, GRID, gradient=1),
     "grid_sampler_3d": same(
         lambda t, F, x, g: t.grid_sampler_3d(x, g, 1, 2, False),
@@ -92,7 +95,8 @@ CASES = {
         lambda t, F, x, r: F.fractional_max_pool3d(x, 2, (3, 2, 3), _random_samples=r), VOLUMES, DRAWS3, singles=False, differences=False),
     "linear_cross_entropy": same(
         lambda t, F, x, w, b, y: F.linear_cross_entropy(x, w, y, linear_bias=b, label_smoothing=0.1),
-        lambda t, F, x, w, b, y: F.cross_entropy(F.linear(x, w, b), y, label_smoothing=0.1), u(16, 7), u(5, 7), u(5), RNG.integers(0, 5, 16)),
+        lambda t, F, x, w, b, y: F.cross_entropy(F.linear(x, w, b), y, label_smoothing=0.1),
+        u(16, 7), u(5, 7), u(5), RNG.integers(0, 5, 16)),
     "linear_cross_entropy of images": same(
         lambda t, F, x, w, y: F.linear_cross_entropy(x, w, y, reduction="sum"),
         lambda t, F, x, w, y: F.cross_entropy((x @ w.reshape(20, 7).mT).reshape(16, 5, 4), y, reduction="sum"),
@@ -110,7 +114,8 @@ CASES = {
         lambda t, F, x, w: (F.conv2d(x, w, padding=1), F.max_pool2d(x, 2), F.layer_norm(x, (8,)), F.selu(x), F.celu(x), F.hardshrink(x),
                             F.group_norm(x, 3), F.cosine_similarity(x, x * x), x), IMAGES, u(4, 3, 3, 2), gradient=1),
     "interpolate, antialias": Case(
-        lambda t, F, x: (F.interpolate(x, (4, 5), mode="bilinear", antialias=True), F.interpolate(x, (4, 3), mode="bicubic", antialias=True),
+        lambda t, F, x: (F.interpolate(x, (4, 5), mode="bilinear", antialias=True),
+                         F.interpolate(x, (4, 3), mode="bicubic", antialias=True),
                          F.interpolate(x, scale_factor=0.6, mode="bilinear", antialias=True),
                          F.interpolate(x, (5, 11), mode="bilinear", antialias=True, align_corners=True)), IMAGES),
     "grid_sample, bicubic, 3-d": Case(
@@ -131,7 +136,8 @@ CASES = {
                           expected=lambda x: np.linalg.norm(x, "nuc")),
     "logit with eps above a half": Case(lambda t, F, x: t.logit(x, 0.6), RNG.uniform(0, 1, 33), gradient=0),
     "degrees in a tensor": Case(
-        lambda t, F, x, n: (t.special.chebyshev_polynomial_t(x, n), t.special.legendre_polynomial_p(x, n), t.special.hermite_polynomial_h(x, n)),
+        lambda t, F, x, n: (t.special.chebyshev_polynomial_t(x, n), t.special.legendre_polynomial_p(x, n),
+                            t.special.hermite_polynomial_h(x, n)),
         RNG.uniform(-0.9, 0.9, (7, 13)), RNG.integers(-1, 6, 13), traced=False, differences=False, torch=False,
         expected=lambda x, n: tuple(np.where(n < 0, 0.0, f(np.maximum(n, 0), x)) for f in
                                     (special.eval_chebyt, special.eval_legendre, special.eval_hermite))),
@@ -151,7 +157,7 @@ CASES = {
                          t.special.airy_ai(x)),
         [0.0, np.inf, -np.inf, np.nan], gradient=0, torch=False,
         expected=lambda x: ([1, 0, 0, np.nan], [0, 0, 0, np.nan], [-np.inf, 0, np.nan, np.nan], [np.inf, 0, np.nan, np.nan],
-                            [special.airy(0)[0], 0, 0, np.nan])),
+                            [special.airy(0)[0], 0, np.nan, np.nan])),
 }  # fmt: skip
 test_values, test_gradients, test_as_in_torch = checks(CASES)
 
@@ -204,7 +210,8 @@ def test_masked_maps() -> None:
             np.testing.assert_allclose(tg.masked.cumsum(x, axis, mask=m).numpy(), held.filled(0).cumsum(axis), rtol=1e-12)
             np.testing.assert_allclose(tg.masked.cumprod(x, axis, mask=m).numpy(), held.filled(1).cumprod(axis), rtol=1e-12)
             size = np.abs(held.filled(0)).sum(axis, keepdims=True)
-            np.testing.assert_allclose(tg.masked.normalize(x, 1.0, axis, mask=m).numpy(), held.filled(0) / np.maximum(size, 1e-12), rtol=1e-12)
+            shares = held.filled(0) / np.maximum(size, 1e-12)
+            np.testing.assert_allclose(tg.masked.normalize(x, 1.0, axis, mask=m).numpy(), shares, rtol=1e-12)
         rows = [np.sort(row[keep])[(keep.sum() - 1) // 2] if keep.any() else np.nan for row, keep in zip(X, MASK, strict=True)]
         np.testing.assert_array_equal(tg.masked.median(x, mask=m).numpy(), rows)
         wanted = np.logaddexp(np.where(MASK, X, -np.inf), np.where(MASK[::-1], X, -np.inf))
@@ -271,25 +278,26 @@ def test_histogramdd() -> None:
 @pytest.mark.usefixtures("on_numpy")
 def test_small_things() -> None:
     x = tg.tensor(X)
-    assert x.is_same_size(x * 1) and not tg.is_same_size(x, x.T)
-    assert tg.is_signed(x) and not tg.is_signed(x.to(tg.uint8)) and x.ndimension() == 2
-    assert tg.is_nonzero(x[0, 0]) and not tg.is_nonzero(x[0, 0] * 0)
+    assert (x.is_same_size(x * 1), tg.is_same_size(x, x.T), x.ndimension()) == (True, False, 2)
+    assert (tg.is_signed(x), tg.is_signed(x.to(tg.uint8))) == (True, False)
+    assert (tg.is_nonzero(x[0, 0]), tg.is_nonzero(x[0, 0] * 0)) == (True, False)
     y, kept = tg.native_dropout(x, 0.5, True)
     np.testing.assert_array_equal(y.numpy(), np.where(kept.numpy(), X * 2, 0))
     with pytest.raises(tg.DTypeError, match="expected a Tensor, got int, int"):
         tg.mul(2, 3)
-    assert x.to("numpy", tg.float32, True, True).dtype == np.float32 and x.to(tg.float64, False, True) is not x
+    assert x.to("numpy", tg.float32, True, True).dtype == np.float32
+    assert x.to(tg.float64, False, True) is not x
     assert tg.arange(0.1, -7.9, -4.0, dtype=tg.int64).tolist() == [0, -4]
     assert tg.logspace(0, 4.3, 5, 2, dtype=tg.int64).tolist() == [1, 2, 4, 8, 16]
     parts = x.tensor_split(tg.tensor([2, 5]), 1)
     assert [p.shape[1] for p in parts] == [2, 3, 8]
-    with pytest.raises(tg.TraceError, match="tensor_split: .* give integers"):
+    with pytest.raises(tg.TraceError, match=r"tensor_split: .* give integers"):
         tg.trace(lambda x, i: x.tensor_split(i))(x, tg.tensor([2]))
     flags = tg.tensor([True, False] * 3 + [True])
     added = x.index_put((flags,), tg.ones(13, dtype=tg.float64), accumulate=True)
     np.testing.assert_array_equal(added.numpy(), X + flags.numpy()[:, None])
     for name, values in (("normal_", (0, -1)), ("uniform_", (3, -1))):
-        with pytest.raises(tg.ArgumentError, match=f"^{name}"):
+        with pytest.raises(tg.ArgumentError, match=rf"^{name}"):
             getattr(x.clone(), name)(*values)
     for name in ("isnan_", "gather_", "to_dtype_", "where_"):
         assert not hasattr(x, name)
@@ -308,8 +316,6 @@ def test_updates_in_place_of_products() -> None:
 
 @pytest.mark.usefixtures("on_numpy")
 def test_multi_head_attention_forward_takes_keys_and_values_as_they_are() -> None:
-    from tracegrad import nn
-
     tg.manual_seed(0)
     layer = nn.MultiheadAttention(6, 3).double()
     q, k = tg.tensor(u(4, 2, 6)), tg.tensor(u(5, 2, 6))
@@ -319,5 +325,31 @@ def test_multi_head_attention_forward_takes_keys_and_values_as_they_are() -> Non
     found = functional.multi_head_attention_forward(*arguments, static_k=heads[0], static_v=heads[1])
     for mine, wanted in zip(found, layer(q, k, k), strict=True):
         np.testing.assert_allclose(mine.detach().numpy(), wanted.detach().numpy(), rtol=1e-12)
-    with pytest.raises(tg.ShapeError, match="^multi_head_attention_forward: query"):
+    with pytest.raises(tg.ShapeError, match=r"^multi_head_attention_forward: query"):
         functional.multi_head_attention_forward(q, k, k, 8, *arguments[4:])
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_diagonals_are_filled_in_place() -> None:
+    for shape, wrap in (((7, 13), False), ((13, 3), False), ((13, 3), True), ((4, 4, 4), False)):
+        a, x = np.ones(shape), tg.ones(*shape, dtype=tg.float64)
+        np.fill_diagonal(a, 5, wrap=wrap)
+        assert x.fill_diagonal_(5, wrap) is x
+        np.testing.assert_array_equal(x.numpy(), a)
+    with pytest.raises(tg.ShapeError, match=r"^fill_diagonal_"):
+        tg.ones(2, 3, 2).fill_diagonal_(1)
+    x = tg.tensor(X)
+    assert x.swapaxes_(0, 1) is x
+    assert (x.shape, x.swapdims_(0, 1).shape, x.itemsize) == ((13, 7), (7, 13), 8)
+    assert (tg.ones(3, 4).bernoulli(0.0).sum().item(), tg.ones(4).multinomial(2).shape) == (0, (2,))
+    for made in (x.new_empty_strided((2, 3), (3, 1)), tg.empty_strided((2, 3), (1, 2)), tg.empty_permuted((2, 3), (1, 0))):
+        assert made.shape == (2, 3)
+    with pytest.raises(tg.ArgumentError, match=r"^empty_permuted"):
+        tg.empty_permuted((2, 3), (1, 1))
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_places_of_a_tensor_without_dimensions() -> None:
+    for fn in (tg.unique, tg.unique_consecutive):
+        values, inverse = fn(tg.tensor(3.0), return_inverse=True)
+        assert (values.shape, inverse.shape) == ((1,), ())

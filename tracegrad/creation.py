@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import dtypes, random_state
+from tracegrad import dtypes, methods, random_state
 from tracegrad.compile import find_device, obstacle
 from tracegrad.errors import ArgumentError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import Shape, broadcast_shapes, cast, data, iota, scalar
@@ -23,6 +23,7 @@ from tracegrad.ops.pointwise import where
 from tracegrad.ops.ranges import in_range
 from tracegrad.tensor import Tensor, from_array, new_tensor
 
+_FIRST = methods                    # imported for what it makes of Tensor
 _create = functools.partial(public, method=False)
 
 
@@ -262,6 +263,24 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor to be overwritten; filled with zeros, so that nothing depends on what memory held."""
     return _filled("empty", size, 0, _float(dtype), device, requires_grad)
+
+
+@_create()
+def empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`empty(size)`. stride: accepted, but for its length: memory has no layout here, so nobody can tell."""
+    shape, steps = _shape("empty_strided", (size,)), _shape("empty_strided", (stride,))
+    if len(shape) != len(steps):
+        raise ArgumentError(f"empty_strided: size {shape} and stride {steps} must be equally many numbers")
+    return _filled("empty_strided", shape, 0, _float(dtype), device, requires_grad)
+
+
+@_create()
+def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`empty(size)`. physical_layout: an order of the dimensions, accepted: memory has no layout here, so nobody can tell."""
+    shape = _shape("empty_permuted", (size,))
+    if sorted(physical_layout) != list(range(len(shape))):
+        raise ArgumentError(f"empty_permuted: physical_layout {tuple(physical_layout)} must name each of the {len(shape)} dimensions once")
+    return _filled("empty_permuted", shape, 0, _float(dtype), device, requires_grad)
 
 
 def _like(name: str, make: Any) -> Any:
@@ -629,5 +648,7 @@ def _new(make: Any) -> Any:
     return method
 
 
-for _make in (tensor, zeros, ones, empty, full):
+for _make in (tensor, zeros, ones, empty, full, empty_strided):
     setattr(Tensor, f"new_{_make.__name__}", _new(_make))
+for _name in ("bernoulli", "multinomial"):
+    setattr(Tensor, _name, PUBLIC[_name])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tracegrad import methods
 from tracegrad.autodiff import variable
 from tracegrad.errors import AutogradError, TraceError
 from tracegrad.function import REGISTRY, bind
@@ -18,6 +19,8 @@ from tracegrad.operators import PUBLIC
 from tracegrad.ops.movement import inverse
 from tracegrad.tensor import Step, Tensor
 from tracegrad.tracing.recording import base_of
+
+_FIRST = methods  # imported for the views that it makes
 
 
 def move(tensor: Tensor, view: Tensor, call: str) -> Tensor:
@@ -63,5 +66,5 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("t", "squeeze", "unsqueeze", "transpose"):
+for _name in ("t", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims"):
     setattr(Tensor, f"{_name}_", _in_place(PUBLIC[_name], f"{_name}_"))

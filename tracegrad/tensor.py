@@ -10,7 +10,6 @@ While a trace runs, tensors from outside it are never touched: the trace keeps w
 
 from __future__ import annotations
 
-import functools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import Device, find_device, read, realize, resolve, upload, used_devices
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, scalar
+from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
 from tracegrad.ir import Aval, Node, own_nodes, user_location
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
@@ -340,6 +339,10 @@ class Tensor(Operators):
         return int(self.dtype.itemsize)
 
     nelement = numel
+
+    @property
+    def itemsize(self) -> int:
+        return self.element_size()
 
     @property
     def nbytes(self) -> int:
@@ -676,6 +679,19 @@ class Tensor(Operators):
         return self._rebind(expand(scalar("fill_", value, self.dtype), self.shape), "fill_")
 
 
+    def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Tensor:
+        """Set the main diagonal to `fill_value`; wrap: of a tall matrix, again after each row that it leaves out, as in numpy."""
+        shape = self.shape
+        if len(shape) < 2 or (len(shape) > 2 and len(set(shape)) > 1):
+            raise ShapeError(f"fill_diagonal_: takes a matrix, or dimensions of one size, got {shape}")
+        row = iota(shape, 0) % (shape[1] + 1) if wrap and len(shape) == 2 else iota(shape, 0)
+        on = row.eq(iota(shape, 1))
+        for d in range(2, len(shape)):
+            on = on & row.eq(iota(shape, d))
+        value = scalar("fill_diagonal_", fill_value, self.dtype)
+        return self._rebind(self._node().where(on.logical_not(), value), "fill_diagonal_")
+
+
 def _warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
     """A warning, as torch's, where complex numbers become real ones."""
     if dtype.kind == "c" and wanted.kind not in "cb":
@@ -711,129 +727,11 @@ def _masks(key: Any) -> bool:
 
 
 _DTYPE_NAMES = {str(d) for d in dtypes.SUPPORTED} | {"float", "double", "half", "long", "int", "bool", "cfloat", "cdouble"}
-_VIEWS = (
-    "view",
-    "reshape",
-    "permute",
-    "transpose",
-    "swapaxes",
-    "t",
-    "squeeze",
-    "unsqueeze",
-    "expand",
-    "expand_as",
-    "narrow",
-    "flatten",
-    "unflatten",
-    "movedim",
-    "split",
-    "chunk",
-    "unbind",
-    "broadcast_to",
-    "view_as",
-    "select",
-    "diagonal",
-    "ravel",
-    "tensor_split",
-    "hsplit",
-    "vsplit",
-    "dsplit",
-    "split_with_sizes",
-    "real",
-    "imag",
-    "view_as_real",
-    "view_as_complex",
-)
-
-
-_IN_PLACE = {f"tracegrad.ops.{family}" for family in ("pointwise", "arithmetic", "complex_numbers", "special", "indexing", "scattering")}
-_ALSO = ("cumsum", "cumprod", "tril", "triu", "addmm", "addmv", "addr", "addbmm", "baddbmm", "renorm")
-# those that would change the shape or the dtype, or write a thing into another: torch has no such methods either
-_NOT_IN_PLACE = ("as_strided", "gather", "index_select", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal",
-                 "masked_select", "one_hot", "select_scatter", "slice_scatter", "diagonal_scatter", "signbit", "sum_to_size", "take",
-                 "take_along_axis", "take_along_dim", "to_dtype", "where", "real", "angle", "conj", "positive")  # fmt: skip
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
-              "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
-
-
-def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A movement function whose result, if it is given a Tensor, remembers its base."""
-
-    @functools.wraps(fn)
-    def function(input: Any, *args: Any, **kwargs: Any) -> Any:
-        result = fn(input, *args, **kwargs)
-        if not isinstance(input, Tensor):
-            return result
-        return input._view(result) if isinstance(result, Tensor) else type(result)(input._view(r) for r in result)
-
-    return function
-
-
-def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function as a method that writes its result into the first operand."""
-
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self._rebind(fn(self, *args, **kwargs)._node(), name)
-
-    method.__name__, method.__doc__ = name, f"In-place version of `{name[:-1]}`."
-    return method
-
-
-def _as_function(name: str) -> Callable[..., Any]:
-    """A method of Tensor as a function."""
-    method = getattr(Tensor, name)
-
-    @functools.wraps(method)
-    def function(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(input, Tensor):
-            raise DTypeError(f"{name}: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
-        return method(input, *args, **kwargs)
-
-    return function
 
 
 def is_tensor(obj: Any) -> bool:
     """Whether `obj` is a Tensor."""
     return isinstance(obj, Tensor)
-
-
-def install_methods() -> None:
-    """Make the view methods, the in-place twins and the dtype shorthands, from the functions that the ops export."""
-    views = {PUBLIC[name]: _as_view(PUBLIC[name]) for name in _VIEWS}
-    for name, fn in PUBLIC.items():
-        if fn in views:  # also under its other names
-            PUBLIC[name] = views[fn]
-            if name not in ("real", "imag"):                       # those are properties
-                setattr(Tensor, name, views[fn])
-    for name in ("T", "mT"):
-        getter = getattr(Operators, name, None)
-        if isinstance(getter, property) and getter.fget is not None:
-            setattr(Tensor, name, property(_as_view(getter.fget)))
-    for name, fn in PUBLIC.items():
-        pointwise = fn.__module__ in _IN_PLACE and fn.__annotations__.get("return") == "Array"      # a bool or a pair has no such twin
-        if (pointwise or name in _ALSO) and name not in _NOT_IN_PLACE and f"{name}_" not in vars(Tensor):
-            setattr(Tensor, f"{name}_", _in_place(getattr(Operators, name, fn), f"{name}_"))
-    for name, sign in _OPERATORS.items():
-        setattr(Tensor, f"__i{name}__", _in_place(getattr(Operators, f"__{name}__"), f"{sign}="))
-    for name, dtype in {
-        "float": "float32",
-        "double": "float64",
-        "half": "float16",
-        "char": "int8",
-        "short": "int16",
-        "int": "int32",
-        "long": "int64",
-        "byte": "uint8",
-        "bool": "bool",
-        "cfloat": "complex64",
-        "cdouble": "complex128",
-    }.items():
-        setattr(Tensor, name, lambda self, dtype=dtype: self.to(dtype=dtype))
-    for name in ("clone", "numel", "is_floating_point"):
-        PUBLIC[name] = _as_function(name)
-
-
-install_methods()
 
 
 # ------------------------------------------------------------------------------------------------------------- pending work

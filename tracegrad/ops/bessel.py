@@ -259,7 +259,10 @@ def _zeta(x):
 
 
 class AiryAi(Formula):
-    """Airy's function Ai. It has no derivative here, as in torch."""
+    """Airy's function Ai. NaN below -1e6, where the phase of its wave is lost (in float32 its digits go one by one before).
+
+    It has no derivative here, as in torch.
+    """
     name, differentiable = "airy_ai", False
 
     def formula(self, m, x):
@@ -268,13 +271,13 @@ class AiryAi(Formula):
         z = right * m.sqrt(right) * (2.0 / 3.0)
         above = chebyshev(m, _AI_LARGE, 2.0 * _zeta(2.0) / z - 1.0) * m.exp(-z) / (m.sqrt(m.sqrt(right)) * (2.0 * root(pi)))
         above = m.where(x > 200.0, 0.0, above)
-        left = m.where(x < -5.0, -x, 6.0)
+        left = m.where((x < -5.0) & (x >= -1e6), -x, 6.0)
         z = left * m.sqrt(left) * (2.0 / 3.0)
         t = 2.0 * _zeta(5.0) ** 2 / (z * z) - 1.0
         s, c = m.sin(z), m.cos(z)
         wave = chebyshev(m, _AI_P, t) * (s + c) - chebyshev(m, _AI_Q, t) / z * (c - s)
-        below = m.where(left == INF, 0.0, wave / (m.sqrt(m.sqrt(left)) * root(2.0 * pi)))
-        return m.where(x == x, m.where(x > 2.0, above, m.where(x < -5.0, below, middle)), NAN)
+        below = wave / (m.sqrt(m.sqrt(left)) * root(2.0 * pi))
+        return m.where(x >= -1e6, m.where(x > 2.0, above, m.where(x < -5.0, below, middle)), NAN)
 
 
 bessel_j0, bessel_j1, bessel_y0, bessel_y1, airy_ai = (

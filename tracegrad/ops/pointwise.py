@@ -342,6 +342,7 @@ for _name, _fn in {"add": add, "sub": sub, "mul": mul, "truediv": div, "floordiv
                    "rshift": bitwise_right_shift}.items():
     setattr(Operators, f"__{_name}__", _straight(_fn))
     setattr(Operators, f"__r{_name}__", _reflected(_fn))
+setattr(Operators, "__rdiv__", Operators.__rtruediv__)  # noqa: B010  (torch's, from Python 2)
 for _name, _fn in {"lt": lt, "le": le, "gt": gt, "ge": ge}.items():   # == and != only on Tensor: Nodes are keys of dicts and graphs
     setattr(Operators, f"__{_name}__", _straight(_fn))
 for _name, _fn in {"neg": neg, "abs": abs_, "invert": bitwise_not}.items():

@@ -1,0 +1,130 @@
+"""Methods of Tensor that are made of functions: views that remember their base, in-place twins, dtype shorthands. Start at `install`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tracegrad.errors import DTypeError
+from tracegrad.operators import PUBLIC, Operators
+from tracegrad.tensor import Tensor
+
+_VIEWS = (
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "swapaxes",
+    "t",
+    "squeeze",
+    "unsqueeze",
+    "expand",
+    "expand_as",
+    "narrow",
+    "flatten",
+    "unflatten",
+    "movedim",
+    "split",
+    "chunk",
+    "unbind",
+    "broadcast_to",
+    "view_as",
+    "select",
+    "diagonal",
+    "ravel",
+    "tensor_split",
+    "hsplit",
+    "vsplit",
+    "dsplit",
+    "split_with_sizes",
+    "real",
+    "imag",
+    "view_as_real",
+    "view_as_complex",
+)
+
+
+_IN_PLACE = {f"tracegrad.ops.{family}" for family in ("pointwise", "arithmetic", "complex_numbers", "special", "indexing", "scattering")}
+_ALSO = ("cumsum", "cumprod", "tril", "triu", "addmm", "addmv", "addr", "addbmm", "baddbmm", "renorm")
+# those that would change the shape or the dtype, or write a thing into another: torch has no such methods either
+_NOT_IN_PLACE = ("as_strided", "gather", "index_select", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal",
+                 "masked_select", "one_hot", "select_scatter", "slice_scatter", "diagonal_scatter", "signbit", "sum_to_size", "take",
+                 "take_along_axis", "take_along_dim", "to_dtype", "where", "real", "angle", "conj", "positive")  # fmt: skip
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
+              "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
+
+
+def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A movement function whose result, if it is given a Tensor, remembers its base."""
+
+    @functools.wraps(fn)
+    def function(input: Any, *args: Any, **kwargs: Any) -> Any:
+        result = fn(input, *args, **kwargs)
+        if not isinstance(input, Tensor):
+            return result
+        return input._view(result) if isinstance(result, Tensor) else type(result)(input._view(r) for r in result)
+
+    return function
+
+
+def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function as a method that writes its result into the first operand."""
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self._rebind(fn(self, *args, **kwargs)._node(), name)
+
+    method.__name__, method.__doc__ = name, f"In-place version of `{name[:-1]}`."
+    return method
+
+
+def _as_function(name: str) -> Callable[..., Any]:
+    """A method of Tensor as a function."""
+    method = getattr(Tensor, name)
+
+    @functools.wraps(method)
+    def function(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(input, Tensor):
+            raise DTypeError(f"{name}: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+        return method(input, *args, **kwargs)
+
+    return function
+
+
+def install() -> None:
+    """Make the view methods, the in-place twins and the dtype shorthands, from the functions that the ops export."""
+    views = {PUBLIC[name]: _as_view(PUBLIC[name]) for name in _VIEWS}
+    for name, fn in PUBLIC.items():
+        if fn in views:  # also under its other names
+            PUBLIC[name] = views[fn]
+            if name not in ("real", "imag"):                       # those are properties
+                setattr(Tensor, name, views[fn])
+    for name in ("T", "mT"):
+        getter = getattr(Operators, name, None)
+        if isinstance(getter, property) and getter.fget is not None:
+            setattr(Tensor, name, property(_as_view(getter.fget)))
+    for name, fn in PUBLIC.items():
+        pointwise = fn.__module__ in _IN_PLACE and fn.__annotations__.get("return") == "Array"      # a bool or a pair has no such twin
+        if (pointwise or name in _ALSO) and name not in _NOT_IN_PLACE and f"{name}_" not in vars(Tensor):
+            setattr(Tensor, f"{name}_", _in_place(getattr(Operators, name, fn), f"{name}_"))
+    for name, sign in _OPERATORS.items():
+        setattr(Tensor, f"__i{name}__", _in_place(getattr(Operators, f"__{name}__"), f"{sign}="))
+    for name, dtype in {
+        "float": "float32",
+        "double": "float64",
+        "half": "float16",
+        "char": "int8",
+        "short": "int16",
+        "int": "int32",
+        "long": "int64",
+        "byte": "uint8",
+        "bool": "bool",
+        "cfloat": "complex64",
+        "cdouble": "complex128",
+    }.items():
+        setattr(Tensor, name, lambda self, dtype=dtype: self.to(dtype=dtype))
+    for name in ("clone", "numel", "is_floating_point"):
+        PUBLIC[name] = _as_function(name)
+
+
+install()
