@@ -336,6 +336,18 @@ def compute(work: Work, inputs: Sequence[Node], values: Sequence[Any]) -> list[A
                 node.value = None
 
 
+def by_numpy_again(work: Work) -> bool:
+    """Whether the next use of this structure is numpy's, and no occasion for anything else."""
+    seen = eager.known(work.key, work.order, work.device)
+    return 1 <= seen.uses < seen.patience and seen.uses + 1 != seen.compile_at
+
+
+def used_numpy(work: Work) -> None:
+    """Count a use that numpy made."""
+    eager.known(work.key, work.order, work.device).note(work.values, work.constants)
+    eager.count("interpreted")
+
+
 def cut_detached(node: Node) -> None:
     """A computed value behind a `detach` lets go of the history that made it."""
     while node.fn is _VARIABLE:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.ir import Node, user_location
+from tracegrad.ir import INTERN, Entry, Node, enter, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
@@ -30,7 +30,7 @@ class _Unknown(Exception):
 class Template:
     """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
 
-    steps: (primitive, attributes, aval, whether a derivative goes through it, places of its operands). result: a place, or
+    steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands). result: a place, or
     (type, results) of a tuple or list. made: the first place of a node.
     """
 
@@ -67,22 +67,28 @@ class Template:
         for n in (*constants, *order):
             place[n] = len(place)
         self.constants, self.made = constants, len(place) - len(order)
-        self.steps = [(n.fn, n.attrs, n.aval, n.needs_grad, tuple([place[o] for o in n.operands])) for n in order]
+        self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, tuple([place[o] for o in n.operands])) for n in order]
         self.result = _places(self.result, [place[n] for n in ends])
 
     def make(self, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes by place, for other operands of the same signature. They carry the user's line.
-
-        They are not entered into the table of nodes: two calls that make the same are rare, and compilation merges them.
-        """
+        """The nodes by place, for other operands of the same signature. They carry the user's line."""
         values = [*nodes, *self.constants]
         line = user_location()
         new, add = Node.__new__, values.append
-        for fn, attrs, aval, needs_grad, places in self.steps:
+        for fn, attrs, items, aval, needs_grad, places in self.steps:
+            operands = tuple([values[i] for i in places])
+            if not needs_grad:
+                key = (fn, operands, *items)
+                entry: Entry | None = INTERN.get(key)
+                found = None if entry is None else entry()
+                if found is not None:
+                    add(found)
+                    continue
             node = new(Node)
-            node.fn, node.attrs, node.aval, node.loc, node.needs_grad = fn, attrs, aval, line, needs_grad
-            node.operands = tuple([values[i] for i in places])
+            node.fn, node.operands, node.attrs, node.aval, node.loc, node.needs_grad = fn, operands, attrs, aval, line, needs_grad
             node.constant, node.value = False, None
+            if not needs_grad:
+                enter(key, node)
             add(node)
         return values
 

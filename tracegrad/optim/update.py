@@ -7,21 +7,27 @@ gradients, and hyperparameters and state are what they were. Otherwise it is rec
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracegrad.autodiff import HOOKS
-from tracegrad.compile import Work, compute, resolve
+from tracegrad.compile import Work, by_numpy_again, compute, resolve, used_numpy
+from tracegrad.eager import Routine
 from tracegrad.function import data, renewed
 from tracegrad.modes import state
-from tracegrad.tensor import Tensor, flush
+from tracegrad.runtime.buffer import hold
+from tracegrad.tensor import Tensor, flush, from_array
 from tracegrad.tracing.recording import Recording
 
 if TYPE_CHECKING:
     from tracegrad.optim.optimizer import Optimizer, ParamGroup
 
 _RUN_TIME = ("params", "_lr", "_momentum", "_beta1")
+FLAT = 1 << 20          # bytes of parameters; beyond, an operation takes longer than a call, and an old value of one would keep too much
 _updates: weakref.WeakKeyDictionary[Optimizer, dict[int, Update]] = weakref.WeakKeyDictionary()
 
 
@@ -50,6 +56,7 @@ class Update:
         self.usable = bool(own and plain and kinds <= {"tensor", "grad", "attribute"} and self.effects)
         self.inputs = recording.inputs
         self.work = Work([resolve(node) for _, node in recording.nodes.values()], device, inputs=self.inputs) if self.usable else None
+        self.flat: _Flat | None = None
 
     def fits(self, group: ParamGroup, params: Sequence[Tensor], states: Mapping[Tensor, dict[str, Any]]) -> bool:
         """Whether a step of these parameters is this one."""
@@ -82,12 +89,20 @@ class Update:
             found.append(value)
         return found
 
-    def run(self) -> bool:
+    def run(self, optimizer: Optimizer) -> bool:
         """Make the step; False, and nothing is done, where that cannot be done at once."""
         values = self.values() if self.usable else None
         if values is None or self.work is None:
             return False
-        results = compute(self.work, self.inputs, values)
+        results = None
+        if by_numpy_again(self.work):
+            if self.flat is None:
+                self.flat = _Flat(optimizer, self)
+            results = self.flat(values) if self.flat.usable else None
+        if results is not None:
+            used_numpy(self.work)
+        else:
+            results = compute(self.work, self.inputs, values)
         for tensor, value in zip(self.effects, results, strict=True):
             node = tensor._n
             if node.needs_grad:
@@ -98,6 +113,110 @@ class Update:
                 tensor._n = data(node.aval, value)
             tensor._versions += 1
         return True
+
+
+class _Flat:
+    """The same update by numpy, of all parameters end to end: an optimizer's operations are elementwise, and a call of numpy takes longer
+    than a small parameter does.
+
+    It is recorded of one parameter, gradient and state that stand for all. What it gives are parts of one array, and where these
+    are what comes in next time, nothing has to be put together. inputs: for each input of this recording the numbers of those of the update
+    that are its parts, or of the one that is the same for all; effects: the same of what is changed.
+    """
+
+    def __init__(self, optimizer: Optimizer, update: Update) -> None:
+        params, device, self.usable = update.params, update.params[0]._device, False
+        first, names = params[0], [name for name, _ in update.states[0][1]]
+        size = sum(p.numel() for p in params)
+        if not 1 < len(params) or size * first.element_size() > FLAT or any(p.dtype != first.dtype for p in params):
+            return
+        if any([name for name, _ in items] != names for _, items in update.states):
+            return
+        whole, gradient, *others = [from_array(np.zeros(size, first.dtype), device) for _ in range(2 + len(names))]
+        place: dict[int, tuple[Any, int]] = {id(whole): ("", 0), **{id(p): ("", i) for i, p in enumerate(params)}}
+        mine: dict[str, Tensor] = {}
+        for k, (name, other) in enumerate(zip(names, others, strict=True)):
+            tensors = [items[k][1] for _, items in update.states]
+            if all(t is tensors[0] for t in tensors):
+                mine[name] = tensors[0]
+            elif all(t.shape == p.shape and t.dtype == p.dtype for t, p in zip(tensors, params, strict=True)):
+                mine[name] = other
+                place.update({id(other): (name, 0), **{id(t): (name, i) for i, t in enumerate(tensors)}})
+            else:
+                return
+        whole.requires_grad_(first.requires_grad)
+        whole._grad = gradient
+        real, optimizer.state = optimizer.state, {whole: mine}
+        recording = Recording("step", device)
+        state.trace = recording
+        try:
+            optimizer._update(update.group, [whole])
+        finally:
+            state.trace, optimizer.state = None, real
+
+        def numbered(kind: str, what: Any) -> tuple[Any, int]:
+            if kind == "attribute":
+                return (kind, what[1]), 0
+            tensor = what[1] if kind == "grad" else what
+            name, i = place.get(id(tensor), (id(tensor), 0))
+            return (kind, name), i
+
+        def parts(whole: Sequence[tuple[str, Any]], of: Sequence[tuple[str, Any]]) -> list[list[int]]:
+            """For each of `whole` the numbers of its parts in `of`."""
+            found: dict[Any, list[int]] = {}
+            for _, number, name in sorted([(numbered(*o)[1], number, numbered(*o)[0]) for number, o in enumerate(of)], key=lambda o: o[:2]):
+                found.setdefault(name, []).append(number)
+            return [found.get(numbered(*w)[0], []) for w in whole]
+
+        self.inputs = parts(recording.sources, update.sources)
+        changed = [("tensor", t) for t, _ in recording.nodes.values()]
+        self.effects = parts(changed, [("tensor", t) for t in update.effects])
+        work = Work([resolve(node) for _, node in recording.nodes.values()], device, inputs=recording.inputs)
+        self.constants, self.ends = [n.attrs["value"] for n in work.constants], work.ends
+        self.device, self.count = device, len(update.effects)
+        self.avals, self.shapes = [node.aval for node in update.inputs], [p.shape for p in params]
+        self.cuts = np.cumsum([0, *(p.numel() for p in params)]).tolist()
+        self.routine = Routine(work.order, work.places, work.ends)
+        self.last: list[tuple[list[Any], Any]] = []                    # what was made: parts, and the whole
+        self.usable = (all(n.aval.shape in ((), whole.shape) for n in work.order)
+                       and all(len(numbers) in (1, len(params)) for numbers in (*self.inputs, *self.effects))
+                       and sum(map(len, self.effects)) == self.count)
+
+    def __call__(self, values: list[Any]) -> list[Any] | None:
+        """The update's results, from the values of its inputs; None where that has to be done at length."""
+        arrays = []
+        for places in self.inputs:
+            parts = [values[i] for i in places]
+            if len(parts) == 1:
+                aval, value = self.avals[places[0]], parts[0]
+                if not aval.weak and value.suspicions:
+                    return None
+                arrays.append(np.asarray(value, aval.dtype) if aval.weak else value.contents(aval.shape, aval.dtype))
+                continue
+            for known, whole in self.last:
+                if all(map(operator.is_, known, parts)):
+                    arrays.append(whole)
+                    break
+            else:
+                if any(value.suspicions for value in parts):
+                    return None
+                arrays.append(np.concatenate([value.contents(a.shape, a.dtype).reshape(-1)
+                                              for value, a in zip(parts, [self.avals[i] for i in places], strict=True)]))
+        found = self.routine.flat(arrays, self.constants, self.ends)
+        if found is None:
+            return None
+        results: list[Any] = [None] * self.count
+        self.last = []
+        for places, array in zip(self.effects, found, strict=True):
+            if len(places) == 1:
+                results[places[0]] = hold(self.device, np.array(array))
+                continue
+            parts = [hold(self.device, array[a:b].reshape(shape))
+                     for a, b, shape in zip(self.cuts, self.cuts[1:], self.shapes, strict=False)]
+            self.last.append((parts, array))
+            for i, value in zip(places, parts, strict=True):
+                results[i] = value
+        return results
 
 
 def _options(group: ParamGroup) -> dict[str, Any]:
@@ -117,7 +236,7 @@ def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> boo
             return False
         optimizer._before_update(group, params)
         found = known[id(group)] = Update(optimizer, group, params)
-    return found.run()
+    return found.run(optimizer)
 
 
 def _is_plain(p: Tensor) -> bool:
