@@ -453,7 +453,7 @@ class Scheduler:
             if node in self.forced:
                 self.stored.add(node)
             elif outside:
-                longer = max(1, self.costs.get(node, 0) // 4) * places.get(node, 1)
+                longer = max(1, self.costs.get(node, 0) // 4)
                 if node not in again or self.costs.get(node, 0) * (places.get(node, 1) - 1) > tuning().max_again or (
                     any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
                 ):
