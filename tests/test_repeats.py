@@ -12,8 +12,8 @@ import tracegrad.nn.functional as F
 from tests.kernels import TARGETS, Checked
 from tracegrad.codegen import repeats
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.plan.offsets import share, split
 from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.plan.offsets import share, split
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.compile import executable_graph
 from tracegrad.config import config

@@ -17,7 +17,7 @@ from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.contraction import swap_last as t
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.factorizations import run
+from tracegrad.ops.factorizations import h, run
 from tracegrad.ops.linalg import matmul
 from tracegrad.ops.matrices import _eye, _matrices, cholesky, inv, solve, solve_triangular
 from tracegrad.ops.pointwise import eq, ne
@@ -136,21 +136,21 @@ def _triangles(packed: Any) -> tuple[Any, Any]:
 @linalg()
 @on_nodes
 def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: bool = False) -> Array:
-    """X in A X = B (left=False: X A = B; adjoint: A^T for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot."""
+    """X in A X = B (left=False: X A = B; adjoint: A^H for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot."""
     _matrices("lu_solve", LU, B)
     _matrices("lu_solve", LU, square=True)
     if pivots.dtype != dtypes.int32 or pivots.shape != LU.shape[:-1]:
         raise ShapeError(f"lu_solve: pivots must be the int32{LU.shape[:-1]} that lu_factor gives, got {pivots.dtype}{pivots.shape}")
     if not left:
-        return t(_lu_solved(LU, pivots, t(B), not adjoint))
+        return h(_lu_solved(LU, pivots, h(B), not adjoint))
     return _lu_solved(LU, pivots, B, adjoint)
 
 
 def _lu_solved(packed: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
     p = lapack.permutation(run(lapack.ORDER, pivots, rows=packed.shape[-1]), packed.dtype)
-    if adjoint:                             # (P L U)^T = U^T L^T P^T
-        y = solve_triangular(t(packed), b, upper=False)
-        return matmul(p, solve_triangular(t(packed), y, upper=True, unitriangular=True))
+    if adjoint:                             # (P L U)^H = U^H L^H P^H
+        y = solve_triangular(h(packed), b, upper=False)
+        return matmul(p, solve_triangular(h(packed), y, upper=True, unitriangular=True))
     y = solve_triangular(packed, matmul(t(p), b), upper=False, unitriangular=True)
     return solve_triangular(packed, y, upper=True)
 

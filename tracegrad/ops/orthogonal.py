@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.function import REGISTRY
+from tracegrad.function import REGISTRY, refuse_complex
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import PUBLIC, Operators, linalg, public
 from tracegrad.ops import factorizations as lapack
@@ -57,6 +57,7 @@ class GeqrfResult(NamedTuple):
 def geqrf(input: Array) -> Any:
     """(a, tau) of (*, m, n): the QR decomposition as LAPACK packs it, for `linalg.householder_product` and `ormqr`. No derivative."""
     _matrices("geqrf", input)
+    refuse_complex("geqrf", input)
     return GeqrfResult(run(REGISTRY["geqrf"], input), run(REGISTRY["geqrf"], input, index=1))
 
 
@@ -83,6 +84,7 @@ def householder_product(A: Array, tau: Array) -> Array:
     A (*, m, n), m >= n; tau (*, k), k <= n.
     """
     _matrices("householder_product", A)
+    refuse_complex("householder_product", A)
     m, n = A.shape[-2:]
     if m < n:
         raise ShapeError(f"householder_product: takes A (*, m, n), m >= n, got {A.shape}")
@@ -102,6 +104,7 @@ def orgqr(input: Array, tau: Array) -> Array:
 def ormqr(input: Array, tau: Array, other: Array, left: bool = True, transpose: bool = False) -> Array:
     """Q other (left=False: other Q; transpose: Q^T), Q (*, m, m) the product of the reflectors that `geqrf` gives; other is not square."""
     _matrices("ormqr", input, other)
+    refuse_complex("ormqr", input)
     v, w = _reflectors("ormqr", input, tau)
     m = input.shape[-2]
     if other.shape[-2 if left else -1] != m or other.shape[:-2] != input.shape[:-2]:
@@ -205,6 +208,7 @@ def polar(A: Array) -> Any:
     >>> tg.linalg.polar(tg.tensor([[0.0, -2.0], [3.0, 0.0]])).H
     """
     _matrices("polar", A)
+    refuse_complex("polar", A)
     return PolarResult(run(REGISTRY["polar"], A), run(REGISTRY["polar"], A, index=1))
 
 
@@ -216,6 +220,7 @@ def matrix_sqrth(A: Array) -> Array:
     >>> tg.linalg.matrix_sqrth(tg.tensor([[4.0, 0.0], [0.0, 9.0]]))
     """
     _matrices("matrix_sqrth", A, square=True)
+    refuse_complex("matrix_sqrth", A)
     return run(REGISTRY["matrix_sqrth"], A)
 
 
@@ -237,6 +242,7 @@ def svd(input: Array, some: bool = True, compute_uv: bool = True) -> Any:
 
     compute_uv=False: zeros for them.
     """
+    refuse_complex("svd", input)                   # (torch's V is not conjugated; use linalg.svd)
     u, s, vh = full_svd(input, full_matrices=not some)
     if not compute_uv:
         m, n = input.shape[-2:]
@@ -247,6 +253,7 @@ def svd(input: Array, some: bool = True, compute_uv: bool = True) -> Any:
 
 def _low_rank(name: str, a: Any, q: int, niter: int, shift: Any) -> Any:
     """Halko, Martinsson, Tropp, "Finding structure with randomness" (2009), algorithms 4.4 and 5.1."""
+    refuse_complex(name, a)
     if not isinstance(a, Operators) or len(a.shape) < 2:
         raise ShapeError(f"{name}: takes matrices (*, m, n), got {getattr(a, 'shape', type(a).__name__)}")
     q, niter = integer(name, "q", q), integer(name, "niter", niter)

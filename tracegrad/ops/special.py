@@ -19,7 +19,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
-from tracegrad.function import REGISTRY, Elementwise, call
+from tracegrad.function import REGISTRY, Elementwise, call, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arguments import known_values
@@ -676,6 +676,7 @@ def spherical_bessel_j0(input: Array) -> Array:
 @public("logit")
 def logit(input: Array, eps: float | None = None) -> Array:
     """log(x / (1 - x)); NaN outside [0, 1]. eps: x is limited to [eps, 1 - eps] first."""
+    refuse_complex("logit", input)
     x = _as_float(input)
     if eps is not None:
         x = where(lt(x, eps), eps, where(gt(x, 1.0 - eps), 1.0 - eps, x))           # as in torch where eps is above 1/2
