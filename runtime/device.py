@@ -30,6 +30,7 @@ from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_intel
 from tracegrad.runtime.pocl_cpu import name_unknown_cpu
+from tracegrad.runtime.trial import faster
 
 # A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
 # two tie (enqueue + finish): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence of 32 steps at
@@ -247,7 +248,9 @@ def find(spec: str | int | Device = "") -> Device:
     if not found:
         raise NoDriverError(f"device: {NO_DRIVER}")
     text = str(spec if spec != "" else config.device).strip().lower()
-    if text.isdigit():
+    if not text:
+        matches = [faster(contenders(found)) if contenders(found) else found[0]]
+    elif text.isdigit():
         matches = found[int(text):][:1]
     elif text in ("cpu", "gpu"):
         matches = [device for device in found if device.kind == text]
@@ -257,6 +260,12 @@ def find(spec: str | int | Device = "") -> Device:
         listing = "; ".join(f"{i}: {device.name} ({device.kind}, {device.driver})" for i, device in enumerate(found))
         raise NoDriverError(f"device: none matches {text!r}; present are {listing}; `python -m tracegrad doctor` shows what is missing")
     return matches[0]
+
+
+def contenders(found: list[Device]) -> list[Device]:
+    """The CPU devices among which a trial decides on the default, one a driver: where the best device is a CPU's."""
+    ranks = {_rank(d)[0]: d for d in reversed(found)}
+    return [ranks[r] for r in _TRIED if r in ranks] if found and _rank(found[0])[0] in _TRIED else []
 
 
 def synchronize(device: Device) -> None:
@@ -295,6 +304,9 @@ def _discover() -> list[Device]:
             present = [device for device in present if device not in (pocl["pthread"], pocl["basic"])]
         found += [Device(device) for device in present]
     return found
+
+
+_TRIED = (1, 3)                 # ranks of the drivers that are made to be fast: which is faster depends on the machine (see trial.py)
 
 
 def _rank(device: Device) -> tuple[int, int]:

@@ -10,10 +10,12 @@ from typing import Literal
 
 import pyopencl as cl
 
+from tracegrad.config import config
 from tracegrad.errors import DeviceError
-from tracegrad.runtime.device import Device, devices, find, platforms
+from tracegrad.runtime.device import Device, contenders, devices, find, platforms
 from tracegrad.runtime.icd import SYSTEM_VENDORS, VARIABLES, cache_folder, intel_library, system_icds
 from tracegrad.runtime.program import build
+from tracegrad.runtime.trial import RUNS, scores
 
 _PROBE = "__kernel void probe(__global float *x) { x[get_global_id(0)] = 1.0f; }\n"
 _SWITCHES = ("TRACEGRAD_DEVICE", "POCL_DEVICES", "RUSTICL_ENABLE", *VARIABLES)
@@ -67,6 +69,19 @@ def _capabilities(device: Device) -> tuple[str, ...]:
         device.name, device.kind, device.driver, str(target.cores), f"{target.simd_bytes} B", local,
         yes[target.fp64], f"{device.memory / (1 << 30):.1f} GiB",
     )
+
+
+def _trial() -> list[Finding]:
+    """Why it is this CPU driver, where several are installed."""
+    tried = contenders(devices())
+    if len(tried) < 2:
+        return []
+    if config.device or not config.cache:
+        why = "one was asked for" if config.device else "TRACEGRAD_CACHE=0 keeps no trial's outcome"
+        return [Finding("ok", f"of {len(tried)} CPU drivers the faster is not looked for: {why}")]
+    what = "; ".join(f"{d.driver}: {s.build:.2f} s to build, {1e3 * s.run:.2f} ms a run" if s.total < float("inf") else
+                     f"{d.driver}: fails" for d, s in zip(tried, scores(tried), strict=True))
+    return [Finding("ok", f"the default CPU driver is the faster of {len(tried)} in a trial ({RUNS} runs count beside the build): {what}")]
 
 
 def _loader() -> list[Finding]:
@@ -138,6 +153,7 @@ def _devices() -> list[Finding]:
     try:
         default = find()
         found.append(Finding("ok", f"default device: {default.name} ({default.driver})"))
+        found += _trial()
     except DeviceError as error:
         found.append(Finding("problem", str(error), "unset TRACEGRAD_DEVICE"))
     return found

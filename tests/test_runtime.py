@@ -21,7 +21,7 @@ import pytest
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
 from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
-from tracegrad.runtime import capabilities, icd
+from tracegrad.runtime import capabilities, icd, trial
 from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.capabilities import Capabilities
@@ -549,3 +549,54 @@ class TestInFlight:
         for thread in threads:
             thread.join()
         assert not failures
+
+
+# ---------------------------------------------------------------------------------------------------- which CPU driver is the default
+
+
+def driver(name: str, version: str = "1") -> Any:
+    return SimpleNamespace(driver=name, platform=name, name="cpu", kind="cpu",
+                           cl_device=SimpleNamespace(platform=SimpleNamespace(version=version), driver_version=version))
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, trial.Score]:
+    """What the trial of a driver gives, by name; the folder of what was tried is empty."""
+    table: dict[str, trial.Score] = {}
+    monkeypatch.setattr(trial, "cache_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(trial, "score", lambda device: table[device.driver])
+    monkeypatch.setattr(config, "cache", True)
+    return table
+
+
+def test_the_faster_driver_is_the_default_build_time_included(trials: dict[str, trial.Score]) -> None:
+    a, b, c = driver("a"), driver("b"), driver("c")
+    trials |= {"a": trial.Score(0.1, 2e-3), "b": trial.Score(1.0, 1e-3), "c": trial.Score(float("inf"), float("inf"))}
+    assert trial.faster([a, b]) is b                                # 4.1 s and 3 s
+    assert trial.faster([b, a]) is b
+    assert trial.faster([c, a]) is a                                # one that fails is never chosen
+    trials["a"] = trial.Score(0.1, 1e-6)
+    assert trial.faster([a, b]) is b                                # kept on disk
+    assert trial.faster([driver("a", "2"), b]).driver == "a"        # another version is tried again
+    assert trial.faster([a]) is a
+
+
+def test_a_damaged_outcome_is_tried_again(trials: dict[str, trial.Score], tmp_path: Path) -> None:
+    trials |= {"a": trial.Score(0.1, 2e-3), "b": trial.Score(0.1, 1e-3)}
+    for text in ("", "[[1, 2]]", "[[1, 2], [null, 3]]", "{"):
+        assert trial.faster([driver("a"), driver("b")]).driver == "b"
+        (path,) = (tmp_path / "trials").iterdir()
+        path.write_text(text)
+    assert trial.faster([driver("a"), driver("b")]).driver == "b"
+
+
+def test_without_a_cache_nothing_is_tried(trials: dict[str, trial.Score], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "cache", False)
+    assert trial.faster([driver("a"), driver("b")]).driver == "a"
+
+
+def test_the_trial_runs_on_the_devices_here(device: Any) -> None:
+    found = trial.score(device)
+    assert 0 < found.run
+    assert 0 < found.build < 60
+    assert found.total == found.build + trial.RUNS * found.run

@@ -1,0 +1,156 @@
+"""Which of several CPU drivers is the default: the one that is faster on this machine. Start at `faster`.
+
+Each builds and runs a small program of the kind that tracegrad writes: arithmetic and a product, in vectors. What counts is the build
+and some thousand runs together: a driver that builds slowly has to run faster. The outcome is kept on disk, by driver and version, so
+only the first process after an installation tries (a second or two); nobody does where there is one driver, or one was asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyopencl as cl
+
+from tracegrad.config import config
+from tracegrad.errors import DeviceError
+from tracegrad.runtime.icd import cache_folder
+
+if TYPE_CHECKING:
+    from tracegrad.runtime.device import Device
+
+RUNS = 2000                    # of the trial's program that count beside its build
+_ROUNDS = 15                   # that are timed; the median counts
+_ITEMS, _LENGTH = 64, 4096     # work-items of the arithmetic, and the floats of each
+_N = 128                       # rows and columns of the product's matrices
+
+# Plain OpenCL C, so that every driver takes it. {salt}: a text that no driver's cache knows.
+_SOURCE = """// {salt}
+__attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel void arithmetic(__global const float *restrict x, __global float *restrict y) {{
+  const int first = get_global_id(0) * {length};
+  for (int i = first; i < first + {length}; i += 8) {{
+    float8 t = vload8(0, x + i);
+    float8 p = t * 0.0083333f + 0.0416667f;
+    p = p * t + 0.1666667f;
+    p = p * t + 0.5f;
+    p = p * t + 1.0f;
+    p = p * t + 1.0f;
+    vstore8(p / (1.0f + t * t), 0, y + i);
+  }}
+}}
+__attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel void product(__global const float *restrict a, __global const float *restrict b, __global float *restrict c) {{
+  const int i = get_global_id(0) * 4;
+  for (int j = 0; j < {n}; j += 16) {{
+    float8 s00 = 0, s01 = 0, s10 = 0, s11 = 0, s20 = 0, s21 = 0, s30 = 0, s31 = 0;
+    for (int k = 0; k < {n}; k++) {{
+      const float8 v = vload8(0, b + k * {n} + j), w = vload8(0, b + k * {n} + j + 8);
+      s00 += a[i * {n} + k] * v;        s01 += a[i * {n} + k] * w;
+      s10 += a[(i + 1) * {n} + k] * v;  s11 += a[(i + 1) * {n} + k] * w;
+      s20 += a[(i + 2) * {n} + k] * v;  s21 += a[(i + 2) * {n} + k] * w;
+      s30 += a[(i + 3) * {n} + k] * v;  s31 += a[(i + 3) * {n} + k] * w;
+    }}
+    vstore8(s00, 0, c + i * {n} + j);        vstore8(s01, 0, c + i * {n} + j + 8);
+    vstore8(s10, 0, c + (i + 1) * {n} + j);  vstore8(s11, 0, c + (i + 1) * {n} + j + 8);
+    vstore8(s20, 0, c + (i + 2) * {n} + j);  vstore8(s21, 0, c + (i + 2) * {n} + j + 8);
+    vstore8(s30, 0, c + (i + 3) * {n} + j);  vstore8(s31, 0, c + (i + 3) * {n} + j + 8);
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Seconds: of the build with the first run, and of a later run. Infinite for what fails."""
+
+    build: float
+    run: float
+
+    @property
+    def total(self) -> float:
+        return self.build + RUNS * self.run
+
+
+def faster(devices: Sequence[Device]) -> Device:
+    """The fastest of some devices of one kind; the first where nothing can be kept on disk (`config.cache`)."""
+    if len(devices) < 2 or not config.cache:
+        return devices[0]
+    found = scores(devices)
+    return min(devices, key=lambda d: found[devices.index(d)].total)
+
+
+def scores(devices: Sequence[Device]) -> list[Score]:
+    """What the trials of the devices took; from the disk where they were made before."""
+    asked = [[d.driver, d.platform, d.cl_device.platform.version, d.cl_device.driver_version, d.name, os.cpu_count()] for d in devices]
+    path = cache_folder("trials") / f"{hashlib.sha256(json.dumps([asked, _SOURCE, RUNS]).encode()).hexdigest()[:16]}.json"
+    try:
+        found = [Score(float(build), float(run)) for build, run in json.loads(path.read_text())]
+        if len(found) == len(devices):
+            return found
+    except (OSError, ValueError, TypeError):               # not there yet, or damaged
+        pass
+    found = [score(device) for device in devices]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:
+            json.dump([(s.build, s.run) for s in found], draft)
+        os.replace(draft.name, path)                       # at once: another process reads all of it or nothing
+    except OSError:                                        # no place to keep it: tried again next time
+        pass
+    return found
+
+
+def score(device: Device) -> Score:
+    """Try the device; what fails, or computes something else, takes for ever."""
+    never = Score(float("inf"), float("inf"))
+    x = np.linspace(0.0, 1.0, _ITEMS * _LENGTH, dtype=np.float32)
+    a = np.random.default_rng(0).standard_normal((_N, _N)).astype(np.float32)
+    flags = cl.mem_flags
+    try:
+        with device.lock, warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            queue = device.use(device.queue)
+            given = [cl.Buffer(device.context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=v) for v in (x, a)]
+            results = [cl.Buffer(device.context, flags.READ_WRITE, v.nbytes) for v in (x, a)]
+
+            def build(salt: str) -> tuple[cl.Kernel, cl.Kernel]:
+                program = cl.Program(device.context, _SOURCE.format(salt=salt, length=_LENGTH, n=_N))
+                program.build([], devices=[device.cl_device], cache_dir=nowhere)
+                arithmetic, product = cl.Kernel(program, "arithmetic"), cl.Kernel(program, "product")
+                arithmetic.set_args(given[0], results[0])
+                product.set_args(given[1], given[1], results[1])
+                return arithmetic, product
+
+            def run(kernels: tuple[cl.Kernel, cl.Kernel]) -> float:
+                start = time.perf_counter()
+                cl.enqueue_nd_range_kernel(queue, kernels[0], (_ITEMS,), (1,))
+                cl.enqueue_nd_range_kernel(queue, kernels[1], (_N // 4,), (1,))
+                queue.finish()
+                return time.perf_counter() - start
+
+            salt = os.urandom(8).hex()
+            run(build(salt))                               # loads the driver's compiler
+            start = time.perf_counter()
+            kernels = build(salt + " again")
+            run(kernels)
+            built = time.perf_counter() - start
+            found = Score(built, statistics.median(run(kernels) for _ in range(_ROUNDS)))
+            y, c = np.empty_like(x), np.empty_like(a)
+            cl.enqueue_copy(queue, y, results[0])
+            cl.enqueue_copy(queue, c, results[1])
+    except (cl.Error, DeviceError):
+        return never
+    t = x.astype(np.float64)
+    wanted = (((((t * 0.0083333 + 0.0416667) * t + 0.1666667) * t + 0.5) * t + 1.0) * t + 1.0) / (1.0 + t * t)
+    square = a.astype(np.float64) @ a
+    return found if np.allclose(y, wanted, rtol=1e-5) and np.allclose(c, square, rtol=1e-4, atol=1e-4) else never
