@@ -137,7 +137,8 @@ TABLES = {
     "codegen/kernel/run/functions.py": "names of C functions",
     "codegen/conv": "the three convolutions are one lowering's",
     "tracegrad/python_source.py": "how Python writes what is no plain call",
-    "tracegrad/tensor.py": "names of methods and in-place methods",
+    "tracegrad/methods.py": "names of methods and in-place methods", "tracegrad/tensor.py": "how views are undone",
+    "tracegrad/control.py": "the operations that it makes",
     "tracegrad/nn": "names of functions",
     "tracegrad/array_api": "names of functions", "tracegrad/masked.py": "names of functions",
 }
