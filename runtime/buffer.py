@@ -165,11 +165,11 @@ class _Held(Buffer):
         if array is None:
             return super().download(shape, dtype)
         verify(self)
-        return np.array(array, dtype).reshape(shape)
+        return np.array(_laid_out(array, shape, dtype), dtype)
 
     def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         array = self.array
-        return super().contents(shape, dtype) if array is None else array.reshape(shape)
+        return super().contents(shape, dtype) if array is None else _laid_out(array, shape, dtype)
 
     def copy(self) -> Buffer:
         array = self.array
@@ -178,6 +178,13 @@ class _Held(Buffer):
         made = _Held(self.device, array)               # neither writes it
         made.suspicions = self.suspicions
         return made
+
+
+def _laid_out(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """A contiguous array in another shape; complex numbers as pairs of real ones, or these as complex ones, if `dtype` says so."""
+    if array.dtype != dtype and "c" in (array.dtype.kind, np.dtype(dtype).kind):
+        array = array.reshape(-1).view(dtype)
+    return array.reshape(shape)
 
 
 class View:

@@ -1,9 +1,11 @@
 """What LAPACK computes: one class per factorisation, with symbolic derivatives. Start at `Lapack`; `matrices.py` makes tg.linalg of them.
 
 They run on the host, through numpy: untraced at once, in a trace as a step of the plan between launches. Operands are (*batch, rows,
-columns), float32 or float64, with equal batch dimensions. Derivatives are graphs of products and of these operations, so they have any
-order, run forward, are batched and traced. Formulas: M. Giles, "An extended collection of matrix derivative results for forward and
-reverse mode algorithmic differentiation" (2008), unless a class says otherwise.
+columns), float32, float64, complex64 or complex128, with equal batch dimensions. Derivatives are graphs of products and of these
+operations, so they have any order, run forward, are batched and traced. Formulas: M. Giles, "An extended collection of matrix derivative
+results for forward and reverse mode algorithmic differentiation" (2008), unless a class says otherwise.
+
+Of complex matrices: rules that say `holomorphic` are of transposes (autodiff conjugates around them), the others of adjoints, `h`.
 
 A matrix that does not have what is asked for is a LinAlgError when a value made of it is looked at: it names the matrix of the batch.
 """
@@ -19,6 +21,7 @@ from tracegrad import dtypes
 from tracegrad.errors import AutogradError, DTypeError, LinAlgError, ShapeError
 from tracegrad.function import REGISTRY, Shared, bind, cast, const, iota
 from tracegrad.ir import Aval, Node
+from tracegrad.ops.complex_numbers import conj, imag, real
 from tracegrad.ops.contraction import matmul
 from tracegrad.ops.contraction import swap_last as t
 from tracegrad.ops.elementwise import where
@@ -36,6 +39,9 @@ _TALL, _WIDE = _draw.uniform(-1, 1, (2, 4, 3)), _draw.uniform(-1, 1, (3, 5))
 _RIGHT = _draw.uniform(-1, 1, (2, 3, 2))
 
 
+FLOATS = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)
+
+
 class Lapack(Shared):
     """Base of these. Give `avals`, `results` (on arrays) and `vjp`; `index` tells which result a node is."""
 
@@ -46,8 +52,9 @@ class Lapack(Shared):
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
         first = operands[0]
         for x in operands:
-            if x.dtype not in (dtypes.float32, dtypes.float64):
-                raise DTypeError(f"{self.name}: takes float32 and float64 tensors, got {x.dtype}; cast first, for example x.to(tg.float32)")
+            if x.dtype not in FLOATS:
+                raise DTypeError(f"{self.name}: takes float32, float64 and complex tensors, got {x.dtype}; cast first, for example "
+                                 "x.to(tg.float32)")
             if x.dtype != first.dtype:
                 raise DTypeError(f"{self.name}: the tensors must have one dtype, got {first.dtype} and {x.dtype}; cast one of them")
             if len(x.shape) < 2 or x.shape[:-2] != first.shape[:-2]:
@@ -118,8 +125,18 @@ def scalars(x: Node) -> Node:
     return reshape(x, (*x.shape, 1, 1))
 
 
+def h(x: Any) -> Any:
+    """The adjoints of matrices."""
+    return conj(t(x))
+
+
 def _symmetric(x: Any) -> Any:
-    return (x + t(x)) * 0.5
+    return (x + h(x)) * 0.5
+
+
+def _of_diagonal(x: Node, scale: Any) -> Any:
+    """The diagonal of x, times numbers (*, n), as a diagonal matrix."""
+    return where(eye(x.shape[-1]), x * row(scale), const(0, x.dtype))
 
 
 def _off_diagonal(x: Node, differences: Any) -> Any:
@@ -133,7 +150,7 @@ def _off_diagonal(x: Node, differences: Any) -> Any:
 
 class Solve(Lapack):
     """X in A X = B, for (*, n, n) and (*, n, k): LU with partial pivoting (gesv)."""
-    name = "solve"
+    name, holomorphic = "solve", True
     cases = [((_SQUARE, _RIGHT), dict(index=0)), ((_SQUARE[0], _RIGHT[0]), dict(index=0))]
 
     def avals(self, *operands, **attrs):
@@ -151,7 +168,7 @@ class Solve(Lapack):
 
 class Inv(Lapack):
     """The inverses of (*, n, n)."""
-    name = "inv"
+    name, holomorphic = "inv", True
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
@@ -161,7 +178,7 @@ class Inv(Lapack):
 
 class SolveTriangular(Lapack):
     """X in A X = B, A a triangle of (*, n, n), B (*, n, k): substitution by blocks. unit: the diagonal counts as ones."""
-    name = "solve_triangular"
+    name, holomorphic = "solve_triangular", True
     cases = [((_SQUARE, _RIGHT), dict(upper=False, unit=False, index=0)), ((_SQUARE, _RIGHT), dict(upper=True, unit=True, index=0))]
 
     def avals(self, *operands, **attrs):
@@ -216,11 +233,11 @@ class Pinv(Lapack):
             return [np.zeros((*a.shape[:-2], *a.shape[:-3:-1]), a.dtype)]
         u, s, vh = self.each(_DIVERGED, lambda x: np.linalg.svd(x, full_matrices=False), a)
         keep = s > np.maximum(atol, rtol * s[..., :1])
-        inverted = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(a.dtype)
-        return [(vh.swapaxes(-1, -2) * inverted[..., None, :]) @ u.swapaxes(-1, -2)]
+        inverted = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(s.dtype)
+        return [(vh.conj().swapaxes(-1, -2) * inverted[..., None, :]) @ u.conj().swapaxes(-1, -2)]
 
     def vjp(self, ct, y, a, atol, rtol, index):
-        p, pt, gt = y, t(y), t(ct)
+        p, pt, gt = y, h(y), h(ct)
         left, right = matmul(gt, matmul(p, pt)), matmul(matmul(pt, p), gt)
         return (-matmul(matmul(pt, ct), pt) + (left - matmul(matmul(a, p), left)) + (right - matmul(right, matmul(p, a))),)
 
@@ -230,7 +247,7 @@ class Pinv(Lapack):
 
 class Det(Lapack):
     """The determinants of (*, n, n)."""
-    name = "det"
+    name, holomorphic = "det", True
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-2], operands[0].dtype),)
@@ -243,7 +260,7 @@ class Cofactors(Lapack):
 
     (G. W. Stewart, "On the adjugate matrix", 1998). Its own derivative takes the inverse.
     """
-    name, python = "cofactors", None
+    name, python, holomorphic = "cofactors", None, True
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
@@ -254,7 +271,7 @@ class Cofactors(Lapack):
         before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)[..., :s.shape[-1]]
         after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], -1), -1)[..., :s.shape[-1]][..., ::-1]
         sign = np.linalg.slogdet(u)[0] * np.linalg.slogdet(vh)[0]
-        return [((u * (before * after)[..., None, :]) @ vh * sign[..., None, None]).astype(a.dtype)]
+        return [((u.conj() * (before * after)[..., None, :]) @ vh.conj() * sign[..., None, None]).astype(a.dtype)]
 
     def vjp(self, ct, y, a, index):
         inverse = t(run(INV, a))
@@ -267,16 +284,26 @@ class Slogdet(Lapack):
     name = "slogdet"
     cases = [((_SQUARE,), dict(index=1)), ((_SQUARE[1],), dict(index=1))]
 
-    def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-2], operands[0].dtype),) * 2
+    def avals(self, *operands, **attrs):
+        shape, dtype = operands[0].shape[:-2], operands[0].dtype
+        return Aval(shape, dtype), Aval(shape, dtypes.real_of(dtype))
+
     def results(self, a): return [np.asarray(r) for r in np.linalg.slogdet(a)]
-    def vjp(self, ct, y, a, index): return (scalars(ct) * t(run(INV, a)) if index else None,)
+
+    def vjp(self, ct, y, a, index):
+        if index:
+            return (scalars(ct) * h(run(INV, a)),)
+        if a.dtype.kind != "c":
+            return (None,)
+        turn = imag(ct * conj(y))                                                  # the sign turns by the imaginary part of tr A^-1 dA
+        return (scalars(turn) * const(1j, a.dtype) * h(run(INV, a)),)
 
 
 # ----------------------------------------------------------------------------------------------------------- factorisations
 
 
 class Cholesky(Lapack):
-    """L (lower) in A = L L^T, of the lower triangle of (*, n, n). Derivative: I. Murray, "Differentiation of the Cholesky decomposition"
+    """L (lower) in A = L L^H, of the lower triangle of (*, n, n). Derivative: I. Murray, "Differentiation of the Cholesky decomposition"
 
     (2016), eq. 10; symmetric.
     """
@@ -287,30 +314,60 @@ class Cholesky(Lapack):
     def results(self, a): return [self.each("is not positive definite: it has no Cholesky factor", np.linalg.cholesky, a)]
 
     def vjp(self, ct, y, a, index):
-        low = tril(matmul(t(y), tril(ct)))
+        low = tril(matmul(h(y), tril(ct)))
         phi = where(eye(a.shape[-1]), low * 0.5, low)
-        half = run(TRIANGLE, t(y), phi, upper=True, unit=False)                    # L^-T phi
-        return (_symmetric(t(run(TRIANGLE, t(y), t(half), upper=True, unit=False))),)
+        half = run(TRIANGLE, h(y), phi, upper=True, unit=False)                    # L^-H phi
+        return (_symmetric(h(run(TRIANGLE, h(y), h(half), upper=True, unit=False))),)
 
 
 class Eigh(Lapack):
-    """Eigenvalues (ascending) and eigenvectors (columns) of symmetric (*, n, n), of which the lower triangle is read.
+    """Eigenvalues (ascending, real) and eigenvectors (columns) of symmetric or Hermitian (*, n, n), of which the lower triangle is read.
 
     The derivative of the vectors divides by differences of eigenvalues: NaN or infinite where two are equal, as in torch.
     """
     name, symmetric = "eigh", True
     cases = [((_SYMMETRIC,), dict(index=0)), ((_SYMMETRIC,), dict(index=1)), ((_SYMMETRIC[0],), dict(index=1))]
 
-    def avals(self, *operands, **attrs): return Aval(operands[0].shape[:-1], operands[0].dtype), operands[0]
+    def avals(self, *operands, **attrs): return Aval(operands[0].shape[:-1], dtypes.real_of(operands[0].dtype)), operands[0]
     def results(self, a): return list(self.each(_DIVERGED, np.linalg.eigh, a))
 
     def vjp(self, ct, y, a, index):
         attrs = {"index": index}
         v = self.result((a,), attrs, 1, y)
         if not index:
-            return (matmul(v * row(ct), t(v)),)
+            return (matmul(v * row(ct), h(v)),)
         w = self.result((a,), attrs, 0, y)
-        return (_symmetric(matmul(matmul(v, _off_diagonal(matmul(t(v), ct), row(w) - column(w))), t(v))),)
+        return (_symmetric(matmul(matmul(v, _off_diagonal(matmul(h(v), ct), row(w) - column(w))), h(v))),)
+
+
+class Eig(Lapack):
+    """Eigenvalues and eigenvectors (columns, of length 1) of (*, n, n): complex numbers, in LAPACK's order.
+
+    Derivative: Giles, and C. Boeddeker et al., "On the computation of complex-valued gradients with application to statistically optimum
+    beamforming" (2017), eq. 4.77, with the length of the vectors fixed.
+    """
+    name = "eig"
+    cases = [((_SQUARE + np.triu(_SQUARE),), dict(index=0)), ((_SQUARE[0] + np.triu(_SQUARE[0]),), dict(index=0))]
+
+    def avals(self, *operands, **attrs):
+        (a,) = operands
+        dtype = dtypes.complex_of(a.dtype)
+        return Aval(a.shape[:-1], dtype), Aval(a.shape, dtype)
+
+    def results(self, a):
+        dtype = dtypes.complex_of(a.dtype)
+        return [r.astype(dtype) for r in self.each(_DIVERGED, np.linalg.eig, a)]
+
+    def vjp(self, ct, y, a, index):
+        attrs = {"index": index}
+        v = self.result((a,), attrs, 1, y)
+        if index:
+            w = conj(self.result((a,), attrs, 0, y))
+            inner = matmul(h(v), ct)
+            along = real(total(where(eye(a.shape[-1]), inner, const(0, v.dtype)), (len(a.shape) - 2,)))   # would make vectors longer
+            inner = _off_diagonal(inner - matmul(h(v), v * row(along)), row(w) - column(w))
+            return (run(SOLVE, h(v), matmul(inner, h(v))),)
+        return (run(SOLVE, h(v), column(ct) * h(v)),)
 
 
 class QR(Lapack):
@@ -340,16 +397,18 @@ class QR(Lapack):
             raise AutogradError(f"qr: mode 'complete' has no derivative for {a.shape}: its last columns are arbitrary; use mode='reduced'")
         attrs = {"complete": complete, "index": index}
         q, r = self.result((a,), attrs, 0, y), self.result((a,), attrs, 1, y)
-        inner = matmul(r, t(ct)) if index else -matmul(t(ct), q)
-        mirrored = matmul(q, tril(inner) + t(tril(inner, -1)))
+        inner = tril(matmul(r, h(ct)) if index else -matmul(h(ct), q))
+        both = inner + h(inner)
+        mirrored = matmul(q, where(eye(n), both * 0.5, both))
         full = mirrored if index else ct + mirrored
-        return (t(run(TRIANGLE, r, t(full), upper=True, unit=False)),)             # full R^-T
+        return (h(run(TRIANGLE, r, h(full), upper=True, unit=False)),)             # full R^-H
 
 
 class SVD(Lapack):
-    """U, S (descending) and V^T of (*, m, n): (*, m, k), (*, k), (*, k, n), k the smaller of m and n; `full`: square U and V.
+    """U, S (descending) and V^H of (*, m, n): (*, m, k), (*, k), (*, k, n), k the smaller of m and n; `full`: square U and V.
 
-    The derivative of the vectors divides by differences of squared singular values, and by singular values where m != n.
+    The derivative of the vectors divides by differences of squared singular values, and by singular values where m != n. Complex
+    vectors are known up to a factor exp(i phi), common to the columns of U and V: what turns both is shared out evenly.
     """
     name, square = "svd", False
     cases = [((x,), dict(full=False, index=k)) for x in (_TALL, _WIDE) for k in range(3)]
@@ -358,7 +417,7 @@ class SVD(Lapack):
         (a,) = operands
         *lead, m, n = a.shape
         k = min(m, n)
-        return (Aval((*lead, m, m if attrs["full"] else k), a.dtype), Aval((*lead, k), a.dtype),
+        return (Aval((*lead, m, m if attrs["full"] else k), a.dtype), Aval((*lead, k), dtypes.real_of(a.dtype)),
                 Aval((*lead, n if attrs["full"] else k, n), a.dtype))
 
     def results(self, a, full): return list(self.each(_DIVERGED, lambda x: np.linalg.svd(x, full_matrices=full), a))
@@ -376,15 +435,19 @@ class SVD(Lapack):
         squares = s * s
         differences = row(squares) - column(squares)
         if index == 0:
-            inner = matmul(t(u), ct)
-            g = matmul(u, _off_diagonal(inner - t(inner), differences) * row(s))
+            inner = matmul(h(u), ct)
+            skew = inner - h(inner)
+            g = _off_diagonal(skew, differences) * row(s)
+            g = matmul(u, g + _of_diagonal(skew, 0.25 / s) if a.dtype.kind == "c" else g)
             if m > n:
                 g = g + (ct - matmul(u, inner)) / row(s)
             return (matmul(g, vh),)
-        inner = matmul(vh, t(ct))
-        g = matmul(_off_diagonal(inner - t(inner), differences) * column(s), vh)
+        inner = matmul(vh, h(ct))
+        skew = inner - h(inner)
+        g = _off_diagonal(skew, differences) * column(s)
+        g = matmul(g - _of_diagonal(skew, 0.25 / s) if a.dtype.kind == "c" else g, vh)
         if m < n:
-            g = g + (ct - matmul(t(inner), vh)) / column(s)
+            g = g + (ct - matmul(h(inner), vh)) / column(s)
         return (matmul(u, g),)
 
 
@@ -395,7 +458,7 @@ class LU(Lapack):
 
     Derivative: the triangles of L^-T (L^T dL below the diagonal + dU U^T above) U^-T, rows put back.
     """
-    name, python = "lu_factor", None        # tg.linalg.lu_factor leaves the row numbers out
+    name, python, holomorphic = "lu_factor", None, True        # tg.linalg.lu_factor leaves the row numbers out
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs):
@@ -409,7 +472,7 @@ class LU(Lapack):
         every = np.arange(len(a))
         pivots, order = np.empty((len(a), n), np.int32), np.tile(np.arange(n, dtype=np.int32), (len(a), 1))
         for j in range(n):
-            p = j + np.argmax(np.abs(a[:, j:, j]), 1)
+            p = j + np.argmax(np.abs(a[:, j:, j].real) + np.abs(a[:, j:, j].imag), 1)                   # LAPACK's size of a number
             pivots[:, j] = p + 1                                                    # LAPACK counts from 1
             a[every, p], a[:, j] = a[:, j].copy(), a[every, p]
             order[every, p], order[:, j] = order[:, j].copy(), order[every, p]
@@ -463,7 +526,7 @@ def _exp(op, a):
     n = a.shape[-1]
     if not a.size:
         return a
-    dtype, a = a.dtype, a.astype(np.float64)                                        # the coefficients need more than float32 has
+    dtype, a = a.dtype, a.astype(np.result_type(a, np.float64))                     # the coefficients need more than float32 has
     norm = np.abs(a).sum(-2).max(-1)
     turns = np.where(np.isfinite(norm), np.ceil(np.log2(np.maximum(norm, 5.37) / 5.37)), 0).astype(int)
     a = a / np.exp2(turns)[..., None, None]
@@ -482,7 +545,7 @@ def _exp(op, a):
 
 class MatrixExp(Lapack):
     """exp of (*, n, n): N. Higham, "The scaling and squaring method for the matrix exponential revisited" (2005)."""
-    name = "matrix_exp"
+    name, holomorphic = "matrix_exp", True
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1] * 0.1,), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
@@ -498,7 +561,7 @@ class FrechetExp(Lapack):
 
     An operation of its own, linear in E, so that forward mode can transpose it; its own derivative at A is one of the larger matrix.
     """
-    name, python = "frechet_exp", None
+    name, python, holomorphic = "frechet_exp", None, True
     cases = [((_SQUARE, _SYMMETRIC), dict(index=0)), ((_SQUARE[1], _SYMMETRIC[0]), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands[:1]
@@ -523,5 +586,6 @@ class FrechetExp(Lapack):
 
 
 SOLVE, INV, PINV, DET, SLOGDET = (REGISTRY[name] for name in ("solve", "inv", "pinv", "det", "slogdet"))
-CHOLESKY, EIGH, QR_, SVD_, LU_, MATRIX_EXP = (REGISTRY[name] for name in ("cholesky", "eigh", "qr", "svd", "lu_factor", "matrix_exp"))
+CHOLESKY, EIGH, EIG, QR_, SVD_, LU_ = (REGISTRY[name] for name in ("cholesky", "eigh", "eig", "qr", "svd", "lu_factor"))
+MATRIX_EXP = REGISTRY["matrix_exp"]
 TRIANGLE, ORDER, _COFACTORS, _FRECHET = (REGISTRY[name] for name in ("solve_triangular", "pivot_order", "cofactors", "frechet_exp"))

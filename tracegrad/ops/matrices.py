@@ -1,6 +1,6 @@
 """tg.linalg: systems, inverses, determinants and factorisations, composed of the operations in `factorizations.py` and of products.
 
-Names and arguments are torch.linalg's. Everything takes matrices (*, m, n), float32 or float64, `*` any batch dimensions, and is
+Names and arguments are torch.linalg's. Everything takes matrices (*, m, n) of floats or complex numbers, `*` any batch dimensions, and is
 differentiable to any order, forward, under vmap and in a trace. Raises ShapeError and DTypeError at the call, LinAlgError (a matrix is
 singular, not positive definite, ...) when a value that depends on it is looked at. Norms are in `matrix_norms.py`.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.complex_numbers import conj
 from tracegrad.ops.contraction import swap_last as t
-from tracegrad.ops.elementwise import where
-from tracegrad.ops.factorizations import run
+from tracegrad.ops.elementwise import log, where
+from tracegrad.ops.factorizations import h, run
 from tracegrad.ops.linalg import cross as cross_along
 from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import detach, lt, maximum
+from tracegrad.ops.pointwise import abs_squared, detach, lt, maximum
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import diagonal as diagonal_
 from tracegrad.ops.shaping import full_like_shape, tril, triu
@@ -44,6 +44,13 @@ class SlogdetResult(NamedTuple):
 
 class EighResult(NamedTuple):
     """What `eigh` returns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class EigResult(NamedTuple):
+    """What eig returns."""
 
     eigenvalues: Any
     eigenvectors: Any
@@ -90,9 +97,9 @@ class LUResult(NamedTuple):
 
 def _floats(name: str, *xs: Any) -> None:
     for x in xs:
-        if not isinstance(x, Node) or x.dtype not in (dtypes.float32, dtypes.float64):
+        if not isinstance(x, Node) or x.dtype not in lapack.FLOATS:
             seen = x.dtype if isinstance(x, Node) else type(x).__name__
-            raise DTypeError(f"{name}: takes float32 and float64 tensors, got {seen}; cast first, for example x.to(tg.float32)")
+            raise DTypeError(f"{name}: takes float32, float64 and complex tensors, got {seen}; cast first, for example x.to(tg.float32)")
     if any(x.dtype != xs[0].dtype for x in xs):
         raise DTypeError(f"{name}: the tensors must have one dtype, got {' and '.join(str(x.dtype) for x in xs)}; cast one of them")
 
@@ -211,18 +218,18 @@ def pinv(A: Array, rcond: Any = None, hermitian: bool = False, *, atol: Any = No
     u, s, vh = svd(A, False)
     keep = lt(_limit(s, low, relative), s)
     inverted = where(keep, 1.0 / where(keep, s, 1.0), 0.0)
-    return matmul(t(vh) * mv.reshape(inverted, (*inverted.shape[:-1], 1, inverted.shape[-1])), t(u))
+    return matmul(h(vh) * mv.reshape(inverted, (*inverted.shape[:-1], 1, inverted.shape[-1])), h(u))
 
 
 def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
-    """(atol, rtol), each a float, or a node of a's dtype with a last dimension of size 1, to be compared with singular values."""
-    given = []
+    """(atol, rtol), each a float, or a node (*, 1) of the singular values' dtype."""
+    given, dtype = [], dtypes.real_of(a.dtype)
     for argument, value in (("atol", atol), ("rtol", rtol)):
         if isinstance(value, Node):
             batch = a.shape[:-2]
             if value.ndim > len(batch) or any(m not in (1, n) for m, n in zip(reversed(value.shape), reversed(batch), strict=False)):
                 raise ShapeError(f"{name}: {argument} {value.shape} does not broadcast to the batch of {a.shape}, {batch}")
-            value = mv.reshape(cast(detach(value), a.dtype), (*value.shape, 1))
+            value = mv.reshape(cast(detach(value), dtype), (*value.shape, 1))
         elif value is not None:
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ArgumentError(f"{name}: {argument} must be a number or a tensor, got {type(value).__name__}")
@@ -231,7 +238,7 @@ def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
     low, relative = given
     if relative is None:
         default = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
-        relative = where(lt(0.0, low), 0.0, const(default, a.dtype)) if isinstance(low, Node) else default if (low or 0.0) <= 0 else 0.0
+        relative = where(lt(0.0, low), 0.0, const(default, dtype)) if isinstance(low, Node) else default if (low or 0.0) <= 0 else 0.0
     return 0.0 if low is None else low, relative
 
 
@@ -268,10 +275,10 @@ def lstsq(A: Array, B: Array, rcond: float | None = None, *, driver: str | None 
         raise ShapeError(f"lstsq: A {A.shape} and B {B.shape} do not fit: B must have {A.shape[-2]} rows, has {b.shape[-2]}")
     x = matmul(pinv(A, rtol=rcond), b)
     m, n = A.shape[-2:]
-    residuals = full_like_shape((0,), 0, A.dtype)
+    residuals = full_like_shape((0,), 0, dtypes.real_of(A.dtype))
     if m > n:
         left = matmul(A, x) - b
-        residuals = total(left * left, (left.ndim - 2,))
+        residuals = total(abs_squared(left), (left.ndim - 2,))
     return LstsqResult(mv.reshape(x, x.shape[:-1]) if vector else x, residuals, matrix_rank(A, rtol=rcond), svdvals(A))
 
 
@@ -356,7 +363,8 @@ def det(A: Array) -> Array:
 def slogdet(A: Array) -> Any:
     """(sign, logabsdet) of the determinants of (*, n, n): sign * exp(logabsdet), without overflow. (0, -inf) of a singular matrix.
 
-    The sign has no derivative; that of logabsdet is the inverse, transposed: a LinAlgError where there is none.
+    The sign, of complex matrices a complex number of size 1, has no derivative for real ones; that of logabsdet is the inverse, transposed:
+    a LinAlgError where there is none.
     """
     _matrices("slogdet", A, square=True)
     return SlogdetResult(run(lapack.SLOGDET, A), run(lapack.SLOGDET, A, index=1))
@@ -365,9 +373,11 @@ def slogdet(A: Array) -> Any:
 @public("logdet")
 @on_nodes
 def logdet(input: Array) -> Array:
-    """The logarithm of the determinants of (*, n, n): NaN for negative ones, -inf for 0."""
+    """The logarithm of the determinants of (*, n, n): -inf for 0, NaN for negative ones, but complex numbers of complex matrices."""
     _matrices("logdet", input, square=True)
     size = run(lapack.SLOGDET, input, index=1)
+    if input.dtype.kind == "c":
+        return size + log(run(lapack.SLOGDET, input))
     return where(lt(run(lapack.SLOGDET, input), 0.0), const(float("nan"), input.dtype), size)
 
 
@@ -385,7 +395,7 @@ def cholesky(A: Array, *, upper: bool = False) -> Array:
     """
     _matrices("cholesky", A, square=True)
     y = run(lapack.CHOLESKY, A)
-    return t(y) if upper else y
+    return h(y) if upper else y
 
 
 def _cholesky(input: Array, upper: bool = False) -> Array:
@@ -402,8 +412,8 @@ public("cholesky")(on_nodes(_cholesky))
 def cholesky_solve(input: Array, L: Array, upper: bool = False) -> Array:
     """X in A X = input (*, n, k), where A = L L^T (upper: L^T L)."""
     _matrices("cholesky_solve", input, L)
-    y = solve_triangular(t(L) if upper else L, input, upper=False)
-    return solve_triangular(L if upper else t(L), y, upper=True)
+    y = solve_triangular(h(L) if upper else L, input, upper=False)
+    return solve_triangular(L if upper else h(L), y, upper=True)
 
 
 @public("cholesky_inverse")
@@ -434,7 +444,7 @@ def _triangle(name: str, a: Any, uplo: str) -> Any:
     _matrices(name, a, square=True)
     if uplo not in ("L", "U", "l", "u"):
         raise ArgumentError(f"{name}: UPLO must be 'L' or 'U', got {uplo!r}")
-    return t(a) if uplo in "Uu" else a
+    return h(a) if uplo in "Uu" else a
 
 
 @linalg()
@@ -444,22 +454,26 @@ def eigvalsh(A: Array, UPLO: str = "L") -> Array:
     return run(lapack.EIGH, _triangle("eigvalsh", A, UPLO))
 
 
-def _complex(name: str, way_out: str) -> NoReturn:
-    raise DTypeError(f"{name}: the eigenvalues of a real matrix are complex numbers, and tracegrad has no complex dtypes; {way_out}")
-
-
 @linalg()
 @on_nodes
 def eig(A: Array) -> Any:
-    """Not there: a DTypeError that says so. Its results are complex."""
-    _complex("eig", "for symmetric matrices use tg.linalg.eigh, else tg.host_call(numpy.linalg.eig, ...) and real and imaginary parts")
+    """(eigenvalues, eigenvectors) of (*, n, n), complex: (*, n) in LAPACK's order, and (*, n, n), whose columns have length 1.
+
+    Vectors are known up to a factor of size 1: their gradient has a meaning for functions that do not depend on it, and is NaN or infinite
+    for equal eigenvalues. For symmetric and Hermitian matrices `eigh` is faster and more accurate.
+
+    >>> tg.linalg.eig(tg.tensor([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
+    """
+    _matrices("eig", A, square=True)
+    return EigResult(run(lapack.EIG, A), run(lapack.EIG, A, index=1))
 
 
 @linalg()
 @on_nodes
 def eigvals(A: Array) -> Any:
-    """Not there: a DTypeError that says so. Its results are complex."""
-    _complex("eigvals", "for symmetric matrices use tg.linalg.eigvalsh, else tg.host_call(numpy.linalg.eigvals, ...) and its parts")
+    """The eigenvalues (*, n) of (*, n, n), complex, in LAPACK's order: `eig` without the vectors."""
+    _matrices("eigvals", A, square=True)
+    return run(lapack.EIG, A)
 
 
 @linalg()
@@ -478,7 +492,7 @@ def qr(A: Array, mode: str = "reduced") -> Any:
     first = mv.narrow(A, A.ndim - 1, 0, m) if m < n else A
     q, r = run(lapack.QR_, first, complete=complete), run(lapack.QR_, first, complete=complete, index=1)
     if m < n:                               # the rest of R follows from Q
-        r = mv.concat([r, matmul(t(q), mv.narrow(A, A.ndim - 1, m, n - m))], A.ndim - 1)
+        r = mv.concat([r, matmul(h(q), mv.narrow(A, A.ndim - 1, m, n - m))], A.ndim - 1)
     return QRResult(full_like_shape((0,), 0, A.dtype) if mode == "r" else q, r)
 
 
@@ -548,22 +562,22 @@ def lu(A: Array, *, pivot: bool = True) -> Any:
 @linalg()
 @on_nodes
 def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: bool = False) -> Array:
-    """X in A X = B (left=False: X A = B; adjoint: A^T for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot."""
+    """X in A X = B (left=False: X A = B; adjoint: A^H for A), B (*, n, k), from `lu_factor(A)`. LinAlgError for a zero pivot."""
     _matrices("lu_solve", LU, B)
     _matrices("lu_solve", LU, square=True)
     if pivots.dtype != dtypes.int32 or pivots.shape != LU.shape[:-1]:
         raise ShapeError(f"lu_solve: pivots must be the int32{LU.shape[:-1]} that lu_factor gives, got {pivots.dtype}{pivots.shape}")
     if not left:
-        return t(_lu_solved(LU, pivots, t(B), not adjoint))
+        return h(_lu_solved(LU, pivots, h(B), not adjoint))
     return _lu_solved(LU, pivots, B, adjoint)
 
 
 def _lu_solved(packed: Any, pivots: Any, b: Any, adjoint: bool) -> Any:
     order = run(lapack.ORDER, pivots)
     p = lapack.permutation(order, packed.dtype)
-    if adjoint:                             # (P L U)^T = U^T L^T P^T
-        y = solve_triangular(t(packed), b, upper=False)
-        return matmul(p, solve_triangular(t(packed), y, upper=True, unitriangular=True))
+    if adjoint:                             # (P L U)^H = U^H L^H P^H
+        y = solve_triangular(h(packed), b, upper=False)
+        return matmul(p, solve_triangular(h(packed), y, upper=True, unitriangular=True))
     y = solve_triangular(packed, matmul(t(p), b), upper=False, unitriangular=True)
     return solve_triangular(packed, y, upper=True)
 

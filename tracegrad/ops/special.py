@@ -19,7 +19,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
-from tracegrad.function import REGISTRY, Elementwise, call
+from tracegrad.function import REGISTRY, Elementwise, call, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of, lgamma_of
@@ -659,7 +659,8 @@ def spherical_bessel_j0(input: Array) -> Array:
 @public("logit")
 def logit(input: Array, eps: float | None = None) -> Array:
     """log(x / (1 - x)); NaN outside [0, 1]. eps: x is limited to [eps, 1 - eps] first."""
-    x = input * 1.0 if input.dtype.kind in "biu" else input
+    refuse_complex("logit", input)
+    x = input * 1.0 if input.dtype.kind != "f" else input
     if eps is not None:
         x = x.clamp(eps, 1.0 - eps)
     return log(x / (1.0 - x))
