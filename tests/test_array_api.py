@@ -498,6 +498,9 @@ def test_tolerances_may_be_arrays():
     assert xp.linalg.matrix_rank(x).tolist() == [3, 3]
     np.testing.assert_allclose(xp.linalg.pinv(x, rtol=rtol), np.linalg.pinv(a, rcond=np.array([1e-12, 1e-2])), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(xp.linalg.pinv(x, rtol=1e-2)[1, ...], xp.linalg.pinv(x, rtol=rtol)[1, ...], rtol=1e-9, atol=1e-12)
+    z = a + 1j * np.roll(a, 1, 1)
+    wanted = np.linalg.pinv(z, rcond=np.array([1e-12, 1e-2]))
+    np.testing.assert_allclose(xp.linalg.pinv(xp.asarray(z), rtol=rtol), wanted, rtol=1e-9, atol=1e-12)
     assert xp.linalg.pinv(xp.zeros((2, 0, 3)), rtol=xp.ones(2)).shape == (2, 3, 0)
     assert tg.linalg.matrix_rank(x, atol=tg.tensor(100.0)).tolist() == [0, 0]
     with pytest.raises(tg.ShapeError, match=r"pinv: rtol \(3,\) does not broadcast to the batch of \(2, 5, 3\)"):

@@ -200,7 +200,7 @@ def pinv(A: Array, rcond: Any = None, hermitian: bool = False, *, atol: Any = No
     if not isinstance(low, Node) and not isinstance(relative, Node):
         return run(lapack.PINV, a, atol=low, rtol=relative)
     limits = (mv.expand(mv.reshape(v, (*v.shape, 1, 1)), (*A.shape[:-2], 1, 1)) for v in
-              (v if isinstance(v, Node) else const(v, A.dtype) for v in (low, relative)))
+              (v if isinstance(v, Node) else const(v, dtypes.real_of(A.dtype)) for v in (low, relative)))
     return run(lapack.PINV, a, *limits, atol=0.0, rtol=0.0)
 
 
@@ -221,14 +221,14 @@ def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:
                 raise ShapeError(f"{name}: {argument} {value.shape} does not broadcast to the batch of {a.shape}, {batch}")
             if value.dtype.kind != "f":
                 raise DTypeError(f"{name}: {argument} must be a number or a float tensor, got {value.aval}")
-            value = cast(value, a.dtype)
+            value = cast(value, dtypes.real_of(a.dtype))
         elif value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise ArgumentError(f"{name}: {argument} must be a number or a tensor, got {type(value).__name__}")
         found.append(value)
     low, relative = found
     if relative is None:
         eps = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
-        relative = cast(where(lt(0.0, low), 0.0, eps), a.dtype) if isinstance(low, Node) else eps if low is None or low <= 0 else 0.0
+        relative = cast(where(lt(0.0, low), 0.0, eps), low.dtype) if isinstance(low, Node) else eps if low is None or low <= 0 else 0.0
     return low if isinstance(low, Node) else float(low or 0.0), relative if isinstance(relative, Node) else float(relative)
 
 
