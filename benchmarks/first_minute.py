@@ -5,6 +5,8 @@ Two things are measured, each in fresh processes, with every cache on disk empty
 - LINES, typed one after the other as in an interactive session: the time of each until its result is there; nothing is traced.
 - PROGRAMS: small untraced programs as whole processes, from the start of Python to the end.
 
+Then come the training programs of benchmarks/programs: as whole processes, and in the steady state, by turns with torch.
+
 Lines and programs are written once: `T` is the framework's namespace, `F` its nn.functional, `grad` its functional gradient.
 """
 
@@ -24,6 +26,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from benchmarks.programs import NAMES
+from benchmarks.programs.timing import show
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -239,7 +244,8 @@ def main() -> None:
     print(f"{'':32}{'tracegrad':>12}{'torch':>12}")
     for row in dict.fromkeys(row for row, _ in found):
         print(f"{row:32}{found.get((row, 'tracegrad'), ''):>12}{found.get((row, 'torch'), ''):>12}")
-    print("\nslowest lines, cold:\n" + "\n".join(slow[: options.slowest]))
+    print("\nslowest lines, cold:\n" + "\n".join(slow[: options.slowest]) + "\n")
+    show(NAMES, contenders)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Not so where a function may look behind its operands: at constants, and at integ
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from types import EllipsisType, NoneType
 from typing import Any
@@ -15,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.ir import INTERN, Entry, Node, enter, user_location
+from tracegrad.ir import INTERN, Node, enter, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
+_ranges: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 KEPT = 500                                   # signatures of one function; when there are more, all are forgotten
 _PLAIN = (str, NoneType, EllipsisType)
 
@@ -31,10 +33,11 @@ class Template:
     """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
 
     steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands). result: a place, or
-    (type, results) of a tuple or list. made: the first place of a node.
+    (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same node for the same operands, as
+    long as it is alive and was not computed (compare ir.INTERN).
     """
 
-    __slots__ = ("constants", "made", "result", "steps")
+    __slots__ = ("constants", "made", "result", "shared", "steps")
 
     def __init__(self, nodes: Sequence[Node], result: Any) -> None:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
@@ -69,27 +72,35 @@ class Template:
         self.constants, self.made = constants, len(place) - len(order)
         self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, tuple([place[o] for o in n.operands])) for n in order]
         self.result = _places(self.result, [place[n] for n in ends])
+        self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
 
-    def make(self, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes by place, for other operands of the same signature. They carry the user's line."""
+    def make(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
+        """The nodes by place, for other operands of the same signature; of one whose result is there, that. They carry the user's line."""
         values = [*nodes, *self.constants]
+        key: Any
+        if self.shared and len(self.steps) > 1:
+            key = (self, *nodes)
+            entry = INTERN.get(key)
+            found = None if entry is None else entry()
+            if found is not None and found.value is None and found.operands:
+                return {self.result: found}
         line = user_location()
         new, add = Node.__new__, values.append
+        interned = self.shared and len(self.steps) == 1
         for fn, attrs, items, aval, needs_grad, places in self.steps:
             operands = tuple([values[i] for i in places])
-            if not needs_grad:
+            if interned:
                 key = (fn, operands, *items)
-                entry: Entry | None = INTERN.get(key)
+                entry = INTERN.get(key)
                 found = None if entry is None else entry()
                 if found is not None:
-                    add(found)
-                    continue
+                    return {self.result: found}
             node = new(Node)
             node.fn, node.operands, node.attrs, node.aval, node.loc, node.needs_grad = fn, operands, attrs, aval, line, needs_grad
             node.constant, node.value = False, None
-            if not needs_grad:
-                enter(key, node)
             add(node)
+        if self.shared:
+            enter(key, values[self.result])
         return values
 
 
@@ -131,8 +142,10 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Nod
 def _add(a: Any, parts: list[Any], nodes: list[Node], first: list[Any]) -> None:
     """What tells the argument `a` from others, appended to `parts`."""
     cls = a.__class__
-    if cls is int or cls is bool or (cls is float and a and a == a):      # NaN is not itself, and 0.0 equals -0.0
+    if cls is int or cls is bool:
         parts += (cls, a)                                                 # 1 is not True, nor 1.0
+    elif cls is float:
+        parts += (cls, a if a and a == a else repr(a))                    # NaN is not itself, and 0.0 equals -0.0
     elif isinstance(a, Operators):
         if cls is Node:
             raise _Unknown
@@ -142,7 +155,7 @@ def _add(a: Any, parts: list[Any], nodes: list[Node], first: list[Any]) -> None:
             raise _Unknown
         node: Node = a._node()
         aval = node.aval
-        if node.constant or (aval.dtype.kind != "f" and (node.operands or node.fn.name != "data")):
+        if node.constant or (aval.dtype.kind != "f" and _has_range(node.fn)):
             raise _Unknown
         if node in nodes:
             parts.append(nodes.index(node))
@@ -161,6 +174,14 @@ def _add(a: Any, parts: list[Any], nodes: list[Node], first: list[Any]) -> None:
         parts.append(a)
     else:
         raise _Unknown
+
+
+def _has_range(fn: Any) -> bool:
+    """Whether a primitive's integers may be known to lie between others than all of the dtype's: see ops/ranges.py."""
+    known = _ranges.get(fn)
+    if known is None:
+        known = _ranges[fn] = type(fn).interval.__qualname__ != "Primitive.interval"
+    return known
 
 
 def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], result: Any) -> None:

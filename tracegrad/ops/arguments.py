@@ -115,7 +115,7 @@ def _wrapped(like: Any, result: Any, own: Any) -> Any:
     return result
 
 
-def _made(like: Any, result: Any, values: list[Node], first: int) -> Any:
+def _made(like: Any, result: Any, values: Any, first: int) -> Any:
     """As `_wrapped`, of a template's result."""
     if type(result) is int:
         if result >= first:

@@ -523,7 +523,7 @@ def getitem(x: Array, key: Any) -> Array:
 
     known (lists, numpy arrays). Raises IndexOutOfRange, and TraceError for a mask that only the device knows.
     """
-    return _getitem(x, key, _constants(x))
+    return _getitem(x, key, None if is_basic(key) else _constants(x))
 
 
 @on_nodes

@@ -14,6 +14,7 @@ from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, broadcast_shapes, call, cast
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, method, public
+from tracegrad.ops.arguments import on_nodes
 
 Array = Any      # a Node or a Tensor (or, where one of several operands is one, a Python scalar)
 
@@ -193,7 +194,12 @@ def sigmoid(input: Array) -> Array:
 @public("relu", functional=True)
 def relu(input: Array, inplace: bool = False) -> Array:
     """max(x, 0); its derivative at 0 is 0, as in torch. NaN stays NaN. inplace: the result is written into input."""
-    return _into(input, where(input <= 0, 0, input), inplace)
+    return _into(input, _relu(input), inplace)
+
+
+@on_nodes
+def _relu(input: Any) -> Any:
+    return where(input <= 0, 0, input)
 
 
 def _into(input: Array, result: Array, inplace: bool) -> Array:
@@ -203,10 +209,16 @@ def _into(input: Array, result: Array, inplace: bool) -> Array:
 @public("leaky_relu", functional=True, method=False)
 def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
     """x where positive, else negative_slope * x. inplace: the result is written into input."""
-    return _into(input, where(input > 0, input, input * negative_slope), inplace)
+    return _into(input, _leaky_relu(input, negative_slope), inplace)
+
+
+@on_nodes
+def _leaky_relu(input: Any, negative_slope: float) -> Any:
+    return where(input > 0, input, input * negative_slope)
 
 
 @public("gelu", functional=True, method=False)
+@on_nodes
 def gelu(input: Array, approximate: str = "none") -> Array:
     """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh"."""
     if approximate == "tanh":
