@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.facts import never_positive, operand_index
-from tracegrad.codegen.kernel.index import Index, bounded, constant, ravel, unravel, variable
+from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.vectors import LANES, computed_in, ctype, splat, unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, mask_type, register_dtype, register_type
@@ -39,7 +39,8 @@ _WRAPPING = frozenset(("add", "sub", "mul", "neg"))              # signed overfl
 class Value:
     """A C expression (a name or a literal). lanes: 1 if it is the same for all lanes; mask: bytes a lane of a bool vector.
 
-    only_if: the condition without which it is 0, if it was loaded under one.
+    only_if: the condition without which it is 0, if it was loaded under one. narrow: a 64-bit position as a vector of indices, and its
+    bound.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Value:
     depth: int = 0
     mask: int = 0
     only_if: str = ""
+    narrow: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,15 @@ class Evaluator:
     """Evaluates nodes within one kernel.
 
     storage(node): where a node that is not computed here is stored (None: compute it); scalars: run-time scalars by node.
-    lane: the variable along which values are vectors of `width` ("" for scalar code).
+    lane: the variable along which values are vectors of `width` (None in scalar code).
     """
 
     def __init__(self, writer: Writer, storage: Callable[[Node], Storage | None], scalars: dict[Node, RuntimeScalar]) -> None:
         self.writer, self.storage, self.scalars = writer, storage, scalars
-        self.lane, self.width = "", 1
-        self.vector_names: frozenset[str] = frozenset()      # opaque variables that are vectors (gathered indices)
+        self.lane: Var | None = None
+        self.width = 1
+        self.vector_vars: frozenset[Var] = frozenset()       # opaque variables that are vectors (gathered indices)
         self.given: Callable[[Node, Index], Value | None] = lambda node, flat: None     # values that come from elsewhere
-        self.narrow: dict[str, tuple[str, int]] = {}         # 64-bit positions: their text as vectors of indices, and their bound
         self.stored: frozenset[Node] = frozenset()           # results of this kernel: their pointers bear the plain names
         self.indices: list[Index] = []                       # of every load and guard: what `breakpoints` looks at
         self.guards: list[Guard] = []                        # every guard: what `Rows.edges` looks at
@@ -120,13 +122,8 @@ class Evaluator:
         return None
 
     def put(self, node: Node, flat: Index, value: Value, guards: Guards = (), depth: int | None = None) -> None:
-        """Remember a value in the block where what identifies it is bound, and from there inwards.
-
-        Not in the block where its text is valid, which may be further out: zero, the value of padding, is valid everywhere, but what
-        it is the value of is so in this loop only. The next loop's variable may have the same name, and another range.
-        """
-        names = flat.names.union(*(g[1].names for g in guards))
-        depth = max(value.depth if depth is None else depth, self.depth_of(names))
+        """Remember a value in the block where what identifies it is bound, and from there inwards."""
+        depth = max(value.depth if depth is None else depth, self.depth_of(flat.vars.union(*(g[1].vars for g in guards))))
         self.writer.blocks[depth].memo[self.key(node, flat, guards)] = value
 
     def step(self, node: Node, flat: Index, guards: Guards) -> list[tuple[Node, Index, Guards]]:
@@ -164,28 +161,28 @@ class Evaluator:
 
     # -- index arithmetic as text
 
-    def depth_of(self, names: frozenset[str]) -> int:
-        """The depth of the innermost block that binds one of `names`."""
+    def depth_of(self, vars: frozenset[Var]) -> int:
+        """The depth of the innermost block that binds one of `vars`."""
         for depth in range(len(self.writer.blocks) - 1, 0, -1):
-            if not names.isdisjoint(self.writer.blocks[depth].names):
+            if not vars.isdisjoint(self.writer.blocks[depth].vars):
                 return depth
         return 0
 
-    def varies(self, names: frozenset[str]) -> bool:
-        """Whether an index over `names` differs between lanes."""
-        return self.width > 1 and (self.lane in names or not names.isdisjoint(self.vector_names))
+    def varies(self, vars: frozenset[Var]) -> bool:
+        """Whether an index over `vars` differs between lanes."""
+        return self.width > 1 and (self.lane in vars or not vars.isdisjoint(self.vector_vars))
 
     def lanes_text(self, x: Index) -> str:
         """x as a vector, one index a lane."""
         names = {}
-        if self.lane in x.names:
+        if self.lane is not None and self.lane in x.vars:
             key = ("lanes", self.lane, self.width)
             depth = self.depth_of(frozenset((self.lane,)))
             block = self.writer.blocks[depth]
             if key not in block.memo:
                 kind = f"{self.writer.index}{self.width}"
                 lanes = ", ".join(map(str, range(self.width)))
-                base = self.lane if self.lane.isidentifier() else "lane"
+                base = self.lane.name if self.lane.name.isidentifier() else "lane"
                 block.memo[key] = self.writer.declare(kind, base + "s", f"{self.lane} + ({kind})({lanes})", depth=depth)
             names[self.lane] = block.memo[key]
         return x.c(names)
@@ -193,33 +190,38 @@ class Evaluator:
     def condition(self, guards: Guards) -> Value | None:
         """Whether all guards hold, as a bool; None if there is nothing to check."""
         tests: list[tuple[str, bool]] = []
-        names: frozenset[str] = frozenset()
-        varying = any(self.varies(g[1].names) for g in guards)
+        keys: list[Any] = []
+        vars: frozenset[Var] = frozenset()
+        varying = any(self.varies(g[1].vars) for g in guards)
         self.guards += guards
         for kind, x, *rest in guards:
             self.indices.append(x)
-            text = self.lanes_text(x) if varying and self.varies(x.names) else x.c()
-            names |= x.names
-            wide = varying and self.varies(x.names)
+            text = self.lanes_text(x) if varying and self.varies(x.vars) else x.c()
+            vars |= x.vars
+            wide = varying and self.varies(x.vars)
+            there = x.opened().key
             if kind == "range":
                 low, high = rest
                 if x.lo < low:
                     tests.append((f"({text} >= {low})", wide))
+                    keys.append((there, ">=", low))
                 if x.hi >= high:
                     tests.append((f"({text} < {high})", wide))
+                    keys.append((there, "<", high))
             else:
                 k, = rest
                 if (x % k).key != "0":
                     shift = -(x.lo // k) * k if x.lo < 0 else 0
                     tests.append((f"(({text}{f' + {shift}' if shift else ''}) % {k} == 0)", wide))
+                    keys.append((there, "%", k))
         if not tests:
             return None
         varying = any(wide for _, wide in tests)
-        key = ("guard", tuple(t for t, _ in tests), self.width if varying else 1)
+        key = ("guard", *keys, self.width if varying else 1)
         for block in reversed(self.writer.blocks):
             if key in block.memo:
                 return block.memo[key]  # type: ignore[no-any-return]
-        depth = self.depth_of(names)
+        depth = self.depth_of(vars)
         index_size = 4 if self.writer.index == "int" else 8
         if varying:
             type_ = mask_type(index_size, self.width)
@@ -240,14 +242,14 @@ class Evaluator:
         flat = flat.opened()
         self.indices.append(flat)
         condition = self.condition(guards)
-        names = flat.names
-        depth = w.depth if written else self.depth_of(names)
+        vars = flat.vars
+        depth = w.depth if written else self.depth_of(vars)
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
         half = dtype == np.float16
-        wide = self.varies(names) or (condition is not None and condition.lanes > 1)
+        wide = self.varies(vars) or (condition is not None and condition.lanes > 1)
         if condition is not None:
             depth = max(depth, condition.depth)
-        base = w.base(node) + ("_i" if self.varies(names) or names else "_0")
+        base = w.base(node) + ("_i" if vars else "_0")
         only_if = "" if condition is None else condition.text
         if not wide:
             text = f"vload_half({flat.c()}, {pointer})" if half else f"{pointer}[{flat.c()}]"
@@ -257,7 +259,7 @@ class Evaluator:
         width = self.width
         memory = ctype(dtype, width)
         uniform = condition is None or condition.lanes == 1
-        stride = flat.stride(self.lane) if names.isdisjoint(self.vector_names) else None
+        stride = flat.stride(self.lane) if self.lane is not None and vars.isdisjoint(self.vector_vars) else None
         if half:
             if stride == 1 and uniform:
                 text = f"vload_half{width}(0, {pointer} + {flat.c()})"
@@ -295,11 +297,11 @@ class Evaluator:
     def lanes_name(self, flat: Index, depth: int) -> str:
         """The name of the vector of indices `flat`."""
         type_ = f"{self.writer.index}{self.width}"
-        text = self.lanes_text(flat) if self.varies(flat.names) else splat(type_, flat.c())
+        text = self.lanes_text(flat) if self.varies(flat.vars) else splat(type_, flat.c())
         if text.isidentifier():
             return text
         memo = self.writer.blocks[depth].memo
-        key = ("indices", text)
+        key = ("indices", flat.key, self.width)
         if key not in memo:
             memo[key] = self.writer.declare(type_, "at", text, depth=depth)
         return memo[key]  # type: ignore[no-any-return]
@@ -310,7 +312,7 @@ class Evaluator:
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
         half = dtype == np.float16
         flat = flat.opened()
-        if self.width == 1 or not self.varies(flat.names):
+        if self.width == 1 or not self.varies(flat.vars):
             text = value.text
             if half:
                 w.line(f"vstore_half({text}, {flat.c()}, {pointer});", node)
@@ -412,8 +414,8 @@ class Evaluator:
             return f"({ctype(dtype)})({text})" if wraps else text, 0
         if name in ("eq", "ne") and dtype == np.int64:
             for x, other in (values, values[::-1]):
-                if x.text in self.narrow and other.lanes == 1:
-                    return self.equals_position(x, other, "==" if name == "eq" else "!=")
+                if x.narrow is not None and other.lanes == 1:
+                    return self.equals_position(x.narrow, other, "==" if name == "eq" else "!=")
         size = computed_in(dtype).itemsize if dtype.kind != "b" else max((v.mask for v in values if v.dtype.kind == "b"), default=4)
         if getattr(fn, "lanewise", False):                   # a user's expression: any C will do, so scalars only
             parts = [fn.opencl(*(v.text if v.lanes == 1 else f"{v.text}.s{LANES[k]}" for v in values)) for k in range(lanes)]
@@ -430,9 +432,9 @@ class Evaluator:
         text = unwrapped(self.translate(spell(*texts, **node.attrs), dtype, lanes))
         return f"as_{ctype(dtype, lanes)}({text})" if wraps else text, size
 
-    def equals_position(self, x: Value, other: Value, sign: str) -> tuple[str, int]:
+    def equals_position(self, narrow: tuple[str, int], other: Value, sign: str) -> tuple[str, int]:
         """A position compared with a 64-bit number (labels, mostly): in the width of indices, with -1 for what is out of range."""
-        lanes, size = self.narrow[x.text]
+        lanes, size = narrow
         key = ("narrow", other.text, size)
         block = self.writer.blocks[other.depth]
         if key not in block.memo:
@@ -460,9 +462,9 @@ class Evaluator:
     def iota(self, node: Node, flat: Index) -> Value:
         index = unravel(flat, node.shape)[node.attrs["dim"]]
         self.indices.append(index)
-        depth = self.depth_of(index.names)
+        depth = self.depth_of(index.vars)
         type_ = register_type(node.dtype)
-        if not self.varies(index.names):
+        if not self.varies(index.vars):
             if not index.terms:
                 return Value(literal(index.constant, node.dtype), node.dtype)
             text = index.c() if type_ == self.writer.index else splat(type_, index.c())
@@ -471,8 +473,7 @@ class Evaluator:
         text = self.lanes_text(index)
         if wide != f"{self.writer.index}{self.width}":
             narrow, text = text, self.convert(text, wide)
-            self.narrow[text] = (narrow, node.shape[node.attrs["dim"]])
-            return Value(text, node.dtype, self.width, depth)
+            return Value(text, node.dtype, self.width, depth, narrow=(narrow, node.shape[node.attrs["dim"]]))
         name = text if text.isidentifier() else self.writer.declare(wide, "iota", text, node, depth)
         return Value(name, node.dtype, self.width, depth)
 
@@ -595,12 +596,11 @@ class Evaluator:
             low, high = (f"({wide})(0)", f"({wide})({top})") if lanes > 1 else ("0", str(top))
             clamped = f"{known.text} < {low} ? {low} : {known.text} > {high} ? {high} : {known.text}"
             expression = clamped if wide == type_ else self.convert(f"({clamped})", type_) if lanes > 1 else f"({type_})({clamped})"
-            block.memo[key] = self.writer.declare(type_, "at", expression, node, known.depth)
-            block.names |= {block.memo[key]}
+            var = block.memo[key] = Var(self.writer.declare(type_, "at", expression, node, known.depth), x.shape[0])
+            block.vars |= {var}
             if known.lanes > 1:
-                self.vector_names |= {block.memo[key]}
-        first = variable(block.memo[key], x.shape[0])
-        request = (x, ravel((first, *at[n:]), x.shape), guards)
+                self.vector_vars |= {var}
+        request = (x, ravel((block.memo[key].index, *at[n:]), x.shape), guards)
         found = self.find(*request)
         if found is None:
             return [request]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.vectors import computed_in, ctype, unwrapped
 from tracegrad.dtypes import OPENCL, DType, int32
 from tracegrad.ir import Node
@@ -42,13 +43,13 @@ _FUNCTIONS = frozenset("""
 
 
 class Block:
-    """Lines and inner blocks. `names`: the index variables it binds; `memo`: the values computed in it."""
+    """Lines and inner blocks. `vars`: the index variables it binds; `memo`: the values computed in it."""
 
-    __slots__ = ("head", "items", "memo", "names")
+    __slots__ = ("head", "items", "memo", "vars")
 
-    def __init__(self, head: str, names: Sequence[str] = ()) -> None:
+    def __init__(self, head: str, vars: Sequence[Var] = ()) -> None:
         self.head = head
-        self.names = frozenset(names)
+        self.vars = frozenset(vars)
         self.items: list[tuple[str, Node | None] | Block] = []
         self.memo: dict[Any, Any] = {}
 
@@ -138,9 +139,9 @@ class Writer:
         self.line(f"{type_} {name} = {unwrapped(expression)};", node, depth)
         return name
 
-    def open(self, head: str, names: Sequence[str] = ()) -> Block:
-        """Open a block, `for (...) {`; `names` are the variables it binds."""
-        block = Block(head, names)
+    def open(self, head: str, vars: Sequence[Var] = ()) -> Block:
+        """Open a block, `for (...) {`; `vars` are the variables it binds."""
+        block = Block(head, vars)
         self.blocks[-1].items.append(block)
         self.blocks.append(block)
         return block

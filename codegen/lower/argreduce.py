@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Value
-from tracegrad.codegen.kernel.index import Index, variable
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, lowering
@@ -85,10 +85,11 @@ def _best_of(group: Group, context: Context, chunks: int, winners: Temp) -> Kern
 
     def winner(chunk: Index) -> tuple[str, Value]:
         name = w.declare(w.index, "winner", f"{pointer}[{((row * chunks + chunk) * inner + column).c()}]", node)
-        w.blocks[-1].names |= {name}
-        return name, ev.value(x, (row * n + variable(name, n)) * inner + column)
+        var = Var(name, n)
+        w.blocks[-1].vars |= {var}
+        return name, ev.value(x, (row * n + var.index) * inner + column)
 
-    at, value = winner(variable("", 1))
+    at, value = winner(ZERO)
     best = w.declare(register_type(x.dtype), "best", value.text, node)
     index = w.declare(w.index, "found", at, node)
     with o.loop("chunk", chunks, "1") as chunk:

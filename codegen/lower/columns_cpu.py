@@ -7,7 +7,7 @@ along the contiguous inner dimension. A later kernel adds the few partial result
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.expressions import Value
-from tracegrad.codegen.kernel.index import ZERO, Index, constant, variable
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import SINGLE, vector_width
@@ -32,11 +32,11 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     if chunks > 1:
         w.line(f"const {w.index} chunk = get_global_id(0);")
         sizes.append(chunks)
-        part = variable("chunk", chunks)
+        part = Var("chunk", chunks).index
     if outer > 1:
         w.line(f"const {w.index} row = get_global_id({len(sizes)});")
         sizes.append(outer)
-        a = variable("row", outer)
+        a = Var("row", outer).index
     first = part * length
     end = (first + length).c()
     stop = end if middle % length == 0 else f"({end} < {middle} ? {end} : {middle})"
@@ -48,13 +48,13 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
         for lanes, low, high in ((width, 0, inner - inner % width), (1, inner - inner % width, inner)):
             if high <= low:
                 continue
-            w.open(f"for ({w.index} col = {low}; col < {high}; col{f' += {lanes}' if lanes > 1 else '++'}) {{", ("col",))
-            ev.lane, ev.width = ("col", lanes) if lanes > 1 else ("", 1)
-            col = variable("col", inner)
-            at = (a * middle + row) * inner + col
+            col = Var("col", inner)
+            w.open(f"for ({w.index} col = {low}; col < {high}; col{f' += {lanes}' if lanes > 1 else '++'}) {{", (col,))
+            ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
+            at = (a * middle + row) * inner + col.index
             for r in reductions:
                 value = ev.value(r.operands[0], at)
-                where = (a * chunks + part) * inner + col
+                where = (a * chunks + part) * inner + col.index
                 if not fresh:
                     value = ev.fold(r, [accumulator(r, where), value], ev.width, w.depth)
                 ev.store(context.output(group, r), r, where, value)
@@ -62,13 +62,14 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
             for sink, value in zip(sinks, values, strict=True):
                 ev.store(context.output(group, sink), sink, at, value)
             w.close()
-        ev.lane, ev.width = "", 1
+        ev.lane, ev.width = None, 1
 
     def accumulator(r: Node, where: Index) -> Value:
         return ev.load(r, context.output(group, r), where, (), written=True)
 
     body(first, True)
-    w.open(f"for ({w.index} r = {(first + 1).c()}; r < {stop}; r++) {{", ("r",))
-    body(variable("r", middle - 1, 1) if middle > 1 else constant(0), False)
+    r = Var("r", middle - 1, 1)
+    w.open(f"for ({w.index} r = {(first + 1).c()}; r < {stop}; r++) {{", (r,))
+    body(r.index if middle > 1 else ZERO, False)
     w.close()
     return [context.finish(group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tracegrad.codegen.kernel.expressions import Evaluator, Value
 from tracegrad.codegen.kernel.facts import picked
-from tracegrad.codegen.kernel.index import ZERO, Index, breakpoints, variable
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import splat, unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, register_type
@@ -74,14 +74,12 @@ def in_group_reductions(group: Group) -> set[Node]:
     return {s for s in group.sinks if is_reduction(s)}
 
 
-def probe(group: Group, context: Context, rows: int, cols: int, flat: Index | None = None) -> Evaluator:
-    """An evaluator that has seen all indices and guards that the kernel would compute with, as functions of `row` and `col`."""
+def probe(group: Group, context: Context, flat: Index) -> Evaluator:
+    """An evaluator that has seen all indices and guards that the kernel would compute element `flat` with."""
     writer = context.writer(group)
     evaluator = context.evaluator(group, writer)
     reductions = in_group_reductions(group)
     evaluator.given = lambda node, flat: Value("0", node.dtype) if node in reductions else None
-    if flat is None:
-        flat = variable("row", rows) * cols + variable("col", cols)
     for sink in group.sinks:
         if sink in reductions:
             evaluator.value(sink.operands[0], flat)
@@ -108,8 +106,9 @@ def shape_of(group: Group, context: Context) -> Shape:
         return shape
     if any(is_reduction(s) for s in group.sinks) or any(place == "row" for place in group.place.values()):
         return shape
-    found = probe(group, context, shape.rows, shape.cols[0]).indices
-    if not any(i.stride("row") == 1 and (i.stride("col") or 0) > 1 for i in found):
+    row, col = Var("row", shape.rows), Var("col", shape.cols[0])
+    found = probe(group, context, row.index * shape.cols[0] + col.index).indices
+    if not any(i.stride(row) == 1 and (i.stride(col) or 0) > 1 for i in found):
         return shape
     return replace(shape, block=tuning().line_bytes // 4, across=True)
 
@@ -124,14 +123,16 @@ def _row_by_row(group: Group, context: Context) -> Shape:
     simple = _plain(group)
     if group.cols is not None:
         cols, rows = group.cols, group.size // group.cols
-        found = [] if simple else breakpoints(probe(group, context, rows, cols).indices, "col", cols)
+        row, col = Var("row", rows), Var("col", cols)
+        found = [] if simple else breakpoints(probe(group, context, row.index * cols + col.index).indices, col)
         points = [k for k in found if k >= 2 * width]
         if group.length is not None:
             return Shape(rows, (cols,), width, 1, group.length)
         inner = points[0] if points else cols
         block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    found = [] if simple else breakpoints(probe(group, context, 1, group.size).indices, "col", group.size)
+    at = Var("at", group.size)
+    found = [] if simple else breakpoints(probe(group, context, at.index).indices, at)
     points = [k for k in found if k >= 2 * width]
     cols = points[0] if points else group.size
     rows = group.size // cols
@@ -159,7 +160,7 @@ class Rows:
         self.reductions = [r for r in self.reductions if r not in self.picks]
         self.kept = self.costly()
         self.arrays: dict[Node, str] = {}
-        self.row = ZERO
+        self.row = self.chunk = ZERO
         self.at: Index | None = None                         # the element at hand, in a pass
         self.ev.given = self.kept_value
 
@@ -174,17 +175,18 @@ class Rows:
         if rows > 1:
             if s.block == 1:
                 w.line(f"const {w.index} row = get_global_id({item});")
+                row = Var("row", rows)
+                w.blocks[0].vars |= {row}
+                self.row = row.index
             else:
                 if s.block < rows:
                     w.line(f"const {w.index} part = get_global_id({item});")
                 if not s.across:
                     self.open_rows()
             sizes.append(-(-rows // s.block))
-            if s.block == 1:
-                w.blocks[0].names |= {"row"}
-            self.row = variable("row", rows)
         if s.length is not None:
             w.line(f"const {w.index} chunk = get_global_id(0);")
+            self.chunk = Var("chunk", -(-s.cols[0] // s.length)).index
             w.line(f"const {w.index} first = chunk * {s.length};")
             end = f"first + {s.length}"
             w.line(f"const {w.index} last = {end};" if s.cols[0] % s.length == 0 else
@@ -213,13 +215,14 @@ class Rows:
 
     def open_rows(self) -> None:
         """The loop over the rows of a work-item."""
-        s = self.shape
+        s, row = self.shape, Var("row", self.shape.rows)
+        self.row = row.index
         if s.block >= s.rows:
-            self.writer.open(f"for ({self.writer.index} row = 0; row < {s.rows}; row++) {{", ("row",))
+            self.writer.open(f"for ({self.writer.index} row = 0; row < {s.rows}; row++) {{", (row,))
             return
         end = f"part * {s.block} + {s.block}"
         stop = end if s.rows % s.block == 0 else f"({end} < {s.rows} ? {end} : {s.rows})"
-        self.writer.open(f"for ({self.writer.index} row = part * {s.block}; row < {stop}; row++) {{", ("row",))
+        self.writer.open(f"for ({self.writer.index} row = part * {s.block}; row < {stop}; row++) {{", (row,))
 
     # -- what one pass leaves for the next
 
@@ -310,14 +313,15 @@ class Rows:
         scale = s.row_size
         for d, size in enumerate(s.cols[:-1]):
             scale //= size
-            name = w.unique(f"c{d}")
-            w.open(f"for ({w.index} {name} = 0; {name} < {size}; {name}++) {{", (name,))
+            var = Var(w.unique(f"c{d}"), size)
+            w.open(f"for ({w.index} {var} = 0; {var} < {size}; {var}++) {{", (var,))
             opened += 1
-            outer = outer + variable(name, size) * scale
-        base_index = self.row * s.row_size + outer
+            outer = outer + var.index * scale
         first, last = ("0", str(n)) if s.length is None else ("first", "last")
-        col = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
-        for begin, stop in self.segments(step, base_index) if vectors else []:
+        name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
+        for begin, stop in self.segments(step, self.row * s.row_size + outer) if vectors else []:
+            end = n if stop == n - n % step else stop
+            col = Var(name, end - begin - (unroll - 1) * width, begin)
             if s.length is None:
                 head = f"for ({w.index} {col} = {begin}; {col} < {stop}; {col} += {step}) {{"
             elif tail:
@@ -333,17 +337,17 @@ class Rows:
             if s.across:
                 self.open_rows()
             self.ev.lane, self.ev.width = col, width
-            end = n if stop == n - n % step else stop
             for u in range(unroll):
-                at = base_index + (variable(col, end - begin - (unroll - 1) * width, begin) + u * width)
+                at = self.row * s.row_size + outer + (col.index + u * width)
                 self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
-            self.ev.lane, self.ev.width = "", 1
+            self.ev.lane, self.ev.width = None, 1
             if s.across:
                 w.close()
             w.close()
         if tail == 1 and s.length is None and not s.across:
-            self.body(base_index + (n - 1), reductions, sinks, total)
+            self.body(self.row * s.row_size + outer + (n - 1), reductions, sinks, total)
         elif tail:
+            col = Var(name, n)
             if s.length is None:
                 head = f"for ({w.index} {col} = {n - tail if vectors else first}; {col} < {n}; {col}++) {{"
             else:
@@ -352,7 +356,7 @@ class Rows:
             w.open(head, (col,))
             if s.across:
                 self.open_rows()
-            self.body(base_index + variable(col, n), reductions, sinks, total)
+            self.body(self.row * s.row_size + outer + col.index, reductions, sinks, total)
             if s.across:
                 w.close()
             w.close()
@@ -372,11 +376,11 @@ class Rows:
         whole = n - n % step
         if s.length is not None or s.across or not self.group.positional or self.group.statements > tuning().max_statements // 3:
             return [(0, whole)]
-        col = variable("col", n)
+        col = Var("col", n)
         left = right = 0
-        for kind, x, *rest in probe(self.group, self.context, s.rows, s.row_size, base + col).guards:
-            if kind == "range" and x.stride("col") == 1:
-                around = x - col                             # low <= col + around < high is certain from here on, and up to there
+        for kind, x, *rest in probe(self.group, self.context, base + col.index).guards:
+            if kind == "range" and x.stride(col) == 1:
+                around = x - col.index                             # low <= col + around < high is certain from here on, and up to there
                 before, after = rest[0] - around.lo, n - (rest[1] - around.hi)
                 if max(before, after) <= n // 4:
                     left, right = max(left, before), max(right, after)
@@ -385,7 +389,7 @@ class Rows:
             return [(0, whole)]
         return [(a, b) for a, b in ((0, start), (start, stop), (stop, whole)) if a < b]
 
-    def fetch_next_row(self, col: str, step: int) -> None:
+    def fetch_next_row(self, col: Var, step: int) -> None:
         """Ask for what the next row's first pass reads, in the pass that has arithmetic to hide it behind.
 
         Measured on softmax cross-entropy of 8192 x 4096 (a maximum, then a sum of exponentials): 0.75 of the time without. Only where
@@ -406,25 +410,26 @@ class Rows:
             line = tuning().line_bytes // node.dtype.itemsize
             for i in range(0, step, line):
                 w.macros.add("PREFETCH")
-                at = (self.row + 1) * s.row_size + variable(col, s.row_size) + i
+                at = (self.row + 1) * s.row_size + col.index + i
                 w.line(f"PREFETCH({pointer} + {at.c()});", node)
 
     def is_pick(self, r: Node) -> bool:
         s = self.shape
         if s.length is not None or r.fn.family != "reduction":
             return False
-        return picked(r, variable("row", s.rows), variable("col", s.row_size)) is not None
+        return picked(r, Var("row", s.rows).index, Var("col", s.row_size).index) is not None
 
     def pick(self, r: Node) -> None:
         """The sum over a row in which one term can differ from 0: that term, found by its column (a class by its label)."""
         s, w, ev = self.shape, self.writer, self.ev
-        found = picked(r, self.row, variable("col", s.row_size))
+        found = picked(r, self.row, Var("col", s.row_size).index)
         assert found is not None
         label = ev.value(*found[1])
         inside = w.declare("int", "inside", f"{label.text} >= 0 && {label.text} < {s.row_size}", depth=self.depth)
         at = w.declare(w.index, "at", f"{inside} ? ({w.index}){label.text} : 0", depth=self.depth)
-        w.blocks[self.depth].names |= {at}
-        found = picked(r, self.row, variable(at, s.row_size))
+        var = Var(at, s.row_size)
+        w.blocks[self.depth].vars |= {var}
+        found = picked(r, self.row, var.index)
         assert found is not None
         x = ev.value(*found[0])
         zero = literal(0, r.dtype)
@@ -486,7 +491,7 @@ class Rows:
         value = Value(total, r.dtype, 1, self.depth)
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
-            ev.store(self.context.output(self.group, r), r, self.row * chunks + variable("chunk", chunks), value)
+            ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
         else:
             ev.put(r, self.row, value)
 

@@ -7,7 +7,7 @@ same order. Where local memory is not real (or rows are short) an item does a ro
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.expressions import Value
-from tracegrad.codegen.kernel.index import ZERO, Index, variable
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import unwrapped
 from tracegrad.codegen.kernel.writer import literal, register_type
@@ -35,11 +35,12 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     n = group.size
     local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
     w.line(f"const {w.index} i = get_global_id(0);")
+    i = Var("i", n)
     if n % local:
-        w.open(f"if (i < {n}) {{", ("i",))
+        w.open(f"if (i < {n}) {{", (i,))
     else:
-        w.blocks[0].names |= {"i"}
-    at = variable("i", n)
+        w.blocks[0].vars |= {i}
+    at = i.index
     values = [ev.value(sink, at) for sink in group.stored]
     for sink, value in zip(group.stored, values, strict=True):
         ev.store(context.output(group, sink), sink, at, value)
@@ -69,13 +70,15 @@ class Team(Rows):
         if s.length is not None:
             end = f"chunk * {s.length} + {s.length}"
             w.line(f"const {w.index} chunk = get_group_id(0);")
+            self.chunk = Var("chunk", -(-s.cols[0] // s.length)).index
             w.line(f"const {w.index} last = {end if s.cols[0] % s.length == 0 else f'min({end}, {s.cols[0]})'};")
             sizes[0] *= -(-s.cols[0] // s.length)
         if s.rows > 1:
             axis = 0 if s.length is None else 1
             w.line(f"const {w.index} row = get_group_id({axis});")
-            w.blocks[0].names |= {"row"}
-            self.row = variable("row", s.rows)
+            row = Var("row", s.rows)
+            w.blocks[0].vars |= {row}
+            self.row = row.index
             if axis:
                 sizes.append(s.rows)
                 local.append(1)
@@ -95,8 +98,9 @@ class Team(Rows):
         s, w = self.shape, self.writer
         accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
         start, stop = ("item", str(s.cols[0])) if s.length is None else (f"chunk * {s.length} + item", "last")
-        w.open(f"for ({w.index} col = {start}; col < {stop}; col += {self.size}) {{", ("col",))
-        self.body(self.row * s.cols[0] + variable("col", s.cols[0]), reductions, sinks, accumulators)
+        col = Var("col", s.cols[0])
+        w.open(f"for ({w.index} col = {start}; col < {stop}; col += {self.size}) {{", (col,))
+        self.body(self.row * s.cols[0] + col.index, reductions, sinks, accumulators)
         w.close()
         for r in reductions:
             self.tree(r, accumulators[r])
@@ -118,7 +122,7 @@ class Team(Rows):
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
             w.open("if (item == 0) {")
-            ev.store(self.context.output(self.group, r), r, self.row * chunks + variable("chunk", chunks), value)
+            ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
             w.close()
         else:
             ev.put(r, self.row, value)
@@ -137,21 +141,23 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     part: Index = ZERO
     w.line(f"const {w.index} col = get_global_id(0);")
     w.line(f"const {w.index} chunk = get_global_id(1);")
+    col, chunk = Var("col", inner), Var("chunk", chunks)
     if chunks > 1:
-        part = variable("chunk", chunks)
+        part = chunk.index
     if outer > 1:
         w.line(f"const {w.index} row = get_global_id(2);")
-        w.blocks[0].names |= {"row"}
-        a = variable("row", outer)
-    w.open(f"if (col < {inner}) {{", ("col", "chunk"))
+        row = Var("row", outer)
+        w.blocks[0].vars |= {row}
+        a = row.index
+    w.open(f"if (col < {inner}) {{", (col, chunk))
     reductions = [s for s in group.stored if s.fn.family == "partial"]
     sinks = [s for s in group.stored if s.fn.family != "partial"]
     accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-    col = variable("col", inner)
     end = (part * group.length + group.length).c() if chunks > 1 else str(middle)
     stop = end if middle % group.length == 0 or chunks == 1 else f"min({end}, {middle})"
-    w.open(f"for ({w.index} r = {(part * group.length).c()}; r < {stop}; r++) {{", ("r",))
-    at = (a * middle + variable("r", middle)) * inner + col
+    each = Var("r", middle)
+    w.open(f"for ({w.index} r = {(part * group.length).c()}; r < {stop}; r++) {{", (each,))
+    at = (a * middle + each.index) * inner + col.index
     for r in reductions:
         value = ev.value(r.operands[0], at)
         w.line(f"{accumulators[r]} = {unwrapped(ev.translate(ev.combiner(r)(accumulators[r], value.text), r.dtype, 1))};", r)
@@ -160,6 +166,6 @@ def columns(group: Group, context: Context) -> list[Kernel]:
         ev.store(context.output(group, sink), sink, at, value)
     w.close()
     for r in reductions:
-        ev.store(context.output(group, r), r, (a * chunks + part) * inner + col, Value(accumulators[r], r.dtype))
+        ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, Value(accumulators[r], r.dtype))
     w.close()
     return [context.finish(group, w, (-(-inner // local) * local, chunks, outer), (local, 1, 1))]

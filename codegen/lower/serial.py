@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Evaluator, Value
-from tracegrad.codegen.kernel.index import Index, constant, variable
+from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer, register_type
@@ -50,11 +50,12 @@ class Owner:
 
     def item(self, name: str, count: int) -> Index:
         """The number of the work-item along a new dimension of the launch, as variable `name`."""
+        var = Var(name, count)
         if count > 1:
             self.writer.line(f"const {self.writer.index} {name} = get_global_id({len(self.sizes)});")
-            self.writer.blocks[0].names |= {name}
+            self.writer.blocks[0].vars |= {var}
             self.sizes.append(count)
-        return variable(name, count)
+        return var.index
 
     def part(self, name: str, size: int, length: int) -> tuple[str, str]:
         """C texts of the range of 0..size-1 that this work-item owns, `length` each; name: what is counted."""
@@ -75,8 +76,9 @@ class Owner:
         if (size, first) == (1, "0"):
             yield constant(0)
             return
-        w.open(f"for ({w.index} {name} = {first}; {name} < {last or size}; {name}++) {{", (name,))
-        yield variable(name, size - 1, 1) if first == "1" and size > 1 else variable(name, size)
+        var = Var(name, size - 1, 1) if first == "1" and size > 1 else Var(name, size)
+        w.open(f"for ({w.index} {name} = {first}; {name} < {last or size}; {name}++) {{", (var,))
+        yield var.index
         w.close()
 
     def columns(self, name: str, size: int, first: str, last: str, body: Callable[[Index], None]) -> None:
@@ -87,10 +89,11 @@ class Owner:
             width = 1
         known = first == "0" and last == str(size)
         if width > 1:
-            w.open(f"for ({w.index} {name} = {first}; {name} + {width} <= {last}; {name} += {width}) {{", (name,))
-            ev.lane, ev.width = name, width
-            body(variable(name, size))
-            ev.lane, ev.width = "", 1
+            var = Var(name, size)
+            w.open(f"for ({w.index} {name} = {first}; {name} + {width} <= {last}; {name} += {width}) {{", (var,))
+            ev.lane, ev.width = var, width
+            body(var.index)
+            ev.lane, ev.width = None, 1
             w.close()
         if width > 1 and known and size % width == 0:
             return
@@ -98,8 +101,9 @@ class Owner:
             body(constant(0))
             return
         start = first if width == 1 else str(size - size % width) if known else f"{last} - ({last} - {first}) % {width}"
-        w.open(f"for ({w.index} {name} = {start}; {name} < {last}; {name}++) {{", (name,))
-        body(variable(name, size))
+        var = Var(name, size)
+        w.open(f"for ({w.index} {name} = {start}; {name} < {last}; {name}++) {{", (var,))
+        body(var.index)
         w.close()
 
     def add(self, a: Value, b: Value, name: str, depth: int | None = None) -> Value:
@@ -116,8 +120,9 @@ class Owner:
             return constant(0)
         text = index.text
         name = w.declare(w.index, "at", f"({w.index})({text} < 0 ? 0 : {text} > {count - 1} ? {count - 1} : {text})", self.node)
-        w.blocks[-1].names |= {name}
-        return variable(name, count)
+        var = Var(name, count)
+        w.blocks[-1].vars |= {var}
+        return var.index
 
     def finish(self) -> Kernel:
         if self.context.target.kind == "gpu":

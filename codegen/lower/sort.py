@@ -7,7 +7,7 @@ serially. Left runs come first among equals, so the sort is stable.
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.index import variable
+from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.kernel.writer import register_type
@@ -62,12 +62,13 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     for (keys, order), side in zip(pairs[:0 if short else min(passes, 1) + 1], "ab", strict=False):
         w.line(f"__global {ctype(keys.dtype)} *key_{side} = {w.buffer(keys, f'keys_{side}', keys.dtype, 'inout')} + {base};", node)
         w.line(f"__global {ctype(order.dtype)} *from_{side} = {w.buffer(order, f'order_{side}', order.dtype, 'inout')} + {base};", node)
-    w.open(f"for ({w.index} start = {first}; start < {last}; start += {tuning().sort_run}) {{", ("start",))
+    start, i = Var("start", n), Var("i", min(tuning().sort_run, n))
+    w.open(f"for ({w.index} start = {first}; start < {last}; start += {tuning().sort_run}) {{", (start,))
     w.line(f"const {w.index} length = {last} - start < {tuning().sort_run} ? {last} - start : {tuning().sort_run};", node)
     w.line(f"{key} keys[{tuning().sort_run}];", node)
     w.line(f"{w.index} order[{tuning().sort_run}];", node)
-    w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
-    value = ev.value(x, row * n + variable("start", n) + variable("i", min(tuning().sort_run, n)))
+    w.open(f"for ({w.index} i = 0; i < length; i++) {{", (i,))
+    value = ev.value(x, row * n + start.index + i.index)
     w.line(f"{w.index} place = i;", node)
     w.line(f"for (; place > 0 && {precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
            "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", node)
@@ -76,7 +77,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     w.close()
     out = context.output(group, node)
     result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else ""
-    w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
+    w.open(f"for ({w.index} i = 0; i < length; i++) {{")
     if short:
         w.line(f"{result}[{base} + start + i] = order[i];", node)
     else:

@@ -6,7 +6,7 @@ idle is cut in chunks; a second kernel then selects among what the chunks kept, 
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.index import Index, variable
+from tracegrad.codegen.kernel.index import Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, lowering
@@ -78,7 +78,7 @@ def _sink(o: Owner, key: str, number: str, length: str) -> None:
 def _finish(o: Owner, pointer: str, first: Index) -> Kernel:
     """Takes the worst out of the heap until it is in order, and writes it."""
     w, node = o.writer, o.node
-    w.open(f"for ({w.index} last = length - 1; last > 0; last--) {{", ("last",))
+    w.open(f"for ({w.index} last = length - 1; last > 0; last--) {{")
     w.line(f"const {register_type(node.operands[0].dtype)} mine = keys[last];", node)
     w.line(f"const {w.index} from = order[last];", node)
     w.line("keys[last] = keys[0];", node)
@@ -115,8 +115,8 @@ def _select_kept(group: Group, context: Context, length: int, kept: Temp) -> Ker
     _start(o)
     last = n - (chunks - 1) * length                        # elements of the last chunk: it may have kept fewer than k
     with o.loop("chunk", chunks) as chunk, o.loop("j", k, last="" if last >= k else f"(chunk < {chunks - 1} ? {k} : {last})") as j:
-        at = w.declare(w.index, "at", f"{source}[{((row * chunks + chunk) * k + j).c()}]", o.node)
-        w.blocks[-1].names |= {at}
-        _offer(o, row, variable(at, n))
+        at = Var(w.declare(w.index, "at", f"{source}[{((row * chunks + chunk) * k + j).c()}]", o.node), n)
+        w.blocks[-1].vars |= {at}
+        _offer(o, row, at.index)
     out = context.output(group, o.node)
     return _finish(o, w.buffer(out.ref, w.base(o.node), int64, out.access), row * k)

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Evaluator, Value
-from tracegrad.codegen.kernel.index import Index, constant, variable
+from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
 from tracegrad.codegen.kernel.writer import Block, Writer, line_comment, register_type, with_comment
@@ -33,9 +33,10 @@ class Callback:
         letters = "" if context.target.kind == "gpu" else "dgnopqrstvwxy"       # the product's kernels for CPUs leave these to users
         self.writer.reserved = lambda name: is_reserved(name) and name.rstrip("0123456789") not in letters
         self.ev: Evaluator = context.evaluator(group, self.writer)
+        self.positions: dict[tuple[str, int], Var] = {}
         self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
 
-    def begin(self, lane: str = "", width: int = 1) -> None:
+    def begin(self, lane: Var | None = None, width: int = 1) -> None:
         self.writer.blocks = [Block("")]
         self.ev.lane, self.ev.width = lane, width
 
@@ -46,13 +47,14 @@ class Callback:
             emit(with_comment(text, comment))
         self.shown = emit, previous
 
+    def position(self, text: str, size: int) -> Index:
+        """An index that another generator gives as C text, known to be in range: one variable for each text."""
+        if text.isdigit():
+            return constant(int(text))
+        return self.positions.setdefault((text, size), Var(text if text.isidentifier() else f"({text})", size)).index
+
     def params(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         return tuple(d for d, _ in self.writer.params.values()), tuple(self.writer.params)
-
-
-def position(text: str, size: int) -> Index:
-    """An index that another generator gives as C text, known to be in range."""
-    return constant(int(text)) if text.isdigit() else variable(text if text.isidentifier() else f"({text})", size)
 
 
 def lanes_from(text: str, size: int, width: int, emit: Emit, call: Callback) -> Index:
@@ -61,7 +63,7 @@ def lanes_from(text: str, size: int, width: int, emit: Emit, call: Callback) -> 
         name = call.writer.unique("at")
         emit(f"const {call.writer.index} {name} = {text};")
         text = name
-    return position(text, size)
+    return call.position(text, size)
 
 
 def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple[Matrix, Callback]:
@@ -71,7 +73,7 @@ def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple
     call = Callback(group, context, used)
 
     def flat(b: str, i: str, j: str) -> Index:
-        return (position(b, batch) * rows + position(i, rows)) * cols + position(j, cols)
+        return (call.position(b, batch) * rows + call.position(i, rows)) * cols + call.position(j, cols)
 
     def load(emit: Emit, b: str, i: str, j: str) -> str:
         call.begin()
@@ -87,15 +89,16 @@ def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple
     params, refs = call.params()
     strided = None
     names = list(call.writer.params.values())
-    b, i, j = variable("b", batch), variable("i", rows), variable("j", cols)
+    vars = {name: call.positions[name, n] for name, n in (("b", batch), ("i", rows), ("j", cols))}
+    b, i, j = (var.index for var in vars.values())
     index = call.ev.indices[-1] if call.ev.indices else None
     plain = len(names) == 1 and len(call.ev.indices) == 1 and all(
         isinstance(t, tuple) and "inside" not in t[0] for t in call.writer.blocks[0].items) and len(call.writer.blocks[0].items) == 1
     if plain and index is not None and index.constant == 0 and refs[0].dtype == node.dtype == computed_in(node.dtype):
-        found = [index.stride(v) if n > 1 else 0 for v, n in (("b", batch), ("i", rows), ("j", cols))]
+        found = [index.stride(vars[v]) if n > 1 else 0 for v, n in (("b", batch), ("i", rows), ("j", cols))]
         if None not in found and index == b * (found[0] or 0) + i * (found[1] or 0) + j * (found[2] or 0):
             strided = (names[0][1], *[f or 0 for f in found])
-    batched = batch > 1 and any("b" in x.names for x in call.ev.indices)
+    batched = batch > 1 and any(vars["b"] in x.vars for x in call.ev.indices)
     return Matrix(load, params, refs, strided, batched), call  # type: ignore[arg-type]
 
 
@@ -108,8 +111,8 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
 
     def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
         at = lanes_from(j, n, width, emit, call)
-        call.begin(next(iter(at.names), "") if width > 1 else "", width)
-        flat = (position(b, batch) * m + position(i, m)) * n + at
+        call.begin(next(iter(at.vars), None) if width > 1 else None, width)
+        flat = (call.position(b, batch) * m + call.position(i, m)) * n + at
         kind = Value(value, product.dtype, width)
         if not value.isidentifier() and (len(stored) > 1 or stored[0] is not product):
             name = call.writer.declare(register_type(product.dtype, width), call.writer.base(product), value, product)
