@@ -101,14 +101,14 @@ class Context:
         return evaluator
 
     def finish(
-        self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, attribute: str = ""
+        self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, required: bool = False
     ) -> Kernel:
-        """The kernel of what `writer` holds."""
+        """The kernel of what `writer` holds; required: it is right for work-groups of that size only."""
         entry = self.entry(group)
         self.macros |= writer.macros
         self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
-        return Kernel(entry, writer.kernel(entry, attribute), tuple(writer.params), global_size, local_size, flops(group), traffic(group),
-                      group.note, frozenset(writer.helpers))
+        return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
+                      group.note, frozenset(writer.helpers), group=local_size if required else None)
 
 
 def traffic(group: Group) -> int:

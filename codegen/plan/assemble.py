@@ -113,9 +113,8 @@ def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, str]]:
         key = kernel.entry if kernel.foreign else kernel.form
         entries[kernel.entry] = first.setdefault(key, kernel).entry
     count = Counter(entries[k.entry] for k in kernels)
-    note = "// launched {} times; names and lines are the first's\n"
     alone = {k.entry for k in first.values() if k.foreign or count[k.entry] == 1}
-    return [k if k.entry in alone else replace(k, text=note.format(count[k.entry]) + k.text) for k in first.values()], entries
+    return [k if k.entry in alone else replace(k, launches=count[k.entry]) for k in first.values()], entries
 
 
 def _given(value: Any) -> Any:
