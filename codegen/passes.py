@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.lower.context import Context, lower
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.plan.assemble import assemble
@@ -59,5 +61,9 @@ def compile_graph(
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
     steps = [step for group in plan.groups for step in lower(group, context)]      # text
+    if config.check:
+        for step in steps:
+            if isinstance(step, Kernel):
+                verify_kernel(step)
     steps = merge(steps) if config.fuse else steps                            # one-work-item kernels in one launch
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source

@@ -259,11 +259,11 @@ class Evaluator:
         memory = ctype(dtype, width)
         uniform = condition is None or condition.lanes == 1
         stride = flat.stride(self.lane) if self.lane is not None and vars.isdisjoint(self.vector_vars) else None
-        scattered = Access(pointer, where, guards=guards)
+        scattered = Access(pointer, where, width, self.lane, guards)
         if half:
             if stride == 1 and uniform:
                 text = f"vload_half{width}(0, {pointer} + {flat.c()})"
-                parts = (Access(pointer, where, width, 1, guards), *given)
+                parts = (Access(pointer, where, width, self.lane, guards), *given)
             else:
                 at = self.lanes_name(flat, depth)
                 each = [f"vload_half({at.text}.s{LANES[i]}, {pointer})" for i in range(width)]
@@ -276,11 +276,11 @@ class Evaluator:
             return self.declared(dtype, f"float{width}", base, text, None, depth, parts, width, only_if=only_if)
         if stride == 1 and uniform:
             text = f"LOAD({memory}, {pointer} + {flat.c()})" if flat.key != "0" else f"LOAD({memory}, {pointer})"
-            parts = (Access(pointer, where, width, 1, guards), *given)
+            parts = (Access(pointer, where, width, self.lane, guards), *given)
         elif stride is not None and uniform:
             w.macros.add(f"STRIDED{width}")
             text = f"STRIDED{width}({memory}, {pointer} + {flat.c()}, {stride})"
-            parts = (Access(pointer, where, width, stride, guards), *given)
+            parts = (Access(pointer, where, width, self.lane, guards), *given)
         else:
             at = self.lanes_name(flat, depth)
             parts = (scattered, *at.parts, *given)
@@ -326,7 +326,7 @@ class Evaluator:
             text = self.convert(f"{text} & 1", memory) if value.lanes > 1 else splat(memory, value.text)
         address = f"{pointer} + {flat.c()}" if flat.key != "0" else pointer.name
         line = f"vstore_half{width}({text}, 0, {address});" if half else f"STORE({memory}, {address}, {text});"
-        w.store(Access(pointer, where, width), line, node, (value,))
+        w.store(Access(pointer, where, width, self.lane), line, node, (value,))
 
     # -- vectors
 
@@ -405,7 +405,10 @@ class Evaluator:
         fn: Any = node.fn
         name, dtype = fn.name, node.operands[-1].dtype
         if name == "cast":
-            return (*self.cast(values[0], node.dtype, lanes), tuple(values))
+            x = values[0]
+            if lanes > 1 and x.dtype.kind == "b" and node.dtype.kind != "b":
+                x = self.vector(x, computed_in(node.dtype).itemsize)
+            return (*self.cast(x, node.dtype, lanes), (x,))
         spell = fn.opencl
         wraps = dtype.kind == "i" and name in _WRAPPING and may_wrap(node)
         if name == "exp" and self.writer.target.plain_math and never_positive(node.operands[0]):
@@ -461,7 +464,7 @@ class Evaluator:
             return f"({x.text} != {zero})", computed_in(x.dtype).itemsize
         type_ = register_type(dtype, lanes)
         if x.dtype.kind == "b":
-            return f"{self.vector(x, computed_in(dtype).itemsize).text} ? ({type_})(1) : ({type_})(0)", 0
+            return f"{x.text} ? ({type_})(1) : ({type_})(0)", 0
         if register_type(x.dtype, lanes) == type_:
             return x.text, 0
         return self.convert(self.convert(x.text, f"int{lanes}") if narrow else x.text, type_), 0

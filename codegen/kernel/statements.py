@@ -80,18 +80,17 @@ Symbol = Buffer | Number | Local | Array | Var
 
 
 class Access:
-    """Elements that a statement reads or writes: `at`, and with `lanes` the next ones, each `stride` further.
+    """Elements that a statement reads or writes: `at`, where `guards` hold; with `lanes` the elements for as many values of `lane`.
 
-    at: None if only the running program knows; what it needs to be in range, `guards` hold. (Of an index that differs between lanes in
-    another way, `at` spans all of them.)
+    at: None if only the running program knows. It may say that something is in a range (`index.bounded`); what proves it is a guard.
     """
 
-    __slots__ = ("at", "guards", "lanes", "memory", "stride")
+    __slots__ = ("at", "guards", "lane", "lanes", "memory")
 
     def __init__(
-        self, memory: Buffer | Array, at: Index | None, lanes: int = 1, stride: int = 1, guards: tuple[Any, ...] = ()
+        self, memory: Buffer | Array, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = ()
     ) -> None:
-        self.memory, self.at, self.lanes, self.stride, self.guards = memory, at, lanes, stride, guards
+        self.memory, self.at, self.lanes, self.lane, self.guards = memory, at, lanes, lane, guards
 
 
 Part = Union[Symbol, Access, Index, "Value"]
@@ -245,12 +244,13 @@ class Raw(Statement):
 
 class Block:
     """Statements and inner blocks after `head` (none: just one after the other). vars: the index variables it binds; memo: the values
-    that were computed in it, while it is written; comment: what is said beside the head."""
+    that were computed in it, while it is written; comment: what is said beside the head; known: what holds in it, ("range", Index, low,
+    high) or ("between", Index, Bound, Bound), though the ranges of its variables do not show it."""
 
-    __slots__ = ("comment", "head", "items", "memo", "parts", "renamed", "vars")
+    __slots__ = ("comment", "head", "items", "known", "memo", "parts", "renamed", "vars")
 
-    def __init__(self, head: str, parts: Parts = (), vars: tuple[Var, ...] = ()) -> None:
-        self.head, self.parts = head, parts
+    def __init__(self, head: str, parts: Parts = (), vars: tuple[Var, ...] = (), known: tuple[Any, ...] = ()) -> None:
+        self.head, self.parts, self.known = head, parts, known
         self.vars = frozenset(vars)
         self.items: list[Statement | Block] = []
         self.memo: dict[Any, Any] = {}
@@ -263,18 +263,18 @@ class Loop(Block):
 
     __slots__ = ("start", "step", "stop", "var", "whole")
 
-    def __init__(self, var: Var, type_: str, start: Bound, stop: Bound, step: int = 1, whole: bool = False) -> None:
+    def __init__(self, var: Var, type_: str, start: Bound, stop: Bound, step: int = 1, whole: bool = False,
+                 known: tuple[Any, ...] = ()) -> None:
         more = f"{var} += {step}" if step > 1 else f"{var}++"
         fits = f"{var} + {step} <= {stop}" if whole else f"{var} < {stop}"
-        super().__init__(f"for ({type_} {var} = {start}; {fits}; {more}) {{", (*start.parts, *stop.parts), (var,))
+        super().__init__(f"for ({type_} {var} = {start}; {fits}; {more}) {{", (*start.parts, *stop.parts), (var,), known)
         self.var, self.start, self.stop, self.step, self.whole = var, start, stop, step, whole
 
 
 class If(Block):
-    """What is done only where the condition holds. guards: what is then known."""
+    """What is done only where the condition holds."""
 
-    __slots__ = ("guards",)
+    __slots__ = ()
 
-    def __init__(self, condition: str, parts: Parts = (), guards: tuple[Any, ...] = ()) -> None:
-        super().__init__(f"if ({condition}) {{", parts)
-        self.guards = guards
+    def __init__(self, condition: str, parts: Parts = (), known: tuple[Any, ...] = ()) -> None:
+        super().__init__(f"if ({condition}) {{", parts, (), known)

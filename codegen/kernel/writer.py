@@ -206,13 +206,13 @@ class Writer:
         yield block
         self.blocks.pop().memo = {}
 
-    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, type_: str = "") -> Any:
-        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits."""
-        return self.block(Loop(var, type_ or self.index, bound(start), bound(stop), step, whole))
+    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = ()) -> Any:
+        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block."""
+        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known))
 
-    def branch(self, condition: str, parts: Parts = (), guards: tuple[Any, ...] = ()) -> Any:
-        """`with w.branch(...)`: only where the condition holds."""
-        return self.block(If(condition, parts, guards))
+    def branch(self, condition: str, parts: Parts = (), known: tuple[Any, ...] = ()) -> Any:
+        """`with w.branch(...)`: only where the condition holds. known: see Block."""
+        return self.block(If(condition, parts, known))
 
     def helper(self, names: frozenset[str]) -> None:
         self.helpers |= names

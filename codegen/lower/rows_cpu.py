@@ -265,7 +265,7 @@ class Rows:
         if ev.width > 1:
             w.macros.add("KEPT")
             text = f"KEPT({type_}, {array} + {at.c()})"
-        return ev.declared(node.dtype, type_, w.base(node), text, None, depth, (Access(array, at, ev.width),), ev.width)
+        return ev.declared(node.dtype, type_, w.base(node), text, None, depth, (Access(array, at, ev.width, ev.lane),), ev.width)
 
     def keep(self, at: Index) -> None:
         """Store what later passes need of the element(s) at hand."""
@@ -278,7 +278,7 @@ class Rows:
                     self.writer.macros.add("KEPT")
                     to = f"KEPT({register_type(node.dtype, width)}, {self.arrays[node]} + {col.c()})"
                     value = self.ev.vector(value)
-                self.writer.store(Access(self.arrays[node], col, width), f"{to} = {value.text};", None, (value,))
+                self.writer.store(Access(self.arrays[node], col, width, self.ev.lane), f"{to} = {value.text};", None, (value,))
 
     # -- one pass over a row
 

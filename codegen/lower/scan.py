@@ -71,7 +71,7 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kern
             _step(o, total, o.ev.value(node.operands[0], (row * n + i) * inner + column))
         at = (row * chunks + chunk) * inner + column
         wide = f"STORE({ctype(sums.dtype, o.ev.width)}, {pointer} + {at.c()}, {total});"
-        w.store(Access(pointer, at, o.ev.width), wide if o.ev.width > 1 else f"{pointer}[{at.c()}] = {total};", node, (total,))
+        w.store(Access(pointer, at, o.ev.width, o.ev.lane), wide if o.ev.width > 1 else f"{pointer}[{at.c()}] = {total};", node, (total,))
 
     o.columns("column", inner, low, high, body)
     context.dtypes.add(sums.dtype)
@@ -107,7 +107,7 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
                 at = (row * chunks + before) * inner + column
                 type_ = ctype(sums.dtype, ev.width)
                 text = f"LOAD({type_}, {pointer} + {at.c()})" if ev.width > 1 else f"{pointer}[{at.c()}]"
-                _step(o, total, Value(text, node.dtype, ev.width, parts=(Access(pointer, at, ev.width),)))
+                _step(o, total, Value(text, node.dtype, ev.width, parts=(Access(pointer, at, ev.width, ev.lane),)))
         with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
             at = (row * n + i) * inner + column
             _step(o, total, ev.value(node.operands[0], at))

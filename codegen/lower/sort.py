@@ -76,7 +76,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
         w.add(Allocate(mine, node))
         w.add(Allocate(order_here, node))
         stop = Bound("length", ZERO, None, min(tuning().sort_run, n), (length,))
-        with w.loop(i, 0, stop):
+        with w.loop(i, 0, stop, known=(("range", start.index + i.index, 0, n),)):
             value = ev.value(x, row * n + start.index + i.index)
             w.text([
                 f"{w.index} place = i;",
@@ -88,7 +88,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
         out = context.output(group, node)
         result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else None
         each = Var("i", min(tuning().sort_run, n))
-        with w.loop(each, 0, stop):
+        with w.loop(each, 0, stop, known=(("range", start.index + each.index, 0, n),)):
             if short and result:
                 at = row * n + start.index + each.index
                 w.store(Access(result, at), f"{result}[{base} + start + i] = order[i];", node, (row, start, each, order_here))
