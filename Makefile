@@ -5,8 +5,10 @@
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests
 #   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
 #   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
+#   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
+#   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
@@ -23,7 +25,7 @@ PEER_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench bench-first-minute check kernels-diff coverage-table fuzz clean help
+.PHONY: demo test test-all bench bench-against bench-first-minute check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -53,6 +55,11 @@ endif
 bench-first-minute: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_minute $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
 
+bench-against: $(VENV)/.installed-demo
+	rm -rf build/other && git worktree prune && git worktree add --quiet --force --detach build/other $(or $(REV),HEAD~1)
+	$(BIN)/python -m benchmarks.against build/other $(ARGS)
+	git worktree remove --force build/other
+
 coverage-table: $(VENV)/.installed-test
 	$(BIN)/python -m tests.coverage
 
@@ -65,6 +72,9 @@ kernels-diff: $(VENV)/.installed-test
 
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
+
+mutations: $(VENV)/.installed-test
+	$(BIN)/python -m tests.mutations
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache examples/out

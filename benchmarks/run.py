@@ -58,10 +58,11 @@ class Result:
 class Process:
     """A worker and the pipe to it."""
 
-    def __init__(self, python: str, contender: str, workload: str, threads: int, inputs: Path, caches: Path) -> None:
+    def __init__(self, python: str, contender: str, workload: str, threads: int, inputs: Path, caches: Path, tree: Path = ROOT) -> None:
         self.process = subprocess.Popen(
             [python, "-m", "benchmarks.worker", contender, workload, str(threads), str(inputs)],
-            cwd=ROOT, env=environment(threads, caches), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=tree, env=environment(threads, caches) | {"PYTHONPATH": str(tree)}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
 
     def tell(self, command: str, **arguments: Any) -> dict[str, Any]:

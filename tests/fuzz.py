@@ -1,23 +1,31 @@
-"""Many random programs, counted: `python -m tests.fuzz --count 100000` (or `make fuzz COUNT=... SEED=...`).
+"""Many random programs, counted: `python -m tests.fuzz --count 100000` (or `make fuzz COUNT=... SEED=...`). Start at `batch`.
 
 Each program is planned for a random device with random thresholds, its kernels are run without a driver (`tests/kernels.py`) and
-compared with the interpreter: as it is, or its gradient, its derivative in a direction, or its second derivative, by turns. Batches
-have a seed each, which is printed with what failed in it: `--seed N --count 250` runs that batch again.
+compared with the interpreter. What is drawn: random programs (`tests/random_programs.py`) as they are, their gradients, their derivatives
+in a direction and their second derivatives; functions of ordinary rows in context, with gradients (`tests/size_cases.py`: quicker to
+draw, and most errors show there); updates of arguments. Batches have a seed each, which is printed with what failed in it:
+`--seed N --count 250` runs that batch again.
 """
 
 from __future__ import annotations
 
+import random
 import time
 import traceback
+from collections import Counter
 from typing import Any
 
 import click
+import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
 import tracegrad as tg
 from tests.kernels import DEVICES, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
+from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, compute, fitting
 from tests.test_fuzz import backward, called, floats, forward, functional, second
+from tests.test_sizes import CORE, UPDATES
 from tracegrad.codegen.tuning import Tuning
 from tracegrad.plan import Target
 
@@ -36,53 +44,97 @@ def direction(program: Program) -> None:
     forward(program, backward(program, 1, "numpy"))
 
 
-TURNS = (value, value, gradient, value, direction, value, gradient, second)
+def case(rng: random.Random) -> None:
+    """A function of rows between movements and a reader, with its gradient."""
+    text = rng.choice(rng.choice([CORE, CORE, FUNCTIONS, POINTWISE]))
+    before = ", ".join(rng.choice(list(BEFORE)) for _ in range(rng.choice([1, 1, 2])))
+    found = Case(text, rng.choice(SIZES[:-2]), rng.choice(list(LAYOUTS)), before, rng.choice(list(AFTER)), rng.choice([0, 0, 1]))
+    try:
+        compute([fitting(found)], rng.choice(["float32", "float64"]), "numpy")
+    except BaseException as error:
+        error.add_note(str(found))
+        raise
 
 
-def batch(number: int, count: int, totals: dict[str, int]) -> str:
-    """Run `count` programs of seed `number`; what failed, "" if nothing did."""
+def update(rng: random.Random) -> None:
+    """Arguments that are changed, and what is computed of their old values before and after."""
+    texts, n = [rng.choice(UPDATES) for _ in range(rng.choice([1, 2]))], rng.choice(SIZES[:-3])
+    draws = np.random.default_rng(rng.randrange(1 << 30))
+    x, y = (tg.tensor(draws.uniform(-2, 2, (3, n)), dtype=tg.float64) for _ in range(2))
+
+    def program(x: Any, y: Any, k: Any) -> Any:
+        out = []
+        for text in texts:
+            out.append(read(x, y))
+            old = x.clone()
+            exec(text, {**WORLD, "x": x, "y": y, "k": k, "n": n})
+            out += [x.flip(-1) + y, read(old, y)]
+        return tuple(out)
+
+    read = rng.choice([lambda x, y: x.roll(2, -1) - y, lambda x, y: x.softmax(-1) * y.amax(), lambda x, y: x.t().cumsum(0)])
+    try:
+        tg.trace(program)(x, y, tg.tensor(np.arange(n)[::-1].copy()))
+    except BaseException as error:
+        error.add_note(f"{texts} of {n} columns")
+        raise
+
+
+TURNS = (case, value, case, gradient, case, update, case, direction, case, value, case, second)
+
+SLACK = {gradient: 10.0, direction: 30.0, second: 100.0, case: 10.0}
+
+
+def batch(number: int, count: int, totals: Counter[str]) -> str:
+    """Run `count` programs of seed `number`; what failed, "" if nothing did. `totals` counts those that did not."""
 
     @seed(number)
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,),
               report_multiple_bugs=False)
-    @given(programs(), DEVICES, TUNINGS)
-    def run(program: Program, target: Target, tuning: Tuning) -> None:
-        way: Any = TURNS[(sum(totals.values()) - totals["plans"]) % len(TURNS)]
-        if way is not value and (program.in_place_on_inputs or not floats(program)):
+    @given(st.data(), DEVICES, st.one_of(st.just(Tuning()), TUNINGS))
+    def run(data: Any, target: Target, tuning: Tuning) -> None:
+        way: Any = data.draw(st.sampled_from(TURNS))
+        what: Any = random.Random(data.draw(st.integers(0, 1 << 30))) if way in (case, update) else data.draw(programs())
+        if way not in (case, update, value) and (what.in_place_on_inputs or not floats(what)):
             way = value
-        with Checked({"drawn": target}, tuning=tuning) as checked:
+        with Checked({"drawn": target}, tuning=tuning, slack=SLACK.get(way, 1.0)):
             try:
-                way(program)
+                way(what)
             except BaseException as error:
-                error.add_note(f"{way.__name__} of {program!r} with {FLOATS}")
+                error.add_note(f"{way.__name__} of {what!r} with {FLOATS}")
                 raise
-        totals[way.__name__] = totals.get(way.__name__, 0) + 1
-        totals["plans"] += checked.count
+        totals[way.__name__] += 1
 
+    before = tg.device()
+    tg.set_device("numpy")
     try:
         run()
     except Exception:
         return traceback.format_exc()
+    finally:
+        tg.set_device(before)
     return ""
 
 
 @click.command()
 @click.option("--count", default=1000, show_default=True, help="How many programs.")
 @click.option("--seed", "first", default=0, show_default=True, help="The seed of the first batch.")
-def main(count: int, first: int) -> None:
+@click.option("--stop", is_flag=True, help="Stop at the first failure.")
+def main(count: int, first: int, stop: bool) -> None:
     """Run COUNT random programs and say what failed."""
-    tg.set_device("numpy")
-    totals = {"plans": 0}
+    totals: Counter[str] = Counter()
     start, failed = time.time(), 0
     for number in range(first, first + -(-count // BATCH)):
         found = batch(number, min(BATCH, count - (number - first) * BATCH), totals)
         if found:
             failed += 1
             print(f"seed {number}:\n{found}", flush=True)
-        done = sum(n for way, n in totals.items() if way != "plans")
+        done = totals.total()
+        if found and stop:
+            print(f"program {done + 1} failed after {time.time() - start:.0f} s")
+            raise SystemExit(1)
         if found or (number - first) % 10 == 9:
-            print(f"{done} programs {totals} in {time.time() - start:.0f} s, to seed {number}; batches that failed: {failed}", flush=True)
-    print(f"done: {totals} in {time.time() - start:.0f} s; batches that failed: {failed}")
+            print(f"{done} programs {dict(totals)}, {time.time() - start:.0f} s, to seed {number}; failed batches: {failed}", flush=True)
+    print(f"done: {totals.total()} programs {dict(totals)} in {time.time() - start:.0f} s; batches that failed: {failed}")
     raise SystemExit(bool(failed))
 
 

@@ -57,8 +57,8 @@ def readable(plan: Plan) -> bool:
     return all("a kernel of the user's" not in step.note for step in plan.launches)
 
 
-def agree(found: Sequence[Any], wanted: Sequence[Any], dtypes: Sequence[Any], what: str) -> None:
-    coarsest = max((TOLERANCE[str(d)] for d in dtypes if str(d) in TOLERANCE), default=0.0)
+def agree(found: Sequence[Any], wanted: Sequence[Any], dtypes: Sequence[Any], what: str, slack: float = 1.0) -> None:
+    coarsest = slack * max((TOLERANCE[str(d)] for d in dtypes if str(d) in TOLERANCE), default=0.0)
     for k, (f, w) in enumerate(zip(found, wanted, strict=True)):
         assert (f.shape, f.dtype) == (w.shape, w.dtype), f"{what}: result {k}"
         if w.dtype.kind != "f":
@@ -73,9 +73,13 @@ class Checked:
     """Every program that runs on the interpreter inside the block also runs as kernels for `targets`, and gives the same.
 
     largest: elements of a graph's nodes, all together, up to which a program is looked at. `count` tells how many plans were run.
+    slack: factor of the tolerances; terms of a derivative may cancel.
     """
 
-    def __init__(self, targets: dict[str, Target] | None = None, largest: int = 2_000_000, tuning: Tuning | None = None) -> None:
+    def __init__(
+        self, targets: dict[str, Target] | None = None, largest: int = 2_000_000, tuning: Tuning | None = None, slack: float = 1.0
+    ) -> None:
+        self.slack = slack
         self.targets, self.largest, self.tuning, self.count = targets or TARGETS, largest, tuning or Tuning(), 0
 
     def __enter__(self) -> Checked:
@@ -114,7 +118,8 @@ class Checked:
             try:
                 with np.errstate(all="ignore"):
                     found = run_plan(plan, arrays, numbers)
-                agree(found, [w.reshape(f.shape) for f, w in zip(found, wanted, strict=True)], list(dtypes), f"kernels for {name}")
+                agree(found, [w.reshape(f.shape) for f, w in zip(found, wanted, strict=True)], list(dtypes), f"kernels for {name}",
+                      self.slack)
             except (KernelFault, AssertionError) as error:
                 error.add_note(f"{target}\n{self.tuning}\n{plan.source}")
                 raise

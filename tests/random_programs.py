@@ -226,6 +226,8 @@ ROWS = [        # what moves or combines the elements of a row: the same letters
     "x.amax(d, keepdim=True) - x.roll(1, d)",
     "F.rms_norm(x + 2.5, x.shape[-1:]) * 0.0731", "x.flip(d).argmax(d)", "x.roll(2, d).sort(d)[0]", "(x.roll(1, d) > x).sum(d)",
     "(x - 5.0).amax(d)", "(x + 5.0).amin(d, keepdim=True)", "(x - 5.0).amax()", "(x - 5.0).max(d)[1]",
+    "(tg.tanh(x) - tg.tanh(x).amax(-1, keepdim=True) + tg.tanh(x).flip(-1)) * 0.731",
+    "(tg.tanh(x).softmax(-1) * tg.tanh(x).roll(1, -1)) * 0.731", "x.argmax(0)", "(x - 5.0).amax(0)",
     "x.reshape(-1).roll(3).reshape(*x.shape)", "x.expand(3, *x.shape).sum(0)", "x.reshape(*x.shape[::-1]).transpose(0, -1)",
 ]
 BINARY = [      # y: any other value of the same kind

@@ -1,5 +1,7 @@
 """Every op of the registry: shape rule = numpy, vjp = central differences, vjp of vjp, jvp = vjp transposed, edge values."""
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,3 +118,31 @@ def test_edge_values_pass_through_the_graph(op: Any) -> None:
 def test_every_op_has_a_docstring() -> None:
     for op in REGISTRY.values():
         assert type(op).__doc__, op.name
+
+
+# Where names of ops may stand side by side, and why.
+TABLES = {
+    "codegen/graph/simplify.py": "rewriting rules, by the op that they start from",
+    "codegen/mathlib": "names of C functions, some of which are ops' names",
+    "codegen/kernel/run/functions.py": "names of C functions",
+    "codegen/conv": "the three convolutions are one lowering's",
+    "tracegrad/python_source.py": "how Python writes what is no plain call",
+    "tracegrad/tensor.py": "names of methods and in-place methods",
+    "tracegrad/nn": "names of functions",
+}
+
+
+def test_what_is_known_of_an_op_stands_in_its_class():
+    """No tables of op names elsewhere: an op that is added would be missing in them, silently."""
+    root = Path(__file__).parent.parent
+    found = []
+    for path in [p for folder in ("tracegrad", "codegen", "runtime") for p in (root / folder).rglob("*.py")]:
+        name = path.relative_to(root).as_posix()
+        if name.startswith(("tracegrad/ops/", "tracegrad/codegen/", "tracegrad/runtime/", *TABLES)):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            entries = node.keys if isinstance(node, ast.Dict) else node.elts if isinstance(node, (ast.Set, ast.Tuple, ast.List)) else []
+            names = [e.value for e in entries if isinstance(e, ast.Constant) and e.value in REGISTRY]
+            if len(set(names)) > 2 and set(names) - {"reshape", "permute", "expand", "slice", "pad", "flip", "copy", "detach", "variable"}:
+                found.append(f"{name}:{node.lineno}: {names}")
+    assert not found

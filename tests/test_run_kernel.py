@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -212,6 +213,14 @@ def test_random_programs(program: Program) -> None:
             called(program, tg.trace(program.function()), 0, "numpy")
     finally:
         tg.set_device(previous)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_many_programs(seed: int) -> None:
+    """The quick fuzz: what tests/mutations.py puts in is found by these."""
+    from tests.fuzz import BATCH, batch
+
+    assert not batch(seed, BATCH, Counter())
 
 
 @examples(30, 20_000)

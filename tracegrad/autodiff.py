@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad.errors import AutogradError
-from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, Movement, bind, cast, const, placeholder, unique
+from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, cast, const, placeholder, unique
 from tracegrad.ir import Node, on_behalf_of, topological
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
@@ -132,7 +132,7 @@ def push_forward(node: Node, tangents: list[Any]) -> Any:
                     part = conform(part, node)
                     total = part if total is None else total + part
         return total
-    if isinstance(fn, Movement) or fn in (REGISTRY["sum"], REGISTRY["cumsum"]):
+    if fn.linear:
         if all(t is None for t in tangents):
             return None
         if "value" in attrs:

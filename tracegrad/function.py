@@ -56,7 +56,14 @@ class Primitive:
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
+    linear: ClassVar[bool] = False          # in all its operands together: the tangent of the result is it, of the operands' tangents
+    operator: ClassVar[tuple[str, int]] = ("", 0)     # how Python writes it, before or between operands, and how tightly that binds
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
+    # Of elementwise ops:
+    flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1
+    wraps: ClassVar[bool] = False           # a signed result may overflow, which C leaves undefined: computed as unsigned
+    mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
+    logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
     # Operands for the registry-driven tests: ((shape, shape, ...), attrs) each; elementwise ops have `domain` instead.
     cases: ClassVar[Sequence[tuple[tuple[Any, ...], dict[str, Any]]]] = ()
 
@@ -524,7 +531,7 @@ class Movement(Primitive):
     Give `aval`, `numpy`, `vjp` and `locate`, from which the code generator gets index arithmetic.
     """
 
-    family, saves = "movement", False
+    family, saves, linear = "movement", False, True
     required = ("aval", "numpy", "locate")
     fill: Any = None                        # the attribute that holds the value where no operand is hit (pad)
 

@@ -23,14 +23,6 @@ from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL
 from tracegrad.printing import assigned_name, aval_text, identifier, source_line, unique_names
 
 ATOM, POWER, UNARY = 10, 9, 8                # how tightly the outermost operator of an expression binds, as in Python
-_INFIX = {
-    "add": ("+", 6), "sub": ("-", 6), "mul": ("*", 7), "div": ("/", 7), "matmul": ("@", 7),
-    "floor_divide": ("//", 7), "remainder": ("%", 7), "pow": ("**", POWER),
-    "bitwise_and": ("&", 4), "bitwise_xor": ("^", 3), "bitwise_or": ("|", 2), "bitwise_left_shift": ("<<", 5),
-    "bitwise_right_shift": (">>", 5),
-    "eq": ("==", 1), "ne": ("!=", 1), "lt": ("<", 1), "le": ("<=", 1), "gt": (">", 1), "ge": (">=", 1),
-}
-_PREFIX = {"neg": "-", "bitwise_not": "~"}
 _RESERVED = ("tg", "primitive", "float")     # names that the text itself needs
 _WIDTH = 100                                 # longer expressions are cut into several statements
 
@@ -118,7 +110,7 @@ class _Writer:
         if node.fn.name == "take" and operands[1].fn.name == "in_range" and operands[1].attrs["wrap"]:
             return [operands[0], resolve(operands[1].operands[0])]         # x[index] checks it, too
         if node.aval.weak:
-            return [_Scalar(o) if node.fn.name in _INFIX or node.fn.name == "neg" else o for o in operands]
+            return [_Scalar(o) if node.fn.operator[0] else o for o in operands]
         if node.fn.name == "cast" and operands[0].aval.weak and operands[0].fn.name != "const":
             return [_Scalar(operands[0])]
         if node.fn.python is not None and not isinstance(node.fn, Elementwise):
@@ -155,12 +147,12 @@ class _Writer:
         kept = _keepdim(node)
         if kept is not None:
             return f"{a}.{kept.fn.name}({_dims(kept)}, keepdim=True)"
-        if name in _INFIX and len(args) == 2:
-            sign, binds = _INFIX[name]
+        sign, binds = node.fn.operator
+        if sign and len(args) == 2:
             left, right = args
             return _Text(f"{left.within(binds + (binds in (1, POWER)))} {sign} {right.within(binds + (binds != POWER))}", binds)
-        if name in _PREFIX:
-            return _Text(f"{_PREFIX[name]}{args[0].within(UNARY)}", UNARY)
+        if sign:
+            return _Text(f"{sign}{args[0].within(UNARY)}", UNARY)
         if name == "const":
             return f"tg.tensor({_literal(node)}, dtype={_dtype(node.dtype)})"
         if name == "data":

@@ -257,26 +257,13 @@ def where_constant(node: Node) -> Node | None:
     return broadcast(a, node) if a is b and not node.aval.weak else None
 
 
-_LOGIC = {"add": "bitwise_or", "mul": "bitwise_and", "maximum": "bitwise_or", "minimum": "bitwise_and", "ne": "bitwise_xor"}
-
-
 def logic(node: Node) -> Node | None:
     """Arithmetic and comparisons of bools are logic: registers hold them as 0/1 or as lane masks."""
-    if any(o.dtype.kind != "b" for o in node.operands):
+    fn: Any = node.fn
+    if fn.logic is None or any(o.dtype.kind != "b" for o in node.operands):
         return None
-    a, b = node.operands
-    name = node.fn.name
-    if name in _LOGIC:
-        return op(_LOGIC[name], a, b)
-    if name == "eq":
-        return op("bitwise_not", op("bitwise_xor", a, b))
-    if name == "lt":
-        return op("bitwise_and", op("bitwise_not", a), b)
-    if name == "gt":
-        return op("bitwise_and", a, op("bitwise_not", b))
-    if name == "le":
-        return op("bitwise_or", op("bitwise_not", a), b)
-    return op("bitwise_or", a, op("bitwise_not", b))
+    found: Node = fn.logic(*node.operands)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------------ movement
@@ -437,16 +424,14 @@ def scatter_of_nothing(node: Node) -> Node | None:
 RULES: dict[str, tuple[Rule, ...]] = {
     "copy": (identity,), "detach": (identity,), "variable": (identity,),
     "cast": (cast_chain,),
-    "add": (logic, add_zero, add_negative), "sub": (sub_zero,), "mul": (logic, mul_one), "div": (div_constant,), "neg": (neg_neg,),
+    "add": (add_zero, add_negative), "sub": (sub_zero,), "mul": (mul_one,), "div": (div_constant,), "neg": (neg_neg,),
     "pow": (power_constant,), "where": (where_constant,),
-    "maximum": (logic,), "minimum": (logic,),
-    "eq": (logic,), "ne": (logic,), "lt": (logic,), "le": (logic,), "gt": (logic,), "ge": (logic,),
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),
     "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "pad": (pad_nothing,),
     "scatter_add": (scatter_of_nothing,), "scatter_set": (scatter_of_nothing,),
 }
 FAMILY_RULES: dict[str, tuple[Rule, ...]] = {
-    "elementwise": (fold, expanded_operands, outward),
+    "elementwise": (logic, fold, expanded_operands, outward),
     "contraction": (product_of_nothing,), "conv": (product_of_nothing,),
     "reduction": (reduction_of_nothing, reduction_of_bools, reduction_of_expand, reduction_of_reshape, reduction_of_permute),
 }

@@ -29,13 +29,7 @@ from tracegrad.plan import Fault
 
 Guard = tuple[Any, ...]                    # ("range", Index, low, high) or ("multiple", Index, k)
 Guards = tuple[Guard, ...]
-_PLAIN = frozenset(
-    ("add", "sub", "mul", "div", "neg", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "bitwise_and", "bitwise_or", "bitwise_xor")
-)
 _MIXES = frozenset(("float32", "float64", "int32", "int64"))      # scalars of these mix with vectors of the same
-
-
-_WRAPPING = frozenset(("add", "sub", "mul", "neg"))              # signed overflow is undefined in C: `x * 2 > 5` may become `x > 2`
 
 
 @dataclass(frozen=True)
@@ -410,7 +404,7 @@ class Evaluator:
                 x = self.vector(x, computed_in(node.dtype).itemsize)
             return (*self.cast(x, node.dtype, lanes), (x,))
         spell = fn.opencl
-        wraps = dtype.kind == "i" and name in _WRAPPING and may_wrap(node)
+        wraps = dtype.kind == "i" and fn.wraps and may_wrap(node)
         if name == "exp" and self.writer.target.plain_math and never_positive(node.operands[0]):
             spell = "exp_nonpositive({})".format
         if lanes == 1:
@@ -430,7 +424,7 @@ class Evaluator:
             type_ = mask_type(size, lanes) if node.dtype.kind == "b" else register_type(node.dtype, lanes)
             minus = "-" if node.dtype.kind == "b" else ""
             return f"({type_})({', '.join(minus + self.translate(p, dtype, 1) for p in parts)})", size, tuple(values)
-        mixes = name in _PLAIN and dtype.name in _MIXES
+        mixes = fn.mixes and dtype.name in _MIXES
         single = [mixes and v.lanes == 1 and v.dtype.kind != "b" for v in values]
         single[0] &= not all(single)
         values = [v if alone else self.vector(v, size) for v, alone in zip(values, single, strict=True)]

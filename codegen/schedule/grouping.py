@@ -28,13 +28,6 @@ Deps = dict[Node, frozenset[int]]
 _SAME = frozenset((SAME,))
 _OTHER = frozenset((OTHER,))
 
-# What one element costs, in flops, where it is not 1.
-COSTS = {
-    "copy": 0, "detach": 0, "variable": 0, "cast": 1, "div": 4, "sqrt": 4, "rsqrt": 5, "exp": 12, "exp2": 12, "expm1": 20, "log": 14,
-    "log2": 14, "log10": 14, "log1p": 20, "sin": 25, "cos": 25, "tan": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40, "sinh": 30,
-    "cosh": 30, "tanh": 20, "erf": 25, "pow": 60, "remainder": 8, "fmod": 8, "floor_divide": 8,
-}
-
 
 @dataclass(eq=False)
 class Group:
@@ -84,7 +77,7 @@ def strip(node: Node) -> Node:
 def cost(node: Node) -> int:
     """Flops an element."""
     if node.fn.family == "elementwise":
-        return COSTS.get(node.fn.name, 1)
+        return node.fn.flops
     if node.fn.family == "reduction":
         return max(1, node.operands[0].aval.size // max(1, node.aval.size))
     return 8 if node.fn.family == "gather" else 0

@@ -18,7 +18,7 @@ def swap_last(x: Node) -> Node:
 
 class Matmul(Primitive):
     """(*B, M, K) times (*B, K, N) -> (*B, M, N): matrix products of equal batch dimensions."""
-    name, family, expensive = "matmul", "contraction", True
+    name, family, expensive, operator = "matmul", "contraction", True, ("@", 7)
     cases = [(((2, 3), (3, 4)), {}), (((2, 3, 4), (2, 4, 5)), {}), (((1, 7), (7, 1)), {}), (((2, 0), (0, 3)), {})]
 
     def aval(self, a: Aval, b: Aval) -> Aval:

@@ -26,17 +26,20 @@ class Identity(Elementwise):
 class Copy(Identity):
     """A copy of its own: `clone()`."""
     name = "copy"
+    flops = 0
     def vjp(self, ct, y, x): return (ct,)
 
 
 class Detach(Identity):
     """The same value, constant to differentiation."""
     name, differentiable = "detach", False
+    flops = 0
 
 
 class Variable(Identity):
     """The same value, as something to differentiate with respect to. `uid` keeps two variables of one value apart."""
     name = "variable"
+    flops = 0
     def aval(self, x, *, uid): return Aval(x.shape, x.dtype)
     def vjp(self, ct, y, x, *, uid): return (ct,)
     cases = (((((2, 3),), {"uid": 0})),)
@@ -48,15 +51,20 @@ class Variable(Identity):
 class Add(Elementwise):
     """a + b."""
     name, nin, saves = "add", 2, False
+    operator = ("+", 6)
+    wraps, mixes = True, True
     def numpy(self, a, b): return np.add(a, b)
     def vjp(self, ct, y, a, b): return ct, ct
     def opencl(self, a, b): return f"({a} + {b})"
     def interval(self, node, *x): return (x[0][0] + x[1][0], x[0][1] + x[1][1]) if x else None
+    def logic(self, a, b): return bitwise_or(a, b)
 
 
 class Sub(Elementwise):
     """a - b."""
     name, nin, kinds, saves = "sub", 2, "iuf", False
+    operator = ("-", 6)
+    wraps, mixes = True, True
     def numpy(self, a, b): return np.subtract(a, b)
     def vjp(self, ct, y, a, b): return ct, -ct
     def opencl(self, a, b): return f"({a} - {b})"
@@ -66,6 +74,8 @@ class Sub(Elementwise):
 class Mul(Elementwise):
     """a * b."""
     name, nin = "mul", 2
+    operator = ("*", 7)
+    wraps, mixes = True, True
     def numpy(self, a, b): return np.multiply(a, b)
     def vjp(self, ct, y, a, b): return ct * b, ct * a
     def opencl(self, a, b): return f"({a} * {b})"
@@ -73,11 +83,14 @@ class Mul(Elementwise):
     def interval(self, node, *x):
         ends = [a * b for a in x[0] for b in x[1]] if x else []
         return (min(ends), max(ends)) if x else None
+    def logic(self, a, b): return bitwise_and(a, b)
 
 
 class Div(Elementwise):
     """a / b, always a float."""
     name, nin, result, kinds, domain = "div", 2, "float", "f", (0.5, 2.0)
+    operator = ("/", 7)
+    flops, mixes = 4, True
     def numpy(self, a, b): return np.divide(a, b)
     def vjp(self, ct, y, a, b): return ct / b, -ct * y / b
     def opencl(self, a, b): return f"({a} / {b})"
@@ -86,6 +99,8 @@ class Div(Elementwise):
 class FloorDivide(Elementwise):
     """The largest integer not above a / b (torch.floor_divide)."""
     name, nin, kinds, differentiable, domain = "floor_divide", 2, "iuf", False, (0.5, 4.0)
+    operator = ("//", 7)
+    flops = 8
     def numpy(self, a, b): return np.floor_divide(a, b)
     def opencl(self, a, b): return f"tg_floordiv({a}, {b})"
 
@@ -93,6 +108,8 @@ class FloorDivide(Elementwise):
 class Remainder(Elementwise):
     """a - b * floor(a / b): the sign of b (torch.remainder, Python's %)."""
     name, nin, kinds, domain = "remainder", 2, "iuf", (0.6, 4.0)
+    operator = ("%", 7)
+    flops = 8
     def numpy(self, a, b): return np.remainder(a, b)
     def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
     def opencl(self, a, b): return f"tg_remainder({a}, {b})"
@@ -102,6 +119,7 @@ class Remainder(Elementwise):
 class Fmod(Elementwise):
     """a - b * trunc(a / b): the sign of a (C's fmod)."""
     name, nin, kinds, domain = "fmod", 2, "iuf", (0.6, 4.0)
+    flops = 8
     def numpy(self, a, b): return np.fmod(a, b)
     def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
     def opencl(self, a, b): return f"fmod({a}, {b})"
@@ -110,6 +128,8 @@ class Fmod(Elementwise):
 class Pow(Elementwise):
     """a to the power b. Integers wrap; to a negative integer power they are 1, -1 or 0, as in torch."""
     name, nin, kinds, domain = "pow", 2, "iuf", (0.2, 2.0)
+    operator = ("**", 9)
+    flops = 60
 
     def numpy(self, a, b):
         if b.dtype.kind != "i":
@@ -129,6 +149,8 @@ class Pow(Elementwise):
 class Neg(Elementwise):
     """-x."""
     name, kinds, saves = "neg", "iuf", False
+    operator = ("-", 8)
+    wraps, mixes = True, True
     def numpy(self, x): return np.negative(x)
     def vjp(self, ct, y, x): return (-ct,)
     def opencl(self, x): return f"(-{x})"
@@ -157,6 +179,7 @@ class Maximum(Elementwise):
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, gt)
     def opencl(self, a, b): return f"tg_max({a}, {b})"
     def interval(self, node, *x): return (max(x[0][0], x[1][0]), max(x[0][1], x[1][1])) if x else None
+    def logic(self, a, b): return bitwise_or(a, b)
 
 
 class Minimum(Elementwise):
@@ -166,6 +189,7 @@ class Minimum(Elementwise):
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, lt)
     def opencl(self, a, b): return f"tg_min({a}, {b})"
     def interval(self, node, *x): return (min(x[0][0], x[1][0]), min(x[0][1], x[1][1])) if x else None
+    def logic(self, a, b): return bitwise_and(a, b)
 
 
 def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
@@ -178,45 +202,56 @@ def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
 
 class Comparison(Elementwise):
     """Base of comparisons: a bool, no derivative."""
-    nin, result, differentiable = 2, "bool", False
-    sign = ""
-    def opencl(self, a: str, b: str) -> str: return f"({a} {self.sign} {b})"
+    nin, result, differentiable, mixes = 2, "bool", False, True
+    def opencl(self, a: str, b: str) -> str: return f"({a} {self.operator[0]} {b})"
 
 
 class Eq(Comparison):
     """a == b."""
-    name, sign = "eq", "=="
+    name = "eq"
+    operator = ("==", 1)
     def numpy(self, a, b): return np.equal(a, b)
+    def logic(self, a, b): return bitwise_not(bitwise_xor(a, b))
 
 
 class Ne(Comparison):
     """a != b."""
-    name, sign = "ne", "!="
+    name = "ne"
+    operator = ("!=", 1)
     def numpy(self, a, b): return np.not_equal(a, b)
+    def logic(self, a, b): return bitwise_xor(a, b)
 
 
 class Lt(Comparison):
     """a < b."""
-    name, sign = "lt", "<"
+    name = "lt"
+    operator = ("<", 1)
     def numpy(self, a, b): return np.less(a, b)
+    def logic(self, a, b): return bitwise_and(bitwise_not(a), b)
 
 
 class Le(Comparison):
     """a <= b."""
-    name, sign = "le", "<="
+    name = "le"
+    operator = ("<=", 1)
     def numpy(self, a, b): return np.less_equal(a, b)
+    def logic(self, a, b): return bitwise_or(bitwise_not(a), b)
 
 
 class Gt(Comparison):
     """a > b."""
-    name, sign = "gt", ">"
+    name = "gt"
+    operator = (">", 1)
     def numpy(self, a, b): return np.greater(a, b)
+    def logic(self, a, b): return bitwise_and(a, bitwise_not(b))
 
 
 class Ge(Comparison):
     """a >= b."""
-    name, sign = "ge", ">="
+    name = "ge"
+    operator = (">=", 1)
     def numpy(self, a, b): return np.greater_equal(a, b)
+    def logic(self, a, b): return bitwise_or(a, bitwise_not(b))
 
 
 class Isnan(Comparison):
@@ -229,6 +264,8 @@ class Isnan(Comparison):
 class BitwiseAnd(Elementwise):
     """a & b; logical and of bools."""
     name, nin, kinds, differentiable = "bitwise_and", 2, "biu", False
+    operator = ("&", 4)
+    mixes = True
     def numpy(self, a, b): return np.bitwise_and(a, b)
     def opencl(self, a, b): return f"({a} & {b})"
     def interval(self, node, *x): return (0, min(high for low, high in x if low >= 0)) if x and max(x)[0] >= 0 else None
@@ -237,6 +274,8 @@ class BitwiseAnd(Elementwise):
 class BitwiseOr(Elementwise):
     """a | b; logical or of bools."""
     name, nin, kinds, differentiable = "bitwise_or", 2, "biu", False
+    operator = ("|", 2)
+    mixes = True
     def numpy(self, a, b): return np.bitwise_or(a, b)
     def opencl(self, a, b): return f"({a} | {b})"
 
@@ -244,6 +283,8 @@ class BitwiseOr(Elementwise):
 class BitwiseXor(Elementwise):
     """a ^ b; exclusive or of bools."""
     name, nin, kinds, differentiable = "bitwise_xor", 2, "biu", False
+    operator = ("^", 3)
+    mixes = True
     def numpy(self, a, b): return np.bitwise_xor(a, b)
     def opencl(self, a, b): return f"({a} ^ {b})"
 
@@ -251,6 +292,7 @@ class BitwiseXor(Elementwise):
 class BitwiseNot(Elementwise):
     """~x; logical not of bools (which are 0 or 1, or lane masks in vectors: the code generator negates those with !)."""
     name, kinds, differentiable = "bitwise_not", "biu", False
+    operator = ("~", 8)
     def numpy(self, x): return np.invert(x)
     def opencl(self, x): return f"(~{x})"
 
@@ -258,6 +300,7 @@ class BitwiseNot(Elementwise):
 class ShiftLeft(Elementwise):
     """a << b, for b below the number of bits; what more gives is the device's choice."""
     name, nin, kinds, differentiable, domain = "bitwise_left_shift", 2, "iu", False, (0, 5)
+    operator = ("<<", 5)
     def numpy(self, a, b): return np.left_shift(a, b)
     def opencl(self, a, b): return f"({a} << {b})"
 
@@ -265,6 +308,7 @@ class ShiftLeft(Elementwise):
 class ShiftRight(Elementwise):
     """a >> b (arithmetic on signed integers), for b below the number of bits; what more gives is the device's choice."""
     name, nin, kinds, differentiable, domain = "bitwise_right_shift", 2, "iu", False, (0, 5)
+    operator = (">>", 5)
     def numpy(self, a, b): return np.right_shift(a, b)
     def opencl(self, a, b): return f"({a} >> {b})"
     def interval(self, node, *x): return (x[0][0] >> x[1][0], x[0][1] >> x[1][0]) if x and 0 <= x[1][0] == x[1][1] else None
@@ -323,6 +367,7 @@ class Float(Elementwise):
 class Exp(Float):
     """e to the x."""
     name = "exp"
+    flops = 12
     def numpy(self, x): return np.exp(x)
     def vjp(self, ct, y, x): return (ct * y,)
     def opencl(self, x): return f"exp({x})"
@@ -331,6 +376,7 @@ class Exp(Float):
 class Exp2(Float):
     """2 to the x."""
     name = "exp2"
+    flops = 12
     def numpy(self, x): return np.exp2(x)
     def vjp(self, ct, y, x): return (ct * y * 0.6931471805599453,)
     def opencl(self, x): return f"exp2({x})"
@@ -339,6 +385,7 @@ class Exp2(Float):
 class Expm1(Float):
     """exp(x) - 1, accurate near 0."""
     name = "expm1"
+    flops = 20
     def numpy(self, x): return np.expm1(x)
     def vjp(self, ct, y, x): return (ct * (y + 1.0),)
     def opencl(self, x): return f"expm1({x})"
@@ -347,6 +394,7 @@ class Expm1(Float):
 class Log(Float):
     """Natural logarithm; -inf at 0, NaN below."""
     name, domain = "log", (0.1, 4.0)
+    flops = 14
     def numpy(self, x): return np.log(x)
     def vjp(self, ct, y, x): return (ct / x,)
     def opencl(self, x): return f"log({x})"
@@ -355,6 +403,7 @@ class Log(Float):
 class Log2(Float):
     """Logarithm to base 2."""
     name, domain = "log2", (0.1, 4.0)
+    flops = 14
     def numpy(self, x): return np.log2(x)
     def vjp(self, ct, y, x): return (ct / (x * 0.6931471805599453),)
     def opencl(self, x): return f"log2({x})"
@@ -363,6 +412,7 @@ class Log2(Float):
 class Log10(Float):
     """Logarithm to base 10."""
     name, domain = "log10", (0.1, 4.0)
+    flops = 14
     def numpy(self, x): return np.log10(x)
     def vjp(self, ct, y, x): return (ct / (x * 2.302585092994046),)
     def opencl(self, x): return f"log10({x})"
@@ -371,6 +421,7 @@ class Log10(Float):
 class Log1p(Float):
     """log(1 + x), accurate near 0."""
     name, domain = "log1p", (-0.8, 4.0)
+    flops = 20
     def numpy(self, x): return np.log1p(x)
     def vjp(self, ct, y, x): return (ct / (x + 1.0),)
     def opencl(self, x): return f"log1p({x})"
@@ -379,6 +430,7 @@ class Log1p(Float):
 class Sqrt(Float):
     """Square root; NaN below zero."""
     name, domain = "sqrt", (0.1, 4.0)
+    flops = 4
     def numpy(self, x): return np.sqrt(x)
     def vjp(self, ct, y, x): return (ct / (y * 2.0),)
     def opencl(self, x): return f"sqrt({x})"
@@ -387,6 +439,7 @@ class Sqrt(Float):
 class Rsqrt(Float):
     """1 / sqrt(x)."""
     name, domain = "rsqrt", (0.1, 4.0)
+    flops = 5
     def numpy(self, x): return (1 / np.sqrt(x)).astype(x.dtype)
     def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
     def opencl(self, x): return f"rsqrt({x})"
@@ -395,6 +448,7 @@ class Rsqrt(Float):
 class Sin(Float):
     """Sine of x radians."""
     name = "sin"
+    flops = 25
     def numpy(self, x): return np.sin(x)
     def vjp(self, ct, y, x): return (ct * cos(x),)
     def opencl(self, x): return f"sin({x})"
@@ -403,6 +457,7 @@ class Sin(Float):
 class Cos(Float):
     """Cosine of x radians."""
     name = "cos"
+    flops = 25
     def numpy(self, x): return np.cos(x)
     def vjp(self, ct, y, x): return (-ct * sin(x),)
     def opencl(self, x): return f"cos({x})"
@@ -411,6 +466,7 @@ class Cos(Float):
 class Tan(Float):
     """Tangent of x radians."""
     name, domain = "tan", (-1.2, 1.2)
+    flops = 30
     def numpy(self, x): return np.tan(x)
     def vjp(self, ct, y, x): return (ct * (y * y + 1.0),)
     def opencl(self, x): return f"tan({x})"
@@ -419,6 +475,7 @@ class Tan(Float):
 class Asin(Float):
     """Arc sine, in radians."""
     name, domain = "asin", (-0.9, 0.9)
+    flops = 30
     def numpy(self, x): return np.arcsin(x)
     def vjp(self, ct, y, x): return (ct * rsqrt(1.0 - x * x),)
     def opencl(self, x): return f"asin({x})"
@@ -427,6 +484,7 @@ class Asin(Float):
 class Acos(Float):
     """Arc cosine, in radians."""
     name, domain = "acos", (-0.9, 0.9)
+    flops = 30
     def numpy(self, x): return np.arccos(x)
     def vjp(self, ct, y, x): return (-ct * rsqrt(1.0 - x * x),)
     def opencl(self, x): return f"acos({x})"
@@ -435,6 +493,7 @@ class Acos(Float):
 class Atan(Float):
     """Arc tangent, in radians."""
     name = "atan"
+    flops = 30
     def numpy(self, x): return np.arctan(x)
     def vjp(self, ct, y, x): return (ct / (x * x + 1.0),)
     def opencl(self, x): return f"atan({x})"
@@ -443,6 +502,7 @@ class Atan(Float):
 class Atan2(Float):
     """The angle of the point (b, a), in radians, in (-pi, pi]."""
     name, nin, domain = "atan2", 2, (0.3, 2.0)
+    flops = 40
     def numpy(self, a, b): return np.arctan2(a, b)
 
     def vjp(self, ct, y, a, b):
@@ -456,6 +516,7 @@ class Atan2(Float):
 class Sinh(Float):
     """Hyperbolic sine."""
     name = "sinh"
+    flops = 30
     def numpy(self, x): return np.sinh(x)
     def vjp(self, ct, y, x): return (ct * cosh(x),)
     def opencl(self, x): return f"sinh({x})"
@@ -464,6 +525,7 @@ class Sinh(Float):
 class Cosh(Float):
     """Hyperbolic cosine."""
     name = "cosh"
+    flops = 30
     def numpy(self, x): return np.cosh(x)
     def vjp(self, ct, y, x): return (ct * sinh(x),)
     def opencl(self, x): return f"cosh({x})"
@@ -472,6 +534,7 @@ class Cosh(Float):
 class Tanh(Float):
     """Hyperbolic tangent."""
     name = "tanh"
+    flops = 20
     def numpy(self, x): return np.tanh(x)
     def vjp(self, ct, y, x): return (ct * (1.0 - y * y),)
     def opencl(self, x): return f"tanh({x})"
@@ -490,6 +553,7 @@ class Sigmoid(Float):
 class Erf(Float):
     """The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
     name, cost = "erf", 50.0
+    flops = 25
     def numpy(self, x): return erf_of(x).astype(x.dtype)
     def vjp(self, ct, y, x): return (ct * exp(-(x * x)) * 1.1283791670955126,)
     def opencl(self, x): return f"erf({x})"
@@ -536,4 +600,5 @@ class Trunc(Rounding):
 
 floor_divide, power = REGISTRY["floor_divide"], REGISTRY["pow"]
 eq, ne, lt, gt, ge, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "gt", "ge", "where"))
+bitwise_and, bitwise_or, bitwise_xor, bitwise_not = (REGISTRY[f"bitwise_{n}"] for n in ("and", "or", "xor", "not"))
 exp, log, rsqrt, sin, cos, sinh, cosh, sign = (REGISTRY[n] for n in ("exp", "log", "rsqrt", "sin", "cos", "sinh", "cosh", "sign"))

@@ -104,6 +104,7 @@ for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "
 
 class Formula(Float):
     """Base of the functions that are given by `formula(m, *x)`."""
+    flops = 60
 
     def formula(self, m: Any, *x: Any) -> Any:
         """The value, by the mathematics m."""

@@ -24,7 +24,7 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
 
 class Sum(Reduction):
     """The sum; 0 of nothing."""
-    name, saves = "sum", False
+    name, saves, linear = "sum", False, True
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(1,))), (((3, 0),), dict(dim=(1,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim):

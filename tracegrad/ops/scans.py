@@ -37,7 +37,7 @@ class Scan(Primitive):
 
 class Cumsum(Scan):
     """Running sums along dim."""
-    name, saves, bools, total = "cumsum", False, "|", "sum"
+    name, saves, linear, bools, total = "cumsum", False, True, "|", "sum"
     def numpy(self, x, *, dim): return np.cumsum(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (flip(bind(self, (flip(ct, (dim,)),), {"dim": dim}), (dim,)),)
     def combine(self, a: str, b: str) -> str: return f"({a} + {b})"
