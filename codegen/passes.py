@@ -59,7 +59,7 @@ def compile_graph(
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
     context.prepared = lambda body: _through_passes(body, target)             # loops' bodies are graphs of their own
-    steps = lower_all(plan.groups, context)                                   # text; equal groups share it
+    steps = lower_all(plan.groups, context)                                   # kernels; equal groups share them
     steps = merge(steps) if config.fuse else steps                            # one-work-item kernels in one launch
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
 

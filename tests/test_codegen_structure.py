@@ -11,7 +11,7 @@ import tracegrad as tg
 from tracegrad import autodiff, ops  # noqa: F401
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.kernel.index import ravel, unravel, variable
+from tracegrad.codegen.kernel.index import Var, ravel, unravel
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.config import config
@@ -169,12 +169,21 @@ def test_long_reductions_are_cut_in_chunks() -> None:
 
 
 def test_index_arithmetic_collapses() -> None:
-    i = variable("i", 24)
+    i = Var("i", 24).index
     assert ravel(unravel(i, (2, 3, 4)), (2, 3, 4)) == i
     assert ravel(unravel(ravel(unravel(i, (4, 6)), (4, 6)), (2, 12)), (2, 12)) == i
-    row, col = variable("row", 5), variable("col", 8)
+    row, col = Var("row", 5).index, Var("col", 8).index
     assert [x.c() for x in unravel(row * 8 + col, (5, 8))] == ["row", "col"]
     assert [x.c() for x in unravel(row * 8 + col, (5, 2, 4))] == ["row", "col / 4", "col % 4"]
+
+
+def test_variables_are_themselves_whatever_they_are_called() -> None:
+    one, other = Var("col", 8), Var("col", 8)
+    assert one.index != other.index
+    assert (one.index - other.index).terms
+    assert one.index // 4 != other.index // 4
+    assert (one.index * 3 + 1).stride(one) == 3
+    assert (one.index * 3 + 1).stride(other) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -182,9 +191,10 @@ def test_index_arithmetic_is_right(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(100):
         names = {n: int(rng.choice([2, 3, 4, 6, 8, 16])) for n in "abc"}
+        vars = {n: Var(n, size).index for n, size in names.items()}
         values = {n: int(rng.integers(size)) for n, size in names.items()}
         n = rng.choice(list("abc"))
-        symbolic, number = variable(n, names[n]), values[n]
+        symbolic, number = vars[n], values[n]
         for _ in range(int(rng.integers(1, 7))):
             k, other = int(rng.choice([1, 2, 3, 4, 6, 8, 12])), rng.choice(list("abc"))
             match rng.integers(5):
@@ -195,7 +205,7 @@ def test_index_arithmetic_is_right(seed: int) -> None:
                 case 2:
                     symbolic, number = symbolic * k, number * k
                 case 3:
-                    symbolic, number = symbolic + variable(other, names[other]) * k, number + values[other] * k
+                    symbolic, number = symbolic + vars[other] * k, number + values[other] * k
                 case _:
                     symbolic, number = symbolic - k, number - k
         assert symbolic.lo <= number <= symbolic.hi

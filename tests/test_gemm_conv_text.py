@@ -13,7 +13,8 @@ import pytest
 
 from tracegrad.codegen.conv import schedules as conv
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import ctype, is_reserved, load, plus, prelude, write
+from tracegrad.codegen.kernel.statements import Buffer
+from tracegrad.codegen.kernel.vectors import is_reserved, load, plus, prelude, write
 from tracegrad.codegen.matmul import schedules as gemm
 from tracegrad.plan import Target
 from tracegrad.runtime.device import devices
@@ -28,14 +29,14 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 F32, F64 = np.dtype("float32"), np.dtype("float64")
 
 
-def plain(name: str, dtype: np.dtype[Any], strides: Sequence[int]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+def plain(name: str, dtype: np.dtype[Any], strides: Sequence[int]) -> tuple[Any, tuple[Buffer, ...]]:
     def read(emit: Any, *index: str) -> str:
         return f"{name}[{plus(*zip(index, strides, strict=True))}]"
 
-    return read, (f"__global const {ctype(dtype)} *restrict {name}",), (name,)
+    return read, (Buffer(name, name, dtype, None, "const"),)
 
 
-def result(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+def result(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> tuple[Any, tuple[Buffer, ...]]:
     """A store that adds to what the buffer holds, so that an element stored twice, or never, shows."""
     strides = [int(np.prod(shape[axis + 1:])) for axis in range(len(shape))]
 
@@ -44,7 +45,7 @@ def result(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> tuple[Any, 
         address = f"{name} + {plus(*zip(index, strides, strict=True))}"
         write(emit, dtype, width, address, f"{load(dtype, width, address)} + {value}")
 
-    return save, (f"__global {ctype(dtype)} *restrict {name}",), (name,)
+    return save, (Buffer(name, name, dtype, None, "out"),)
 
 
 class Bench:
@@ -102,8 +103,8 @@ def operand(bench: Bench, name: str, values: np.ndarray[Any, Any], how: str) -> 
     strides = [0 if "1" in how else stored.shape[1] * stored.shape[2], stored.shape[2], 1]
     if "t" in how:
         strides[1], strides[2] = strides[2], strides[1]
-    read, params, refs = plain(name, values.dtype, strides)
-    return gemm.Matrix(read, params, refs, None if "f" in how else (name, *strides))
+    read, params = plain(name, values.dtype, strides)
+    return gemm.Matrix(read, params, None if "f" in how else (name, *strides))
 
 
 SHAPES = [

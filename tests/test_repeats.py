@@ -10,10 +10,11 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.kernels import TARGETS, Checked
-from tracegrad.codegen import repeats
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import Block
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan.offsets import share, split
+from tracegrad.codegen.plan import repeats
+from tracegrad.codegen.plan.offsets import Shared, share, split
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.compile import executable_graph
 from tracegrad.config import config
@@ -97,7 +98,7 @@ def test_equal_groups_are_lowered_once(on_numpy: Any, monkeypatch: pytest.Monkey
 
 def kernel(entry: str, body: str) -> Kernel:
     text = f"__kernel void {entry}(__global const float *restrict a, __global float *restrict c) {{\n{body}  // {entry}: 3 + 4\n}}\n"
-    return Kernel(entry, text, (), (1,), (1,))
+    return Shared(entry, (), Block(""), (1,), (1,), source=text)
 
 
 def test_only_numbers_that_are_added_become_arguments() -> None:

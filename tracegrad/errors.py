@@ -10,6 +10,7 @@
     ├── AutogradError (RuntimeError)     backward on freed history, a non-scalar root, a modified saved tensor, ...
     ├── TraceError (RuntimeError)        something that @trace cannot capture, or a tracer that leaked
     ├── GraphError (AssertionError)      the checker found a malformed graph: a bug of tracegrad, please report it
+    ├── CompilerBug (AssertionError)     the code generator did what must not happen: a bug of tracegrad, please report it
     └── DeviceError (RuntimeError)
         ├── NoDriverError                no OpenCL driver, or none that was asked for
         ├── UnsupportedError             the device lacks what the program needs (fp64, fp16, ...)
@@ -25,8 +26,9 @@ from os.path import dirname
 
 import numpy as np
 
-__all__ = ["ArgumentError", "AutogradError", "BuildError", "DLPackError", "DTypeError", "DeviceError", "GraphError", "IndexOutOfRange",
-           "LinAlgError", "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError", "UnsupportedError"]
+__all__ = ["ArgumentError", "AutogradError", "BuildError", "CompilerBug", "DLPackError", "DTypeError", "DeviceError", "GraphError",
+           "IndexOutOfRange", "LinAlgError", "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError",
+           "UnsupportedError"]
 
 
 INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime")     # where our code is
@@ -94,6 +96,14 @@ class TraceError(TracegradError, RuntimeError):
 
 class GraphError(TracegradError, AssertionError):
     """A malformed graph: a bug of tracegrad."""
+
+
+class CompilerBug(TracegradError, AssertionError):
+    """The code generator did what must not happen; the message names the value it was about."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}. This is a bug of tracegrad: please report it with the program, or with the script that "
+                         "tests/standalone.py writes; with TRACEGRAD_DEVICE=numpy the program runs without generated code")
 
 
 class DeviceError(TracegradError, RuntimeError):

@@ -11,7 +11,8 @@ from dataclasses import replace
 from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import Text, ceil_div, ctype, head, merge, pieces, plus, register_tile, swizzle
+from tracegrad.codegen.kernel.text import Text, merge
+from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces, plus, register_tile, swizzle
 from tracegrad.codegen.tuning import tuning
 
 
@@ -25,7 +26,7 @@ def taps(t: Taps) -> list[Kernel]:
         planes = padded(t.groups * t.c, u, t.size, t.stride, t.dilation)
         scratch = t.c * planes.channel * t.dtype.itemsize <= t.target.l2_bytes // 2 and t.n * t.groups >= 2 * t.target.cores
         if scratch:
-            planes = replace(planes, params=t.x.params, refs=t.x.refs)
+            planes = replace(planes, params=t.x.params)
         else:
             planes, kernel = pad(t.name, t.owner, t.x, t.n, t.groups * t.c, t.image, planes, t.stride, t.padding, t.dtype)
             kernels.append(kernel)
@@ -40,19 +41,18 @@ def _copy_weights(t: Taps) -> tuple[Weights, Kernel]:
     """The weights as a plain buffer of the compute dtype, and the kernel that computes them."""
     kh, kw = t.size
     temp = Temp(f"{t.name}_weights", t.owner, t.groups * t.o * t.c * kh * kw, t.dtype)
-    params, refs = merge((t.w.params, t.w.refs), ((f"__global {ctype(t.dtype)} *restrict weights",), (temp,)))
-    emit, name = Text(), f"{t.name}_weights"
-    head(emit, "The weights, computed once for all images.", name, params)
+    params = merge(t.w.params, (temp.buffer("weights", "out"),))
+    emit = Text(f"{t.name}_weights", "The weights, computed once for all images.", params)
     emit("const int o = get_global_id(0), g = get_global_id(1);")
     for k, size in (("c", t.c), ("ky", kh), ("kx", kw)):
         emit(f"for (int {k} = 0; {k} < {size}; {k}++) {{")
     value = t.w.load(emit, "g", "o", "c", "ky", "kx")
     emit(f"weights[{plus(('g', t.o * t.c * kh * kw), ('o', t.c * kh * kw), ('c', kh * kw), ('ky', kw), 'kx')}] = {value};")
-    for _ in range(4):
+    for _ in range(3):
         emit("}")
-    kernel = Kernel(name, emit.text(), refs, (t.o, t.groups), (1, 1), bytes=2 * temp.size * t.dtype.itemsize, note=f"weights of {t.name}")
+    kernel = emit.kernel((t.o, t.groups), (1, 1), bytes=2 * temp.size * t.dtype.itemsize, note=f"weights of {t.name}")
     strides = (t.o * t.c * kh * kw, t.c * kh * kw, kh * kw, kw, 1)
-    weights = Weights(t.w.load, (f"__global const {ctype(t.dtype)} *restrict weights",), (temp,), ("weights", 0, strides))
+    weights = Weights(t.w.load, (temp.buffer("weights", "const"),), ("weights", 0, strides))
     return weights, kernel
 
 
@@ -61,11 +61,10 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     rows, vectors = register_tile(t.o, u.count, t.target)
     across, down = ceil_div(t.o, rows), ceil_div(u.count, vectors)
     wide, high = (across, down) if scratch else _block(t, rows * vectors, across, down)
-    params, refs = merge((planes.params, planes.refs), (t.w.params, t.w.refs), (t.store.params, t.store.refs))
+    params = merge(planes.params, t.w.params, t.store.params)
     (kh, kw), real = t.size, ctype(t.dtype)
-    emit = Text()
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
-    head(emit, what + (", from a padded copy of the image." if scratch else "."), t.name, params)
+    emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params)
     emit("const int n = get_global_id(2)" + (f" / {t.groups}, g = get_global_id(2) % {t.groups};" if t.groups > 1 else ";"))
     g = "g" if t.groups > 1 else "0"
     space = "" if scratch else "__global const "
@@ -89,10 +88,10 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
         emit(f"{space}{real} *p{v} = image + {plus((f'y{v}', t.stride[0] * planes.row), f'x{v}')};")
     _sum(emit, t, u, planes, rows, vectors, scratch)
     _store(emit, t, u, g, rows, vectors)
-    for _ in range(loops + 1):
+    for _ in range(loops):
         emit("}")
     size = (ceil_div(across, wide), ceil_div(down, high), t.n * t.groups)
-    return Kernel(t.name, emit.text(), refs, size, (1, 1, 1), t.flops, t.bytes, what)
+    return emit.kernel(size, (1, 1, 1), t.flops, t.bytes, what)
 
 
 def _block(t: Taps, tile: int, across: int, down: int) -> tuple[int, int]:

@@ -9,12 +9,8 @@ import numpy as np
 
 from tracegrad.codegen.conv.problem import Array, Store, Taps, Window
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import Text, ctype, merge, plus
-
-
-def _open(emit: Text, comment: str, name: str, params: tuple[str, ...]) -> None:
-    emit(f"// {comment}")
-    emit(f"__kernel void {name}({', '.join(params)}) {{")
+from tracegrad.codegen.kernel.text import Text, merge
+from tracegrad.codegen.kernel.vectors import ctype, plus
 
 
 @contextmanager
@@ -30,11 +26,10 @@ def _inside(emit: Text, t: Taps, pixel: str, k: str, size: int, axis: int) -> It
 def taps(t: Taps) -> list[Kernel]:
     """One output pixel a work-item."""
     empty = t.c * t.size[0] * t.size[1] == 0
-    operands = [] if empty else [(t.x.params, t.x.refs), (t.w.params, t.w.refs)]
-    params, refs = merge(*operands, (t.store.params, t.store.refs))
+    operands = [] if empty else [t.x.params, t.w.params]
+    params = merge(*operands, t.store.params)
     (oh, ow), (kh, kw) = t.out, t.size
-    emit = Text()
-    _open(emit, f"{kh}x{kw} taps over {t.c} channels, one output pixel a work-item.", t.name, params)
+    emit = Text(t.name, f"{kh}x{kw} taps over {t.c} channels, one output pixel a work-item.", params, None)
     emit(f"const int x = get_global_id(0) % {ow}, y = get_global_id(0) / {ow};")
     emit("const int channel = get_global_id(1), n = get_global_id(2);")
     emit(f"{ctype(t.dtype)} sum = 0;")
@@ -45,16 +40,14 @@ def taps(t: Taps) -> list[Kernel]:
             weight = t.w.load(emit, "g", "o", c, ky, kx)
             emit(f"sum += {value} * {weight};")
     t.store.write(emit, "n", "channel", "y", "x", "sum", 1)
-    emit("}")
-    return [Kernel(t.name, emit.text(), refs, (oh * ow, t.groups * t.o, t.n), None, t.flops, t.bytes, "one output pixel a work-item")]
+    return [emit.kernel((oh * ow, t.groups * t.o, t.n), None, t.flops, t.bytes, "one output pixel a work-item")]
 
 
 def weight_grad(name: str, v: Window, dtype: np.dtype[np.generic], x: Array, gy: Array, store: Store) -> Kernel:
     """One weight a work-item."""
-    operands = [(x.params, x.refs), (gy.params, gy.refs)] if v.n * v.oh * v.ow else []
-    params, refs = merge(*operands, (store.params, store.refs))
-    emit = Text()
-    _open(emit, f"Gradient by {v.kh}x{v.kw} weights, one weight a work-item.", name, params)
+    operands = [x.params, gy.params] if v.n * v.oh * v.ow else []
+    params = merge(*operands, store.params)
+    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights, one weight a work-item.", params, None)
     emit(f"const int kx = get_global_id(0) % {v.kw}, ky = get_global_id(0) / {v.kw};")
     emit("const int c = get_global_id(1), o = get_global_id(2);")
     emit(f"{ctype(dtype)} sum = 0;")
@@ -71,7 +64,6 @@ def weight_grad(name: str, v: Window, dtype: np.dtype[np.generic], x: Array, gy:
         for _ in range(5):
             emit("}")
     store.write(emit, "o", "c", "ky", "kx", "sum", 1)
-    emit("}")
     flops = 2 * v.n * v.o * v.oh * v.ow * (v.c // v.groups) * v.kh * v.kw
     moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * (v.c // v.groups) * v.kh * v.kw) * dtype.itemsize
-    return Kernel(name, emit.text(), refs, (v.kh * v.kw, v.c // v.groups, v.o), None, flops, moved, "one weight a work-item")
+    return emit.kernel((v.kh * v.kw, v.c // v.groups, v.o), None, flops, moved, "one weight a work-item")

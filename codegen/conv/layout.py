@@ -14,7 +14,9 @@ import numpy as np
 
 from tracegrad.codegen.conv.problem import Array, Pair
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import Emit, Text, ceil_div, ctype, head, lanes, load, merge, plus
+from tracegrad.codegen.kernel.statements import Parameter
+from tracegrad.codegen.kernel.text import Text, merge
+from tracegrad.codegen.kernel.vectors import Emit, ceil_div, ctype, lanes, load, plus
 from tracegrad.plan import Target
 
 
@@ -77,8 +79,7 @@ class Planes:
     """Where the channels of the input lie: strides in elements, `phase` between the columns' places within the stride."""
 
     pointer: str
-    params: tuple[str, ...]
-    refs: tuple[Any, ...]
+    params: tuple[Parameter, ...]
     image: int
     channel: int
     row: int
@@ -95,7 +96,7 @@ def in_place(x: Array, image: Pair, u: Units, size: Pair, stride: Pair, dilation
     if x.strided is None or padding != (0, 0) or stride[1] != 1 or x.strided[1][3] != 1 or not fits:
         return None
     pointer, (n, c, y, _) = x.strided
-    return Planes(pointer, x.params, x.refs, n, c, y)
+    return Planes(pointer, x.params, n, c, y)
 
 
 def padded(channels: int, u: Units, size: Pair, stride: Pair, dilation: Pair) -> Planes:
@@ -104,7 +105,7 @@ def padded(channels: int, u: Units, size: Pair, stride: Pair, dilation: Pair) ->
     height = (ceil_div(u.out[0], u.rows) * u.rows - 1) * stride[0] + reach[0] + 1
     width = (u.out[1] if u.overlapping else u.across * u.piece) + reach[1] // stride[1]
     row = stride[1] * width
-    return Planes("padded", (), (), channels * height * row, height * row, row, width, height, width, stride[1])
+    return Planes("padded", (), channels * height * row, height * row, row, width, height, width, stride[1])
 
 
 def fill(emit: Emit, x: Array, image: Pair, p: Planes, stride: Pair, padding: Pair, n: str, channel: str, to: str) -> None:
@@ -149,17 +150,15 @@ def pad(
 ) -> tuple[Planes, Kernel]:
     """The kernel that copies all channels into padded planes, and the planes with their pointer."""
     temp = Temp(f"{name}_padded", owner, n * p.image, dtype)
-    params, refs = merge((x.params, x.refs), ((f"__global {ctype(dtype)} *restrict padded",), (temp,)))
-    emit = Text()
+    params = merge(x.params, (temp.buffer("padded", "out"),))
     apart = f", columns {p.phases} apart together." if p.phases > 1 else "."
-    head(emit, f"Copies each channel to a zero-padded plane of {p.height} rows of {p.row}{apart}", f"{name}_pad", params)
+    emit = Text(f"{name}_pad", f"Copies each channel to a zero-padded plane of {p.height} rows of {p.row}{apart}", params)
     emit("const int c = get_global_id(0), n = get_global_id(1);")
     offset = plus(("(size_t)n" if n * p.image >> 31 else "n", p.image), ("c", p.channel))
     emit(f"__global {ctype(dtype)} *plane = padded + {offset};")
     fill(emit, x, image, p, stride, padding, "n", "c", "plane")
-    emit("}")
     moved = (temp.size + n * channels * image[0] * image[1]) * dtype.itemsize
-    kernel = Kernel(f"{name}_pad", emit.text(), refs, (channels, n), (1, 1), bytes=moved, note=f"pads the input of {name}")
-    made = Planes("padded", (f"__global const {ctype(dtype)} *restrict padded",), (temp,), p.image, p.channel, p.row, p.phase, p.height,
+    kernel = emit.kernel((channels, n), (1, 1), bytes=moved, note=f"pads the input of {name}")
+    made = Planes("padded", (temp.buffer("padded", "const"),), p.image, p.channel, p.row, p.phase, p.height,
                   p.width, p.phases)
     return made, kernel

@@ -12,13 +12,13 @@ from typing import Any
 
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.conv.schedules import conv2d, conv2d_input_grad, conv2d_weight_grad
-from tracegrad.codegen.kernel.expressions import Value
-from tracegrad.codegen.kernel.index import ravel, variable
+from tracegrad.codegen.kernel.index import ravel
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import Value
 from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, flops, lowering
-from tracegrad.codegen.matmul.lower import Callback, lanes_from, position
+from tracegrad.codegen.matmul.lower import Callback, lanes_from
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
@@ -63,42 +63,42 @@ def _callback(group: Group, context: Context, used: set[str]) -> Callback:
 def _operand(node: Node, call: Callback, dtype: DType) -> Array:
     """`node`, of four dimensions, as the generators read it."""
     if not node.aval.size:                                  # nothing is added up
-        return Array(lambda emit, *at: "0", (), ())
+        return Array(lambda emit, *at: "0", ())
 
     def load(emit: Emit, *at: str) -> str:
         call.begin()
-        value = call.ev.value(node, ravel([position(i, n) for i, n in zip(at, node.shape, strict=True)], node.shape))
-        items = call.writer.blocks[0].items
-        if len(items) == 1 and isinstance(items[0], tuple) and f" {value.text} = " in items[0][0]:
+        value = call.ev.value(node, ravel([call.position(i, n) for i, n in zip(at, node.shape, strict=True)], node.shape))
+        plain = call.loaded(value)
+        if plain is not None:
             call.writer.used.discard(value.text)
-            return items[0][0].split(" = ", 1)[1][:-1]      # a plain load: the expression itself
+            return plain.value
         call.flush(emit)
         return value.text
 
     names = ("n", "c", "y", "x")
     load(lambda line: None, *names)                         # finds the parameters
-    params, refs = call.params()
-    return Array(load, params, refs, _strided(node, call, dtype, names))
+    return Array(load, call.params, _strided(node, call, dtype, names))
 
 
 def _strided(node: Node, call: Callback, dtype: DType, names: tuple[str, ...]) -> Any:
     """(pointer, strides) if the one load that `call` has just seen is all there is to reading `node`."""
-    pointers, found = list(call.writer.params.items()), call.ev.indices
-    if len(pointers) != 1 or len(found) != 1 or len(call.writer.blocks[0].items) != 1:
+    pointers, found = call.params, call.ev.indices
+    if len(pointers) != 1 or len(found) != 1 or len(call.statements) != 1:
         return None
-    (ref, (_, pointer)), index = pointers[0], found[0]
-    strides = [index.stride(v) if n > 1 else 0 for v, n in zip(names, node.shape, strict=True)]
-    if None in strides or ref.dtype != dtype or node.dtype != dtype:
+    pointer, index = pointers[0], found[0]
+    vars = [call.positions[at] for at in zip(names, node.shape, strict=True)]
+    strides = [index.stride(v) if n > 1 else 0 for v, n in zip(vars, node.shape, strict=True)]
+    if None in strides or pointer.ref.dtype != dtype or node.dtype != dtype:
         return None
     linear = ravel((), ())
-    for v, n, s in zip(names, node.shape, strides, strict=True):
-        linear = linear + variable(v, n) * (s or 0)
+    for v, s in zip(vars, strides, strict=True):
+        linear = linear + v.index * (s or 0)
     if linear != index:
         return None
     whole = [s or 1 for s in strides]
     if node.shape[3] == 1:                                  # the stride of a dimension of one element is free
         whole[3] = 1
-    return pointer, tuple(whole)
+    return pointer.name, tuple(whole)
 
 
 def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> Store:
@@ -108,18 +108,18 @@ def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> S
 
     def write(emit: Emit, n: str, c: str, y: str, x: str, value: str, width: int) -> None:
         pixel = lanes_from(x, result.shape[3], width, emit, call)
-        call.begin(next(iter(pixel.names), "") if width > 1 else "", width)
+        call.begin(next(iter(pixel.vars), None) if width > 1 else None, width)
         names = set(call.writer.used)
         if not plain:
-            value = value if value.isidentifier() else call.writer.declare(register_type(result.dtype, width),
-                                                                           call.writer.base(result), value, result)
+            if not value.isidentifier():
+                value = call.writer.declare(register_type(result.dtype, width), call.writer.base(result), value, result).name
         known = Value(value, result.dtype, width)
         call.ev.given = lambda node, _: known if node is result else None
-        flat = ravel((*(position(i, size) for i, size in zip((n, c, y), result.shape, strict=False)), pixel), result.shape)
+        flat = ravel((*(call.position(i, size) for i, size in zip((n, c, y), result.shape, strict=False)), pixel), result.shape)
         values = [call.ev.value(sink, flat) for sink in stored]
         for sink, found in zip(stored, values, strict=True):
             call.ev.store(context.output(group, sink), sink, flat, found)
-        several = len(call.writer.blocks[0].items) > 1
+        several = len(call.statements) > 1
         if several:
             emit("{")
         call.flush(emit)
@@ -128,5 +128,4 @@ def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> S
             call.writer.rewind(names)
 
     write(lambda line: None, "n", "c", "y", "x", "value", 1)
-    params, refs = call.params()
-    return Store(write, params, refs)
+    return Store(write, call.params)

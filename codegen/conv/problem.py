@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.vectors import Emit
 from tracegrad.codegen.matmul.problem import DType, Epilogue
 from tracegrad.plan import Target
@@ -31,8 +32,7 @@ class Array:
     """
 
     load: Load
-    params: tuple[str, ...]
-    refs: tuple[Any, ...]
+    params: tuple[Parameter, ...]
     strided: tuple[str, tuple[int, int, int, int]] | None = None
 
 
@@ -78,8 +78,7 @@ class Weights:
     """The weights of a `Taps`. strided: (pointer name, offset, strides of group, output channel, input channel, ky, kx)."""
 
     load: LoadWeight
-    params: tuple[str, ...]
-    refs: tuple[Any, ...]
+    params: tuple[Parameter, ...]
     strided: tuple[str, int, tuple[int, int, int, int, int]] | None = None
 
 

@@ -36,7 +36,7 @@ def conv2d(
     def read(emit: Emit, g: str, o: str, c: str, ky: str, kx: str) -> str:
         return w.load(emit, plus((g, v.o // v.groups), o), c, ky, kx)
 
-    weights = Weights(read, w.params, w.refs)
+    weights = Weights(read, w.params)
     if w.strided:
         pointer, (so, sc, sy, sx) = w.strided
         weights = replace(weights, strided=(pointer, 0, (so * (v.o // v.groups), so, sc, sy, sx)))
@@ -65,7 +65,7 @@ def conv2d_input_grad(
             ) -> str:
                 return w.load(emit, plus((g, og), c), o, plus((ky, y[0]), y[1]), plus((kx, x[0]), x[1]))
 
-            weights = Weights(read, w.params, w.refs)
+            weights = Weights(read, w.params)
             if w.strided:
                 pointer, (so, sc, sy, sx) = w.strided
                 start = ylast * sy + xlast * sx if ty * tx else 0
@@ -104,7 +104,7 @@ def _spread(store: Store, v: Window, fy: int, fx: int) -> Store:
             scalar = swizzle(value, lane, 1, width) if width == 1 or value.isidentifier() else f"({value}).s{lane:x}"
             store.write(emit, n, c, plus((y, sy), fy), plus((plus(x, lane), sx), fx), scalar, 1)
 
-    return Store(write, store.params, store.refs)
+    return Store(write, store.params)
 
 
 def _kernels(t: Taps) -> list[Kernel]:

@@ -17,7 +17,8 @@ from tracegrad.codegen.conv.cpu import tap
 from tracegrad.codegen.conv.layout import Planes, Units, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import Emit, Text, add_lanes, ceil_div, ctype, head, merge, pieces, plus, swizzle
+from tracegrad.codegen.kernel.text import Text, merge
+from tracegrad.codegen.kernel.vectors import Emit, add_lanes, ceil_div, ctype, pieces, plus, swizzle
 from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
@@ -58,11 +59,10 @@ def conv2d_weight_grad(
         where = plus(("part", size), (o, v.c // v.groups * v.kh * v.kw), (c, v.kh * v.kw), (ky, v.kw), kx)
         emit(f"partial[{where}] = {value};")
 
-    partial = Store(keep, (f"__global {ctype(dtype)} *restrict partial",), (temp,))
+    partial = Store(keep, (temp.buffer("partial", "out"),))
     main = _main(name, v, u, dtype, planes, gy, partial, rows, block, parts)
-    params, refs = merge(((f"__global const {ctype(dtype)} *restrict partial",), (temp,)), (store.params, store.refs))
-    emit = Text()
-    head(emit, f"Adds up {parts} partial gradients.", f"{name}_total", params)
+    params = merge((temp.buffer("partial", "const"),), store.params)
+    emit = Text(f"{name}_total", f"Adds up {parts} partial gradients.", params)
     emit("const int c = get_global_id(0), o = get_global_id(1);")
     for k, count in (("ky", v.kh), ("kx", v.kw)):
         emit(f"for (int {k} = 0; {k} < {count}; {k}++) {{")
@@ -71,9 +71,9 @@ def conv2d_weight_grad(
     emit(f"sum += partial[{plus(('part', size), at)}];")
     emit("}")
     store.write(emit, "o", "c", "ky", "kx", "sum", 1)
-    for _ in range(3):
+    for _ in range(2):
         emit("}")
-    total = Kernel(f"{name}_total", emit.text(), refs, (v.c // v.groups, v.o), (1, 1), parts * size, (parts + 1) * size * dtype.itemsize,
+    total = emit.kernel((v.c // v.groups, v.o), (1, 1), parts * size, (parts + 1) * size * dtype.itemsize,
                    f"adds up {parts} parts of the images")
     return [*kernels, main, total]
 
@@ -101,9 +101,8 @@ def _in_rows(name: str, v: Window, u: Units, dtype: DType, gy: Array, owner: Has
     width = v.ow if u.overlapping else u.across * u.piece
     height = ceil_div(v.oh, u.rows) * u.rows
     temp = Temp(f"{name}_rows", owner, v.n * v.o * height * width, dtype)
-    params, refs = merge((gy.params, gy.refs), ((f"__global {ctype(dtype)} *restrict rows",), (temp,)))
-    emit = Text()
-    head(emit, f"Copies each channel of the gradient to {height} rows of {width}, zero beyond the edges.", f"{name}_rows", params)
+    params = merge(gy.params, (temp.buffer("rows", "out"),))
+    emit = Text(f"{name}_rows", f"Copies each channel of the gradient to {height} rows of {width}, zero beyond the edges.", params)
     emit("const int o = get_global_id(0), n = get_global_id(1);")
     emit(f"__global {ctype(dtype)} *to = rows + {plus(('(size_t)n', v.o * height * width), ('o', height * width))};")
     if (height, width) != (v.oh, v.ow):
@@ -114,12 +113,12 @@ def _in_rows(name: str, v: Window, u: Units, dtype: DType, gy: Array, owner: Has
     emit(f"for (int x = 0; x < {v.ow}; x++) {{")
     value = gy.load(emit, "n", "o", "y", "x")
     emit(f"to[{plus(('y', width), 'x')}] = {value};")
-    for _ in range(3):
+    for _ in range(2):
         emit("}")
     moved = (temp.size + v.n * v.o * v.oh * v.ow) * dtype.itemsize
-    kernel = Kernel(f"{name}_rows", emit.text(), refs, (v.o, v.n), (1, 1), bytes=moved, note=f"lays out the gradient for {name}")
+    kernel = emit.kernel((v.o, v.n), (1, 1), bytes=moved, note=f"lays out the gradient for {name}")
     strides = (v.o * height * width, height * width, width, 1)
-    return Array(gy.load, (f"__global const {ctype(dtype)} *restrict rows",), (temp,), ("rows", strides)), kernel
+    return Array(gy.load, (temp.buffer("rows", "const"),), ("rows", strides)), kernel
 
 
 def _main(
@@ -128,14 +127,13 @@ def _main(
     """One work-item: `rows` output channels, one block of taps, one part of the images."""
     og, cg, vector, real = v.o // v.groups, v.c // v.groups, ctype(dtype, u.width), ctype(dtype)
     tiles, down = ceil_div(og, rows), v.kh // block.height
-    params, refs = merge((planes.params, planes.refs), (gy.params, gy.refs), (store.params, store.refs))
+    params = merge(planes.params, gy.params, store.params)
     assert gy.strided is not None
     pointer, (gn, go, gr, _) = gy.strided
     unrolled = block.width == v.kw
     taps = [(c, ky, kx) for c in range(block.channels) for ky in range(block.height) for kx in range(block.width)]
-    emit = Text()
     what = f"{rows} output channels x {len(taps)} taps, vectors of {u.rows}x{u.piece} pixels"
-    head(emit, f"Gradient by {v.kh}x{v.kw} weights: {what}.", name, params)
+    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights: {what}.", params)
     where = f"get_global_id(0) / {down}" if down > 1 else "get_global_id(0)"
     emit(f"const int c = {where}{f' * {block.channels}' if block.channels > 1 else ''};")
     emit(f"const int ky = {f'get_global_id(0) % {down}' if down > 1 else 0};")
@@ -207,9 +205,9 @@ def _main(
                     store.write(emit, plus("o", r), plus("c", c), row, str(kx) if unrolled else "kx", swizzle(total, k, 1, count), 1)
         if skipped and group:
             emit("}")
-    for _ in range(1 if unrolled else 2):
+    if not unrolled:
         emit("}")
     flops = 2 * v.n * v.o * v.oh * v.ow * cg * v.kh * v.kw
     moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * cg * v.kh * v.kw) * dtype.itemsize
     size = (cg // block.channels * down, tiles * v.groups, parts)
-    return Kernel(name, emit.text(), refs, size, (1, 1, 1), flops, moved, what)
+    return emit.kernel(size, (1, 1, 1), flops, moved, what)

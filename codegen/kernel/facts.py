@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.index import ZERO, Index, ravel, unravel, variable
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, ravel, unravel
 from tracegrad.ir import Node
 
 
@@ -53,7 +53,7 @@ def never_positive(node: Node) -> bool:
 
 def subtracts_maximum(node: Node) -> bool:
     """Whether `node` is x - m, where m is the maximum of a row that the element of x is in."""
-    flat = variable("p", node.aval.size)
+    flat = Var("p", node.aval.size).index
     x, at = origin(node.operands[0], operand_index(node.operands[0], node, flat))
     m, row = origin(node.operands[1], operand_index(node.operands[1], node, flat))
     if m.fn.name != "amax" or m.operands[0].aval.size != node.aval.size or m.attrs["dim"] != (len(m.operands[0].shape) - 1,):
@@ -83,7 +83,7 @@ def picked(reduction: Node, row: Index, col: Index) -> tuple[tuple[Node, Index],
     for a, b in (condition.operands, condition.operands[::-1]):
         position, place = origin(a, operand_index(a, condition, at))
         label, there = origin(b, operand_index(b, condition, at))
-        if position.fn.family == "index" and label.dtype.kind in "iu" and col.names.isdisjoint(there.names) and (
+        if position.fn.family == "index" and label.dtype.kind in "iu" and col.vars.isdisjoint(there.vars) and (
             unravel(place, position.shape)[position.attrs["dim"]] == col
         ):
             x = where.operands[1]

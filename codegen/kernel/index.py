@@ -1,13 +1,15 @@
-"""Symbolic integer index expressions. Start at `Index`; `unravel` and `ravel` turn flat indices into tuples and back.
+"""Symbolic integer index expressions. Start at `Var` and `Index`; `unravel` and `ravel` turn flat indices into tuples and back.
 
 An Index is a linear combination of atoms (loop variables, floor quotients, remainders) with a known range, kept in a normal
 form: quotients and remainders vanish where the ranges allow, and `x // k * k + x % k` is x again. So the index arithmetic of
-a chain of reshapes, permutes and slices of contiguous data collapses to what one would write by hand.
+a chain of reshapes, permutes and slices of contiguous data collapses to what one would write by hand. Variables are objects: two
+loops that call theirs `col` have two, and what is known of one is not known of the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from math import gcd
 from typing import Union
 
@@ -16,14 +18,40 @@ from tracegrad.codegen.kernel.vectors import unwrapped
 IndexLike = Union["Index", int]
 
 
+_serials = count()
+
+
+class Var:
+    """An integer variable of a kernel, lo <= value <= hi: of a loop, a work-item's number, or one that was computed, such as a row read.
+
+    It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
+    of all lanes.
+    """
+
+    __slots__ = ("hi", "index", "key", "lo", "name")
+
+    def __init__(self, name: str, size: int, lo: int = 0) -> None:
+        self.name, self.lo, self.hi = name, lo, lo + max(size, 1) - 1
+        self.key = f"{name}#{next(_serials)}"                # terms are put in order by name
+        self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"{self.name} in {self.lo}..{self.hi}"
+
+
 class Atom:
-    """What an Index is a combination of. `key` orders and identifies; `names` are the variables it depends on."""
+    """What an Index is a combination of. `key` orders and identifies; `vars` are the variables it depends on, `var` the one it is."""
 
-    __slots__ = ("base", "divisor", "hi", "key", "kind", "lo", "names")
+    __slots__ = ("base", "divisor", "hi", "key", "kind", "lo", "var", "vars")
 
-    def __init__(self, kind: str, key: str, lo: int, hi: int, names: frozenset[str], base: Index | None, divisor: int) -> None:
+    def __init__(
+        self, kind: str, key: str, lo: int, hi: int, vars: frozenset[Var], base: Index | None, divisor: int, var: Var | None = None
+    ) -> None:
         self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
-        self.names, self.base, self.divisor = names, base, divisor
+        self.vars, self.base, self.divisor, self.var = vars, base, divisor, var
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -35,22 +63,22 @@ class Atom:
 class Index:
     """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s."""
 
-    __slots__ = ("constant", "hi", "key", "lo", "names", "terms")
+    __slots__ = ("constant", "hi", "key", "lo", "terms", "vars")
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant = terms, constant
         lo = hi = constant
-        names: frozenset[str] = frozenset()
+        vars: frozenset[Var] = frozenset()
         parts = []
         for atom, c in terms:
             a, b = c * atom.lo, c * atom.hi
             lo += min(a, b)
             hi += max(a, b)
-            names = atom.names if not names else names | atom.names
+            vars = atom.vars if not vars else vars | atom.vars
             parts.append(f"{c}*{atom.key}" if c != 1 else atom.key)
         if constant or not parts:
             parts.append(str(constant))
-        self.lo, self.hi, self.names = lo, hi, names
+        self.lo, self.hi, self.vars = lo, hi, vars
         self.key = "+".join(parts)
 
     def __hash__(self) -> int:
@@ -145,11 +173,11 @@ class Index:
 
     # -- questions
 
-    def stride(self, name: str) -> int | None:
-        """The coefficient of variable `name`; None if it is not linear in it."""
+    def stride(self, var: Var) -> int | None:
+        """The coefficient of `var`; None if it is not linear in it."""
         found = 0
         for atom, c in self.terms:
-            if name in atom.names:
+            if var in atom.vars:
                 if atom.kind != "var":
                     return None
                 found = c
@@ -173,7 +201,7 @@ class Index:
             out = out + _reopen(atom) * c
         return out
 
-    def c(self, names: Mapping[str, str] | None = None) -> str:
+    def c(self, names: Mapping[Var, str] | None = None) -> str:
         """C text; `names` maps variables to other texts (a vector of lanes, say)."""
         parts: list[str] = []
         for atom, c in self.terms:
@@ -224,7 +252,7 @@ def _atom(kind: str, base: Index, k: int) -> Index:
         lo, hi, sign = base.lo // k, base.hi // k, "/"
     else:
         lo, hi, sign = 0, k - 1, "%"
-    return Index(((Atom(kind, f"({base.key}){sign}{k}", lo, hi, base.names, base, k), 1),), 0)
+    return Index(((Atom(kind, f"({base.key}){sign}{k}", lo, hi, base.vars, base, k), 1),), 0)
 
 
 def _reopen(atom: Atom) -> Index:
@@ -234,10 +262,11 @@ def _reopen(atom: Atom) -> Index:
     return base if atom.kind == "bounded" else base // atom.divisor if atom.kind == "div" else base % atom.divisor
 
 
-def _atom_text(atom: Atom, names: Mapping[str, str] | None) -> str:
-    if atom.base is None:
-        return names.get(atom.key, atom.key) if names else atom.key
+def _atom_text(atom: Atom, names: Mapping[Var, str] | None) -> str:
+    if atom.var is not None:
+        return names.get(atom.var, atom.var.name) if names else atom.var.name
     base, k = atom.base, atom.divisor
+    assert base is not None
     if atom.kind == "bounded":
         return f"({base.c(names)})"
     shift = -(base.lo // k) if base.lo < 0 else 0        # C truncates: make the dividend non-negative first
@@ -254,20 +283,13 @@ def constant(value: int) -> Index:
     return Index((), value)
 
 
-def variable(name: str, size: int, lo: int = 0) -> Index:
-    """The loop variable `name`, lo <= value < lo + size. (A size of 1 or less is the constant.)"""
-    if size <= 1:
-        return constant(lo)
-    return Index(((Atom("var", name, lo, lo + size - 1, frozenset((name,)), None, 0), 1),), 0)
-
-
 def bounded(x: Index, lo: int, size: int) -> Index:
     """x, known (from a guard) to satisfy lo <= x < lo + size."""
     if x.lo >= lo and x.hi < lo + size:
         return x
     if size <= 1:
         return constant(lo)
-    return Index(((Atom("bounded", f"[{x.key}|{lo}:{lo + size}]", max(lo, x.lo), min(lo + size - 1, x.hi), x.names, x, 0), 1),), 0)
+    return Index(((Atom("bounded", f"[{x.key}|{lo}:{lo + size}]", max(lo, x.lo), min(lo + size - 1, x.hi), x.vars, x, 0), 1),), 0)
 
 
 ZERO = constant(0)
@@ -299,15 +321,15 @@ def ravel(index: Sequence[IndexLike], shape: Sequence[int]) -> Index:
     return flat
 
 
-def breakpoints(flats: Iterable[Index], name: str, size: int) -> list[int]:
-    """The inner sizes at which loops over `name` (of `size`) must be split so that `flats` need no division.
+def breakpoints(flats: Iterable[Index], var: Var) -> list[int]:
+    """The inner sizes at which loops over `var` must be split so that `flats` need no division.
 
     Ascending; each divides the next.
     """
     found: set[int] = set()
     for flat in flats:
         for atom in flat.atoms():
-            if atom.base is None or atom.kind == "bounded" or name not in atom.names:
+            if atom.base is None or atom.kind == "bounded" or var not in atom.vars:
                 continue
             scale = 1
             base = atom.base
@@ -317,6 +339,6 @@ def breakpoints(flats: Iterable[Index], name: str, size: int) -> list[int]:
             found.add(atom.divisor * scale)
     chain: list[int] = []
     for k in sorted(found):
-        if 1 < k < size and size % k == 0 and (not chain or k % chain[-1] == 0):
+        if 1 < k < var.hi + 1 and (var.hi + 1) % k == 0 and (not chain or k % chain[-1] == 0):
             chain.append(k)
     return chain

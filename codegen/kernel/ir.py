@@ -1,18 +1,21 @@
-"""A kernel as the code generator holds it before a plan exists: its text, and what each parameter binds to.
+"""A kernel as the code generator holds it before a plan exists: parameters, statements, launch. Start at `Kernel`.
 
-`Kernel.refs` lists, in parameter order, what `passes` has to turn into slots: a graph Node (that node's buffer), a
-`Temp` (scratch private to this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a `Fault`.
+What a parameter binds to (`Kernel.refs`) `passes` turns into slots: a graph Node (that node's buffer), a `Temp` (scratch private to
+this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a `Fault`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+from tracegrad.codegen.kernel import render
+from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 
 _COMMENT = re.compile(r"\s*//[^\n]*")
 _VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
@@ -27,6 +30,10 @@ class Temp:
     owner: Hashable
     size: int
     dtype: np.dtype[Any]
+
+    def buffer(self, name: str, access: str) -> Buffer:
+        """It as a parameter of a kernel."""
+        return Buffer(self, name, self.dtype, self.size, access)
 
 
 FAULTS = Temp("faults", "faults", 0, np.dtype(np.int32))       # where kernels note indices out of range (see plan.Check)
@@ -47,11 +54,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One OpenCL kernel. `text` is the whole function; `helpers` names the library functions it calls (see mathlib)."""
+    """One OpenCL kernel. `helpers` names the library functions it calls (see mathlib).
+
+    local_size: None if the driver may choose it; group: the work-group size that the text requires.
+    """
 
     entry: str
-    text: str
-    refs: tuple[Any, ...]                   # Node | Temp | RuntimeScalar | Fault, in parameter order
+    parameters: tuple[Parameter, ...]
+    body: Block
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
     flops: int = 0
@@ -59,7 +69,50 @@ class Kernel:
     note: str = ""
     helpers: frozenset[str] = frozenset()
     fused: tuple[tuple[str, int, bool], ...] = ()          # see plan.Launch
-    foreign: bool = False                   # a user's text, about which nothing is known
+    group: tuple[int, ...] | None = None
+    comment: str = ""                       # what stands above the text
+    launches: int = 1                       # how often a plan launches it
+    wide: int = 110                         # how long the line of the parameters may become
+
+    @cached_property
+    def refs(self) -> tuple[Any, ...]:
+        """What the parameters bind to, in order: Node | Temp | RuntimeScalar | Fault."""
+        return tuple(p.ref for p in self.parameters)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The text of the body."""
+        return render.lines(self.body)
+
+    @cached_property
+    def text(self) -> str:
+        """The whole function."""
+        size = (*(self.group or ()), 1, 1)[:3]
+        attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))" if self.group else ""
+        above = f"launched {self.launches} times; names and lines are the first's" if self.launches > 1 else ""
+        return render.function(self.entry, self.parameters, self.lines, (above, self.comment), attribute, self.wide)
+
+    def statements(self) -> Iterator[Statement]:
+        todo = [self.body]
+        while todo:
+            for item in todo.pop().items:
+                if isinstance(item, Block):
+                    todo.append(item)
+                else:
+                    yield item
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is a user's text, about which nothing is known."""
+        return False
+
+    @cached_property
+    def cooperates(self) -> bool:
+        """Whether the items of a work-group have to do with each other."""
+        return any(
+            isinstance(s, Barrier) or (isinstance(s, Item) and s.of != "global") or (isinstance(s, Allocate) and s.array.shared)
+            or (isinstance(s, Raw) and s.cooperates) for s in self.statements()
+        )
 
     @cached_property
     def form(self) -> str:
@@ -71,6 +124,30 @@ class Kernel:
 
         text = " ".join(_COMMENT.sub("", self.text).replace(f" {self.entry}(", " (").split())      # long names break lines elsewhere
         return _VARIABLE.sub(number, text.replace("( ", "("))
+
+
+@dataclass(frozen=True)
+class Foreign(Kernel):
+    """A kernel that a user wrote: `source` is its text; it may do anything with its parameters."""
+
+    source: str = ""
+
+    @cached_property
+    def text(self) -> str:
+        return self.source
+
+    @property
+    def foreign(self) -> bool:
+        return True
+
+
+def bound_to(parameter: Parameter, ref: Any) -> Parameter:
+    """The parameter, bound to something else."""
+    if isinstance(parameter, Number):
+        return Number(ref, parameter.name, parameter.type)
+    other = Buffer(ref, parameter.name, parameter.dtype, parameter.size, parameter.access)
+    other.restrict = parameter.restrict
+    return other
 
 
 @dataclass(frozen=True)

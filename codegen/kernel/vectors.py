@@ -1,4 +1,4 @@
-"""What the text generators share: OpenCL type names, vector access, a text writer, register tiles. Start at `Text`, `prelude`.
+"""What the text generators share: OpenCL type names, vector access, register tiles. Start at `load`, `prelude`.
 
 Vectors are read and written through `LOAD(float8, p)` and `STORE(float8, p, v)`, macros that `prelude` defines: `vload8` is
 an out-of-line call on some CPU drivers and spills every accumulator; a pointer to an element-aligned vector type is not.
@@ -7,8 +7,7 @@ an out-of-line call on some CPU drivers and spills every accumulator; a pointer 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,32 +18,6 @@ from tracegrad.plan import Target
 Emit = Callable[[str], None]
 WIDTHS = (2, 4, 8, 16)
 LANES = "0123456789abcdef"
-
-
-class Text:
-    """Collects the lines of a kernel; an emitted line that ends with `{` indents what follows, one that starts with `}` undoes it."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 0
-
-    def __call__(self, line: str) -> None:
-        self.depth -= line.startswith("}")
-        self.lines.append("  " * self.depth + line)
-        self.depth += line.endswith("{")
-
-    @contextmanager
-    def counting(self, name: str, n: int) -> Iterator[str]:
-        """A loop in which `name` counts to `n`; yields what to call it. Of one turn it is no loop, and its variable is "0"."""
-        if n == 1:
-            yield "0"
-            return
-        self(f"for (int {name} = 0; {name} < {n}; {name}++) {{")
-        yield name
-        self("}")
-
-    def text(self) -> str:
-        return "\n".join(self.lines) + "\n"
 
 
 def ctype(dtype: np.dtype[Any], width: int = 1) -> str:
@@ -201,18 +174,3 @@ RESERVED = re.compile(
 def is_reserved(name: str) -> bool:
     """Whether kernels of matrix products and convolutions use `name` themselves: no parameter or callback's variable may be called so."""
     return RESERVED.fullmatch(name) is not None
-
-
-def merge(*groups: tuple[Sequence[str], Sequence[Any]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Parameter declarations and what they bind to, each declaration once (an operand may be used twice)."""
-    bound: dict[str, Any] = {}
-    for params, refs in groups:
-        bound.update(zip(params, refs, strict=True))
-    return tuple(bound), tuple(bound.values())
-
-
-def head(emit: Emit, comment: str, name: str, params: Sequence[str], group: tuple[int, ...] = (1, 1, 1)) -> None:
-    """Opens a kernel: its comment, its required work-group size, its signature."""
-    emit(f"// {comment}")
-    emit(f"__attribute__((reqd_work_group_size({', '.join(map(str, (group + (1, 1))[:3]))})))")
-    emit(f"__kernel void {name}({', '.join(params)}) {{")

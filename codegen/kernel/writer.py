@@ -1,4 +1,4 @@
-"""The text of one kernel while it is written: blocks, names, parameters, statements with their Python lines. Start at `Writer`.
+"""One kernel while it is written: blocks, names, parameters, statements (see `statements`). Start at `Writer`.
 
 Statements go into nested blocks (loops). A value that does not depend on a loop's variable is placed in front of the loop,
 however deep the place is where it was asked for. Every statement knows the node it computes, and the finished text shows
@@ -7,14 +7,37 @@ that node's line of the user's program beside it, wherever the line changes.
 
 from __future__ import annotations
 
-import linecache
 import re
-from collections.abc import Callable, Sequence
-from os.path import basename
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.index import Var
+from tracegrad.codegen.kernel.ir import Temp
+from tracegrad.codegen.kernel.statements import (
+    Access,
+    Allocate,
+    Array,
+    Assign,
+    Barrier,
+    Block,
+    BoundLike,
+    Buffer,
+    Declare,
+    If,
+    Item,
+    Local,
+    Loop,
+    Number,
+    Parts,
+    Raw,
+    Statement,
+    Store,
+    Symbol,
+    bound,
+)
 from tracegrad.codegen.kernel.vectors import computed_in, ctype, unwrapped
 from tracegrad.dtypes import OPENCL, DType, int32
 from tracegrad.ir import Node
@@ -41,27 +64,15 @@ _FUNCTIONS = frozenset("""
 """.split())  # noqa: SIM905 - as above
 
 
-class Block:
-    """Lines and inner blocks. `names`: the index variables it binds; `memo`: the values computed in it."""
-
-    __slots__ = ("head", "items", "memo", "names")
-
-    def __init__(self, head: str, names: Sequence[str] = ()) -> None:
-        self.head = head
-        self.names = frozenset(names)
-        self.items: list[tuple[str, Node | None] | Block] = []
-        self.memo: dict[Any, Any] = {}
-
-
 class Writer:
     """Collects one kernel's parameters and statements.
 
-    blocks: the open blocks, outermost first. `declare` puts a statement at a depth and returns the new variable's name.
+    blocks: the open blocks, outermost first. `declare` puts a statement at a depth and returns the new variable.
     """
 
     def __init__(self, target: Target, namer: Namer, index: str = "int") -> None:
         self.target, self.namer, self.index = target, namer, index
-        self.params: dict[Any, tuple[str, str]] = {}         # what it binds to -> (declaration, name)
+        self.params: dict[Any, Buffer | Number] = {}         # by what they bind to
         self.helpers: set[str] = set()                       # keys of mathlib
         self.macros: set[str] = set()
         self.blocks: list[Block] = [Block("")]
@@ -94,29 +105,27 @@ class Writer:
 
     def rewind(self, names: set[str]) -> None:
         """Free the names that were given since `names` was taken of `used`: their scope is closed. (Parameters stay.)"""
-        self.used &= names | {name for _, name in self.params.values()}
+        self.used &= names | {p.name for p in self.params.values()}
         self._counts.clear()
 
     def base(self, node: Node) -> str:
         """What to call `node`'s value: as the user did, else after its operation."""
         return self.namer(node) or node.attrs.get("label", "") or ("in" if node.fn.family == "leaf" else node.fn.name)
 
-    def buffer(self, storage: Any, base: str, dtype: DType, access: str) -> str:
-        """The name of the pointer parameter for `storage` (a Node or a Temp). access: "const", "out" or "inout"."""
-        if storage in self.params:
-            return self.params[storage][1]
-        name = self.unique(base, pointer=True)
-        qualifiers = {"const": f"__global const {OPENCL[dtype]} *restrict", "out": f"__global {OPENCL[dtype]} *restrict",
-                      "inout": f"__global {OPENCL[dtype]} *"}[access]
-        self.params[storage] = (f"{qualifiers} {name}" if qualifiers.endswith("restrict") else qualifiers + name, name)
-        return name
+    def buffer(self, storage: Any, base: str, dtype: DType, access: str) -> Buffer:
+        """The pointer parameter for `storage` (a Node or a Temp). access: "const", "out" or "inout"."""
+        found = self.params.get(storage)
+        if not isinstance(found, Buffer):
+            size = storage.size or None if isinstance(storage, Temp) else storage.aval.size
+            found = self.params[storage] = Buffer(storage, self.unique(base, pointer=True), dtype, size, access)
+        return found
 
-    def scalar(self, ref: Any, base: str, text: str) -> str:
-        """The name of the by-value parameter that binds to `ref`."""
-        if ref not in self.params:
-            name = self.unique(base)
-            self.params[ref] = (f"const {text} {name}", name)
-        return self.params[ref][1]
+    def scalar(self, ref: Any, base: str, type_: str) -> Number:
+        """The by-value parameter that binds to `ref`."""
+        found = self.params.get(ref)
+        if not isinstance(found, Number):
+            found = self.params[ref] = Number(ref, self.unique(base), type_)
+        return found
 
     # -- statements and blocks
 
@@ -124,103 +133,89 @@ class Writer:
     def depth(self) -> int:
         return len(self.blocks) - 1
 
-    def line(self, text: str, node: Node | None = None, depth: int | None = None) -> None:
+    def add(self, statement: Statement, depth: int | None = None) -> None:
         """Add a statement to the innermost block, or to the one at `depth`, in front of the inner block that is open in it."""
         self.statements += 1
         if depth is None or depth >= self.depth:
-            self.blocks[-1].items.append((text, node))
+            self.blocks[-1].items.append(statement)
         else:
             items = self.blocks[depth].items
-            items.insert(len(items) - 1, (text, node))
+            items.insert(len(items) - 1, statement)
 
-    def declare(self, type_: str, base: str, expression: str, node: Node | None = None, depth: int | None = None) -> str:
-        name = self.unique(base)
-        self.line(f"{type_} {name} = {unwrapped(expression)};", node, depth)
-        return name
+    def declare(self, type_: str, base: str, text: str, node: Node | None = None, depth: int | None = None, parts: Parts = ()) -> Local:
+        """A new variable with the value `text`, which reads `parts`."""
+        local = Local(self.unique(base), type_)
+        self.add(Declare(local, type_, unwrapped(text), node, parts), depth)
+        return local
 
-    def open(self, head: str, names: Sequence[str] = ()) -> Block:
-        """Open a block, `for (...) {`; `names` are the variables it binds."""
-        block = Block(head, names)
+    def computed(self, base: str, size: int, text: str, node: Node | None = None, depth: int | None = None, parts: Parts = (),
+                 lanes: int = 1) -> Var:
+        """A new index variable, known to be in 0..size-1, that is computed: a row number that was read, say."""
+        var = Var(self.unique(base), size)
+        self.add(Declare(var, self.index + (str(lanes) if lanes > 1 else ""), text, node, parts), depth)
+        self.bind(var, depth)
+        return var
+
+    def bounding(self, name: str, size: int, value: BoundLike) -> Var:
+        """An index variable, in 0..size, that bounds a loop."""
+        var, value = Var(name, size + 1), bound(value)
+        self.add(Declare(var, f"const {self.index}", unwrapped(value.text), None, value.parts, value))
+        return var
+
+    def bind(self, var: Var, depth: int | None = None) -> None:
+        """What depends on `var` is computed in the innermost block, or the one at `depth`."""
+        self.blocks[self.depth if depth is None else depth].vars |= {var}
+
+    def item(self, name: str, size: int, axis: int, of: str = "global", type_: str = "") -> Var:
+        """The number of the work-item along a dimension of the launch: all there is in the kernel depends on it."""
+        var = Var(name, size)
+        self.add(Item(var, type_ or self.index, axis, of))
+        self.bind(var, 0)
+        return var
+
+    def assign(self, to: Local, text: str, node: Node | None = None, parts: Parts = ()) -> None:
+        self.add(Assign(to, unwrapped(text), node, parts))
+
+    def store(self, access: Access, text: str, node: Node | None = None, parts: Parts = ()) -> None:
+        """`text` writes what `access` says."""
+        self.add(Store(access, text, node, parts))
+
+    def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None) -> Array:
+        array = Array(self.unique(base), type_, size, shared)
+        self.add(Allocate(array, node))
+        return array
+
+    def barrier(self) -> None:
+        self.add(Barrier())
+
+    def raw(self, text: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
+            writes: tuple[Symbol | Access, ...] = (), depth: int | None = None) -> None:
+        """C text that nobody looks into."""
+        self.add(Raw(text, node, parts, defines, writes), depth)
+
+    def text(self, lines: Sequence[str], node: Node | None = None, parts: Parts = (), writes: tuple[Symbol | Access, ...] = ()) -> None:
+        """Lines of C that nobody looks into, which belong together."""
+        for number, line in enumerate(lines):
+            self.raw(line, node, () if number else parts, (), () if number else writes)
+
+    @contextmanager
+    def block(self, block: Block) -> Iterator[Block]:
+        """What is added inside of `with` goes into it."""
         self.blocks[-1].items.append(block)
         self.blocks.append(block)
-        return block
+        yield block
+        self.blocks.pop().memo = {}
 
-    def close(self) -> None:
-        self.blocks.pop()
+    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = ()) -> Any:
+        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block."""
+        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known))
+
+    def branch(self, condition: str, parts: Parts = (), known: tuple[Any, ...] = ()) -> Any:
+        """`with w.branch(...)`: only where the condition holds. known: see Block."""
+        return self.block(If(condition, parts, known))
 
     def helper(self, names: frozenset[str]) -> None:
         self.helpers |= names
-
-    # -- the finished text
-
-    def body(self, depth: int = 1) -> list[str]:
-        """The lines of the outermost block, indented, with comments."""
-        out: list[str] = []
-        previous: Any = None
-        stack: list[tuple[Block, int]] = [(self.blocks[0], 0)]
-        while stack:
-            block, at = stack.pop()
-            pad = "  " * (depth + len(stack))
-            while at < len(block.items):
-                item = block.items[at]
-                at += 1
-                if isinstance(item, Block):
-                    if not item.items:
-                        continue
-                    if len(item.items) == 1 and not isinstance(item.items[0], Block) and item.head:
-                        out.append(pad + item.head[:-2])
-                        comment, previous = line_comment(item.items[0][1], previous)
-                        out.append(with_comment(pad + "  " + item.items[0][0], comment))
-                        continue
-                    out.append(pad + item.head)
-                    stack.append((block, at))
-                    stack.append((item, 0))
-                    break
-                comment, previous = line_comment(item[1], previous)
-                out.append(with_comment(pad + item[0], comment))
-            else:
-                if stack:
-                    out.append(pad[:-2] + "}")
-        return out
-
-    def kernel(self, entry: str, attribute: str = "") -> str:
-        """The whole function."""
-        head = (attribute + "\n" if attribute else "") + f"__kernel void {entry}("
-        params = [declaration for declaration, _ in self.params.values()]
-        one = ", ".join(params)
-        joined = one if len(one) + len(entry) < 110 else "\n    " + ",\n    ".join(params)
-        return head + joined + ") {\n" + "\n".join(self.body()) + "\n}\n"
-
-
-def with_comment(text: str, comment: str) -> str:
-    return f"{text:<70}  // {comment}" if comment else text
-
-
-def is_fixed(node: Node) -> bool:
-    """Whether a value depends on no input, as far as a short look shows: such a node may be another program's, too, with its line."""
-    todo, seen = [node], {node}
-    while todo and len(seen) < 16:
-        node = todo.pop()
-        if node.fn.name in ("placeholder", "data") or (not node.operands and node.fn.family not in ("leaf", "index")):
-            return False
-        fresh = [o for o in node.operands if o not in seen]
-        seen.update(fresh)
-        todo += fresh
-    return not todo
-
-
-def line_comment(node: Node | None, previous: Any) -> tuple[str, Any]:
-    """The Python line that `node` came from if it is another than `previous`, and what to compare the next with."""
-    if node is None or node.fn.family == "leaf" or is_fixed(node):
-        return "", previous
-    loc = node.loc
-    key = (loc.filename, loc.line, loc.derived)
-    if key == previous:
-        return "", previous
-    source = linecache.getline(loc.filename, loc.line).strip()
-    if len(source) > 80:
-        source = source[:77] + "..."
-    return f"{basename(loc.filename)}:{loc.line}{' ∂' if loc.derived else ''}  {source}".rstrip().replace("\\", "/"), key
 
 
 # ------------------------------------------------------------------------------------------------------------ types, literals

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Value
-from tracegrad.codegen.kernel.index import Index, variable
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Access, Local, Parts, Value, bound, least
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts, view
@@ -39,6 +39,12 @@ def _better(node: Node, value: str, best: str, is_float: bool) -> str:
     return f"{plain} || ({value} != {value} && {best} == {best})" if is_float else plain
 
 
+def _keep_better(o: Owner, value: Value, best: Local, at: Local, number: str, parts: Parts) -> None:
+    """What is better than the best so far takes its place."""
+    test = _better(o.node, value.text, best.name, value.dtype.kind == "f")
+    o.writer.raw(f"if ({test}) {{ {best} = {value.text}; {at} = {number}; }}", o.node, (value, best, *parts), writes=(best, at))
+
+
 def _search(group: Group, context: Context, length: int, winners: Temp | None) -> Kernel:
     """The winner of each chunk of each row."""
     o = Owner(group, context)
@@ -58,18 +64,18 @@ def _search(group: Group, context: Context, length: int, winners: Temp | None) -
         start = chunk * length
         type_ = register_type(x.dtype)
         found = value(start)
-        best = w.declare(type_, "best", found.text, node)
-        at = w.declare(w.index, "at", start.c(), node)
-        end = (start + length).c()
-        stop = end if n % length == 0 else f"({end} < {n} ? {end} : {n})"
-        with o.loop("i", n, f"{start.c()} + 1" if start.terms else "1", stop if chunks > 1 else str(n)) as i:
-            v = value(i)
-            w.line(f"if ({_better(node, v.text, best, x.dtype.kind == 'f')}) {{ {best} = {v.text}; {at} = {i.c()}; }}", node)
+        best = w.declare(type_, "best", found.text, node, parts=(found,))
+        at = w.declare(w.index, "at", start.c(), node, parts=(start,))
+        end = start + length
+        stop = bound(end) if n % length == 0 else least(end, n)
+        with o.loop("i", n, start + 1 if start.terms else 1, stop if chunks > 1 else n) as i:
+            _keep_better(o, value(i), best, at, i.c(), (i,))
         if winners is None:
-            ev.store(context.output(group, node), node, result, Value(at, node.dtype))
+            ev.store(context.output(group, node), node, result, Value(at.name, node.dtype, parts=(at,)))
         else:
             where = (row * chunks + chunk) * inner + column
-            w.line(f"{w.buffer(winners, 'winners', int64, 'out')}[{where.c()}] = {at};", node)
+            pointer = w.buffer(winners, "winners", int64, "out")
+            w.store(Access(pointer, where), f"{pointer}[{where.c()}] = {at};", node, (at,))
     return o.finish()
 
 
@@ -83,16 +89,16 @@ def _best_of(group: Group, context: Context, chunks: int, winners: Temp) -> Kern
     result = o.item("result", outer * inner)
     row, column = result // inner, result % inner
 
-    def winner(chunk: Index) -> tuple[str, Value]:
-        name = w.declare(w.index, "winner", f"{pointer}[{((row * chunks + chunk) * inner + column).c()}]", node)
-        w.blocks[-1].names |= {name}
-        return name, ev.value(x, (row * n + variable(name, n)) * inner + column)
+    def winner(chunk: Index) -> tuple[Var, Value]:
+        where = (row * chunks + chunk) * inner + column
+        var = w.computed("winner", n, f"{pointer}[{where.c()}]", node, parts=(Access(pointer, where),))
+        return var, ev.value(x, (row * n + var.index) * inner + column)
 
-    at, value = winner(variable("", 1))
-    best = w.declare(register_type(x.dtype), "best", value.text, node)
-    index = w.declare(w.index, "found", at, node)
-    with o.loop("chunk", chunks, "1") as chunk:
+    at, value = winner(ZERO)
+    best = w.declare(register_type(x.dtype), "best", value.text, node, parts=(value,))
+    index = w.declare(w.index, "found", at.name, node, parts=(at,))
+    with o.loop("chunk", chunks, 1) as chunk:
         at, value = winner(chunk)
-        w.line(f"if ({_better(node, value.text, best, x.dtype.kind == 'f')}) {{ {best} = {value.text}; {index} = {at}; }}", node)
-    ev.store(context.output(group, node), node, result, Value(index, node.dtype))
+        _keep_better(o, value, best, index, at.name, (at,))
+    ev.store(context.output(group, node), node, result, Value(index.name, node.dtype, parts=(index,)))
     return o.finish()

@@ -6,11 +6,11 @@ along the contiguous inner dimension. A later kernel adds the few partial result
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.expressions import Value
-from tracegrad.codegen.kernel.index import ZERO, Index, constant, variable
+from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import Value, bound, least
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows_cpu import SINGLE, vector_width
+from tracegrad.codegen.lower.rows_cpu import vector_width
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.ir import Node
 
@@ -30,45 +30,40 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
     a: Index = ZERO
     part: Index = ZERO
     if chunks > 1:
-        w.line(f"const {w.index} chunk = get_global_id(0);")
+        part = w.item("chunk", chunks, 0).index
         sizes.append(chunks)
-        part = variable("chunk", chunks)
     if outer > 1:
-        w.line(f"const {w.index} row = get_global_id({len(sizes)});")
+        a = w.item("row", outer, len(sizes)).index
         sizes.append(outer)
-        a = variable("row", outer)
     first = part * length
-    end = (first + length).c()
-    stop = end if middle % length == 0 else f"({end} < {middle} ? {end} : {middle})"
-    if chunks == 1:
-        stop = str(middle)
+    end = first + length
+    stop = bound(middle) if chunks == 1 else bound(end) if middle % length == 0 else least(end, middle)
 
     def body(row: Index, fresh: bool) -> None:
         width = vector_width(group, context)
         for lanes, low, high in ((width, 0, inner - inner % width), (1, inner - inner % width, inner)):
             if high <= low:
                 continue
-            w.open(f"for ({w.index} col = {low}; col < {high}; col{f' += {lanes}' if lanes > 1 else '++'}) {{", ("col",))
-            ev.lane, ev.width = ("col", lanes) if lanes > 1 else ("", 1)
-            col = variable("col", inner)
-            at = (a * middle + row) * inner + col
-            for r in reductions:
-                value = ev.value(r.operands[0], at)
-                where = (a * chunks + part) * inner + col
-                if not fresh:
-                    value = ev.fold(r, [accumulator(r, where), value], ev.width, w.depth)
-                ev.store(context.output(group, r), r, where, value)
-            values = [ev.value(sink, at) for sink in sinks]
-            for sink, value in zip(sinks, values, strict=True):
-                ev.store(context.output(group, sink), sink, at, value)
-            w.close()
-        ev.lane, ev.width = "", 1
+            col = Var("col", inner)
+            with w.loop(col, low, high, lanes):
+                ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
+                at = (a * middle + row) * inner + col.index
+                for r in reductions:
+                    value = ev.value(r.operands[0], at)
+                    where = (a * chunks + part) * inner + col.index
+                    if not fresh:
+                        value = ev.fold(r, [accumulator(r, where), value], ev.width, w.depth)
+                    ev.store(context.output(group, r), r, where, value)
+                values = [ev.value(sink, at) for sink in sinks]
+                for sink, value in zip(sinks, values, strict=True):
+                    ev.store(context.output(group, sink), sink, at, value)
+        ev.lane, ev.width = None, 1
 
     def accumulator(r: Node, where: Index) -> Value:
         return ev.load(r, context.output(group, r), where, (), written=True)
 
     body(first, True)
-    w.open(f"for ({w.index} r = {(first + 1).c()}; r < {stop}; r++) {{", ("r",))
-    body(variable("r", middle - 1, 1) if middle > 1 else constant(0), False)
-    w.close()
-    return [context.finish(group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)]
+    r = Var("r", middle - 1, 1)
+    with w.loop(r, first + 1, stop):
+        body(r.index if middle > 1 else ZERO, False)
+    return [context.finish(group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)]

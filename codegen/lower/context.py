@@ -14,9 +14,11 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Evaluator, Storage
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Turns
 from tracegrad.codegen.kernel.vectors import index_type
+from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources
 from tracegrad.codegen.schedule.grouping import Group, Schedule
+from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
 from tracegrad.ir import Graph, Node, topological
 from tracegrad.plan import Fault, HostStep, Target
@@ -110,14 +112,14 @@ class Context:
         return evaluator
 
     def finish(
-        self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, attribute: str = ""
+        self, group: Group, writer: Writer, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, required: bool = False
     ) -> Kernel:
-        """The kernel of what `writer` holds."""
+        """The kernel of what `writer` holds; required: it is right for work-groups of that size only."""
         entry = self.entry(group)
         self.macros |= writer.macros
         self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
-        return Kernel(entry, writer.kernel(entry, attribute), tuple(writer.params), global_size, local_size, flops(group), traffic(group),
-                      group.note, frozenset(writer.helpers))
+        return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
+                      group.note, frozenset(writer.helpers), group=local_size if required else None)
 
 
 def traffic(group: Group) -> int:
@@ -152,6 +154,10 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
         what = group.anchor.fn.name if group.anchor is not None else group.kind
         raise UnsupportedError(f"{what}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
     steps = found(group, context)
+    if config.check and group.kind != "loop":      # those of a loop's body were, and are bound to other buffers by now
+        for step in steps:
+            if isinstance(step, Kernel):
+                verify_kernel(step)
     last = steps[-1] if steps else None
     if isinstance(last, Kernel) and group.kind != "loop":          # those before it prepare its operands, or are parts of it
         note = "; ".join(dict.fromkeys(filter(None, (last.note, group.note))))

@@ -8,20 +8,21 @@ computed before it.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Evaluator, Value
+from tracegrad.codegen.kernel.expressions import Evaluator
 from tracegrad.codegen.kernel.facts import picked
-from tracegrad.codegen.kernel.index import ZERO, Index, breakpoints, variable
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Value, bound, least, product
 from tracegrad.codegen.kernel.vectors import splat, unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group, cost, small_reduction
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
-
-SINGLE = "__attribute__((reqd_work_group_size(1, 1, 1)))"
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,12 @@ def in_group_reductions(group: Group) -> set[Node]:
     return {s for s in group.sinks if is_reduction(s)}
 
 
-def probe(group: Group, context: Context, rows: int, cols: int, flat: Index | None = None) -> Evaluator:
-    """An evaluator that has seen all indices and guards that the kernel would compute with, as functions of `row` and `col`."""
+def probe(group: Group, context: Context, flat: Index) -> Evaluator:
+    """An evaluator that has seen all indices and guards that the kernel would compute element `flat` with."""
     writer = context.writer(group)
     evaluator = context.evaluator(group, writer)
     reductions = in_group_reductions(group)
     evaluator.given = lambda node, flat: Value("0", node.dtype) if node in reductions else None
-    if flat is None:
-        flat = variable("row", rows) * cols + variable("col", cols)
     for sink in group.sinks:
         if sink in reductions:
             evaluator.value(sink.operands[0], flat)
@@ -108,8 +107,9 @@ def shape_of(group: Group, context: Context) -> Shape:
         return shape
     if any(is_reduction(s) for s in group.sinks) or any(place == "row" for place in group.place.values()):
         return shape
-    found = probe(group, context, shape.rows, shape.cols[0]).indices
-    if not any(i.stride("row") == 1 and (i.stride("col") or 0) > 1 for i in found):
+    row, col = Var("row", shape.rows), Var("col", shape.cols[0])
+    found = probe(group, context, row.index * shape.cols[0] + col.index).indices
+    if not any(i.stride(row) == 1 and (i.stride(col) or 0) > 1 for i in found):
         return shape
     return replace(shape, block=tuning().line_bytes // 4, across=True)
 
@@ -124,14 +124,16 @@ def _row_by_row(group: Group, context: Context) -> Shape:
     simple = _plain(group)
     if group.cols is not None:
         cols, rows = group.cols, group.size // group.cols
-        found = [] if simple else breakpoints(probe(group, context, rows, cols).indices, "col", cols)
+        row, col = Var("row", rows), Var("col", cols)
+        found = [] if simple else breakpoints(probe(group, context, row.index * cols + col.index).indices, col)
         points = [k for k in found if k >= 2 * width]
         if group.length is not None:
             return Shape(rows, (cols,), width, 1, group.length)
         inner = points[0] if points else cols
         block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    found = [] if simple else breakpoints(probe(group, context, 1, group.size).indices, "col", group.size)
+    at = Var("at", group.size)
+    found = [] if simple else breakpoints(probe(group, context, at.index).indices, at)
     points = [k for k in found if k >= 2 * width]
     cols = points[0] if points else group.size
     rows = group.size // cols
@@ -158,12 +160,16 @@ class Rows:
         self.picks = [r for r in self.reductions if self.is_pick(r)]
         self.reductions = [r for r in self.reductions if r not in self.picks]
         self.kept = self.costly()
-        self.arrays: dict[Node, str] = {}
-        self.row = ZERO
+        self.arrays: dict[Node, Array] = {}
+        self.row = self.chunk = ZERO
         self.at: Index | None = None                         # the element at hand, in a pass
         self.ev.given = self.kept_value
 
     def kernel(self) -> Kernel:
+        with ExitStack() as loops:
+            return self.written(loops)
+
+    def written(self, loops: ExitStack) -> Kernel:
         s, w = self.shape, self.writer
         rows, item = s.rows, 0
         sizes: list[int] = []
@@ -173,29 +179,26 @@ class Rows:
             item = 1
         if rows > 1:
             if s.block == 1:
-                w.line(f"const {w.index} row = get_global_id({item});")
+                self.row = w.item("row", rows, item).index
             else:
                 if s.block < rows:
-                    w.line(f"const {w.index} part = get_global_id({item});")
+                    self.part = w.item("part", -(-rows // s.block), item)
                 if not s.across:
-                    self.open_rows()
+                    loops.enter_context(self.each_row())
             sizes.append(-(-rows // s.block))
-            if s.block == 1:
-                w.blocks[0].names |= {"row"}
-            self.row = variable("row", rows)
         if s.length is not None:
-            w.line(f"const {w.index} chunk = get_global_id(0);")
-            w.line(f"const {w.index} first = chunk * {s.length};")
-            end = f"first + {s.length}"
-            w.line(f"const {w.index} last = {end};" if s.cols[0] % s.length == 0 else
-                   f"const {w.index} last = {end} < {s.cols[0]} ? {end} : {s.cols[0]};")
+            n = s.cols[0]
+            chunk = w.item("chunk", -(-n // s.length), 0)
+            self.chunk = chunk.index
+            self.first = w.bounding("first", n, product(chunk, s.length))
+            end = Bound(f"first + {s.length}", None, chunk.index * s.length + s.length, parts=(self.first,))
+            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n))
         self.depth = w.depth
         for node in self.kept:
-            self.arrays[node] = w.unique(w.base(node) + "_row")
-            w.line(f"{register_type(node.dtype)} {self.arrays[node]}[{s.row_size}];")
+            self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), s.row_size)
         self.passes()
         self.store([x for x in self.group.stored if self.group.place[x] == "row"], self.row)
-        return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), SINGLE)
+        return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
 
     def passes(self) -> None:
         """All passes over the row, and between them the sums that need none."""
@@ -211,15 +214,14 @@ class Rows:
                 if self.level[r] == number:
                     self.pick(r)
 
-    def open_rows(self) -> None:
+    def each_row(self) -> Any:
         """The loop over the rows of a work-item."""
-        s = self.shape
+        s, row = self.shape, Var("row", self.shape.rows)
+        self.row = row.index
         if s.block >= s.rows:
-            self.writer.open(f"for ({self.writer.index} row = 0; row < {s.rows}; row++) {{", ("row",))
-            return
-        end = f"part * {s.block} + {s.block}"
-        stop = end if s.rows % s.block == 0 else f"({end} < {s.rows} ? {end} : {s.rows})"
-        self.writer.open(f"for ({self.writer.index} row = part * {s.block}; row < {stop}; row++) {{", ("row",))
+            return self.writer.loop(row, 0, s.rows)
+        end = product(self.part, s.block, s.block)
+        return self.writer.loop(row, product(self.part, s.block), end if s.rows % s.block == 0 else least(end, s.rows))
 
     # -- what one pass leaves for the next
 
@@ -258,25 +260,25 @@ class Rows:
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
         depth = w.depth                                      # here: an earlier pass wrote it
-        type_ = register_type(node.dtype, ev.width)
-        if ev.width == 1:
-            return Value(w.declare(type_, w.base(node), f"{self.arrays[node]}[{at.c()}]", depth=depth), node.dtype, 1, depth)
-        w.macros.add("KEPT")
-        name = w.declare(type_, w.base(node), f"KEPT({type_}, {self.arrays[node]} + {at.c()})", depth=depth)
-        return Value(name, node.dtype, ev.width, depth)
+        type_, array = register_type(node.dtype, ev.width), self.arrays[node]
+        text = f"{array}[{at.c()}]"
+        if ev.width > 1:
+            w.macros.add("KEPT")
+            text = f"KEPT({type_}, {array} + {at.c()})"
+        return ev.declared(node.dtype, type_, w.base(node), text, None, depth, (Access(array, at, ev.width, ev.lane),), ev.width)
 
     def keep(self, at: Index) -> None:
         """Store what later passes need of the element(s) at hand."""
         for node, number in self.kept.items():
             value = self.ev.find(node, at) if number == self.number else None
             if value is not None:
-                col = (at - self.row * self.shape.row_size).c()
-                if self.ev.width == 1:
-                    self.writer.line(f"{self.arrays[node]}[{col}] = {value.text};")
-                else:
+                col = at - self.row * self.shape.row_size
+                to, width = f"{self.arrays[node]}[{col.c()}]", self.ev.width
+                if width > 1:
                     self.writer.macros.add("KEPT")
-                    type_ = register_type(node.dtype, self.ev.width)
-                    self.writer.line(f"KEPT({type_}, {self.arrays[node]} + {col}) = {self.ev.vector(value)};")
+                    to = f"KEPT({register_type(node.dtype, width)}, {self.arrays[node]} + {col.c()})"
+                    value = self.ev.vector(value)
+                self.writer.store(Access(self.arrays[node], col, width, self.ev.lane), f"{to} = {value.text};", None, (value,))
 
     # -- one pass over a row
 
@@ -292,74 +294,78 @@ class Rows:
         step = width * unroll
         vectors = width > 1 and min(n, s.length or n) >= step
         tail = n % step if vectors else n
-        vector_acc: dict[Node, list[str]] = {}
-        total: dict[Node, str] = {}
+        vector_acc: dict[Node, list[Local]] = {}
+        total: dict[Node, Local] = {}
         for r in reductions:
             start = literal(r_identity(r), r.dtype)
             base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
-            total[r] = w.unique(base + ("_i" if r in self.ev.stored else ""))
+            total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), register_type(r.dtype))
             if tail:
-                w.line(f"{register_type(r.dtype)} {total[r]} = {unwrapped(start)};", r)
+                w.add(Declare(total[r], total[r].type, unwrapped(start), r))
             if vectors:
                 type_ = register_type(r.dtype, width)
-                stem = total[r].replace(f"{base}_i", base, 1)
+                stem = total[r].name.replace(f"{base}_i", base, 1)
                 names = [f"{stem}_v{u}" if unroll > 1 else f"{stem}_v" for u in range(unroll)]
                 vector_acc[r] = [w.declare(type_, name, splat(type_, start), r) for name in names]
-        outer = ZERO
-        opened = 0
-        scale = s.row_size
-        for d, size in enumerate(s.cols[:-1]):
-            scale //= size
-            name = w.unique(f"c{d}")
-            w.open(f"for ({w.index} {name} = 0; {name} < {size}; {name}++) {{", (name,))
-            opened += 1
-            outer = outer + variable(name, size) * scale
-        base_index = self.row * s.row_size + outer
-        first, last = ("0", str(n)) if s.length is None else ("first", "last")
-        col = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
-        for begin, stop in self.segments(step, base_index) if vectors else []:
-            if s.length is None:
-                head = f"for ({w.index} {col} = {begin}; {col} < {stop}; {col} += {step}) {{"
-            elif tail:
-                head = f"for ({w.index} {col} = first; {col} + {step} <= last; {col} += {step}) {{"
-            else:
-                head = f"for ({w.index} {col} = first; {col} < last; {col} += {step}) {{"
-            once = s.length is None and stop - begin == step
-            w.open("{" if once else head, (col,))
-            if once:
-                w.line(f"const {w.index} {col} = {begin};")
-            if self.ahead:
-                self.fetch_next_row(col, step)
-            if s.across:
-                self.open_rows()
-            self.ev.lane, self.ev.width = col, width
-            end = n if stop == n - n % step else stop
-            for u in range(unroll):
-                at = base_index + (variable(col, end - begin - (unroll - 1) * width, begin) + u * width)
-                self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
-            self.ev.lane, self.ev.width = "", 1
-            if s.across:
-                w.close()
-            w.close()
-        if tail == 1 and s.length is None and not s.across:
-            self.body(base_index + (n - 1), reductions, sinks, total)
-        elif tail:
-            if s.length is None:
-                head = f"for ({w.index} {col} = {n - tail if vectors else first}; {col} < {n}; {col}++) {{"
-            else:
-                start = f"last - last % {step}" if vectors else "first"
-                head = f"for ({w.index} {col} = {start}; {col} < {last}; {col}++) {{"
-            w.open(head, (col,))
-            if s.across:
-                self.open_rows()
-            self.body(base_index + variable(col, n), reductions, sinks, total)
-            if s.across:
-                w.close()
-            w.close()
-        for _ in range(opened):
-            w.close()
+        with ExitStack() as outer:
+            self.along(outer, reductions, sinks, unroll, vector_acc, total)
         for r in reductions:
             self.result(r, vector_acc.get(r, []), total[r], tail > 0)
+
+    def along(
+        self, opened: ExitStack, reductions: list[Node], sinks: list[Node], unroll: int, vector_acc: dict[Node, list[Local]],
+        total: dict[Node, Local],
+    ) -> None:
+        """The loops over the columns: in vectors, then what is left one by one."""
+        s, w = self.shape, self.writer
+        n, width = s.cols[-1], s.width
+        step = width * unroll
+        vectors = width > 1 and min(n, s.length or n) >= step
+        tail = n % step if vectors else n
+        outer, scale = ZERO, s.row_size
+        for d, size in enumerate(s.cols[:-1]):
+            scale //= size
+            var = Var(w.unique(f"c{d}"), size)
+            opened.enter_context(w.loop(var, 0, size))
+            outer = outer + var.index * scale
+        name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
+        for begin, stop in self.segments(step, self.row * s.row_size + outer) if vectors else []:
+            end = n if stop == n - n % step else stop
+            col = Var(name, end - begin - (unroll - 1) * width, begin)
+            once = s.length is None and stop - begin == step
+            if once:
+                block = w.block(Block("{", vars=(col,)))
+            elif s.length is None:
+                block = w.loop(col, begin, stop, step)
+            else:
+                block = w.loop(col, self.first, self.last, step, whole=tail > 0)
+            with ExitStack() as inner:
+                inner.enter_context(block)
+                if once:
+                    w.add(Declare(col, f"const {w.index}", str(begin), bound=bound(begin)))
+                if self.ahead:
+                    self.fetch_next_row(col, step)
+                if s.across:
+                    inner.enter_context(self.each_row())
+                self.ev.lane, self.ev.width = col, width
+                for u in range(unroll):
+                    at = self.row * s.row_size + outer + (col.index + u * width)
+                    self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
+                self.ev.lane, self.ev.width = None, 1
+        if tail == 1 and s.length is None and not s.across:
+            self.body(self.row * s.row_size + outer + (n - 1), reductions, sinks, total)
+        elif tail:
+            col = Var(name, n)
+            if s.length is None:
+                block = w.loop(col, n - tail if vectors else 0, n)
+            else:
+                rest = Bound(f"last - last % {step}", self.chunk * s.length, None, parts=(self.last,))
+                block = w.loop(col, rest if vectors else self.first, self.last)
+            with ExitStack() as inner:
+                inner.enter_context(block)
+                if s.across:
+                    inner.enter_context(self.each_row())
+                self.body(self.row * s.row_size + outer + col.index, reductions, sinks, total)
 
     def segments(self, step: int, base: Index) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do: all, or the left edge, the inside, where no guard needs to be checked, and the right edge.
@@ -372,11 +378,11 @@ class Rows:
         whole = n - n % step
         if s.length is not None or s.across or not self.group.positional or self.group.statements > tuning().max_statements // 3:
             return [(0, whole)]
-        col = variable("col", n)
+        col = Var("col", n)
         left = right = 0
-        for kind, x, *rest in probe(self.group, self.context, s.rows, s.row_size, base + col).guards:
-            if kind == "range" and x.stride("col") == 1:
-                around = x - col                             # low <= col + around < high is certain from here on, and up to there
+        for kind, x, *rest in probe(self.group, self.context, base + col.index).guards:
+            if kind == "range" and x.stride(col) == 1:
+                around = x - col.index                             # low <= col + around < high is certain from here on, and up to there
                 before, after = rest[0] - around.lo, n - (rest[1] - around.hi)
                 if max(before, after) <= n // 4:
                     left, right = max(left, before), max(right, after)
@@ -385,7 +391,7 @@ class Rows:
             return [(0, whole)]
         return [(a, b) for a, b in ((0, start), (start, stop), (stop, whole)) if a < b]
 
-    def fetch_next_row(self, col: str, step: int) -> None:
+    def fetch_next_row(self, col: Var, step: int) -> None:
         """Ask for what the next row's first pass reads, in the pass that has arithmetic to hide it behind.
 
         Measured on softmax cross-entropy of 8192 x 4096 (a maximum, then a sum of exponentials): 0.75 of the time without. Only where
@@ -406,31 +412,29 @@ class Rows:
             line = tuning().line_bytes // node.dtype.itemsize
             for i in range(0, step, line):
                 w.macros.add("PREFETCH")
-                at = (self.row + 1) * s.row_size + variable(col, s.row_size) + i
-                w.line(f"PREFETCH({pointer} + {at.c()});", node)
+                at = (self.row + 1) * s.row_size + col.index + i
+                w.raw(f"PREFETCH({pointer} + {at.c()});", node, (at, pointer))
 
     def is_pick(self, r: Node) -> bool:
         s = self.shape
         if s.length is not None or r.fn.family != "reduction":
             return False
-        return picked(r, variable("row", s.rows), variable("col", s.row_size)) is not None
+        return picked(r, Var("row", s.rows).index, Var("col", s.row_size).index) is not None
 
     def pick(self, r: Node) -> None:
         """The sum over a row in which one term can differ from 0: that term, found by its column (a class by its label)."""
         s, w, ev = self.shape, self.writer, self.ev
-        found = picked(r, self.row, variable("col", s.row_size))
+        found = picked(r, self.row, Var("col", s.row_size).index)
         assert found is not None
         label = ev.value(*found[1])
-        inside = w.declare("int", "inside", f"{label.text} >= 0 && {label.text} < {s.row_size}", depth=self.depth)
-        at = w.declare(w.index, "at", f"{inside} ? ({w.index}){label.text} : 0", depth=self.depth)
-        w.blocks[self.depth].names |= {at}
-        found = picked(r, self.row, variable(at, s.row_size))
+        inside = w.declare("int", "inside", f"{label.text} >= 0 && {label.text} < {s.row_size}", depth=self.depth, parts=(label,))
+        at = w.computed("at", s.row_size, f"{inside} ? ({w.index}){label.text} : 0", depth=self.depth, parts=(inside, label))
+        found = picked(r, self.row, at.index)
         assert found is not None
         x = ev.value(*found[0])
         zero = literal(0, r.dtype)
         text = f"{inside} ? {x.text} + {zero} : {zero}"      # a sum: -0 becomes 0
-        name = w.declare(register_type(r.dtype), w.base(r), text, r, self.depth)
-        ev.put(r, self.row, Value(name, r.dtype, 1, self.depth))
+        ev.put(r, self.row, ev.declared(r.dtype, register_type(r.dtype), w.base(r), text, r, self.depth, (inside, x)))
 
     def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
         """Independent accumulators hide the latency of a short body."""
@@ -443,14 +447,10 @@ class Rows:
             best //= 2
         return best
 
-    def body(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, str]) -> None:
-        ev, w = self.ev, self.writer
+    def body(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, Local]) -> None:
         self.at = at
         for r in reductions:
-            value = ev.value(r.operands[0], at)
-            lanes = ev.width
-            text = ev.translate(ev.combiner(r)(accumulators[r], ev.vector(value) if lanes > 1 else value.text), r.dtype, lanes)
-            w.line(f"{accumulators[r]} = {unwrapped(text)};", r)
+            self.ev.accumulate(r, accumulators[r], self.ev.value(r.operands[0], at))
         self.store(sinks, at)
         self.keep(at)
         self.at = None
@@ -461,7 +461,7 @@ class Rows:
         for sink, value in zip(sinks, values, strict=True):
             self.ev.store(self.context.output(self.group, sink), sink, at, value)
 
-    def result(self, r: Node, vectors: list[str], total: str, tail: bool) -> None:
+    def result(self, r: Node, vectors: list[Local], total: Local, tail: bool) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
         ev, w = self.ev, self.writer
         combine = ev.combiner(r)
@@ -470,23 +470,23 @@ class Rows:
             while len(vectors) > 1:
                 half = len(vectors) // 2
                 for a, b in zip(vectors[:half], vectors[half:], strict=True):
-                    w.line(f"{a} = {unwrapped(ev.translate(combine(a, b), r.dtype, width))};", r)
+                    w.assign(a, ev.translate(combine(a.name, b.name), r.dtype, width), r, (a, b))
                 vectors = vectors[:half]
-            text = vectors[0]
+            sums = vectors[0]
             for part in ("half", "quarter", "eighth"):
                 if width > 2:
                     width //= 2
-                    text = w.declare(register_type(r.dtype, width), f"{vectors[0].rpartition('_')[0]}_{part}",
-                                     ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, width), r)
-            lanes = unwrapped(ev.translate(combine(f"{text}.lo", f"{text}.hi"), r.dtype, 1))
+                    sums = w.declare(register_type(r.dtype, width), f"{vectors[0].name.rpartition('_')[0]}_{part}",
+                                     ev.translate(combine(f"{sums}.lo", f"{sums}.hi"), r.dtype, width), r, parts=(sums,))
+            lanes = unwrapped(ev.translate(combine(f"{sums}.lo", f"{sums}.hi"), r.dtype, 1))
             if tail:
-                w.line(f"{total} = {unwrapped(ev.translate(combine(total, f'({lanes})'), r.dtype, 1))};", r)
+                w.assign(total, ev.translate(combine(total.name, f"({lanes})"), r.dtype, 1), r, (total, sums))
             else:
-                w.line(f"{register_type(r.dtype)} {total} = {lanes};", r)
-        value = Value(total, r.dtype, 1, self.depth)
+                w.add(Declare(total, total.type, lanes, r, (sums,)))
+        value = Value(total.name, r.dtype, 1, self.depth, parts=(total,))
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
-            ev.store(self.context.output(self.group, r), r, self.row * chunks + variable("chunk", chunks), value)
+            ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
         else:
             ev.put(r, self.row, value)
 

@@ -6,11 +6,15 @@ same order. Where local memory is not real (or rows are short) an item does a ro
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.expressions import Value
-from tracegrad.codegen.kernel.index import ZERO, Index, variable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tracegrad.codegen.kernel.index import ZERO, Var
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, least, product
 from tracegrad.codegen.kernel.vectors import unwrapped
-from tracegrad.codegen.kernel.writer import literal, register_type
+from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import Rows, Shape, r_identity
 from tracegrad.codegen.schedule.grouping import Group
@@ -34,18 +38,23 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     ev = context.evaluator(group, w)
     n = group.size
     local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
-    w.line(f"const {w.index} i = get_global_id(0);")
-    if n % local:
-        w.open(f"if (i < {n}) {{", ("i",))
-    else:
-        w.blocks[0].names |= {"i"}
-    at = variable("i", n)
-    values = [ev.value(sink, at) for sink in group.stored]
-    for sink, value in zip(group.stored, values, strict=True):
-        ev.store(context.output(group, sink), sink, at, value)
-    if n % local:
-        w.close()
+    i = w.item("i", n, 0)
+    with guarded(w, i, n, -(-n // local) * local):
+        values = [ev.value(sink, i.index) for sink in group.stored]
+        for sink, value in zip(group.stored, values, strict=True):
+            ev.store(context.output(group, sink), sink, i.index, value)
     return context.finish(group, w, (-(-n // local) * local,), (local,))
+
+
+@contextmanager
+def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
+    """Only items with i < size, if there are more."""
+    if items == size:
+        yield
+        return
+    with w.branch(f"{i} < {size}", (i,), (("range", i.index, 0, size),)):
+        w.bind(i)
+        yield
 
 
 class Team(Rows):
@@ -57,25 +66,24 @@ class Team(Rows):
         while self.size < min(tuning().group, self.context.target.max_work_group) and self.size < (s.length or s.cols[0]):
             self.size *= 2
         self.kept = {}
-        self.scratch: dict[str, str] = {}
+        self.scratch: dict[str, Array] = {}
         for r in self.reductions:
             type_ = register_type(r.dtype)
             if type_ not in self.scratch:
-                self.scratch[type_] = w.unique(f"scratch_{type_}")
-                w.line(f"__local {type_} {self.scratch[type_]}[{self.size}];")
-        w.line("const int item = get_local_id(0);")
+                self.scratch[type_] = w.array(f"scratch_{type_}", type_, self.size, shared=True)
+        self.item = w.item("item", self.size, 0, "local", "int")
         sizes = [self.size]
         local = [self.size]
         if s.length is not None:
-            end = f"chunk * {s.length} + {s.length}"
-            w.line(f"const {w.index} chunk = get_group_id(0);")
-            w.line(f"const {w.index} last = {end if s.cols[0] % s.length == 0 else f'min({end}, {s.cols[0]})'};")
-            sizes[0] *= -(-s.cols[0] // s.length)
+            n, chunks = s.cols[0], -(-s.cols[0] // s.length)
+            chunk = w.item("chunk", chunks, 0, "group")
+            self.chunk = chunk.index
+            end = product(chunk, s.length, s.length)
+            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n, "min({0}, {1})"))
+            sizes[0] *= chunks
         if s.rows > 1:
             axis = 0 if s.length is None else 1
-            w.line(f"const {w.index} row = get_group_id({axis});")
-            w.blocks[0].names |= {"row"}
-            self.row = variable("row", s.rows)
+            self.row = w.item("row", s.rows, axis, "group").index
             if axis:
                 sizes.append(s.rows)
                 local.append(1)
@@ -85,41 +93,44 @@ class Team(Rows):
         self.passes()
         sinks = [x for x in self.group.stored if self.group.place[x] == "row"]
         if sinks:
-            w.open("if (item == 0) {", ())
-            self.store(sinks, self.row)
-            w.close()
-        attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, (local + [1, 1])[:3]))})))"
-        return self.context.finish(self.group, w, tuple(sizes), tuple(local), attribute)
+            with self.first_item():
+                self.store(sinks, self.row)
+        return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
+
+    def first_item(self) -> Any:
+        return self.writer.branch(f"{self.item} == 0", (self.item,), (("range", self.item.index, 0, 1),))
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
         accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-        start, stop = ("item", str(s.cols[0])) if s.length is None else (f"chunk * {s.length} + item", "last")
-        w.open(f"for ({w.index} col = {start}; col < {stop}; col += {self.size}) {{", ("col",))
-        self.body(self.row * s.cols[0] + variable("col", s.cols[0]), reductions, sinks, accumulators)
-        w.close()
+        start: BoundLike = self.item
+        if s.length is not None:
+            at = self.chunk * s.length + self.item.index
+            start = Bound(f"chunk * {s.length} + item", at, at)
+        col = Var("col", s.cols[0])
+        with w.loop(col, start, s.cols[0] if s.length is None else self.last, self.size):
+            self.body(self.row * s.cols[0] + col.index, reductions, sinks, accumulators)
         for r in reductions:
             self.tree(r, accumulators[r])
 
-    def tree(self, r: Node, accumulator: str) -> None:
+    def tree(self, r: Node, accumulator: Local) -> None:
         """Combine the items' accumulators in local memory."""
         w, ev = self.writer, self.ev
         scratch = self.scratch[register_type(r.dtype)]
-        w.line(f"{scratch}[item] = {accumulator};", r)
-        w.line("barrier(CLK_LOCAL_MEM_FENCE);")
-        w.open(f"for (int half_size = {self.size // 2}; half_size > 0; half_size /= 2) {{")
-        text = ev.translate(ev.combiner(r)(f"{scratch}[item]", f"{scratch}[item + half_size]"), r.dtype, 1)
-        w.line(f"if (item < half_size) {scratch}[item] = {unwrapped(text)};", r)
-        w.line("barrier(CLK_LOCAL_MEM_FENCE);")
-        w.close()
-        w.line(f"{accumulator} = {scratch}[0];", r)
-        w.line("barrier(CLK_LOCAL_MEM_FENCE);")
-        value = Value(accumulator, r.dtype, 1, self.depth)
+        mine = Access(scratch, self.item.index)
+        w.store(mine, f"{scratch}[item] = {accumulator};", r, (accumulator, self.item))
+        w.barrier()
+        with w.block(Block(f"for (int half_size = {self.size // 2}; half_size > 0; half_size /= 2) {{")):
+            text = ev.translate(ev.combiner(r)(f"{scratch}[item]", f"{scratch}[item + half_size]"), r.dtype, 1)
+            w.raw(f"if (item < half_size) {scratch}[item] = {unwrapped(text)};", r, (self.item, Access(scratch, None)), writes=(mine,))
+            w.barrier()
+        w.assign(accumulator, f"{scratch}[0]", r, (Access(scratch, ZERO),))
+        w.barrier()
+        value = Value(accumulator.name, r.dtype, 1, self.depth, parts=(accumulator,))
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
-            w.open("if (item == 0) {")
-            ev.store(self.context.output(self.group, r), r, self.row * chunks + variable("chunk", chunks), value)
-            w.close()
+            with self.first_item():
+                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
         else:
             ev.put(r, self.row, value)
 
@@ -133,33 +144,26 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     w = context.writer(group)
     ev = context.evaluator(group, w)
     local = min(64, context.target.max_work_group)
-    a: Index = ZERO
-    part: Index = ZERO
-    w.line(f"const {w.index} col = get_global_id(0);")
-    w.line(f"const {w.index} chunk = get_global_id(1);")
-    if chunks > 1:
-        part = variable("chunk", chunks)
-    if outer > 1:
-        w.line(f"const {w.index} row = get_global_id(2);")
-        w.blocks[0].names |= {"row"}
-        a = variable("row", outer)
-    w.open(f"if (col < {inner}) {{", ("col", "chunk"))
-    reductions = [s for s in group.stored if s.fn.family == "partial"]
-    sinks = [s for s in group.stored if s.fn.family != "partial"]
-    accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-    col = variable("col", inner)
-    end = (part * group.length + group.length).c() if chunks > 1 else str(middle)
-    stop = end if middle % group.length == 0 or chunks == 1 else f"min({end}, {middle})"
-    w.open(f"for ({w.index} r = {(part * group.length).c()}; r < {stop}; r++) {{", ("r",))
-    at = (a * middle + variable("r", middle)) * inner + col
-    for r in reductions:
-        value = ev.value(r.operands[0], at)
-        w.line(f"{accumulators[r]} = {unwrapped(ev.translate(ev.combiner(r)(accumulators[r], value.text), r.dtype, 1))};", r)
-    values = [ev.value(sink, at) for sink in sinks]
-    for sink, value in zip(sinks, values, strict=True):
-        ev.store(context.output(group, sink), sink, at, value)
-    w.close()
-    for r in reductions:
-        ev.store(context.output(group, r), r, (a * chunks + part) * inner + col, Value(accumulators[r], r.dtype))
-    w.close()
+    col, chunk = w.item("col", inner, 0), w.item("chunk", chunks, 1)
+    part = chunk.index
+    a = w.item("row", outer, 2).index if outer > 1 else ZERO
+    with w.branch(f"col < {inner}", (col,), (("range", col.index, 0, inner),)):
+        w.bind(col)
+        w.bind(chunk)
+        reductions = [s for s in group.stored if s.fn.family == "partial"]
+        sinks = [s for s in group.stored if s.fn.family != "partial"]
+        accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
+        end = part * group.length + group.length
+        stop = bound(middle) if chunks == 1 else bound(end) if middle % group.length == 0 else least(end, middle, "min({0}, {1})")
+        each = Var("r", middle)
+        with w.loop(each, part * group.length, stop):
+            at = (a * middle + each.index) * inner + col.index
+            for r in reductions:
+                ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))
+            values = [ev.value(sink, at) for sink in sinks]
+            for sink, value in zip(sinks, values, strict=True):
+                ev.store(context.output(group, sink), sink, at, value)
+        for r in reductions:
+            total = Value(accumulators[r].name, r.dtype, parts=(accumulators[r],))
+            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, total)
     return [context.finish(group, w, (-(-inner // local) * local, chunks, outer), (local, 1, 1))]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Value
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import ctype, unwrapped
+from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, Local, Value, bound, least
+from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.kernel.writer import literal, register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts, scratch, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
+from tracegrad.ir import Node
 
 
 @lowering("scan")
@@ -34,24 +35,24 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
     return [_chunk_sums(group, context, length, sums), _scan(group, context, length, sums)]
 
 
-def _columns(o: Owner, inner: int, rows: int) -> tuple[str, str]:
+def _columns(o: Owner, inner: int, rows: int) -> tuple[BoundLike, BoundLike]:
     """The columns a work-item does: all, if the rows and chunks are enough work for every core."""
     length = -(-inner // max(1, parts(o.context) // rows))
     return o.part("column", inner, -(-length // 16) * 16 if o.context.target.kind == "cpu" else length)
 
 
-def _total(o: Owner) -> str:
+def _total(o: Owner) -> Local:
     """Declares the running sum or product."""
     fn: Any = o.node.fn
     start, type_ = literal(fn.identity(o.node.dtype), o.node.dtype), register_type(o.node.dtype, o.ev.width)
     return o.writer.declare(type_, fn.total, f"({type_})({start})" if o.ev.width > 1 else start, o.node)
 
 
-def _step(o: Owner, total: str, value: Value) -> None:
+def _step(o: Owner, total: Local, value: Value) -> None:
     fn: Any = o.node.fn
-    text = o.ev.vector(value) if o.ev.width > 1 else value.text
-    both = f"{total} {fn.bools} {text}" if o.node.dtype.kind == "b" else unwrapped(fn.combine(total, text))
-    o.writer.line(f"{total} = {both};", o.node)
+    value = o.ev.vector(value) if o.ev.width > 1 else value
+    both = f"{total} {fn.bools} {value.text}" if o.node.dtype.kind == "b" else fn.combine(total.name, value.text)
+    o.writer.assign(total, both, o.node, (total, value))
 
 
 def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
@@ -66,20 +67,24 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kern
 
     def body(column: Index) -> None:
         total = _total(o)
-        with o.loop("i", n, (chunk * length).c(), _end(chunk, length, n)) as i:
+        with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
             _step(o, total, o.ev.value(node.operands[0], (row * n + i) * inner + column))
         at = (row * chunks + chunk) * inner + column
         wide = f"STORE({ctype(sums.dtype, o.ev.width)}, {pointer} + {at.c()}, {total});"
-        w.line(wide if o.ev.width > 1 else f"{pointer}[{at.c()}] = {total};", node)
+        w.store(Access(pointer, at, o.ev.width, o.ev.lane), wide if o.ev.width > 1 else f"{pointer}[{at.c()}] = {total};", node, (total,))
 
     o.columns("column", inner, low, high, body)
     context.dtypes.add(sums.dtype)
     return o.finish()
 
 
-def _end(chunk: Index, length: int, n: int) -> str:
-    end = (chunk * length + length).c()
-    return end if n % length == 0 or not chunk.terms else f"({end} < {n} ? {end} : {n})"
+def _start(chunk: Index, length: int) -> BoundLike:
+    return chunk * length if chunk.terms else 0
+
+
+def _end(chunk: Index, length: int, n: int) -> Bound:
+    end = chunk * length + length
+    return bound(end) if n % length == 0 or not chunk.terms else least(end, n)
 
 
 def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Kernel:
@@ -87,7 +92,7 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
     node, w, ev = o.node, o.writer, o.ev
     outer, n, inner = view(node, node.attrs["dim"])
     chunks = -(-n // length)
-    pointer = w.buffer(sums, "chunk_sums", sums.dtype, "const") if sums else ""
+    pointer = w.buffer(sums, "chunk_sums", sums.dtype, "const") if sums else None
     if chunks > 1 or inner > 1 or outer <= parts(context) or context.target.kind == "gpu":
         row, rows = o.item("row", outer), None
     else:
@@ -97,16 +102,17 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
 
     def body(row: Index, column: Index) -> None:
         total = _total(o)
-        if sums:
-            with o.loop("before", chunks, "0", "chunk") as before:
+        if sums and pointer:
+            with o.loop("before", chunks, 0, chunk) as before:
                 at = (row * chunks + before) * inner + column
                 type_ = ctype(sums.dtype, ev.width)
                 text = f"LOAD({type_}, {pointer} + {at.c()})" if ev.width > 1 else f"{pointer}[{at.c()}]"
-                _step(o, total, Value(text, node.dtype, ev.width))
-        with o.loop("i", n, (chunk * length).c(), _end(chunk, length, n)) as i:
+                _step(o, total, Value(text, node.dtype, ev.width, parts=(Access(pointer, at, ev.width, ev.lane),)))
+        with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
             at = (row * n + i) * inner + column
             _step(o, total, ev.value(node.operands[0], at))
-            ev.store(context.output(group, node), node, at, Value(total, node.dtype, ev.width, mask=4 if node.dtype.kind == "b" else 0))
+            mask = 4 if node.dtype.kind == "b" else 0
+            ev.store(context.output(group, node), node, at, Value(total.name, node.dtype, ev.width, mask=mask, parts=(total,)))
 
     if rows is None:
         o.columns("column", inner, low, high, lambda column: body(row, column))
@@ -128,19 +134,20 @@ def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
 
     def body(column: Index) -> None:
         def put(at: Index) -> None:
-            ev.store(context.output(group, node), node, at, Value(total, node.dtype, ev.width))
+            ev.store(context.output(group, node), node, at, Value(total.name, node.dtype, ev.width, parts=(total,)))
 
-        def text(x: Value) -> str:
-            return ev.vector(x) if ev.width > 1 else x.text
+        def value(x: Node, at: Index) -> Value:
+            return ev.vector(ev.value(x, at)) if ev.width > 1 else ev.value(x, at)
 
         first = row * n * inner + column
-        total = w.declare(register_type(node.dtype, ev.width), "carried", text(ev.value(b, first)), node)
+        start = value(b, first)
+        total = w.declare(register_type(node.dtype, ev.width), "carried", start.text, node, parts=(start,))
         put(first)
         if n > 1:
-            with o.loop("i", n, "1") as i:
+            with o.loop("i", n, 1) as i:
                 at = (row * n + i) * inner + column
-                factor, term = ev.value(a, at), ev.value(b, at)
-                w.line(f"{total} = {text(factor)} * {total} + {text(term)};", node)
+                factor, term = value(a, at), value(b, at)
+                w.assign(total, f"{factor.text} * {total} + {term.text}", node, (factor, total, term))
                 put(at)
 
     o.columns("column", inner, low, high, body)

@@ -6,10 +6,13 @@ rows. Either way the order of the indices defines the result, and there are no a
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import BoundLike, bound
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts
 from tracegrad.codegen.schedule.grouping import Group
@@ -25,12 +28,16 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
     rest = base.aval.size // rows
     out = context.output(group, node)
     cpu = context.target.kind == "cpu"
+    first: BoundLike
+    last: BoundLike
+    low: BoundLike
+    high: BoundLike
     if rest >= tuning().scatter_columns * context.target.cores or (not cpu and rest >= context.target.cores):
         length = -(-rest // parts(context))
         low, high = o.part("column", rest, -(-length // tuning().scatter_columns) * tuning().scatter_columns if cpu else length)
-        first, last = "0", str(rows)
+        first, last = 0, rows
     else:
-        low, high = "0", str(rest)
+        low, high = 0, rest
         alone = rest < tuning().scatter_skip or (count * rest < 1 << 12 and base.aval.size < 1 << 15)
         first, last = o.part("row", rows, rows if alone and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
 
@@ -43,9 +50,10 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
             o.columns("column", rest, low, high, partial(copy, row))
     with o.loop("k", count) as k:
         to = o.clamped(ev.value(index, k), rows)
-        others = last != str(rows) and bool(to.terms)
-        if others:
-            w.open(f"if ({to.c()} >= {first} && {to.c()} < {last}) {{")
+        mine: AbstractContextManager[Any] = nullcontext()
+        if last != rows and to.terms:
+            begin, end = bound(first), bound(last)
+            mine = w.branch(f"{to.c()} >= {first} && {to.c()} < {last}", (to, *begin.parts, *end.parts), (("between", to, begin, end),))
 
         def write(k: Index, to: Index, column: Index) -> None:
             value, at = ev.value(source, k * rest + column), to * rest + column
@@ -53,7 +61,6 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
                 value = o.add(ev.load(node, out, at, (), written=True), value, w.base(node))
             ev.store(out, node, at, value)
 
-        o.columns("column", rest, low, high, partial(write, k, to))
-        if others:
-            w.close()
+        with mine:
+            o.columns("column", rest, low, high, partial(write, k, to))
     return [o.finish()]

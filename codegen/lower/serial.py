@@ -11,13 +11,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Evaluator, Value
-from tracegrad.codegen.kernel.index import Index, constant, variable
+from tracegrad.codegen.kernel.expressions import Evaluator
+from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import Bound, BoundLike, Value, bound, least
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer, register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows_cpu import SINGLE, vector_width
+from tracegrad.codegen.lower.rows_cpu import vector_width
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
@@ -50,79 +51,78 @@ class Owner:
 
     def item(self, name: str, count: int) -> Index:
         """The number of the work-item along a new dimension of the launch, as variable `name`."""
-        if count > 1:
-            self.writer.line(f"const {self.writer.index} {name} = get_global_id({len(self.sizes)});")
-            self.writer.blocks[0].names |= {name}
-            self.sizes.append(count)
-        return variable(name, count)
+        if count <= 1:
+            return constant(0)
+        self.sizes.append(count)
+        return self.writer.item(name, count, len(self.sizes) - 1).index
 
-    def part(self, name: str, size: int, length: int) -> tuple[str, str]:
-        """C texts of the range of 0..size-1 that this work-item owns, `length` each; name: what is counted."""
+    def part(self, name: str, size: int, length: int) -> tuple[BoundLike, BoundLike]:
+        """The range of 0..size-1 that this work-item owns, `length` each; name: what is counted."""
         if length >= size:
-            return "0", str(size)
+            return 0, size
         w = self.writer
         item = self.item(f"{name}_part", -(-size // length))
-        w.line(f"const {w.index} {name}_first = {(item * length).c()};")
-        end = f"{name}_first + {length}"
-        stop = end if size % length == 0 else f"{end} < {size} ? {end} : {size}"
-        w.line(f"const {w.index} {name}_last = {stop};")
-        return f"{name}_first", f"{name}_last"
+        first = w.bounding(f"{name}_first", size, item * length)
+        end = Bound(f"{first} + {length}", None, item * length + length, parts=(first,))
+        return first, w.bounding(f"{name}_last", size, end if size % length == 0 else least(end, size))
 
     @contextmanager
-    def loop(self, name: str, size: int, first: str = "0", last: str = "") -> Iterator[Index]:
+    def loop(self, name: str, size: int, first: BoundLike = 0, last: BoundLike | None = None) -> Iterator[Index]:
         """`for (name = first; name < last; name++)`; first 1 is known to the index arithmetic."""
-        w = self.writer
-        if (size, first) == (1, "0"):
+        if size == 1 and first == 0:
             yield constant(0)
             return
-        w.open(f"for ({w.index} {name} = {first}; {name} < {last or size}; {name}++) {{", (name,))
-        yield variable(name, size - 1, 1) if first == "1" and size > 1 else variable(name, size)
-        w.close()
+        var = Var(name, size - 1, 1) if first == 1 and size > 1 else Var(name, size)
+        with self.writer.loop(var, first, size if last is None else last):
+            yield var.index
 
-    def columns(self, name: str, size: int, first: str, last: str, body: Callable[[Index], None]) -> None:
+    def columns(self, name: str, size: int, first: BoundLike, last: BoundLike, body: Callable[[Index], None]) -> None:
         """body for every column from first to last: in vectors, what is left one by one."""
         w, ev = self.writer, self.ev
         width = vector_width(self.group, self.context) if self.context.target.kind == "cpu" and self.node.dtype.kind != "b" else 1
         if size < width or size == 1:
             width = 1
-        known = first == "0" and last == str(size)
+        known = first == 0 and last == size
         if width > 1:
-            w.open(f"for ({w.index} {name} = {first}; {name} + {width} <= {last}; {name} += {width}) {{", (name,))
-            ev.lane, ev.width = name, width
-            body(variable(name, size))
-            ev.lane, ev.width = "", 1
-            w.close()
+            var = Var(name, size)
+            with w.loop(var, first, last, width, whole=True):
+                ev.lane, ev.width = var, width
+                body(var.index)
+                ev.lane, ev.width = None, 1
         if width > 1 and known and size % width == 0:
             return
         if size == 1:
             body(constant(0))
             return
-        start = first if width == 1 else str(size - size % width) if known else f"{last} - ({last} - {first}) % {width}"
-        w.open(f"for ({w.index} {name} = {start}; {name} < {last}; {name}++) {{", (name,))
-        body(variable(name, size))
-        w.close()
+        start = first
+        if width > 1:
+            begin, end = bound(first), bound(last)
+            rest = Bound(f"{end} - ({end} - {begin}) % {width}", begin.low, None, parts=(*begin.parts, *end.parts))
+            start = size - size % width if known else rest
+        var = Var(name, size)
+        with w.loop(var, start, last):
+            body(var.index)
 
     def add(self, a: Value, b: Value, name: str, depth: int | None = None) -> Value:
         """a + b in a new variable (of bools: or)."""
         lanes, dtype, w = max(a.lanes, b.lanes), a.dtype, self.writer
-        left, right = (self.ev.vector(v) if lanes > 1 else v.text for v in (a, b))
-        found = w.declare(register_type(dtype, lanes), name, f"{left} {'|' if dtype.kind == 'b' else '+'} {right}", self.node)
-        return Value(found, dtype, lanes, w.depth if depth is None else depth)
+        a, b = (self.ev.vector(v) if lanes > 1 else v for v in (a, b))
+        text = f"{a.text} {'|' if dtype.kind == 'b' else '+'} {b.text}"
+        found = w.declare(register_type(dtype, lanes), name, text, self.node, parts=(a, b))
+        return Value(found.name, dtype, lanes, w.depth if depth is None else depth, parts=(found,))
 
     def clamped(self, index: Value, count: int) -> Index:
         """A row number that was read, brought into range: negative ones are 0, those beyond the end the last."""
-        w = self.writer
         if count == 1:
             return constant(0)
         text = index.text
-        name = w.declare(w.index, "at", f"({w.index})({text} < 0 ? 0 : {text} > {count - 1} ? {count - 1} : {text})", self.node)
-        w.blocks[-1].names |= {name}
-        return variable(name, count)
+        clamped = f"({self.writer.index})({text} < 0 ? 0 : {text} > {count - 1} ? {count - 1} : {text})"
+        return self.writer.computed("at", count, clamped, self.node, parts=(index,)).index
 
     def finish(self) -> Kernel:
         if self.context.target.kind == "gpu":
             return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), None)
-        return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), SINGLE)
+        return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), True)
 
 
 def scratch(dtype: DType) -> DType:

@@ -7,8 +7,9 @@ serially. Left runs come first among equals, so the sort is stable.
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.index import variable
+from tracegrad.codegen.kernel.index import ZERO, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Bound, Declare, Local, Symbol, bound
 from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, lowering
@@ -59,33 +60,43 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     first, last = o.part("part", n, block)
     row = o.item("row", node.aval.size // n)
     base = (row * n).c()
+    there: list[Symbol] = []                               # the four pointers that runs are merged between
     for (keys, order), side in zip(pairs[:0 if short else min(passes, 1) + 1], "ab", strict=False):
-        w.line(f"__global {ctype(keys.dtype)} *key_{side} = {w.buffer(keys, f'keys_{side}', keys.dtype, 'inout')} + {base};", node)
-        w.line(f"__global {ctype(order.dtype)} *from_{side} = {w.buffer(order, f'order_{side}', order.dtype, 'inout')} + {base};", node)
-    w.open(f"for ({w.index} start = {first}; start < {last}; start += {tuning().sort_run}) {{", ("start",))
-    w.line(f"const {w.index} length = {last} - start < {tuning().sort_run} ? {last} - start : {tuning().sort_run};", node)
-    w.line(f"{key} keys[{tuning().sort_run}];", node)
-    w.line(f"{w.index} order[{tuning().sort_run}];", node)
-    w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
-    value = ev.value(x, row * n + variable("start", n) + variable("i", min(tuning().sort_run, n)))
-    w.line(f"{w.index} place = i;", node)
-    w.line(f"for (; place > 0 && {precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
-           "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }", node)
-    w.line(f"keys[place] = {value.text};", node)
-    w.line("order[place] = start + i;", node)
-    w.close()
-    out = context.output(group, node)
-    result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else ""
-    w.open(f"for ({w.index} i = 0; i < length; i++) {{", ("i",))
-    if short:
-        w.line(f"{result}[{base} + start + i] = order[i];", node)
-    else:
-        w.line("key_a[start + i] = keys[i];", node)
-        w.line("from_a[start + i] = order[i];", node)
-    w.close()
-    w.close()
+        for what, temp in (("key", keys), ("from", order)):
+            pointer = w.buffer(temp, f"{'keys' if what == 'key' else 'order'}_{side}", temp.dtype, "inout")
+            there.append(Local(f"{what}_{side}", ""))
+            w.raw(f"__global {ctype(temp.dtype)} *{there[-1]} = {pointer} + {base};", node, (pointer, row), (there[-1],))
+    start, i = Var("start", n), Var("i", min(tuning().sort_run, n))
+    ends = bound(first), bound(last)
+    with w.loop(start, first, last, tuning().sort_run):
+        run = f"{last} - start < {tuning().sort_run} ? {last} - start : {tuning().sort_run}"
+        length = Local("length", w.index)
+        w.add(Declare(length, f"const {w.index}", run, node, (start, *ends[1].parts)))
+        mine, order_here = Array("keys", key, tuning().sort_run, False), Array("order", w.index, tuning().sort_run, False)
+        w.add(Allocate(mine, node))
+        w.add(Allocate(order_here, node))
+        stop = Bound("length", ZERO, None, min(tuning().sort_run, n), (length,))
+        with w.loop(i, 0, stop, known=(("range", start.index + i.index, 0, n),)):
+            value = ev.value(x, row * n + start.index + i.index)
+            w.text([
+                f"{w.index} place = i;",
+                f"for (; place > 0 && {precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
+                "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }",
+                f"keys[place] = {value.text};",
+                "order[place] = start + i;",
+            ], node, (value, start, i, mine, order_here), (mine, order_here))
+        out = context.output(group, node)
+        result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else None
+        each = Var("i", min(tuning().sort_run, n))
+        with w.loop(each, 0, stop, known=(("range", start.index + each.index, 0, n),)):
+            if short and result:
+                at = row * n + start.index + each.index
+                w.store(Access(result, at), f"{result}[{base} + start + i] = order[i];", node, (row, start, each, order_here))
+            else:
+                both = ["key_a[start + i] = keys[i];", "from_a[start + i] = order[i];"]
+                w.text(both, node, (start, each, mine, order_here), tuple(there))
     if passes:
-        lines = [
+        w.text([
             f"for ({w.index} run = {tuning().sort_run}; run < {tuning().sort_run << passes}; run *= 2) {{",
             f"  for ({w.index} start = {first}; start < {last}; start += 2 * run) {{",
             f"    const {w.index} middle = min(start + run, {last}), stop = min(start + 2 * run, {last});",
@@ -100,21 +111,11 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
             f"  __global {ctype(pairs[0][0].dtype)} *key = key_a; key_a = key_b; key_b = key;",
             f"  __global {ctype(pairs[0][1].dtype)} *order = from_a; from_a = from_b; from_b = order;",
             "}",
-        ]
-        for line in lines:
-            w.line(line, node)
+        ], node, (*there, *ends[0].parts, *ends[1].parts), tuple(there))
     if result and not short:
-        w.line(f"for ({w.index} i = 0; i < {n}; i++) {result}[{base} + i] = from_a[i];", node)
+        writes = (Access(result, None),)
+        w.raw(f"for ({w.index} i = 0; i < {n}; i++) {result}[{base} + i] = from_a[i];", node, (*there, row), writes=writes)
     return o.finish()
-
-
-def _pointers(o: Owner, into: Pair | None) -> tuple[str, str]:
-    """Where keys and order are written."""
-    if into is None:
-        out = o.context.output(o.group, o.node)
-        return "", o.writer.buffer(out.ref, o.writer.base(o.node), o.node.dtype, out.access)
-    keys, order = into
-    return o.writer.buffer(keys, "keys_out", keys.dtype, "out"), o.writer.buffer(order, "order_out", order.dtype, "out")
 
 
 def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | None) -> Kernel:
@@ -124,10 +125,14 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
     n, index = node.shape[-1], w.index
     part = min(tuning().sort_part if context.target.kind == "cpu" else tuning().sort_part_gpu, 2 * run)
     keys, order = (w.buffer(t, name, t.dtype, "const") for t, name in zip(source, ("keys_in", "order_in"), strict=True))
-    keys_out, order_out = _pointers(o, into)
+    if into is None:
+        out = context.output(group, node)
+        written = [w.buffer(out.ref, w.base(node), node.dtype, out.access)]
+    else:
+        written = [w.buffer(t, name, t.dtype, "out") for t, name in zip(into, ("keys_out", "order_out"), strict=True)]
     first = o.item("part", -(-n // part)) * part
     row = o.item("row", node.aval.size // n)
-    lines = [
+    w.text([
         f"const {index} first = {first.c()};",
         f"const {index} last = first + {part} < {n} ? first + {part} : {n};",
         f"const {index} start = first / {2 * run} * {2 * run};                  // of the pair of runs",
@@ -146,10 +151,8 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
         f"for ({index} to = first; to < last; to++) {{",
         f"  const int from_right = left >= middle || (right < stop && {precedes(o, 'key[right]', 'key[left]')});",
         f"  const {index} at = from_right ? right++ : left++;",
-        *([f"  {keys_out}[{(row * n).c()} + to] = key[at];"] if into else []),
-        f"  {order_out}[{(row * n).c()} + to] = {order}[{(row * n).c()} + at];",
+        *([f"  {written[0]}[{(row * n).c()} + to] = key[at];"] if into else []),
+        f"  {written[-1]}[{(row * n).c()} + to] = {order}[{(row * n).c()} + at];",
         "}",
-    ]
-    for line in lines:
-        w.line(line, node)
+    ], node, (first, row, keys, order), tuple(Access(b, None) for b in written))
     return o.finish()

@@ -6,8 +6,11 @@ idle is cut in chunks; a second kernel then selects among what the chunks kept, 
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.index import Index, variable
+from dataclasses import dataclass
+
+from tracegrad.codegen.kernel.index import ZERO, Index, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Local, Parts, bound, least
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts
@@ -32,34 +35,50 @@ def lower_selection(group: Group, context: Context) -> list[Kernel]:
     return [_select(group, context, length, kept), _select_kept(group, context, length, kept)]
 
 
-def _start(o: Owner) -> None:
+@dataclass
+class Heap:
+    """The kept elements' keys, their numbers, and how many there are."""
+
+    keys: Array
+    order: Array
+    length: Local
+
+    @property
+    def parts(self) -> tuple[Array, Array, Local]:
+        return self.keys, self.order, self.length
+
+
+def _start(o: Owner) -> Heap:
     w, k = o.writer, o.node.shape[-1]
-    w.line(f"{register_type(o.node.operands[0].dtype)} keys[{k}];", o.node)
-    w.line(f"{w.index} order[{k}];", o.node)
-    w.line(f"{w.index} length = 0;", o.node)
+    key = register_type(o.node.operands[0].dtype)
+    heap = Heap(Array("keys", key, k, False), Array("order", w.index, k, False), Local("length", w.index))
+    w.add(Allocate(heap.keys, o.node))
+    w.add(Allocate(heap.order, o.node))
+    w.add(Declare(heap.length, w.index, "0", o.node))
+    return heap
 
 
-def _offer(o: Owner, row: Index, at: Index) -> None:
+def _offer(o: Owner, heap: Heap, row: Index, at: Index) -> None:
     """Element `at` of the row takes its place in the heap; it comes after all that are there, so of equals it is the worse one."""
     w, k = o.writer, o.node.shape[-1]
     x = o.node.operands[0]
-    value = o.ev.value(x, row * x.shape[-1] + at).text
-    w.open(f"if (length < {k}) {{", ())
-    w.line(f"{w.index} place = length++;", o.node)
-    w.line(f"for (; place > 0 && !{precedes(o, value, 'keys[(place - 1) / 2]')}; place = (place - 1) / 2) {{ "
-           "keys[place] = keys[(place - 1) / 2]; order[place] = order[(place - 1) / 2]; }", o.node)
-    w.line(f"keys[place] = {value};", o.node)
-    w.line(f"order[place] = {at.c()};", o.node)
-    w.close()
-    w.open(f"else if {precedes(o, value, 'keys[0]')} {{", ())
-    _sink(o, value, at.c(), str(k))
-    w.close()
+    value = o.ev.value(x, row * x.shape[-1] + at)
+    with w.branch(f"length < {k}", (heap.length,)):
+        w.text([
+            f"{w.index} place = length++;",
+            f"for (; place > 0 && !{precedes(o, value.text, 'keys[(place - 1) / 2]')}; place = (place - 1) / 2) {{ "
+            "keys[place] = keys[(place - 1) / 2]; order[place] = order[(place - 1) / 2]; }",
+            f"keys[place] = {value.text};",
+            f"order[place] = {at.c()};",
+        ], o.node, (value, at, *heap.parts), heap.parts)
+    with w.block(Block(f"else if {precedes(o, value.text, 'keys[0]')} {{", (value, heap.keys))):
+        _sink(o, heap, value.text, at.c(), str(k), (value, at))
 
 
-def _sink(o: Owner, key: str, number: str, length: str) -> None:
+def _sink(o: Owner, heap: Heap, key: str, number: str, length: str, parts: Parts) -> None:
     """The element moves down from the root, past all that are worse."""
     w = o.writer
-    for line in (
+    w.text([
         f"{w.index} place = 0;",
         f"for ({w.index} child = 1; child < {length}; child = 2 * place + 1) {{",
         f"  if (child + 1 < {length} && ({precedes(o, 'keys[child]', 'keys[child + 1]')} ||",
@@ -71,22 +90,20 @@ def _sink(o: Owner, key: str, number: str, length: str) -> None:
         "}",
         f"keys[place] = {key};",
         f"order[place] = {number};",
-    ):
-        w.line(line, o.node)
+    ], o.node, (*parts, *heap.parts), heap.parts)
 
 
-def _finish(o: Owner, pointer: str, first: Index) -> Kernel:
+def _finish(o: Owner, heap: Heap, pointer: Buffer, first: Index) -> Kernel:
     """Takes the worst out of the heap until it is in order, and writes it."""
     w, node = o.writer, o.node
-    w.open(f"for ({w.index} last = length - 1; last > 0; last--) {{", ("last",))
-    w.line(f"const {register_type(node.operands[0].dtype)} mine = keys[last];", node)
-    w.line(f"const {w.index} from = order[last];", node)
-    w.line("keys[last] = keys[0];", node)
-    w.line("order[last] = order[0];", node)
-    _sink(o, "mine", "from", "last")
-    w.close()
-    with o.loop("j", o.node.shape[-1], last="length") as j:
-        w.line(f"{pointer}[{(first + j).c()}] = order[{j.c()}];", node)
+    with w.block(Block(f"for ({w.index} last = length - 1; last > 0; last--) {{", (heap.length,))):
+        mine, place = Local("mine", register_type(node.operands[0].dtype)), Local("from", w.index)
+        w.add(Declare(mine, f"const {mine.type}", "keys[last]", node, (heap.keys,)))
+        w.add(Declare(place, f"const {w.index}", "order[last]", node, (heap.order,)))
+        w.text(["keys[last] = keys[0];", "order[last] = order[0];"], node, heap.parts, heap.parts)
+        _sink(o, heap, "mine", "from", "last", (mine, place))
+    with o.loop("j", o.node.shape[-1], last=Bound("length", ZERO, None, o.node.shape[-1], (heap.length,))) as j:
+        w.store(Access(pointer, first + j), f"{pointer}[{(first + j).c()}] = order[{j.c()}];", node, (heap.order, j))
     return o.finish()
 
 
@@ -96,13 +113,12 @@ def _select(group: Group, context: Context, length: int, kept: Temp | None) -> K
     n, k = o.node.operands[0].shape[-1], o.node.shape[-1]
     chunks, rows = -(-n // length), o.node.aval.size // k
     chunk, row = o.item("chunk", chunks), o.item("row", rows)
-    _start(o)
-    end = (chunk * length + length).c()
-    with o.loop("i", n, (chunk * length).c(), end if n % length == 0 else f"({end} < {n} ? {end} : {n})") as i:
-        _offer(o, row, i)
+    heap, end = _start(o), chunk * length + length
+    with o.loop("i", n, chunk * length, bound(end) if n % length == 0 else least(end, n)) as i:
+        _offer(o, heap, row, i)
     out = context.output(group, o.node)
     pointer = o.writer.buffer(kept, "kept", int64, "out") if kept else o.writer.buffer(out.ref, o.writer.base(o.node), int64, out.access)
-    return _finish(o, pointer, (row * chunks + chunk) * k)
+    return _finish(o, heap, pointer, (row * chunks + chunk) * k)
 
 
 def _select_kept(group: Group, context: Context, length: int, kept: Temp) -> Kernel:
@@ -112,11 +128,13 @@ def _select_kept(group: Group, context: Context, length: int, kept: Temp) -> Ker
     chunks, rows = -(-n // length), o.node.aval.size // k
     source = w.buffer(kept, "kept", int64, "const")
     row = o.item("row", rows)
-    _start(o)
+    heap = _start(o)
     last = n - (chunks - 1) * length                        # elements of the last chunk: it may have kept fewer than k
-    with o.loop("chunk", chunks) as chunk, o.loop("j", k, last="" if last >= k else f"(chunk < {chunks - 1} ? {k} : {last})") as j:
-        at = w.declare(w.index, "at", f"{source}[{((row * chunks + chunk) * k + j).c()}]", o.node)
-        w.blocks[-1].names |= {at}
-        _offer(o, row, variable(at, n))
+    with o.loop("chunk", chunks) as chunk:
+        kept_here = bound(k) if last >= k else Bound(f"(chunk < {chunks - 1} ? {k} : {last})", ZERO, constant(k), parts=(chunk,))
+        with o.loop("j", k, last=kept_here) as j:
+            where = (row * chunks + chunk) * k + j
+            at = w.computed("at", n, f"{source}[{where.c()}]", o.node, parts=(Access(source, where),))
+            _offer(o, heap, row, at.index)
     out = context.output(group, o.node)
-    return _finish(o, w.buffer(out.ref, w.base(o.node), int64, out.access), row * k)
+    return _finish(o, heap, w.buffer(out.ref, w.base(o.node), int64, out.access), row * k)

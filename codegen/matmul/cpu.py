@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import Text, add_lanes, ceil_div, ctype, head, load, merge, pieces, plus, swizzle, vector_of
+from tracegrad.codegen.kernel.text import Text, merge
+from tracegrad.codegen.kernel.vectors import add_lanes, ceil_div, ctype, load, pieces, plus, swizzle, vector_of
 from tracegrad.codegen.matmul.problem import DType, Product, View
 
 
@@ -132,9 +133,9 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:
     rows, columns = inner.rows, inner.columns
     down, across = ceil_div(p.m, rows), ceil_div(p.n, columns)
     high, wide = _block(p, parts, rows, columns)
-    params, refs = merge((a.params, a.refs), (b.params, b.refs), (p.store.params, p.store.refs))
-    emit, index = Text(), p.index
-    head(emit, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them.", p.name, params)
+    params = merge(a.params, b.params, p.store.params)
+    index = p.index
+    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them.", params)
     _open(emit, index, "row_tile", "i", p.m, rows, "get_global_id(1)", high, down, loop=False)
     _open(emit, index, "column_tile", "j", p.n, columns, "get_global_id(0)", wide, across, loop=False)
     batch = "b" if p.batch > 1 else "0"
@@ -151,10 +152,10 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:
     emit(f"__global const {ctype(p.dtype)} *pb = {plus(b.base(batch, 'column_tile' if across > 1 else '0', 'j'), (k0, b.along))};")
     inner.loop(emit, index, a, b, k0, k1)
     _store(emit, p, inner, batch)
-    for _ in range(loops + 1):
+    for _ in range(loops):
         emit("}")
     size = (ceil_div(across, wide), ceil_div(down, high), p.batch * parts)
-    return Kernel(p.name, emit.text(), refs, size, (1, 1, 1), p.flops, p.bytes, inner.title)
+    return emit.kernel(size, (1, 1, 1), p.flops, p.bytes, inner.title)
 
 
 def _open(emit: Text, index: str, tile: str, first: str, lines: int, panel: int, gid: str, block: int, count: int, loop: bool) -> int:

@@ -7,7 +7,8 @@ is packed. If C has too few elements to fill the device and k is long, k is spli
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import Text, ceil_div, ctype, head, merge, plus
+from tracegrad.codegen.kernel.text import Text, merge
+from tracegrad.codegen.kernel.vectors import ceil_div, ctype, plus
 from tracegrad.codegen.matmul.problem import Operand, Product
 from tracegrad.codegen.tuning import tuning
 
@@ -16,11 +17,11 @@ def gemm(p: Product, parts: int) -> Kernel:
     """The kernel for `p`, with k in `parts` parts (the store then gets partial results and can use the variable `part`)."""
     side, tile = _sizes(p)
     block = side * tile
-    params, refs = merge((p.a.params, p.a.refs), (p.b.params, p.b.refs), (p.store.params, p.store.refs))
-    emit, index, t = Text(), p.index, ctype(p.dtype)
+    params = merge(p.a.params, p.b.params, p.store.params)
+    index, t = p.index, ctype(p.dtype)
     local = p.target.local_memory >= 2 * tuning().gemm_step * (block + 1) * p.dtype.itemsize
     through = f"through {block}x{tuning().gemm_step} blocks in local memory" if local else "straight from global memory"
-    head(emit, f"{p.m}x{p.n}x{p.k} product, {tile}x{tile} elements a work-item, {through}.", p.name, params, (side, side, 1))
+    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product, {tile}x{tile} elements a work-item, {through}.", params, (side, side, 1), True)
     if local:
         emit(f"__local {t} block_a[{tuning().gemm_step}][{block + 1}], block_b[{tuning().gemm_step}][{block + 1}];")
     emit("const int x = get_local_id(0), y = get_local_id(1);")
@@ -63,9 +64,8 @@ def gemm(p: Product, parts: int) -> Kernel:
         emit(f"if (i < {p.m} && j < {p.n}) {{")
         p.store.write(emit, batch, "i", "j", f"c[{r}][{q}]", 1)
         emit("}")
-    emit("}")
     size = (ceil_div(p.n, block) * side, ceil_div(p.m, block) * side, p.batch * parts)
-    return Kernel(p.name, emit.text(), refs, size, (side, side, 1), p.flops, p.bytes, f"{block}x{block} blocks {through}")
+    return emit.kernel(size, (side, side, 1), p.flops, p.bytes, f"{block}x{block} blocks {through}")
 
 
 def _start(x: Operand) -> str:

@@ -10,11 +10,13 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Evaluator, Value
-from tracegrad.codegen.kernel.index import Index, constant, variable
+from tracegrad.codegen.kernel.expressions import Evaluator
+from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.render import line_comment, with_comment
+from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement, Value
 from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
-from tracegrad.codegen.kernel.writer import Block, Writer, line_comment, register_type, with_comment
+from tracegrad.codegen.kernel.writer import Writer, register_type
 from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
 from tracegrad.codegen.matmul.schedules import Matrix, Store, gemm
 from tracegrad.codegen.schedule.grouping import Group
@@ -33,26 +35,38 @@ class Callback:
         letters = "" if context.target.kind == "gpu" else "dgnopqrstvwxy"       # the product's kernels for CPUs leave these to users
         self.writer.reserved = lambda name: is_reserved(name) and name.rstrip("0123456789") not in letters
         self.ev: Evaluator = context.evaluator(group, self.writer)
+        self.positions: dict[tuple[str, int], Var] = {}
         self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
 
-    def begin(self, lane: str = "", width: int = 1) -> None:
+    def begin(self, lane: Var | None = None, width: int = 1) -> None:
         self.writer.blocks = [Block("")]
         self.ev.lane, self.ev.width = lane, width
 
     def flush(self, emit: Emit) -> None:
         previous = self.shown[1] if self.shown[0] is emit else None
-        for text, node in self.writer.blocks[0].items:  # type: ignore[misc]
-            comment, previous = line_comment(node, previous)
-            emit(with_comment(text, comment))
+        for statement in self.statements:
+            comment, previous = line_comment(statement.node, previous)
+            emit(with_comment(statement.text, comment))
         self.shown = emit, previous
 
-    def params(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-        return tuple(d for d, _ in self.writer.params.values()), tuple(self.writer.params)
+    def position(self, text: str, size: int) -> Index:
+        """An index that another generator gives as C text, known to be in range: one variable for each text."""
+        if text.isdigit():
+            return constant(int(text))
+        return self.positions.setdefault((text, size), Var(text if text.isidentifier() else f"({text})", size)).index
 
+    @property
+    def params(self) -> tuple[Parameter, ...]:
+        return tuple(self.writer.params.values())
 
-def position(text: str, size: int) -> Index:
-    """An index that another generator gives as C text, known to be in range."""
-    return constant(int(text)) if text.isdigit() else variable(text if text.isidentifier() else f"({text})", size)
+    @property
+    def statements(self) -> list[Statement]:
+        return [s for s in self.writer.blocks[0].items if isinstance(s, Statement)]
+
+    def loaded(self, value: Value) -> Declare | None:
+        """The only statement, if there is only one and it declares the value: then the other generator may use the expression itself."""
+        found = self.statements
+        return found[0] if len(found) == 1 and isinstance(found[0], Declare) and found[0].symbol in value.parts else None
 
 
 def lanes_from(text: str, size: int, width: int, emit: Emit, call: Callback) -> Index:
@@ -61,7 +75,7 @@ def lanes_from(text: str, size: int, width: int, emit: Emit, call: Callback) -> 
         name = call.writer.unique("at")
         emit(f"const {call.writer.index} {name} = {text};")
         text = name
-    return position(text, size)
+    return call.position(text, size)
 
 
 def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple[Matrix, Callback]:
@@ -71,32 +85,31 @@ def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple
     call = Callback(group, context, used)
 
     def flat(b: str, i: str, j: str) -> Index:
-        return (position(b, batch) * rows + position(i, rows)) * cols + position(j, cols)
+        return (call.position(b, batch) * rows + call.position(i, rows)) * cols + call.position(j, cols)
 
     def load(emit: Emit, b: str, i: str, j: str) -> str:
         call.begin()
         value = call.ev.value(node, flat(b, i, j))
-        items = call.writer.blocks[0].items
-        if len(items) == 1 and isinstance(items[0], tuple) and items[0][0].endswith(";") and f" {value.text} = " in items[0][0]:
+        plain = call.loaded(value)
+        if plain is not None:
             call.writer.used.discard(value.text)
-            return items[0][0].split(" = ", 1)[1][:-1]      # a plain load: the expression itself
+            return plain.value
         call.flush(emit)
         return value.text
 
     load(lambda line: None, "b", "i", "j")                  # finds the parameters
-    params, refs = call.params()
     strided = None
-    names = list(call.writer.params.values())
-    b, i, j = variable("b", batch), variable("i", rows), variable("j", cols)
+    params = call.params
+    vars = {name: call.positions[name, n] for name, n in (("b", batch), ("i", rows), ("j", cols))}
+    b, i, j = (var.index for var in vars.values())
     index = call.ev.indices[-1] if call.ev.indices else None
-    plain = len(names) == 1 and len(call.ev.indices) == 1 and all(
-        isinstance(t, tuple) and "inside" not in t[0] for t in call.writer.blocks[0].items) and len(call.writer.blocks[0].items) == 1
-    if plain and index is not None and index.constant == 0 and refs[0].dtype == node.dtype == computed_in(node.dtype):
-        found = [index.stride(v) if n > 1 else 0 for v, n in (("b", batch), ("i", rows), ("j", cols))]
+    plain = len(params) == 1 and len(call.ev.indices) == 1 and len(call.statements) == 1
+    if plain and index is not None and index.constant == 0 and params[0].ref.dtype == node.dtype == computed_in(node.dtype):
+        found = [index.stride(vars[v]) if n > 1 else 0 for v, n in (("b", batch), ("i", rows), ("j", cols))]
         if None not in found and index == b * (found[0] or 0) + i * (found[1] or 0) + j * (found[2] or 0):
-            strided = (names[0][1], *[f or 0 for f in found])
-    batched = batch > 1 and any("b" in x.names for x in call.ev.indices)
-    return Matrix(load, params, refs, strided, batched), call  # type: ignore[arg-type]
+            strided = (params[0].name, *[f or 0 for f in found])
+    batched = batch > 1 and any(vars["b"] in x.vars for x in call.ev.indices)
+    return Matrix(load, params, strided, batched), call  # type: ignore[arg-type]
 
 
 def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> tuple[Store, Callback]:
@@ -108,12 +121,12 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
 
     def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
         at = lanes_from(j, n, width, emit, call)
-        call.begin(next(iter(at.names), "") if width > 1 else "", width)
-        flat = (position(b, batch) * m + position(i, m)) * n + at
+        call.begin(next(iter(at.vars), None) if width > 1 else None, width)
+        flat = (call.position(b, batch) * m + call.position(i, m)) * n + at
         kind = Value(value, product.dtype, width)
         if not value.isidentifier() and (len(stored) > 1 or stored[0] is not product):
-            name = call.writer.declare(register_type(product.dtype, width), call.writer.base(product), value, product)
-            kind = Value(name, product.dtype, width)
+            made = call.writer.declare(register_type(product.dtype, width), call.writer.base(product), value, product)
+            kind = Value(made.name, product.dtype, width, parts=(made,))
         call.ev.given = lambda node, _: kind if node is product else None
         values = [call.ev.value(sink, flat) for sink in stored]
         for sink, result in zip(stored, values, strict=True):
@@ -121,8 +134,7 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
         call.flush(emit)
 
     write(lambda line: None, "b", "i", "j", "value", 1)
-    params, refs = call.params()
-    return Store(write, params, refs), call
+    return Store(write, call.params), call
 
 
 @lowering("contraction")

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.vectors import Emit, index_type
 from tracegrad.plan import Target
 
@@ -34,8 +35,7 @@ class Matrix:
     """
 
     load: Load
-    params: tuple[str, ...]
-    refs: tuple[Any, ...]
+    params: tuple[Parameter, ...]
     strided: tuple[str, int, int, int] | None = None
     batched: bool = True
 
@@ -45,8 +45,7 @@ class Epilogue(Generic[W]):
     """What becomes of the result: the fused operations and the store, and the kernel parameters they need."""
 
     write: W
-    params: tuple[str, ...]
-    refs: tuple[Any, ...]
+    params: tuple[Parameter, ...]
 
 
 Store = Epilogue[Write]
@@ -59,8 +58,7 @@ class Operand:
     name: str
     lines: int
     load: Load                                  # (emit, b, line, k)
-    params: tuple[str, ...]
-    refs: tuple[Any, ...]
+    params: tuple[Parameter, ...]
     batched: bool
     pointer: str | None = None
     strides: tuple[int, int, int] = (0, 0, 0)
@@ -70,8 +68,7 @@ class Operand:
 class View:
     """How a kernel reads an operand: element (line, k) of the tile is at base(b, panel, first line)[line * step + k * along]."""
 
-    params: tuple[str, ...]
-    refs: tuple[Any, ...]
+    params: tuple[Parameter, ...]
     base: Callable[[str, str, str], str]
     step: int
     along: int

@@ -21,15 +21,13 @@ from dataclasses import replace
 import numpy as np
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import (
     Emit,
-    Text,
     ceil_div,
     ctype,
-    head,
     lanes,
     load,
-    merge,
     pieces,
     plus,
     register_tile,
@@ -63,9 +61,9 @@ def gemm(
 
 def _rows(x: Matrix, m: int) -> Operand:
     if x.strided is None:
-        return Operand("a", m, x.load, x.params, x.refs, x.batched)
+        return Operand("a", m, x.load, x.params, x.batched)
     pointer, batch, row, column = x.strided
-    return Operand("a", m, x.load, x.params, x.refs, batch != 0, pointer, (batch, row, column))
+    return Operand("a", m, x.load, x.params, batch != 0, pointer, (batch, row, column))
 
 
 def _columns(x: Matrix, n: int) -> Operand:
@@ -73,9 +71,9 @@ def _columns(x: Matrix, n: int) -> Operand:
         return x.load(emit, b, k, line)
 
     if x.strided is None:
-        return Operand("b", n, read, x.params, x.refs, x.batched)
+        return Operand("b", n, read, x.params, x.batched)
     pointer, batch, row, column = x.strided
-    return Operand("b", n, read, x.params, x.refs, batch != 0, pointer, (batch, column, row))
+    return Operand("b", n, read, x.params, batch != 0, pointer, (batch, column, row))
 
 
 def _swapped(p: Product) -> Product:
@@ -88,7 +86,7 @@ def _swapped(p: Product) -> Product:
             p.store.write(emit, b, plus(j, lane), i, swizzle("column", lane, 1, width), 1)
         emit("}")
 
-    return replace(p, a=p.b, b=p.a, store=Store(lanewise, p.store.params, p.store.refs))
+    return replace(p, a=p.b, b=p.a, store=Store(lanewise, p.store.params))
 
 
 # ---- choosing ----------------------------------------------------------------------------------------------------------------
@@ -129,7 +127,7 @@ def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list
         where = plus((f"part * {p.batch} + {b}" if p.batch > 1 else "part", p.m * p.n), (i, p.n), j)
         write(emit, p.dtype, width, f"partial + {where}", value)
 
-    store = Store(keep, (f"__global {ctype(p.dtype)} *restrict partial",), (_partial(p, parts),))
+    store = Store(keep, (_partial(p, parts).buffer("partial", "out"),))
     return [*schedule(replace(p, store=store), parts), _total(p, parts)]
 
 
@@ -148,10 +146,9 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     chunk = max(ceil_div(tuning().pack_items, panel), ceil_div(p.k, ceil_div(4 * p.target.cores, count * batch)))
     chunks = ceil_div(p.k, chunk)
     packed = f"packed_{x.name}"
-    params, refs = merge((x.params, x.refs), ((f"__global {ctype(p.dtype)} *restrict {packed}",), (temp,)))
+    params = merge(x.params, (temp.buffer(packed, "out"),))
     what = f"{'rows' if x.name == 'a' else 'columns'} of {x.name.upper()}"
-    emit = Text()
-    head(emit, f"Packs the {what} in panels of {panel} (k-major).", f"{p.name}_pack_{x.name}", params)
+    emit = Text(f"{p.name}_pack_{x.name}", f"Packs the {what} in panels of {panel} (k-major).", params)
     index = p.index
     number, line0 = ("panel", "line0") if count > 1 else ("0", "0")
     if count > 1:
@@ -174,13 +171,9 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
         value = x.load(emit, b, line0, "k")
         emit(f"{packed}[{plus(base, 'k')}] = {value};")
     emit("}")
-    emit("}")
-    kernel = Kernel(
-        f"{p.name}_pack_{x.name}", emit.text(), refs, (count, chunks, batch), (1, 1, 1), bytes=2 * temp.size * p.dtype.itemsize,
-        note=f"packs {x.name} for {p.name}",
-    )
+    kernel = emit.kernel((count, chunks, batch), (1, 1, 1), bytes=2 * temp.size * p.dtype.itemsize, note=f"packs {x.name} for {p.name}")
     operand = replace(
-        x, params=(f"__global const {ctype(p.dtype)} *restrict {packed}",), refs=(temp,), pointer=packed,
+        x, params=(temp.buffer(packed, "const"),), pointer=packed,
         strides=(count * panel * p.k if x.batched else 0, p.k, 1),
     )
     return operand, kernel
@@ -196,11 +189,11 @@ def _start(lines: int, panel: int, index: str) -> str:
 
 def _in_place(x: Operand) -> View:
     batch, line, k = x.strides
-    return View(x.params, x.refs, lambda b, panel, first: plus(str(x.pointer), (b, batch), (first, line)), line, k)
+    return View(x.params, lambda b, panel, first: plus(str(x.pointer), (b, batch), (first, line)), line, k)
 
 
 def _panels(x: Operand, panel: int, k: int) -> View:
-    return View(x.params, x.refs, lambda b, index, first: plus(str(x.pointer), (b, x.strides[0]), (index, panel * k)), 1, panel)
+    return View(x.params, lambda b, index, first: plus(str(x.pointer), (b, x.strides[0]), (index, panel * k)), 1, panel)
 
 
 # ---- the schedules -----------------------------------------------------------------------------------------------------------
@@ -245,10 +238,10 @@ def _total(p: Product, parts: int) -> Kernel:
     """The kernel that adds the partial results in order and runs the epilogue; with no parts it stores zeros."""
     width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1)) if p.target.kind == "cpu" else 1
     name = f"{p.name}_total" if parts else p.name
-    temp = ((f"__global const {ctype(p.dtype)} *restrict partial",), (_partial(p, parts),)) if parts else ((), ())
-    params, refs = merge(temp, (p.store.params, p.store.refs))
-    emit, index, b = Text(), p.index, "b" if p.batch > 1 else "0"
-    head(emit, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", name, params)
+    temp = (_partial(p, parts).buffer("partial", "const"),) if parts else ()
+    params = merge(temp, p.store.params)
+    index, b = p.index, "b" if p.batch > 1 else "0"
+    emit = Text(name, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", params)
     emit(f"const {index} i = get_global_id(0);")
     if p.batch > 1:
         emit(f"const {index} b = get_global_id(1);")
@@ -269,6 +262,5 @@ def _total(p: Product, parts: int) -> Kernel:
         emit("{")
         columns(str(start), lanes_left)
         emit("}")
-    emit("}")
     size = (parts + 1) * p.batch * p.m * p.n
-    return Kernel(name, emit.text(), refs, (p.m, p.batch), (1, 1), size, size * p.dtype.itemsize, f"adds up {parts} parts of k")
+    return emit.kernel((p.m, p.batch), (1, 1), size, size * p.dtype.itemsize, f"adds up {parts} parts of k")

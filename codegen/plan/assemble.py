@@ -146,8 +146,7 @@ def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[s
     fewer, instead = share(list(first.values()))
     entries = {entry: instead.get(one, (one, ())) for entry, one in same.items()}
     count = Counter(entries[k.entry][0] for k in kernels)
-    note = "// launched {} times; names and lines are the first's\n"
-    return [k if k.foreign or count[k.entry] == 1 else replace(k, text=note.format(count[k.entry]) + k.text) for k in fewer], entries
+    return [k if k.foreign or count[k.entry] == 1 else replace(k, launches=count[k.entry]) for k in fewer], entries
 
 
 def _given(value: Any) -> Any:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 from math import prod
 from typing import Any
 
+from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
-from tracegrad.codegen.lower.rows_cpu import SINGLE
+from tracegrad.codegen.kernel.statements import Allocate, Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import HostStep
 
@@ -52,38 +54,23 @@ def is_serial(step: Kernel) -> bool:
     """Whether one work-item does as well as the threads that a launch would wake."""
     items = prod(step.global_size)
     small = items <= tuning().merged_items and step.flops + step.bytes < tuning().launch_work
-    if "get_local_id" in step.text or "get_group_id" in step.text:                 # a work-group's, though it may be of one item
-        return False
-    return small and not step.foreign and step.text.removeprefix(comment(step)).startswith(f"{SINGLE}\n__kernel void {step.entry}(")
+    alone = step.group is not None and prod(step.group) == 1 and not step.cooperates       # a work-group's may be of one item, too
+    return small and alone and not step.foreign
 
 
 def is_little(step: Kernel) -> bool:
     return prod(step.global_size) == 1 and step.flops + step.bytes < tuning().little_work
 
 
-def comment(kernel: Kernel) -> str:
-    """The line above a kernel that says what it does, if it has one."""
-    return kernel.text.partition("\n")[0] + "\n" if kernel.text.startswith("//") else ""
-
-
-def parameters(kernel: Kernel) -> list[str]:
-    """The declarations of its parameters."""
-    head = kernel.text.partition(f" {kernel.entry}(")[2].partition(") {\n")[0]
-    return [" ".join(p.split()) for p in head.split(",")] if head else []
-
-
 def effects(step: Step) -> tuple[list[Any], list[Any]]:
-    """The buffers that a step reads, and those that it (also) writes."""
+    """The buffers that a step reads, and those that it (also) writes. (The order of faults does not matter.)"""
     if isinstance(step, HostStep):
         return list(step.inputs), list(step.outputs)
     if isinstance(step, Turns):
         inner = [effects(s) for s in step.steps]
         return [r for reads, _ in inner for r in reads], [r for _, writes in inner for r in writes]
-    declared = parameters(step)
-    if len(declared) != len(step.refs):            # a user's kernel: it might do anything
-        return list(step.refs), list(step.refs)
-    refs = [(r, p) for r, p in zip(step.refs, declared, strict=True) if r is not FAULTS]       # the order of faults does not matter
-    return [r for r, _ in refs], [r for r, p in refs if "*" in p and "const" not in p.partition("*")[0].split()]
+    found = [p for p in step.parameters if p.ref is not FAULTS]
+    return [p.ref for p in found], [p.ref for p in found if isinstance(p, Buffer) and p.access != "const"]
 
 
 def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bool]]:
@@ -130,48 +117,90 @@ def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bo
 def together(parts: Sequence[Kernel]) -> Kernel:
     """One kernel of several, each in a block; a buffer has one name in all of them."""
     main = max(parts, key=lambda k: len(k.text))
-    bodies = [k.text.partition(") {\n")[2].removesuffix("}\n").rstrip("\n").split("\n") for k in parts]
-    words = [set(_WORD.findall("\n".join(line.partition("//")[0] for line in body))) for body in bodies]
-    declared = [list(zip(k.refs, parameters(k), strict=True)) for k in parts]
-    own = [[(ref, _WORD.findall(text)[-1]) for ref, text in d] for d in declared]
-    taken: set[str] = set()
-    names: dict[Any, str] = {}
-    header: list[str] = []
+    inside = [names(k) for k in parts]
+    own = [{(p.ref, p.name) for p in k.parameters} for k in parts]
+    called: dict[Any, str] = {}
+    merged: list[Parameter] = []
     for ref in dict.fromkeys(r for k in parts for r in k.refs):
-        texts = [text for d in declared for r, text in d if r == ref]
-        base = name = next(called for o in own for r, called in o if r == ref)
+        given = [p for k in parts for p in k.parameters if p.ref == ref]
+        base = name = given[0].name
         n = 1
-        while name in taken or any(name in w and (ref, name) not in o for w, o in zip(words, own, strict=True)):
+        while name in called.values() or any(name in w and (ref, name) not in o for w, o in zip(inside, own, strict=True)):
             n += 1
             name = f"{base}_{n}"
-        taken.add(name)
-        names[ref] = name
-        text = next((t for t in texts if "const" not in t.partition("*")[0].split()), texts[0])
-        text = text if all("restrict" in t for t in texts) else text.replace("*restrict ", "*")
-        header.append(re.sub(r"\w+$", name, text))
-    item = "item"
-    while any(f"{item}{d}" in w for w in words for d in range(3)):
-        item += "_"
-    lines = []
-    for k, body, called in zip(parts, bodies, own, strict=True):
-        change = {old: names[ref] for ref, old in called if old != names[ref]}
-        loops = [(f"{item}{d}", n) for d, n in reversed(list(enumerate(k.global_size))) if n > 1]
-        heads = [f"for (int {name} = 0; {name} < {n}; {name}++) {{" for name, n in loops] or ["{"]
-        heads[0] += f"  // {k.entry}" + comment(k).replace("//", ":", 1).rstrip().replace(" :", ":")
-        lines += ["  " * (1 + depth) + text for depth, text in enumerate(heads)]
-        for line in body:
-            code, mark, rest = line.partition("//")
-            for d in range(3):
-                code = code.replace(f"get_global_id({d})", f"{item}{d}" if (*k.global_size, 1, 1)[d] > 1 else "0")
-            lines.append("  " * len(heads) + f"{renamed(code, change)}{mark}{rest}")
-        lines += ["  " * (1 + depth) + "}" for depth in reversed(range(len(heads)))]
-    text = f"{SINGLE}\n__kernel void {main.entry}(\n    " + ",\n    ".join(header) + ") {\n" + "\n".join(lines) + "\n}\n"
+        called[ref] = name
+        merged.append(united(given, name))
+    taken = set().union(*inside, called.values())
+    body = Block("")
+    for k in parts:
+        block = as_block(k, taken)
+        block.comment = f"{k.entry}: {k.comment}" if k.comment else k.entry
+        block.renamed = {p.name: called[p.ref] for p in k.parameters if p.name != called[p.ref]}
+        body.items.append(block)
     notes = "; ".join(dict.fromkeys(note for k in parts for note in k.note.split("; ") if note))
     sizes = (1,) * max(len(k.global_size) for k in parts)
-    return Kernel(main.entry, text, tuple(names), sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
+    return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
                   f"{len(parts)} small kernels in one launch: {notes}", frozenset().union(*(k.helpers for k in parts)),
-                  fused=tuple(x for k in parts for x in k.fused))
+                  fused=tuple(x for k in parts for x in k.fused), group=sizes, wide=0)
 
 
-def renamed(code: str, names: dict[str, str]) -> str:
-    return _WORD.sub(lambda match: names.get(match[0], match[0]), code) if names else code
+def united(given: Sequence[Parameter], name: str) -> Parameter:
+    """The parameter that several kernels' are: written if one writes it, and `restrict` if it is to all."""
+    first = given[0]
+    if isinstance(first, Number):
+        return Number(first.ref, name, first.type)
+    access = max((p.access for p in given if isinstance(p, Buffer)), key=("const", "out", "inout").index)
+    buffer = Buffer(first.ref, name, first.dtype, first.size, access)
+    buffer.restrict = all(p.restrict for p in given if isinstance(p, Buffer))
+    return buffer
+
+
+def names(kernel: Kernel) -> set[str]:
+    """What is called by a name in a kernel."""
+    found = {p.name for p in kernel.parameters}
+    todo = [kernel.body]
+    while todo:
+        block = todo.pop()
+        found |= {v.name for v in block.vars}
+        if not isinstance(block, Loop):
+            found.update(_WORD.findall(block.head))
+        for item in block.items:
+            if isinstance(item, Block):
+                todo.append(item)
+            elif isinstance(item, Raw):
+                found.update(_WORD.findall(item.text.partition("//")[0]))
+            elif isinstance(item, Declare):
+                found.add(item.symbol.name)
+            elif isinstance(item, Item):
+                found.add(item.var.name)
+            elif isinstance(item, Allocate):
+                found.add(item.array.name)
+    return found
+
+
+def as_block(kernel: Kernel, taken: Collection[str]) -> Block:
+    """What a kernel does, as a loop over what were its work-items."""
+    sizes = {axis: n for axis, n in enumerate(kernel.global_size) if n > 1}
+    items = {s.axis: s for s in kernel.body.items if isinstance(s, Item)}
+    stem = "item"
+    while any(f"{stem}{axis}" in taken for axis in range(3)):
+        stem += "_"
+    loops: list[Block] = []
+    for axis, n in sorted(sizes.items(), reverse=True):
+        var, type_ = (items[axis].var, items[axis].type) if axis in items else (Var(f"{stem}{axis}", n), "int")
+        loops.append(Loop(var, type_, bound(0), bound(n)))
+    loops = loops or [Block("{")]
+    for outer, inner in pairwise(loops):
+        outer.items.append(inner)
+    for s in kernel.body.items:
+        if isinstance(s, Item):
+            if s.axis not in sizes:                          # there was but one
+                loops[-1].items.append(Declare(s.var, f"const {s.type}", "0", bound=bound(0)))
+        elif isinstance(s, Raw):
+            text = s.text
+            for axis in range(3):
+                text = text.replace(f"get_global_id({axis})", f"{stem}{axis}" if axis in sizes else "0")
+            loops[-1].items.append(Raw(text, s.node, s.parts, s.defines, s.writes))
+        else:
+            loops[-1].items.append(s)
+    return loops[0]

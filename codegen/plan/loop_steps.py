@@ -17,11 +17,13 @@ from math import prod
 from typing import Any
 
 from tracegrad.codegen.graph.rewrite import op
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns
+from tracegrad.codegen.kernel.index import Var
+from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns, bound_to
+from tracegrad.codegen.kernel.statements import Block, Buffer, Loop, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import siblings
-from tracegrad.codegen.lower.rows_cpu import SINGLE
-from tracegrad.codegen.plan.batch_launches import comment, effects, is_serial, merge, parameters, together
+from tracegrad.codegen.plan.batch_launches import effects, is_serial, merge, together
 from tracegrad.codegen.schedule.grouping import Group, schedule, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
@@ -174,27 +176,18 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
     if not any(r in places for r in kernel.refs):
         return kernel
     if kernel.foreign:
-        return replace(kernel, refs=tuple(p.ref if isinstance(p := places.get(r), Whole) else r for r in kernel.refs))
-    head, declarations, refs = _bind(kernel, places, turn)
-    above, _, body = kernel.text.partition(f" {kernel.entry}(")
-    body = body.partition(") {\n")[2]
-    return replace(kernel, text=f"{above} {kernel.entry}({_listed(head)}) {{\n{_lines(declarations, 1)}{body}", refs=refs)
+        return replace(kernel, parameters=tuple(
+            bound_to(p, place.ref) if isinstance(place := places.get(p.ref), Whole) else p for p in kernel.parameters))
+    head, declarations = _bind(kernel, places, turn)
+    body = Block("")
+    body.items = [*declarations, *kernel.body.items]
+    return replace(kernel, parameters=tuple(head.values()), body=body)
 
 
-def _listed(head: list[str]) -> str:
-    one = ", ".join(head)
-    return one if len(one) < 110 else "\n    " + ",\n    ".join(head)
-
-
-def _lines(lines: list[str], depth: int) -> str:
-    return "".join("  " * depth + line + "\n" for line in lines)
-
-
-def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[list[str], list[str], tuple[Any, ...]]:
-    """The parameters of the kernel outside, the statements that make those of the body from them, and what they bind to."""
+def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict[Any, Parameter], list[Statement]]:
+    """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
     taken = set(_WORD.findall(kernel.text))
-    names: dict[Any, str] = {}
-    head: dict[Any, str] = {}
+    head: dict[Any, Parameter] = {}
 
     def fresh(base: str) -> str:
         name, number = base, 0
@@ -204,74 +197,76 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[list
         taken.add(name)
         return name
 
-    def parameter(ref: Any, like: str, base: str) -> str:
-        """The parameter that is bound to `ref`, declared as the text `like` is."""
-        before, old = like[:like.rindex(_WORD.findall(like)[-1])], head.get(ref)
+    def parameter(ref: Any, like: Buffer, base: str) -> Parameter:
+        """The parameter that is bound to `ref`, of the type and access of `like`."""
+        old = head.get(ref)
         if old is None:
-            names[ref] = fresh(base)
-            head[ref] = before + names[ref]
-        elif "const " in old.partition("*")[0] and "const " not in before.partition("*")[0]:
-            head[ref] = before + names[ref]
-        return names[ref]
+            old = head[ref] = Buffer(ref, fresh(base), like.dtype, None, like.access)
+            old.restrict = like.restrict
+        elif isinstance(old, Buffer) and old.access == "const" and like.access != "const":
+            old.access, old.restrict = like.access, like.restrict
+        return old
 
-    statements: list[str] = []
-    declared = list(zip(kernel.refs, parameters(kernel), strict=True))
-    for ref, text in sorted(declared, key=lambda pair: pair[0] in places):         # what stays keeps its name
-        name = _WORD.findall(text)[-1]
-        place = places.get(ref)
-        own = text.replace("restrict ", "")
+    def number() -> Parameter:
+        if turn not in head:
+            head[turn] = Number(turn, fresh("turn"), "int")
+        return head[turn]
+
+    statements: list[Statement] = []
+
+    def state(text: str, *parts: Parameter, defines: tuple[Parameter, ...] = ()) -> None:
+        statements.append(Raw(text, None, parts, defines))
+
+    for p in sorted(kernel.parameters, key=lambda p: p.ref in places):         # what stays keeps its name
+        place = places.get(p.ref)
+        own = pointer(p)
         if place is None or (isinstance(place, Whole) and place.ref not in head):
-            found = ref if place is None else place.ref
+            found = p.ref if place is None else place.ref
             if found in head:
-                statements.append(f"{own} = {names[found]};")
+                state(f"{own} = {head[found].name};", head[found], defines=(p,))
             else:
-                names[found], head[found] = name, text
+                head[found] = bound_to(p, found)
             continue
+        assert isinstance(p, Buffer)
         if isinstance(place, Whole):
-            statements.append(f"{own} = {parameter(place.ref, text, name)};")
+            whole = parameter(place.ref, p, p.name)
+            state(f"{own} = {whole.name};", whole, defines=(p,))
         elif isinstance(place, Row):
-            row = _number(turn, head, names, fresh)
-            row = f"({place.length - 1} - {row})" if place.reverse else row
-            statements.append(f"{own} = {parameter(place.ref, text, name + '_rows')} + (long){row} * {place.size};")
+            row = f"({place.length - 1} - {number().name})" if place.reverse else number().name
+            rows = parameter(place.ref, p, p.name + "_rows")
+            state(f"{own} = {rows.name} + (long){row} * {place.size};", rows, number(), defines=(p,))
         else:
-            end = parameter(place.end, text, name + ("_last" if place.written else "_first"))
+            end = parameter(place.end, p, p.name + ("_last" if place.written else "_first"))
+            state(f"{own} = {end.name};", end, defines=(p,))
             if place.length == 1:
-                statements.append(f"{own} = {end};")
                 continue
-            number = _number(turn, head, names, fresh)
-            both = parameter(place.both, text, f"{place.both.name}_both")
-            which = f"({number} + 1 & 1)" if place.written else f"({number} & 1)"
-            statements += [f"{own} = {end};", f"if ({number} {'< ' + str(place.length - 1) if place.written else '> 0'})",
-                           f"  {name} = {both} + {which} * (long){place.size};"]
-    return list(head.values()), statements, tuple(head)
+            n = number().name
+            both = parameter(place.both, p, f"{place.both.name}_both")
+            which = f"({n} + 1 & 1)" if place.written else f"({n} & 1)"
+            state(f"if ({n} {'< ' + str(place.length - 1) if place.written else '> 0'})", number())
+            state(f"  {p.name} = {both.name} + {which} * (long){place.size};", both, number())
+    return head, statements
 
 
-def _number(turn: Turn, head: dict[Any, str], names: dict[Any, str], fresh: Any) -> str:
-    if turn not in head:
-        names[turn] = fresh("turn")
-        head[turn] = f"const int {names[turn]}"
-    return names[turn]
+def pointer(parameter: Parameter) -> str:
+    """The declaration of a variable of a parameter's type and name."""
+    return parameter.declaration.replace("restrict ", "")
 
 
 def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int) -> Kernel:
     """The whole loop as a kernel of one work-item."""
     if prod(kernel.global_size) > 1:
         kernel = together([kernel])
-    head, declarations, refs = _bind(kernel, places, turn)
-    name = "turn"
-    if turn in refs:
-        at = refs.index(turn)
-        name = _WORD.findall(head.pop(at))[-1]
-        refs = (*refs[:at], *refs[at + 1:])
-    else:
+    head, declarations = _bind(kernel, places, turn)
+    found = head.pop(turn, None)
+    name = "turn" if found is None else found.name
+    if found is None:
         words = set(_WORD.findall(kernel.text))
         while name in words:
             name += "_"
-    body = kernel.text.partition(") {\n")[2].removesuffix("}\n")
-    inner = "".join(f"  {line}\n" for line in body.rstrip("\n").split("\n"))
-    text = (f"{comment(kernel)}{SINGLE}\n__kernel void {kernel.entry}({_listed(head)}) {{\n"
-            f"  for (int {name} = 0; {name} < {length}; {name}++) {{\n"
-            f"{_lines(declarations, 2)}{inner}  }}\n}}\n")
+    loop = Loop(Var(name, length), "int", bound_of(0), bound_of(length))
+    loop.items = [*declarations, *kernel.body.items]
+    body = Block("")
+    body.items = [loop]
     note = f"a loop of {length} turns in one launch" + (f": {kernel.note}" if kernel.note else "")
-    return replace(kernel, text=text, refs=refs, flops=kernel.flops * length, bytes=kernel.bytes * length, note=note)
-
+    return replace(kernel, parameters=tuple(head.values()), body=body, flops=kernel.flops * length, bytes=kernel.bytes * length, note=note)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.tuning import tuning
@@ -18,6 +20,22 @@ _COMMENT = re.compile(r"//[^\n]*")
 _NUMBER = re.compile(r"(?<![\w.$])\d[\w.]*(?:(?<=[eE])[-+]\d+\w*)?")
 _ARRAY = re.compile(r"\w+ \*?\$?\w+\[[^]]*\](?: =|;)")        # a declaration: its size is no expression
 _MOST = 8                                                  # arguments more, at most
+
+
+@dataclass(frozen=True)
+class Shared(Kernel):
+    """A kernel with offsets as its last arguments: `source` is its text."""
+
+    source: str = ""
+
+    @cached_property
+    def text(self) -> str:
+        above = f"// launched {self.launches} times; names and lines are the first's\n" if self.launches > 1 else ""
+        return above + self.source
+
+
+def vars_of(kernel: Kernel) -> dict[str, Any]:
+    return {f.name: getattr(kernel, f.name) for f in fields(Kernel)}
 
 
 def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str, tuple[int, ...]]]]:
@@ -47,7 +65,7 @@ def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str,
         for i, (kernel, _) in enumerate(found):
             instead[kernel.entry] = first.entry, tuple(int(c[i]) for c in arguments)
     kept = [k for k in kernels if k.entry not in instead or k.entry in texts]
-    return [replace(k, text=texts[k.entry]) if k.entry in texts else k for k in kept], instead
+    return [Shared(**vars_of(k), source=texts[k.entry]) if k.entry in texts else k for k in kept], instead
 
 
 def split(text: str) -> tuple[str, list[str]]:

@@ -17,8 +17,8 @@ import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Storage
 from tracegrad.codegen.kernel.facts import never_positive, picked
-from tracegrad.codegen.kernel.index import variable
-from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
+from tracegrad.codegen.kernel.index import Var
+from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns, bound_to
 from tracegrad.codegen.lower.context import Context, computed, lower
 from tracegrad.codegen.lower.rows_cpu import is_reduction
 from tracegrad.codegen.plan.batch_launches import is_little, is_serial
@@ -78,10 +78,10 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
 
     out = []
     for kernel in kernels:
-        copy = replace(kernel, refs=tuple(map(bound, kernel.refs)))
+        copy = replace(kernel, parameters=tuple(bound_to(p, bound(p.ref)) for p in kernel.parameters))
         if is_serial(kernel) and is_little(kernel):                     # it will be merged: the first of a merged kernel lends its name
             entry = context.entry(group)
-            copy = replace(copy, entry=entry, text=copy.text.replace(f" {kernel.entry}(", f" {entry}("))
+            copy = replace(copy, entry=entry)
         copy.__dict__["form"] = kernel.form
         out.append(copy)
     out[-1] = replace(out[-1], fused=computed(group, context))
@@ -160,7 +160,7 @@ def form_of(group: Group, context: Context) -> Form | None:
 
 def _picks(node: Node, group: Group) -> bool:
     cols = group.cols or 1
-    return picked(node, variable("row", group.size // cols), variable("col", cols)) is not None
+    return picked(node, Var("row", group.size // cols).index, Var("col", cols).index) is not None
 
 
 def _exact(value: Any) -> Hashable:

@@ -1,0 +1,55 @@
+"""Kernels that are written as text, line by line: matrix products, convolutions. Start at `Text`.
+
+Their parameters are objects as everywhere; what is between the braces is one `Raw` a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
+
+
+class Text:
+    """Collects the lines of a kernel; an emitted line that ends with `{` indents what follows, one that starts with `}` undoes it.
+
+    group: the work-group size that it requires; cooperates: whether the items of a group have to do with each other.
+    """
+
+    def __init__(
+        self, entry: str, comment: str, parameters: Sequence[Parameter], group: tuple[int, ...] | None = (1, 1, 1), cooperates: bool = False
+    ) -> None:
+        self.entry, self.comment, self.parameters, self.group, self.cooperates = entry, comment, tuple(parameters), group, cooperates
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def __call__(self, line: str) -> None:
+        self.depth -= line.startswith("}")
+        self.lines.append("  " * self.depth + line)
+        self.depth += line.endswith("{")
+
+    @contextmanager
+    def counting(self, name: str, n: int) -> Iterator[str]:
+        """A loop in which `name` counts to `n`; yields what to call it. Of one turn it is no loop, and its variable is "0"."""
+        if n == 1:
+            yield "0"
+            return
+        self(f"for (int {name} = 0; {name} < {n}; {name}++) {{")
+        yield name
+        self("}")
+
+    def kernel(
+        self, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, flops: int = 0, bytes: int = 0, note: str = ""
+    ) -> Kernel:
+        """The kernel, once all lines are there."""
+        body = Block("")
+        body.items += [Raw(line, cooperates=self.cooperates) for line in self.lines]
+        return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
+                      comment=self.comment, wide=1 << 30)
+
+
+def merge(*groups: Sequence[Parameter]) -> tuple[Parameter, ...]:
+    """Parameters, each once (an operand may be used twice)."""
+    return tuple({p.declaration: p for group in groups for p in group}.values())

@@ -1,0 +1,442 @@
+"""Whether a kernel keeps its promises, proved from the objects it is made of before it runs. Start at `verify_kernel`.
+
+Checked: variables are declared before they are used; the lanes of what a statement reads fit what it makes; every element that is read
+or written lies in its buffer, from the ranges of loops and the guards; nothing is written through `const`; all items of a work-group
+reach a barrier; no two work-items write one element, nor does one read what another writes, where indices are linear.
+
+Not checked: text that nobody looks into (`Raw`: only what it says that it reads and writes), and elements that only the running program
+knows (`Access.at` is None, or an index that was read and brought into range). `kernel.run` checks those while a kernel runs.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import Any, NamedTuple
+
+from tracegrad.codegen.kernel.index import Index, Var, constant
+from tracegrad.codegen.kernel.ir import FAULTS, Foreign, Kernel
+from tracegrad.codegen.kernel.statements import (
+    Access,
+    Allocate,
+    Assign,
+    Barrier,
+    Block,
+    Bound,
+    Buffer,
+    Declare,
+    Item,
+    Local,
+    Loop,
+    Part,
+    Raw,
+    Statement,
+    Store,
+    Value,
+)
+from tracegrad.codegen.kernel.writer import mask_type, register_type
+from tracegrad.errors import CompilerBug
+
+Range = tuple[int, int]
+_LANES = re.compile(r"^\D+?(\d+)$")
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Raises CompilerBug if `kernel` is wrong, with the statement and the value it computes."""
+    if not isinstance(kernel, Foreign):
+        _Check(kernel).run()
+
+
+class _Check:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.scope: set[object] = set(kernel.parameters)
+        self.ranges: dict[Var, Range] = {}                   # what the variables in scope may be
+        self.meaning: dict[Var, tuple[Index, int, int]] = {} # a loop's variable: start + step * (0 .. count - 1); a bound: itself
+        self.divergent: set[object] = set()                  # what differs between the items of a work-group
+        self.items: dict[Var, Item] = {}
+        self.touched: dict[Buffer, list[Form | None]] = {}
+        self.limits: dict[Var | None, int] = {}              # a bound's that is the less of its meaning and of this
+        self.step_of: dict[Var, Var] = {}
+        self.known: list[tuple[Any, ...]] = []               # what holds in the open blocks
+        self.never = False
+        self.at: Statement | Block = kernel.body
+
+    def fail(self, what: str) -> CompilerBug:
+        statement = self.at
+        node = getattr(statement, "node", None)
+        text = statement.text if isinstance(statement, Statement) else statement.head
+        return CompilerBug(f"verify_kernel: in {self.kernel.entry}, `{text}`{f' (for {node!r})' if node is not None else ''}: {what}")
+
+    def run(self) -> None:
+        self.block(self.kernel.body, False)
+        if prod(self.kernel.global_size) > 1:
+            for buffer, forms in self.touched.items():
+                if buffer.access != "const" and buffer.ref is not FAULTS:
+                    self.apart(buffer, forms)
+
+    # -- the walk
+
+    def block(self, block: Block, diverges: bool) -> None:
+        """All statements of a block, in order; diverges: not all items of a work-group need to be here."""
+        before, ranges = set(self.scope), dict(self.ranges)
+        for item in block.items:
+            self.at = item
+            if isinstance(item, Block):
+                self.read(item.parts)
+                apart = diverges or any(self.differs(p) for p in item.parts)
+                inner, held, known = set(self.scope), dict(self.ranges), len(self.known)
+                self.enter(item)
+                self.block(item, apart)
+                self.scope, self.ranges = inner, held
+                del self.known[known:]
+            else:
+                self.statement(item, diverges)
+        self.scope, self.ranges = before, ranges
+
+    def enter(self, block: Block) -> None:
+        if isinstance(block, Loop):
+            self.loop(block)
+        for kind, x, *rest in block.known:
+            var = next(iter(x.vars), None)
+            if kind == "range" and var is not None and x == var.index:
+                low, high = self.ranges[var]
+                self.ranges[var] = max(low, rest[0]), min(high, rest[1] - 1)
+            elif kind == "between" and var is not None:
+                self.between(var, *rest)
+        self.known += block.known
+
+    def loop(self, loop: Loop) -> None:
+        var, start, stop, step = loop.var, loop.start, loop.stop, loop.step
+        low = self.interval(start.low)[0] if start.low is not None else var.lo
+        ends = [self.interval(stop.high)[1]] if stop.high is not None else []
+        ends += [stop.limit] if stop.limit is not None else []
+        high = min(ends) - 1 if ends else var.hi
+        limit = stop.limit
+        if stop.high is not None and len(stop.high.terms) == 1 and stop.high.terms[0][0].var in self.limits:
+            limit = self.limits[stop.high.terms[0][0].var]
+        whole = loop.whole or step == 1 or ((limit or 0) % step == 0 and all(
+            x is not None and _divides(step, self.expand(x)) for x in (start.low, stop.high)))
+        if not whole and start.low is not None and stop.high is not None and not start.low.terms and not stop.high.terms:
+            high = low + (high - low) // step * step
+        elif whole:
+            high -= step - 1
+        self.ranges[var] = low, max(low, high)
+        if low < var.lo or high > var.hi:
+            raise self.fail(f"{var} is taken to be in {var.lo}..{var.hi}, and is in {low}..{high}")
+        if start.low is not None and stop.high is not None:
+            self.between(var, start, stop, step, whole)
+        elif start.low is not None:
+            self.meaning[var] = start.low, step, max(1, (high - low) // step + 1)
+        self.scope.add(var)
+        if any(self.differs(p) for p in loop.parts):
+            self.divergent.add(var)
+
+    def between(self, var: Var, start: Bound, stop: Bound, step: int = 1, whole: bool = False) -> None:
+        """Note that var counts from start to stop, in steps."""
+        if start.low is not None and stop.high is not None:
+            span = self.expand(stop.high) - self.expand(start.low)
+            self.meaning[var] = start.low, step, max(1, (span.hi - (step if whole else 1)) // step + 1)
+
+    def statement(self, s: Statement, diverges: bool) -> None:
+        self.read(s.parts)
+        if isinstance(s, Item):
+            self.item(s)
+        elif isinstance(s, Declare):
+            self.types(s, s.symbol.type if isinstance(s.symbol, Local) else "")
+            self.scope.add(s.symbol)
+            if isinstance(s.symbol, Var):
+                self.declared(s.symbol, s.bound)
+            if any(self.differs(p) for p in s.parts):
+                self.divergent.add(s.symbol)
+        elif isinstance(s, Assign):
+            self.types(s, s.symbol.type)
+            self.use(s.symbol)
+            if diverges or any(self.differs(p) for p in s.parts):
+                self.divergent.add(s.symbol)
+        elif isinstance(s, Store):
+            for value in s.parts:
+                if isinstance(value, Value) and value.lanes not in (1, s.access.lanes):
+                    raise self.fail(f"{value.lanes} lanes are stored as {s.access.lanes}")
+            self.access(s.access, True)
+        elif isinstance(s, Allocate):
+            self.scope.add(s.array)
+        elif isinstance(s, Barrier):
+            if diverges:
+                raise self.fail("not all items of the work-group come to this barrier")
+        elif isinstance(s, Raw):
+            for written in s.writes:
+                if isinstance(written, Access):
+                    self.access(written, True)
+                elif isinstance(written, Buffer) and written.access == "const":
+                    raise self.fail(f"{written} is const")
+                else:
+                    self.use(written)
+            self.scope.update(s.defines)
+
+    def item(self, s: Item) -> None:
+        kernel, axis = self.kernel, s.axis
+        count = kernel.global_size[axis] if axis < len(kernel.global_size) else 1
+        if s.of != "global":
+            if kernel.local_size is None:
+                raise self.fail("the work-group's size is not known")
+            local = kernel.local_size[axis] if axis < len(kernel.local_size) else 1
+            count = local if s.of == "local" else count // local
+        self.scope.add(s.var)
+        self.ranges[s.var] = 0, count - 1
+        self.items[s.var] = s
+        if s.of != "group":
+            self.divergent.add(s.var)
+
+    def declared(self, var: Var, bound: Bound | None) -> None:
+        self.ranges[var] = var.lo, var.hi
+        if bound is not None and bound.low is not None and bound.high is not None:
+            low, high = self.interval(bound.low)[0], self.interval(bound.high)[1]
+            self.ranges[var] = low, high if bound.limit is None else min(high, bound.limit)
+        if bound is not None and bound.high is not None:
+            self.meaning[var] = bound.high, 1, 1
+            if bound.limit is not None:
+                self.limits[var] = bound.limit
+        if self.ranges[var][0] < var.lo or self.ranges[var][1] > var.hi:
+            raise self.fail(f"{var} is taken to be in {var.lo}..{var.hi}, and is in {self.ranges[var][0]}..{self.ranges[var][1]}")
+
+    # -- what a statement reads
+
+    def use(self, symbol: object) -> None:
+        if symbol not in self.scope:
+            raise self.fail(f"{symbol} is used before it is declared")
+
+    def read(self, parts: tuple[Part, ...]) -> None:
+        for part in parts:
+            if isinstance(part, Value):
+                self.read(part.parts)
+            elif isinstance(part, Access):
+                self.access(part, False)
+            elif isinstance(part, Index):
+                for var in part.vars:
+                    self.use(var)
+            else:
+                self.use(part)
+
+    def differs(self, part: Part) -> bool:
+        if isinstance(part, Value):
+            return any(self.differs(p) for p in part.parts)
+        if isinstance(part, Access):
+            return part.at is None or self.differs(part.at)
+        if isinstance(part, Index):
+            return not part.vars.isdisjoint(self.divergent)
+        return part in self.divergent
+
+    def types(self, s: Statement, type_: str) -> None:
+        """The lanes of what is read fit what is made; a value has the type of the variable that holds it."""
+        match = _LANES.match(type_)
+        lanes = int(match[1]) if match else 1
+        loads = any(isinstance(p, Access) for p in s.parts)
+        for value in s.parts:
+            if not isinstance(value, Value):
+                continue
+            if type_ and value.lanes not in (1, lanes) and not (loads and lanes == 1):
+                raise self.fail(f"{value.lanes} lanes of {value.text} make {lanes}")
+            if type_ and not loads and value.dtype.kind == "b" and value.lanes > 1 and value.mask != _size(type_):
+                raise self.fail(f"the mask {value.text} has lanes of {value.mask} bytes, what it is for of {_size(type_)}")
+            if len(value.parts) == 1 and isinstance(value.parts[0], Local) and value.text == value.parts[0].name:
+                is_mask = value.dtype.kind == "b" and value.lanes > 1
+                expected = mask_type(value.mask, value.lanes) if is_mask else register_type(value.dtype, value.lanes)
+                if value.parts[0].type != expected:
+                    raise self.fail(f"{value.text} is {value.parts[0].type}, and is taken to be {expected}")
+
+    # -- bounds
+
+    def access(self, access: Access, writes: bool) -> None:
+        memory, at = access.memory, access.at
+        self.use(memory)
+        if isinstance(memory, Buffer):
+            if writes and memory.access == "const":
+                raise self.fail(f"{memory} is const")
+        if at is None:
+            if isinstance(memory, Buffer):
+                self.touched.setdefault(memory, []).append(None)
+            return
+        for var in at.vars:
+            self.use(var)
+        if isinstance(memory, Buffer):
+            self.remember(access, writes)
+        held = None
+        if access.lane is not None and access.lanes > 1 and access.lane in self.ranges:
+            held = low, high = self.ranges[access.lane]
+            self.ranges[access.lane] = low, high + access.lanes - 1
+            if high + access.lanes - 1 > access.lane.hi:
+                raise self.fail(f"the lanes of {access.lane} are taken to be in {access.lane.lo}..{access.lane.hi}, and go to "
+                                f"{high + access.lanes - 1}")
+        self.never = False
+        low, high = self.interval(at, (*access.guards, *self.known))
+        if held is not None and access.lane is not None:
+            self.ranges[access.lane] = held
+        if self.never:                                       # the guards do not hold here
+            return
+        if low < 0 or (memory.size is not None and high >= memory.size):
+            raise self.fail(f"elements {low}..{high} of {memory} are {'written' if writes else 'read'}, of {memory.size} that it has")
+
+    def interval(self, x: Index, guards: tuple[tuple[Any, ...], ...] = ()) -> Range:
+        """What x may be, given the ranges of variables, where `guards` hold."""
+        low = high = x.constant
+        for atom, c in x.terms:
+            if atom.var is not None:
+                a, b = self.ranges.get(atom.var, (atom.lo, atom.hi))
+            else:
+                assert atom.base is not None
+                a, b = self.interval(atom.base, guards)
+                if atom.kind == "div":
+                    a, b = a // atom.divisor, b // atom.divisor
+                elif atom.kind == "mod":
+                    a, b = (a % atom.divisor, b % atom.divisor) if a // atom.divisor == b // atom.divisor else (0, atom.divisor - 1)
+            low, high = low + min(a * c, b * c), high + max(a * c, b * c)
+        for kind, g, *rest in guards:
+            if kind == "range":
+                below, above = self.interval(x.opened() - g.opened())      # x is the sum of what the guard is about, and of this
+                low, high = max(low, rest[0] + below), min(high, rest[1] - 1 + above)
+        self.never |= low > high
+        return low, max(low, high)
+
+    # -- work-items apart
+
+    def expand(self, x: Index) -> Index:
+        """x in terms of work-items' numbers and of steps of loops; the latter are variables of their own."""
+        out = constant(x.constant)
+        for atom, c in x.terms:
+            if atom.var is None or atom.var not in self.meaning:
+                out = out + Index(((atom, 1),), 0) * c
+                continue
+            start, step, count = self.meaning[atom.var]
+            out = out + (self.expand(start) + self.steps(atom.var, count) * step) * c
+        return out
+
+    def steps(self, var: Var, count: int) -> Index:
+        found = self.step_of.get(var)
+        if found is None or found.hi != count - 1:
+            found = self.step_of[var] = Var(var.name, count)
+        return found.index
+
+    def remember(self, access: Access, writes: bool) -> None:
+        """Note which elements of a buffer each work-item touches, where that is linear."""
+        assert isinstance(access.memory, Buffer)
+        form = self.form(access, writes)
+        self.touched.setdefault(access.memory, []).append(form)
+
+    def form(self, access: Access, writes: bool) -> Form | None:
+        """The elements as sums (None: not linear in the work-items' numbers)."""
+        assert access.at is not None
+        alone = frozenset(v for v in self.items if self.ranges[v][0] == self.ranges[v][1])
+        form = Form(writes, alone, self.at.text if isinstance(self.at, Statement) else "")
+        x = access.at.opened()
+        form.constant = x.constant
+        for atom, c in x.terms:
+            lanes = access.lanes if atom.var is not None and atom.var is access.lane else 1
+            if access.lane is not None and access.lanes > 1 and access.lane in atom.vars and lanes == 1:
+                return None
+            low, high = self.ranges.get(atom.var, (atom.lo, atom.hi)) if atom.var is not None else (atom.lo, atom.hi)
+            terms = [Term(abs(c), lanes - 1, None)]
+            inner = self.expand(Index(((atom, 1),), 0))
+            form.constant += c * inner.constant + min(0, c * (lanes - 1))
+            for part, k in inner.terms:
+                first, last = part.lo, part.hi
+                if part.var in self.items:
+                    first, last = self.ranges[part.var]
+                elif not part.vars.isdisjoint(self.items) or not self.expanded(part.vars):
+                    return None
+                form.constant += c * k * first + min(0, c * k * (last - first))
+                terms.append(Term(abs(c * k), last - first, part.var if part.var in self.items else None))
+            form.sums.append(([t for t in terms if t.most], abs(c) * (high - low + lanes - 1)))
+        return form
+
+    def expanded(self, vars: frozenset[Var]) -> bool:
+        """Whether a quotient or remainder of these has nothing to do with the number of the work-item."""
+        return all(v not in self.meaning or self.expand(v.index).vars.isdisjoint(self.items) for v in vars)
+
+    def apart(self, buffer: Buffer, forms: list[Form | None]) -> None:
+        """That no two work-items meet at an element of a buffer that one of them writes."""
+        known = [f for f in forms if f is not None]
+        where = f"verify_kernel: in {self.kernel.entry}, "
+        if not any(f.writes for f in known):
+            return
+        several = self.several()
+        for f in known:
+            if f.writes and any(v not in f.numbers and v not in f.alone for v in several):
+                raise CompilerBug(f"{where}`{f.text}`: several work-items write the same element of {buffer}")
+        numbers = known[0].numbers
+        if not numbers or len(known) < len(forms) or any(f.numbers != numbers for f in known):
+            return                                           # not linear, or not of one form: nothing is proved
+        # An element tells which work-item's it is if each step, of work-items or larger, is beyond all smaller ones together.
+        least = min(numbers.values())
+        steps = {t.step for f in known for t in f.terms if t.step >= least}
+        far = sorted(steps - set(numbers.values()), reverse=True)
+        for step in steps:
+            ends = [f.reach(step, far) for f in known]
+            if step <= max(high for _, high in ends) - min(low for low, _ in ends) or any(f.twice(step) for f in known):
+                texts = ", ".join(dict.fromkeys(f"`{f.text}`" for f in known))
+                raise CompilerBug(f"{where}two work-items may meet at an element of {buffer}: {texts}")
+
+    def several(self) -> list[Var]:
+        """The numbers that tell work-items from each other."""
+        found = []
+        for axis, n in enumerate(self.kernel.global_size):
+            if n == 1:
+                continue
+            local = self.kernel.local_size[axis] if self.kernel.local_size is not None else 1
+            wanted = [of for of, count in (("group", n // local), ("local", local)) if count > 1]
+            here = {s.of: v for v, s in self.items.items() if s.axis == axis}
+            if "global" in here:
+                found.append(here["global"])
+            elif all(of in here for of in wanted):
+                found += [here[of] for of in wanted]
+            else:
+                raise CompilerBug(f"verify_kernel: {self.kernel.entry} has {n} work-items along dimension {axis}, and none asks which")
+        return found
+
+
+class Term(NamedTuple):
+    """0..most times `step` elements; number: the work-item's number that it counts, if any."""
+
+    step: int
+    most: int
+    number: Var | None
+
+
+class Form:
+    """The elements that a statement touches: a constant and sums of terms, of each of which its range is known, too.
+
+    alone: the numbers of which there is one only where the statement is.
+    """
+
+    def __init__(self, writes: bool, alone: frozenset[Var], text: str) -> None:
+        self.writes, self.alone, self.text, self.constant = writes, alone, text, 0
+        self.sums: list[tuple[list[Term], int]] = []
+
+    @property
+    def terms(self) -> list[Term]:
+        return [t for terms, _ in self.sums for t in terms]
+
+    @property
+    def numbers(self) -> dict[Var, int]:
+        return {t.number: t.step for t in self.terms if t.number is not None}
+
+    def reach(self, step: int, far: list[int]) -> Range:
+        """From where to where the terms smaller than `step` go; far: steps that the constant may hold, largest first."""
+        first = self.constant
+        for other in far:
+            if other >= step:
+                first %= other
+        return first, first + sum(min(most, sum(t.step * t.most for t in terms if t.step < step)) for terms, most in self.sums)
+
+    def twice(self, step: int) -> bool:
+        return sum(t.step == step for t in self.terms) > 1
+
+
+def _divides(step: int, x: Index) -> bool:
+    return x.constant % step == 0 and all(c % step == 0 for _, c in x.terms)
+
+
+def _size(type_: str) -> int:
+    """Bytes of a lane of an OpenCL type."""
+    scalar = type_.rstrip("0123456789").removeprefix("u")
+    return {"char": 1, "short": 2, "half": 2, "int": 4, "float": 4, "long": 8, "double": 8}[scalar]

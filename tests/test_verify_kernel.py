@@ -1,0 +1,344 @@
+"""codegen.kernel.verify: it finds what is wrong with a kernel, and nothing wrong with one that is right.
+
+Each kernel here is right but for one thing, and most are also shown without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+import tracegrad.nn.functional as F
+from tracegrad.codegen.kernel.index import Index, Var, bounded
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Local, Value, least, product
+from tracegrad.codegen.kernel.verify import verify_kernel
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.codegen.lower import context
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.compile import executable_graph
+from tracegrad.errors import CompilerBug
+from tracegrad.plan import Target
+
+F32 = np.dtype("float32")
+GPU = Target("gpu", 16, 16, 4, 256, 32768, plain_math=False, clang_builtins=False)
+
+
+class Bench:
+    """A kernel that is written by hand: buffers x (read) and y (written) of `size` floats."""
+
+    def __init__(self, size: int = 100, access: str = "out") -> None:
+        self.w = Writer(Target(), lambda node: "")
+        self.x = self.w.buffer(Temp("x", 0, size, F32), "x", F32, "const")
+        self.y = self.w.buffer(Temp("y", 0, size, F32), "y", F32, access)
+
+    def load(self, at: Index, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = ()) -> Value:
+        type_ = f"float{lanes}" if lanes > 1 else "float"
+        local = self.w.declare(type_, "v", f"x[{at.c()}]", parts=(Access(self.x, at, lanes, lane, guards),))
+        return Value(local.name, F32, lanes, parts=(local,))
+
+    def store(self, at: Index, value: Value, lanes: int = 1, lane: Var | None = None, to: Any = None) -> None:
+        self.w.store(Access(to or self.y, at, lanes, lane), f"y[{at.c()}] = {value.text};", None, (value,))
+
+    def kernel(self, items: tuple[int, ...] = (1,), local: tuple[int, ...] | None = None) -> Kernel:
+        return Kernel("k", tuple(self.w.params.values()), self.w.blocks[0], items, local or (1,) * len(items))
+
+
+def wrong(kernel: Kernel, message: str) -> None:
+    with pytest.raises(CompilerBug, match=message):
+        verify_kernel(kernel)
+
+
+# --------------------------------------------------------------------------------------------------------- variables, types, lanes
+
+
+@pytest.mark.parametrize("where", ["before", "never", "after its loop"])
+def test_what_is_not_declared(where: str) -> None:
+    b = Bench()
+    i, j = Var("i", 100), Var("i", 100)
+    with b.w.loop(i, 0, 100):
+        value = b.load(i.index)
+        b.store(i.index, value)
+    verify_kernel(b.kernel())
+    if where == "never":
+        value = Value("v9", F32, parts=(Local("v9", "float"),))
+    if where == "before":
+        loop = b.w.blocks[0].items[0]
+        assert isinstance(loop, Block)
+        loop.items.reverse()
+    else:
+        with b.w.loop(j, 0, 100):
+            b.store(j.index, value)
+    wrong(b.kernel(), "used before it is declared")
+
+
+def test_another_loops_variable_of_the_same_name() -> None:
+    b = Bench()
+    i, j = Var("i", 100), Var("i", 100)
+    with b.w.loop(i, 0, 50):
+        b.store(j.index, b.load(i.index))
+    wrong(b.kernel(), "i is used before it is declared")
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8])
+def test_lanes(lanes: int) -> None:
+    b = Bench(96)
+    i = Var("i", 96)
+    with b.w.loop(i, 0, 96, 8):
+        v = b.load(i.index, lanes, i) if lanes > 1 else b.load(i.index)
+        made = b.w.declare("float8", "w", f"{v.text} * 2.0f", parts=(v,))
+        b.store(i.index, Value(made.name, F32, 8, parts=(made,)), 8, i)
+    if lanes == 4:
+        wrong(b.kernel(), "4 lanes of v make 8")
+    else:
+        verify_kernel(b.kernel())
+
+
+def test_lanes_of_a_store_and_of_a_mask_and_the_type_of_a_name() -> None:
+    b = Bench(96)
+    i = Var("i", 96)
+    with b.w.loop(i, 0, 96, 8):
+        b.store(i.index, b.load(i.index, 8, i), 4, i)
+    wrong(b.kernel(), "8 lanes are stored as 4")
+    for type_, size, message in (("int8", 4, ""), ("long8", 8, "lanes of 8 bytes"), ("int8", 8, "m is int8, and is taken to be long8")):
+        b = Bench(96)
+        with b.w.loop(i, 0, 96, 8):
+            v = b.load(i.index, 8, i)
+            mask = b.w.declare(type_, "m", f"{v.text} > 0", parts=(v,) if type_ == "int8" else ())
+            condition = Value(mask.name, np.dtype(bool), 8, mask=size, parts=(mask,))
+            made = b.w.declare("long8" if size == 8 and type_ == "int8" else "float8", "w", f"m ? {v.text} : 0", parts=(condition,))
+            assert made.name == "w"
+        if message:
+            wrong(b.kernel(), message)
+        else:
+            verify_kernel(b.kernel())
+
+
+# ------------------------------------------------------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize(("stop", "shift", "fails"), [(100, 0, False), (99, 1, False), (100, 1, True), (101, 0, True), (100, -1, True)])
+def test_one_beyond_the_end(stop: int, shift: int, fails: bool) -> None:
+    for stores in (False, True):
+        b = Bench()
+        i = Var("i", stop)
+        with b.w.loop(i, 0, stop):
+            value = b.load(i.index * 0 + 5 if stores else i.index + shift)
+            b.store(i.index + shift if stores else i.index * 0 + 5, value)
+        if fails:
+            wrong(b.kernel(), "elements (-1..98|1..100|0..100) of [xy] are (read|written), of 100 that it has")
+        else:
+            verify_kernel(b.kernel())
+
+
+@pytest.mark.parametrize(("size", "stop", "whole", "fails"), [(96, 96, False, False), (100, 96, False, False), (100, 100, False, True),
+                                                              (100, 100, True, False)])
+def test_vectors_at_the_end(size: int, stop: int, whole: bool, fails: bool) -> None:
+    b = Bench(size)
+    i = Var("i", 104)
+    with b.w.loop(i, 0, stop, 8, whole):
+        b.store(i.index, b.load(i.index, 8, i), 8, i)
+    if fails:
+        wrong(b.kernel(), "elements 0..103 of x are read")
+    else:
+        verify_kernel(b.kernel())
+
+
+def test_a_loop_that_leaves_the_range_its_variable_is_taken_to_be_in() -> None:
+    b = Bench(1000)
+    with b.w.loop(Var("i", 100), 0, 101):
+        b.w.raw(";")
+    wrong(b.kernel(), "i is taken to be in 0..99, and is in 0..100")
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_guard_that_is_lost(guarded: bool) -> None:
+    b = Bench()
+    i = Var("i", 120)
+    with b.w.loop(i, 0, 120):
+        x = i.index - 10
+        b.store(Index((), 3), b.load(bounded(x, 0, 100), guards=(("range", x, 0, 100),) if guarded else ()))
+    if guarded:
+        verify_kernel(b.kernel())
+    else:
+        wrong(b.kernel(), "elements -10..109 of x are read")
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_items_beyond_the_last_element(guarded: bool) -> None:
+    b = Bench()
+    i = b.w.item("i", 100, 0)
+    if guarded:
+        with b.w.branch("i < 100", (i,), (("range", i.index, 0, 100),)):
+            b.store(i.index, b.load(i.index))
+        verify_kernel(b.kernel((128,), (64,)))
+    else:
+        b.store(i.index, b.load(i.index))
+        verify_kernel(b.kernel((100,), (50,)))
+        wrong(b.kernel((128,), (64,)), "elements 0..127")
+
+
+def test_guards_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guards of a padded stencil are taken out of its kernel."""
+    kernels: list[Kernel] = []
+    finish = context.Context.finish
+    monkeypatch.setattr(context.Context, "finish", lambda *a: kernels.append(finish(*a)) or kernels[-1])
+    traced = tg.trace(lambda x: F.pad(x, (1, 1))[:, 2:] - x)
+    tg.set_device("numpy")
+    traced(tg.zeros(3, 40))
+    compile_graph(executable_graph(traced._seen().program.graph), Target())
+    guarded = 0
+    for kernel in kernels:
+        for part in [p for s in kernel.statements() for p in s.parts if isinstance(p, Access) and p.guards]:
+            held, part.guards = part.guards, ()
+            wrong(kernel, "are read, of 120 that it has")
+            part.guards = held
+            verify_kernel(kernel)
+            guarded += 1
+    assert guarded
+
+
+# ---------------------------------------------------------------------------------------------------------- const, barriers, races
+
+
+def test_const() -> None:
+    b = Bench()
+    b.store(Index((), 3), b.load(Index((), 3)), to=b.x)
+    wrong(b.kernel(), "x is const")
+    b = Bench()
+    b.w.raw("x[0] = 1;", writes=(b.x,))
+    wrong(b.kernel(), "x is const")
+
+
+def barrier(place: str) -> Kernel:
+    b = Bench()
+    group, item = b.w.item("group", 4, 0, "group"), b.w.item("item", 8, 0, "local")
+    scratch = b.w.array("scratch", "float", 8, shared=True)
+    b.w.store(Access(scratch, item.index), "scratch[item] = 0;", None, (item,))
+    value: Any = item
+    if place == "a value of the item's":
+        value = b.w.declare("int", "n", "item + 1", parts=(item,))
+    if place == "the group's":
+        value = group
+    inside: dict[str, Callable[[], Any]] = {
+        "a loop of its own": lambda: b.w.loop(Var("i", 100), item, 100, 8), "everywhere": lambda: b.w.loop(Var("i", 100), 0, 100, 8),
+    }
+    with inside.get(place, lambda: b.w.branch(f"{value} < 3", (value,)))():
+        b.w.barrier()
+    return b.kernel((32,), (8,))
+
+
+@pytest.mark.parametrize("place", ["everywhere", "the group's", "the item's", "a value of the item's", "a loop of its own"])
+def test_barriers(place: str) -> None:
+    if place in ("everywhere", "the group's"):
+        verify_kernel(barrier(place))
+    else:
+        wrong(barrier(place), "not all items of the work-group come to this barrier")
+
+
+RACES: dict[str, tuple[bool, Callable[[Var, Var], Index]]] = {      # (right, element of row number `part` and column k of 10)
+    "rows": (True, lambda part, k: part.index * 10 + k.index),
+    "columns": (True, lambda part, k: k.index * 10 + part.index),
+    "apart": (True, lambda part, k: part.index * 10 + k.index // 2),
+    "the same": (False, lambda part, k: k.index),
+    "overlapping": (False, lambda part, k: part.index * 9 + k.index),
+    "a step too short": (False, lambda part, k: k.index * 9 + part.index),
+    "one too many": (False, lambda part, k: part.index * 5 + k.index // 5 * 5),
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_two_items_that_write_one_element(name: str) -> None:
+    right, at = RACES[name]
+    b = Bench()
+    part, k = b.w.item("part", 10, 0), Var("k", 10)
+    with b.w.loop(k, 0, 10):
+        b.store(at(part, k), b.load(k.index))
+    if right:
+        verify_kernel(b.kernel((10,)))
+    else:
+        wrong(b.kernel((10,)), "two work-items may meet|several work-items write")
+
+
+@pytest.mark.parametrize(("block", "step", "fails"), [(10, 10, False), (9, 10, False), (11, 10, True)])
+def test_parts_of_a_loop(block: int, step: int, fails: bool) -> None:
+    """`for (i = part * step; i < min(part * step + block, 95); i++)`"""
+    b = Bench()
+    part, i = b.w.item("part", 10, 0), Var("i", 95)
+    with b.w.loop(i, product(part, step), least(product(part, step, block), 95)):
+        b.store(i.index, b.load(i.index))
+    if fails:
+        wrong(b.kernel((10,)), "two work-items may meet")
+    else:
+        verify_kernel(b.kernel((10,)))
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_reading_what_another_item_writes(shift: int) -> None:
+    b = Bench(access="inout")
+    i = b.w.item("i", 99, 0)
+    local = b.w.declare("float", "v", f"y[i + {shift}]", parts=(Access(b.y, i.index + shift),))
+    b.store(i.index, Value(local.name, F32, parts=(local,)))
+    if shift:
+        wrong(b.kernel((99,)), "two work-items may meet at an element of y")
+    else:
+        verify_kernel(b.kernel((99,)))
+
+
+def test_one_item_of_a_group_writes() -> None:
+    for alone in (True, False):
+        b = Bench()
+        row, item = b.w.item("row", 10, 0, "group"), b.w.item("item", 8, 0, "local")
+        value = b.load(row.index)
+        if alone:
+            with b.w.branch("item == 0", (item,), (("range", item.index, 0, 1),)):
+                b.store(row.index, value)
+            verify_kernel(b.kernel((80,), (8,)))
+        else:
+            b.store(row.index, value)
+            wrong(b.kernel((80,), (8,)), "several work-items write the same element of y")
+
+
+def test_a_dimension_that_nobody_asks_for() -> None:
+    b = Bench()
+    i = b.w.item("i", 10, 0)
+    b.store(i.index, b.load(i.index))
+    verify_kernel(b.kernel((10, 1), (1, 1)))
+    wrong(b.kernel((10, 2), (1, 1)), "2 work-items along dimension 1")
+
+
+def test_what_is_bounded_when_it_runs_is_believed() -> None:
+    """The end of a loop that nobody knows: its variable's range holds, which the array has."""
+    b = Bench()
+    keys, length, i = Array("keys", "float", 10, False), Local("length", "int"), Var("i", 10)
+    b.w.raw("float keys[10]; int length = 4;", defines=(keys, length))
+    with b.w.loop(i, 0, Bound("length", Index((), 0), None, 10, (length,))):
+        b.w.store(Access(keys, i.index), "keys[i] = 0;", None, (i,))
+    verify_kernel(b.kernel())
+    with b.w.loop(Var("j", 11), 0, Bound("length", Index((), 0), None, 11, (length,))) as loop:
+        b.w.store(Access(keys, loop.var.index), "keys[j] = 0;", None, (loop.var,))
+    wrong(b.kernel(), "elements 0..10 of keys are written, of 10 that it has")
+
+
+def test_the_message_names_the_statement_and_asks_for_a_report() -> None:
+    b = Bench()
+    b.store(Index((), 100), b.load(Index((), 3)))
+    with pytest.raises(CompilerBug) as error:
+        verify_kernel(b.kernel())
+    assert "in k, `y[100] = v;`" in str(error.value)
+    assert "please report it" in str(error.value)
+
+
+@pytest.mark.parametrize("target", [Target(), GPU])
+def test_kernels_are_verified_when_checks_are_on(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Kernel] = []
+    monkeypatch.setattr("tracegrad.codegen.lower.context.verify_kernel", seen.append)
+    tg.set_device("numpy")
+    traced = tg.trace(lambda x: (x.exp().sum(1), x.cumsum(0)))
+    traced(tg.zeros(30, 40))
+    compile_graph(executable_graph(traced._seen().program.graph), target)
+    assert len(seen) >= 2
