@@ -6,7 +6,9 @@ matched with the inputs they may overwrite, kernels are written, and temporaries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
@@ -35,6 +37,18 @@ PASSES: list[tuple[str, Pass]] = [
 assert LOWERINGS, "codegen: no lowerings"
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the search for cycles among objects: lowering makes very many, and as good as all go when they are not referred to."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def compile_graph(
     graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None, name: Callable[[Node], str] | None = None,
     results: Sequence[str] = (),
@@ -60,10 +74,11 @@ def compile_graph(
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
-    steps = [step for group in plan.groups for step in lower(group, context)]      # text
-    if config.check:
-        for step in steps:
-            if isinstance(step, Kernel):
-                verify_kernel(step)
-    steps = merge(steps) if config.fuse else steps                            # one-work-item kernels in one launch
+    with uncollected():
+        steps = [step for group in plan.groups for step in lower(group, context)]  # kernels, as statements
+        if config.check:
+            for step in steps:
+                if isinstance(step, Kernel):
+                    verify_kernel(step)
+        steps = merge(steps) if config.fuse else steps                        # one-work-item kernels in one launch
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
