@@ -6,7 +6,9 @@ matched with the inputs they may overwrite, kernels are written, and temporaries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.reductions import canonical
@@ -36,6 +38,18 @@ PASSES: list[tuple[str, Pass]] = [
 assert LOWERINGS, "codegen: no lowerings"
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the search for cycles among objects: lowering makes very many, and as good as all go when they are not referred to."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def compile_graph(
     graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None, name: Callable[[Node], str] | None = None,
     results: Sequence[str] = (),
@@ -59,8 +73,9 @@ def compile_graph(
     alias, copies = arrange(plan, wanted)                                     # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
     context.prepared = lambda body: _through_passes(body, target)             # loops' bodies are graphs of their own
-    steps = lower_all(plan.groups, context)                                   # kernels; equal groups share them
-    steps = merge(steps) if config.fuse else steps                            # one-work-item kernels in one launch
+    with uncollected():
+        steps = lower_all(plan.groups, context)                               # kernels, as statements; equal groups share them
+        steps = merge(steps) if config.fuse else steps                        # one-work-item kernels in one launch
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
 
 

@@ -31,19 +31,16 @@ class Mutation:
 
 
 MUTATIONS = [
-    Mutation("a fact is remembered where its text is valid, not where its index is bound",
-             "codegen/kernel/expressions.py",
-             "depth = max(value.depth if depth is None else depth, self.depth_of(names))",
-             "depth = value.depth if depth is None else depth"),
+    Mutation("items beyond the last element are not kept out", "codegen/lower/rows_gpu.py", "if items == size:", "if items >= size:"),
     Mutation("the scalar rest of a row starts one late", "codegen/lower/rows_cpu.py",
-             "n - tail if vectors else first", "n - tail + 1 if vectors else first"),
+             "n - tail if vectors else 0", "n - tail + 1 if vectors else 0"),
     Mutation("a pad's upper guard is lost", "codegen/kernel/expressions.py", "if x.hi >= high:", "if x.hi >= high and False:"),
     Mutation("a maximum starts from 0", "tracegrad/ops/reduction.py", "dtype.type(-np.inf if", "dtype.type(0 if"),
     Mutation("a donated buffer is written though it is read elsewhere", "codegen/schedule/donation.py",
              "return group.reads[into] <= allowed", "return True"),
     Mutation("a negative stride loses its sign", "codegen/kernel/expressions.py",
-             "stride = flat.stride(self.lane) if names.isdisjoint(self.vector_names) else None",
-             "stride = abs(flat.stride(self.lane) or 0) or None if names.isdisjoint(self.vector_names) else None"),
+             "stride = flat.stride(self.lane) if self.lane is not None",
+             "stride = abs(flat.stride(self.lane) or 0) or None if self.lane is not None"),
     Mutation("strides of row and column are swapped", "codegen/lower/argreduce.py",
              "return ev.value(x, (row * n + i) * inner + column)", "return ev.value(x, (row * inner + column) * n + i)"),
 ]

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.codegen.graph.rewrite import at, op
-from tracegrad.errors import ShapeError
+from tracegrad.errors import CompilerBug, ShapeError
 from tracegrad.function import bind, broadcast_shapes, cast, const
 from tracegrad.ir import Graph, Node
 
@@ -54,7 +54,7 @@ def _apply(node: Node) -> Node | None:
         found = rule(node)
         if found is not None:
             if found.aval.shape != node.aval.shape or found.dtype != node.dtype:
-                raise AssertionError(f"simplify: {rule.__name__} turned {node!r} into {found!r}")
+                raise CompilerBug(f"simplify: {rule.__name__} turned {node!r}, computed at {node.loc}, into {found!r}")
             return found
     for rule in FAMILY_RULES.get(node.fn.family, ()):
         found = rule(node)

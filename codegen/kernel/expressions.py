@@ -23,6 +23,7 @@ from tracegrad.codegen.kernel.writer import Writer, literal, mask_type, register
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import DType, int32
+from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 from tracegrad.ops.ranges import may_wrap
 from tracegrad.plan import Fault
@@ -79,7 +80,7 @@ class Evaluator:
             if needed:
                 stack.extend(reversed(needed))
             elif self.find(*request) is None:
-                raise AssertionError(f"codegen: {request[0]!r} could not be evaluated")
+                raise CompilerBug(f"codegen: {request[0]!r}, computed at {request[0].loc}, could not be evaluated")
         found = self.find(node, flat, guards)
         assert found is not None
         return found
@@ -137,7 +138,7 @@ class Evaluator:
             return []
         if family == "gather":
             return self.gather(node, flat, guards)
-        raise AssertionError(f"codegen: {node!r} cannot be computed inside a kernel of another node")
+        raise CompilerBug(f"codegen: {node!r}, computed at {node.loc}, cannot be computed inside a kernel of another node")
 
     # -- index arithmetic as text
 
@@ -173,6 +174,7 @@ class Evaluator:
         """Whether all guards hold, as a bool; None if there is nothing to check."""
         tests: list[tuple[str, bool]] = []
         keys: list[Any] = []
+        holds: list[Guard] = []                              # what is tested, and what is known without
         parts: Parts = ()
         vars: frozenset[Var] = frozenset()
         varying = any(self.varies(g[1].vars) for g in guards)
@@ -186,12 +188,16 @@ class Evaluator:
             there = x.opened().key
             if kind == "range":
                 low, high = rest
+                from_, to = x.lo, x.hi + 1
                 if x.lo < low:
                     tests.append((f"({text} >= {low})", wide))
                     keys.append((there, ">=", low))
+                    from_ = low
                 if x.hi >= high:
                     tests.append((f"({text} < {high})", wide))
                     keys.append((there, "<", high))
+                    to = high
+                holds.append(("range", x, from_, to))
             else:
                 k, = rest
                 if (x % k).key != "0":
@@ -213,6 +219,7 @@ class Evaluator:
             value = self.declared(np.dtype(bool), type_, "inside", text, None, depth, parts, self.width, index_size)
         else:
             value = self.declared(np.dtype(bool), "int", "inside", " & ".join(t for t, _ in tests), None, depth, parts)
+        value.guards = tuple(holds)
         self.writer.blocks[depth].memo[key] = value
         return value
 
@@ -238,10 +245,10 @@ class Evaluator:
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
         half = dtype == np.float16
         wide = self.varies(vars) or (condition is not None and condition.lanes > 1)
-        only_if = ""
+        only_if, guards = "", ()
         given: Parts = ()
         if condition is not None:
-            depth, only_if, given = max(depth, condition.depth), condition.text, (condition,)
+            depth, only_if, given, guards = max(depth, condition.depth), condition.text, (condition,), condition.guards
         base = w.base(node) + ("_i" if vars else "_0")
         if not wide:
             text = f"vload_half({flat.c()}, {pointer})" if half else f"{pointer}[{flat.c()}]"
@@ -345,6 +352,8 @@ class Evaluator:
 
     def translate(self, expression: str, dtype: DType, lanes: int) -> str:
         """`expression` with the math library's functions for operands of `dtype`."""
+        if expression.find("(", 1) < 0:                      # (a + b): no function is called
+            return expression
         type_ = register_type(dtype, lanes) if dtype.kind != "b" else "int"
         text, names = mathlib.translate(expression, self.writer.target, type_)
         self.writer.helper(names)

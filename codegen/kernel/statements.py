@@ -102,10 +102,10 @@ class Value:
     vector; depth: how deep the innermost block is that it depends on.
 
     only_if: the condition without which it is 0, if it was loaded under one. narrow: a 64-bit position as a vector of indices, and its
-    bound.
+    bound. guards: what is known where it is true.
     """
 
-    __slots__ = ("depth", "dtype", "lanes", "mask", "narrow", "only_if", "parts", "text")
+    __slots__ = ("depth", "dtype", "guards", "lanes", "mask", "narrow", "only_if", "parts", "text")
 
     def __init__(
         self, text: str, dtype: DType, lanes: int = 1, depth: int = 0, mask: int = 0, parts: Parts = (), only_if: str = "",
@@ -113,6 +113,7 @@ class Value:
     ) -> None:
         self.text, self.dtype, self.lanes, self.depth, self.mask = text, dtype, lanes, depth, mask
         self.parts, self.only_if, self.narrow = parts, only_if, narrow
+        self.guards: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         return f"Value({self.text!r}, {self.dtype}, {self.lanes} lanes)"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,20 @@ _FUNCTIONS = frozenset("""
 """.split())  # noqa: SIM905 - as above
 
 
+@lru_cache(4096)
+def _possible(base: str) -> str:
+    """What a variable may be called, from what it is to be called."""
+    base = re.sub(r"\W+", "_", base).strip("_") or "t"
+    if base[0].isdigit():
+        base = "t" + base
+    return "t_" + base if _BUILTIN.match(base) or _BUILTIN.match(f"{base}1") else base     # half_life, half: no number behind it would help
+
+
+@lru_cache(4096)
+def _means_something(name: str) -> bool:
+    return name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) is not None
+
+
 class Writer:
     """Collects one kernel's parameters and statements.
 
@@ -86,15 +101,10 @@ class Writer:
 
     def unique(self, base: str, pointer: bool = False) -> str:
         """A name not used in this kernel, from `base`; those of `held` are for pointers."""
-        base = re.sub(r"\W+", "_", base).strip("_") or "t"
-        if base[0].isdigit():
-            base = "t" + base
-        if _BUILTIN.match(base) or _BUILTIN.match(f"{base}1"):          # half_life, half: no number behind it would help
-            base = "t_" + base
-        name = base
+        base = name = _possible(base)
         n = self._counts.get(base, 0)
-        taken = self.used if pointer else self.used | self.held
-        while name in taken or name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) or self.reserved(name):
+        used, held = self.used, () if pointer else self.held
+        while name in used or name in held or _means_something(name) or self.reserved(name):
             n += 1
             name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
             if self.reserved(base) or self.reserved(name):

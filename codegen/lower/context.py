@@ -118,6 +118,7 @@ class Context:
         entry = self.entry(group)
         self.macros |= writer.macros
         self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
+        writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
                       group.note, frozenset(writer.helpers), group=local_size if required else None)
 

@@ -22,6 +22,7 @@ from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group, cost, small_reduction
 from tracegrad.codegen.tuning import tuning
+from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 
 
@@ -424,17 +425,20 @@ class Rows:
     def pick(self, r: Node) -> None:
         """The sum over a row in which one term can differ from 0: that term, found by its column (a class by its label)."""
         s, w, ev = self.shape, self.writer, self.ev
-        found = picked(r, self.row, Var("col", s.row_size).index)
-        assert found is not None
-        label = ev.value(*found[1])
+        label = ev.value(*self.term(r, Var("col", s.row_size))[1])
         inside = w.declare("int", "inside", f"{label.text} >= 0 && {label.text} < {s.row_size}", depth=self.depth, parts=(label,))
         at = w.computed("at", s.row_size, f"{inside} ? ({w.index}){label.text} : 0", depth=self.depth, parts=(inside, label))
-        found = picked(r, self.row, at.index)
-        assert found is not None
-        x = ev.value(*found[0])
+        x = ev.value(*self.term(r, at)[0])
         zero = literal(0, r.dtype)
         text = f"{inside} ? {x.text} + {zero} : {zero}"      # a sum: -0 becomes 0
         ev.put(r, self.row, ev.declared(r.dtype, register_type(r.dtype), w.base(r), text, r, self.depth, (inside, x)))
+
+    def term(self, r: Node, col: Var) -> tuple[tuple[Node, Index], tuple[Node, Index]]:
+        """The only term of `r`, in column `col`, and the label it is found by."""
+        found = picked(r, self.row, col.index)
+        if found is None:
+            raise CompilerBug(f"codegen: {r!r}, computed at {r.loc}, is no longer a sum that picks one element")
+        return found
 
     def unroll(self, reductions: list[Node], sinks: list[Node]) -> int:
         """Independent accumulators hide the latency of a short body."""
