@@ -14,7 +14,7 @@ from tests import standalone
 from tests.kernels import CPU, TARGETS, Checked
 from tracegrad import control, loops
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.tuning import Tuning
+from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.compile import executable_graph
 from tracegrad.plan import Loop
 from tracegrad.printing import to_text
@@ -276,6 +276,31 @@ def test_kernels_for_other_devices(interpreter, name):
             f, args = first_order(program, tg.scan, n)
             f(*args)
     assert checked.count == 4
+
+
+@pytest.mark.parametrize("name", ["sse, 16 cores", "gpu"])
+def test_elements_that_do_not_depend_on_each_other(interpreter, name):
+    """Each work-item does all turns of its own elements: a batch of pendulums is one launch. Where neighbours are read, it is not."""
+    def loss(scan, coupled):
+        def f(u, angle):
+            def body(state, u):
+                angle, speed = state
+                near = angle.roll(1, 0) if coupled else angle
+                speed = speed + 0.05 * (u - near.sin() - 0.1 * speed)
+                return (angle + 0.05 * speed, speed), angle
+            (angle, speed), ys = scan(body, (angle, angle * 0.0), u)
+            return (angle * angle).sum() + speed.sum() + (ys * ys).sum() * 0.1
+        return tg.trace(tg.value_and_grad(f, (0, 1)))
+
+    args = numbers(5, 300), numbers(300)
+    tuning = Tuning(item=16, launch_work=0)
+    for coupled in (False, True):
+        with Checked({name: TARGETS[name]}, tuning=tuning):
+            f = loss(tg.scan, coupled)
+            close(arrays(f(*args)), arrays(loss(unrolled, coupled)(*args)))
+        with tuned(tuning):
+            plan = compile_graph(executable_graph(f.graph), TARGETS[name])
+        assert any(isinstance(step, Loop) for step in plan.steps) == coupled
 
 
 def test_dtypes_and_rows_of_no_elements(interpreter):
