@@ -515,6 +515,15 @@ def test_host_calls_factorizations_and_users_kernels_in_the_body():
         close([a.numpy() for a in g(c, xs)], [a.numpy() for a in h(c, xs)])
 
 
+@pytest.mark.usefixtures("device")
+def test_an_index_out_of_range_is_reported_by_a_backward_from_outside():
+    w = numbers(5).requires_grad_()
+    f = tg.trace(lambda index: tg.scan(lambda c, i: ((c * w[i]).sin(), None), tg.ones((), dtype=F), index)[0])
+    f(tg.tensor([0, 9, 1])).backward()
+    with pytest.raises(tg.IndexOutOfRange, match="holds 9"):
+        w.grad.numpy()
+
+
 def test_linear_systems_in_a_loop_have_derivatives(interpreter):
     def f(scan):
         def loss(a, xs):
@@ -708,6 +717,24 @@ def test_jacobian_and_hessian(interpreter):
     w = numbers(3)
     for transform in (tg.jacobian, tg.jacfwd, lambda f: tg.hessian(lambda w: (f(w) ** 2).sum())):
         close([tg.trace(transform(f(tg.scan)))(w).numpy()], [transform(f(unrolled))(w).numpy()])
+
+
+def test_a_loop_in_a_branch_and_a_trace_differentiated_from_outside(interpreter):
+    w, xs = numbers(3), numbers(4, 3)
+
+    def branch(scan, p):
+        return lambda w: tg.cond(p, lambda w: scan(lambda c, x: ((c * w).sin() + x, c), w, xs)[1].sum(), lambda w: (w * w).sum(), w)
+
+    for p in (tg.tensor(True), tg.tensor(False)):
+        for order in (tg.grad, lambda f: tg.grad(lambda w: (tg.grad(f)(w) ** 2).sum())):
+            close([tg.trace(order(branch(tg.scan, p)))(w).numpy()], [order(branch(unrolled, p))(w).numpy()])
+
+    def loss(scan):
+        return lambda w: scan(lambda c, x: ((c * w).sin() + x, None), w, xs)[0].sum()
+
+    for transform in (tg.grad, tg.hessian):
+        close([transform(tg.trace(loss(tg.scan)))(w).numpy()], [transform(loss(unrolled))(w).numpy()])
+    close([tg.vmap(tg.grad(tg.trace(loss(tg.scan))))(xs).numpy()], [tg.vmap(tg.grad(loss(unrolled)))(xs).numpy()])
 
 
 def test_forward_mode_costs_a_constant_number_of_loops(interpreter):
