@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class Loop(Shared):
             worst = [max(a, b) for a, b in zip(worst, notes, strict=True)]
         return [*carry, *stacks], worst
 
-    @property
+    @cached_property
     def reports(self) -> bool:  # type: ignore[override]
         return any(n.fn.reports for n in self.graph)
 
