@@ -461,6 +461,27 @@ def test_random_numbers(interpreter, reverse):
     assert not np.allclose(found[0], found[2])
 
 
+@pytest.mark.parametrize("n", [7, 33])
+def test_the_gradient_of_a_weight_is_one_product(interpreter, n):
+    """Of what the turns stack, not a sum that every turn adds to; of the rows that are there, nothing is stacked again."""
+    def f(scan):
+        def loss(w, r, xs):
+            c, ys = scan(lambda c, x: ((x @ w + (c @ r.T) * 0.5).tanh(), c.sum(0)), xs[0] @ w, xs)
+            return (c * c).sum() + ys.sin().sum()
+        which = (0, 1, 2)
+        return tg.trace(lambda *a: (*tg.value_and_grad(loss, which)(*a),
+                                    tg.grad(lambda *a: sum(g.sin().sum() for g in tg.grad(loss, which)(*a)), which)(*a))), loss
+
+    args = numbers(13, 16, scale=0.3), numbers(16, 16, scale=0.3), numbers(n, 5, 13)
+    found, wanted = f(tg.scan)[0](*args), f(unrolled)[0](*args)
+    close([a.numpy() for part in found[1:] for a in part], [a.numpy() for part in wanted[1:] for a in part], 1e-8)
+    g = tg.trace(tg.grad(f(tg.scan)[1], (0, 1)))
+    with Checked({"cpu": CPU}), Checked({"cpu": CPU}, tuning=PLAIN):
+        g(*args)
+    (back,) = {x.fn for x in executable_graph(g.graph) if x.fn.family == "loop" and x.fn.reverse}
+    assert back.body.carries == 1
+
+
 def test_random_numbers_in_nested_loops(interpreter):
     def run(scan):
         tg.manual_seed(5)
