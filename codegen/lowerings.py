@@ -22,9 +22,8 @@ from tracegrad.codegen.lower import LOWERINGS, Context, lowering
 from tracegrad.codegen.schedule import Group
 
 __all__ = [
-    "LOWERINGS", "lower_arg", "lower_contraction", "lower_conv", "lower_host", "lower_loop_steps",
-    "lower_opencl", "lower_scan", "lower_scatter",
-    "lower_select", "lower_sort",
+    "LOWERINGS", "lower_arg", "lower_contraction", "lower_conv", "lower_host", "lower_loop_steps", "lower_opencl",
+    "lower_scan", "lower_scatter", "lower_select", "lower_sort",
 ]
 
 
