@@ -2,13 +2,16 @@
 
     python -m benchmarks.loops                       # all of them
     python -m benchmarks.loops gru pendulum --unrolled --turns 64 2048
+    python -m benchmarks.loops --torch /path/to/python/with/torch
 
 For each: the time to the first result (tracing, compiling, running: in a fresh process, nothing cached) and of a call after that.
+A case is written once, for tracegrad and for torch (eager), whose namespace is `T`.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -20,10 +23,9 @@ from typing import Any
 
 import numpy as np
 
-import tracegrad as tg
-
-F = tg.float64
+T: Any = None             # the framework: tracegrad or torch
 Scan = Callable[..., Any]
+Case = tuple[Any, int, tuple[Any, ...]]        # a function, with respect to how many of its arguments to differentiate it, the arguments
 
 
 def unrolled(f: Any, init: Any, xs: Any = None, length: int | None = None) -> Any:
@@ -33,14 +35,14 @@ def unrolled(f: Any, init: Any, xs: Any = None, length: int | None = None) -> An
     for i in range(n or 0):
         carry, y = f(carry, None if xs is None else xs[i])
         ys.append(y)
-    return carry, None if not ys or ys[0] is None else tg.stack(ys)
+    return carry, None if not ys or ys[0] is None else T.stack(ys)
 
 
 def _numbers(*shape: int) -> Any:
-    return tg.tensor(np.random.default_rng(0).standard_normal(shape), dtype=F)
+    return T.tensor(np.random.default_rng(0).standard_normal(shape), dtype=T.float64)
 
 
-def wave(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+def wave(scan: Scan, turns: int) -> Case:
     """A 2-D wave equation; the gradient of a misfit with respect to the initial state."""
 
     def laplacian(u: Any) -> Any:
@@ -54,10 +56,10 @@ def wave(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
         (_, last), _ = scan(step, (u, u), length=turns)
         return (last * last).sum()
 
-    return tg.value_and_grad(misfit), (_numbers(128, 128),)
+    return misfit, 1, (_numbers(128, 128),)
 
 
-def shallow_water(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+def shallow_water(scan: Scan, turns: int) -> Case:
     """Shallow water on a periodic grid (height and two velocities, nonlinear); the gradient with respect to the initial height."""
 
     def dx(a: Any) -> Any:
@@ -78,10 +80,10 @@ def shallow_water(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
         (last, u, v), _ = scan(step, (h, zero, zero), length=turns)
         return (last * last + u * u + v * v).sum()
 
-    return tg.value_and_grad(misfit), (_numbers(64, 64) * 0.01,)
+    return misfit, 1, (_numbers(64, 64) * 0.01,)
 
 
-def neural_ode(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+def neural_ode(scan: Scan, turns: int) -> Case:
     """A neural ODE (two layers) integrated by the classic Runge-Kutta method; the gradient with respect to the weights."""
 
     def loss(w1: Any, w2: Any, y: Any) -> Any:
@@ -98,10 +100,10 @@ def neural_ode(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
         last, _ = scan(step, y, length=turns)
         return (last * last).mean()
 
-    return tg.value_and_grad(loss, (0, 1)), (_numbers(4, 32) * 0.5, _numbers(32, 4) * 0.5, _numbers(64, 4))
+    return loss, 2, (_numbers(4, 32) * 0.5, _numbers(32, 4) * 0.5, _numbers(64, 4))
 
 
-def pendulum(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+def pendulum(scan: Scan, turns: int) -> Case:
     """Optimal control of a pendulum: the gradient of its cost with respect to the torque at every turn."""
 
     def cost(torque: Any) -> Any:
@@ -115,10 +117,10 @@ def pendulum(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
         (angle, speed, total), _ = scan(step, (zero, zero, zero), torque)
         return (angle - 3.14159) ** 2 + speed * speed + total
 
-    return tg.value_and_grad(cost), (_numbers(turns) * 0.1,)
+    return cost, 1, (_numbers(turns) * 0.1,)
 
 
-def gru(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
+def gru(scan: Scan, turns: int) -> Case:
     """A GRU, batch 16, 64 features; the gradient with respect to its weights."""
 
     def loss(w: Any, r: Any, x: Any) -> Any:
@@ -129,10 +131,10 @@ def gru(scan: Scan, turns: int) -> tuple[Any, tuple[Any, ...]]:
             h = new + update * (h - new)
             return h, h
 
-        _, ys = scan(step, tg.zeros(16, 64, dtype=F), x)
+        _, ys = scan(step, T.zeros(16, 64, dtype=T.float64), x)
         return (ys * ys).mean()
 
-    return tg.value_and_grad(loss, (0, 1)), (_numbers(32, 192) * 0.1, _numbers(64, 192) * 0.1, _numbers(turns, 16, 32))
+    return loss, 2, (_numbers(32, 192) * 0.1, _numbers(64, 192) * 0.1, _numbers(turns, 16, 32))
 
 
 CASES: dict[str, tuple[Any, int]] = {
@@ -143,24 +145,40 @@ CASES: dict[str, tuple[Any, int]] = {
 
 def measure(name: str, turns: int, loop: str) -> dict[str, float]:
     """Times in this process, which has compiled nothing yet: of the first call, and of one after that."""
-    (tg.tensor([1.0]) + 1).sum().item()                    # the driver is found and loaded
-    fn, args = CASES[name][0](tg.scan if loop == "scan" else unrolled, turns)
-    f = tg.trace(fn)
+    global T
+    T = importlib.import_module("torch" if loop == "torch" else "tracegrad")
+    (T.tensor([1.0]) + 1).sum().item()                     # the driver is found and loaded
+    fn, varied, args = CASES[name][0](T.scan if loop == "scan" else unrolled, turns)
+    f: Any = None
+    if loop == "torch":
+        for a in args[:varied]:
+            a.requires_grad_()
+
+        def call() -> float:
+            value = fn(*args)
+            T.autograd.grad(value, args[:varied])
+            return float(value)
+    else:
+        f = T.trace(T.value_and_grad(fn, tuple(range(varied))))
+
+        def call() -> float:
+            return float(f(*args)[0])
+
     start = time.perf_counter()
-    value = f(*args)[0].item()
+    value = call()
     first = time.perf_counter() - start
-    times = []
+    times: list[float] = []
     while len(times) < 5 or (sum(times) < 1 and len(times) < 200):
         start = time.perf_counter()
-        f(*args)[0].item()
+        call()
         times.append(time.perf_counter() - start)
-    return {"first": first, "call": float(np.median(times)), "value": value, "launches": len(f.plan.launches)}
+    return {"first": first, "call": float(np.median(times)), "value": value, "launches": 0 if f is None else len(f.plan.launches)}
 
 
-def _in_fresh_process(name: str, turns: int, loop: str) -> dict[str, float]:
+def _in_fresh_process(name: str, turns: int, loop: str, python: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as cache:           # of compiled programs: a first call is cold
         code = f"import json; from benchmarks.loops import measure; print(json.dumps(measure({name!r}, {turns}, {loop!r})))"
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        run = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False,
                              env={**os.environ, "POCL_CACHE_DIR": cache, "PYOPENCL_NO_CACHE": "1", "XDG_CACHE_HOME": cache})
     if run.returncode:
         raise RuntimeError(run.stderr)
@@ -174,12 +192,13 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES))
     parser.add_argument("--turns", nargs="*", type=int, help="how many turns (default: the case's own)")
     parser.add_argument("--unrolled", action="store_true", help="the unrolled loop, too (slow to compile)")
+    parser.add_argument("--torch", default="", help="a Python interpreter that has torch, to measure that, too")
     options = parser.parse_args()
     print(f"{'case':14} {'turns':>5} {'loop':9} {'first call':>10} {'a call':>10} {'a turn':>10} launches")
     for name in options.cases:
         for turns in options.turns or [CASES[name][1]]:
-            for loop in ["scan"] + ["unrolled"] * options.unrolled:
-                m = _in_fresh_process(name, turns, loop)
+            for loop in ["scan"] + ["unrolled"] * options.unrolled + ["torch"] * bool(options.torch):
+                m = _in_fresh_process(name, turns, loop, options.torch if loop == "torch" else sys.executable)
                 print(f"{name:14} {turns:5} {loop:9} {m['first']:8.2f} s {1e3 * m['call']:7.2f} ms {1e6 * m['call'] / turns:7.2f} us "
                       f"{m['launches']:.0f}   value {m['value']:.6g}", flush=True)
 

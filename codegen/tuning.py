@@ -72,7 +72,8 @@ class Tuning:
     merged_items: int = 64             # work-items of a kernel that becomes a loop over them: many are for many cores
     merged_lines: int = 400            # of a merged kernel at most, and
     merged_buffers: int = 24
-    looped_lines: int = 800            # of a kernel with a loop over turns in it, which saves the launches of every turn
+    looped_lines: int = 800            # of a kernel with a loop over turns in it, which saves the launches of every turn,
+    looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
 
 
 _DEFAULT = Tuning()

@@ -14,7 +14,7 @@ from tests import standalone
 from tests.kernels import CPU, TARGETS, Checked
 from tracegrad import control, loops
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.tuning import Tuning
+from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.compile import executable_graph
 from tracegrad.plan import Loop
 from tracegrad.printing import to_text
@@ -278,6 +278,31 @@ def test_kernels_for_other_devices(interpreter, name):
     assert checked.count == 4
 
 
+@pytest.mark.parametrize("name", ["sse, 16 cores", "gpu"])
+def test_elements_that_do_not_depend_on_each_other(interpreter, name):
+    """Each work-item does all turns of its own elements: a batch of pendulums is one launch. Where neighbours are read, it is not."""
+    def loss(scan, coupled):
+        def f(u, angle):
+            def body(state, u):
+                angle, speed = state
+                near = angle.roll(1, 0) if coupled else angle
+                speed = speed + 0.05 * (u - near.sin() - 0.1 * speed)
+                return (angle + 0.05 * speed, speed), angle
+            (angle, speed), ys = scan(body, (angle, angle * 0.0), u)
+            return (angle * angle).sum() + speed.sum() + (ys * ys).sum() * 0.1
+        return tg.trace(tg.value_and_grad(f, (0, 1)))
+
+    args = numbers(5, 300), numbers(300)
+    tuning = Tuning(item=16, launch_work=0)
+    for coupled in (False, True):
+        with Checked({name: TARGETS[name]}, tuning=tuning):
+            f = loss(tg.scan, coupled)
+            close(arrays(f(*args)), arrays(loss(unrolled, coupled)(*args)))
+        with tuned(tuning):
+            plan = compile_graph(executable_graph(f.graph), TARGETS[name])
+        assert any(isinstance(step, Loop) for step in plan.steps) == coupled
+
+
 def test_dtypes_and_rows_of_no_elements(interpreter):
     """Halves, bools and bytes as carries and rows, and a Python bool; rows that hold nothing beside others."""
     def mixed(scan):
@@ -436,6 +461,27 @@ def test_random_numbers(interpreter, reverse):
     assert not np.allclose(found[0], found[2])
 
 
+@pytest.mark.parametrize("n", [7, 33])
+def test_the_gradient_of_a_weight_is_one_product(interpreter, n):
+    """Of what the turns stack, not a sum that every turn adds to; of the rows that are there, nothing is stacked again."""
+    def f(scan):
+        def loss(w, r, xs):
+            c, ys = scan(lambda c, x: ((x @ w + (c @ r.T) * 0.5).tanh(), c.sum(0)), xs[0] @ w, xs)
+            return (c * c).sum() + ys.sin().sum()
+        which = (0, 1, 2)
+        return tg.trace(lambda *a: (*tg.value_and_grad(loss, which)(*a),
+                                    tg.grad(lambda *a: sum(g.sin().sum() for g in tg.grad(loss, which)(*a)), which)(*a))), loss
+
+    args = numbers(13, 16, scale=0.3), numbers(16, 16, scale=0.3), numbers(n, 5, 13)
+    found, wanted = f(tg.scan)[0](*args), f(unrolled)[0](*args)
+    close([a.numpy() for part in found[1:] for a in part], [a.numpy() for part in wanted[1:] for a in part], 1e-8)
+    g = tg.trace(tg.grad(f(tg.scan)[1], (0, 1)))
+    with Checked({"cpu": CPU}), Checked({"cpu": CPU}, tuning=PLAIN):
+        g(*args)
+    (back,) = {x.fn for x in executable_graph(g.graph) if x.fn.family == "loop" and x.fn.reverse}
+    assert back.body.carries == 1
+
+
 def test_random_numbers_in_nested_loops(interpreter):
     def run(scan):
         tg.manual_seed(5)
@@ -488,6 +534,15 @@ def test_host_calls_factorizations_and_users_kernels_in_the_body():
         g = tg.trace(lambda c, xs: tg.scan(lambda c, x: (twice(c) * 0.3 + twice(x), twice(c)), c, xs))
         h = tg.trace(lambda c, xs: unrolled(lambda c, x: (c * 0.6 + 2 * x, 2 * c), c, xs))
         close([a.numpy() for a in g(c, xs)], [a.numpy() for a in h(c, xs)])
+
+
+@pytest.mark.usefixtures("device")
+def test_an_index_out_of_range_is_reported_by_a_backward_from_outside():
+    w = numbers(5).requires_grad_()
+    f = tg.trace(lambda index: tg.scan(lambda c, i: ((c * w[i]).sin(), None), tg.ones((), dtype=F), index)[0])
+    f(tg.tensor([0, 9, 1])).backward()
+    with pytest.raises(tg.IndexOutOfRange, match="holds 9"):
+        w.grad.numpy()
 
 
 def test_linear_systems_in_a_loop_have_derivatives(interpreter):
@@ -683,6 +738,24 @@ def test_jacobian_and_hessian(interpreter):
     w = numbers(3)
     for transform in (tg.jacobian, tg.jacfwd, lambda f: tg.hessian(lambda w: (f(w) ** 2).sum())):
         close([tg.trace(transform(f(tg.scan)))(w).numpy()], [transform(f(unrolled))(w).numpy()])
+
+
+def test_a_loop_in_a_branch_and_a_trace_differentiated_from_outside(interpreter):
+    w, xs = numbers(3), numbers(4, 3)
+
+    def branch(scan, p):
+        return lambda w: tg.cond(p, lambda w: scan(lambda c, x: ((c * w).sin() + x, c), w, xs)[1].sum(), lambda w: (w * w).sum(), w)
+
+    for p in (tg.tensor(True), tg.tensor(False)):
+        for order in (tg.grad, lambda f: tg.grad(lambda w: (tg.grad(f)(w) ** 2).sum())):
+            close([tg.trace(order(branch(tg.scan, p)))(w).numpy()], [order(branch(unrolled, p))(w).numpy()])
+
+    def loss(scan):
+        return lambda w: scan(lambda c, x: ((c * w).sin() + x, None), w, xs)[0].sum()
+
+    for transform in (tg.grad, tg.hessian):
+        close([transform(tg.trace(loss(tg.scan)))(w).numpy()], [transform(loss(unrolled))(w).numpy()])
+    close([tg.vmap(tg.grad(tg.trace(loss(tg.scan))))(xs).numpy()], [tg.vmap(tg.grad(loss(unrolled)))(xs).numpy()])
 
 
 def test_forward_mode_costs_a_constant_number_of_loops(interpreter):

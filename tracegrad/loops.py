@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class Loop(Shared):
             worst = [max(a, b) for a, b in zip(worst, notes, strict=True)]
         return [*carry, *stacks], worst
 
-    @property
+    @cached_property
     def reports(self) -> bool:  # type: ignore[override]
         return any(n.fn.reports for n in self.graph)
 
@@ -281,7 +282,8 @@ class LoopCall(CustomCall):
         found = autodiff.vjp([outs[i] for i in (*floats, *given)], [inner[i] for i in targets], [*cts, *ct_rows])
         pulled = [zeros_like(inner[i]) if g is None else g for i, g in zip(targets, found, strict=True)]
         f, r = len(floats), len(rows_wanted)
-        added = [s if g is None else s + g for s, g in zip(sums, found[f + r:], strict=True)]
+        split = [_products(g) if g is not None and self.keep_values else ([], g) for g in found[f + r:]]
+        added = [s if g is None else s + g for s, (_, g) in zip(sums, split, strict=True)]
         turned = [*pulled[:f], *added]
         # What the first loop kept is scanned again.
         kept: list[Node] = []
@@ -299,18 +301,27 @@ class LoopCall(CustomCall):
         shared = {inner[i]: own[i] for i in range(n + rows, len(own)) if inner[i] is not own[i]}
         turned = substituted(turned, replace | shared)
         ys = substituted(pulled[f:f + r], replace | shared)
+        # A sum of products over all turns is one product, of what the turns stack.
+        rows_in = [*kept, *(inner[n + k] for k in range(rows)), *ct_rows]
+        rows_of = [*sources, *own[n:n + rows], *(ct[i] for i in given)]
+        factors = [x for products, _ in split for product, _ in products for x in product.operands]
+        stacked = _stacks(substituted(factors, replace | shared), dict(zip(rows_in, rows_of, strict=True)), loop.length)
+        made = [x for x, done in stacked if done is None]
         init = [*(zeros_like(raw[i]) if ct[i] is None else ct[i] for i in floats), *(zeros_like(own[i]) for i in sums_wanted)]
         lasts, stacks = loop_nodes(
-            [*cts, *sums], [*kept, *(inner[n + k] for k in range(rows)), *ct_rows], turned, ys, init,
-            [*sources, *own[n:n + rows], *(ct[i] for i in given)], loop.length, not loop.reverse,
+            [*cts, *sums], rows_in, turned, [*ys, *made], init, rows_of, loop.length, not loop.reverse,
             [*(asked[i] for i in floats), *(True for _ in sums)], self.keep_values)
         out: list[Any] = [None] * len(own)
         for i, last in zip(floats, lasts, strict=False):
             out[i] = last if asked[i] else None
-        for i, stack in zip(rows_wanted, stacks, strict=True):
+        for i, stack in zip(rows_wanted, stacks, strict=False):
             out[i] = stack
-        for i, last in zip(sums_wanted, lasts[f:], strict=True):
+        rest = iter(stacks[r:])
+        wholes = iter([next(rest) if done is None else done for _, done in stacked])
+        for i, last, (products, _) in zip(sums_wanted, lasts[f:], split, strict=True):
             out[i] = last
+            for product, moves in products:
+                out[i] = out[i] + _whole(product, moves, next(wholes), next(wholes))
         return (*[None] * total, *out)
 
     def kept_results(self, call: Node) -> list[Node]:
@@ -331,6 +342,48 @@ class LoopCall(CustomCall):
         results = _call(loop, self.loop.batched_operands(own, marks, size), self.count, self.kept,
                         self.keep_values)
         return [self.loop.unbatched(i, r, h, size) for i, (r, h) in enumerate(zip(results, has_batch, strict=True))]
+
+
+def _products(g: Node) -> tuple[list[tuple[Node, list[Node]]], Node | None]:
+    """A sum as products, each with the reshapes and permutes that come after it, and the rest.
+
+    Those alone where it costs less to stack the factors than to add up the product in every turn.
+    """
+    products, rest = [], None
+    todo: list[tuple[Node, list[Node]]] = [(g, [])]
+    while todo:
+        node, moves = todo.pop()
+        if node.fn.name == "add" and all(o.shape == node.shape for o in node.operands):
+            todo += [(o, moves) for o in node.operands]
+        elif node.fn.name in ("reshape", "permute"):
+            todo.append((node.operands[0], [node, *moves]))
+        elif node.fn.name == "matmul" and len(node.shape) == 2 and sum(o.aval.size for o in node.operands) <= 2 * node.aval.size:
+            products.append((node, moves))
+        else:
+            for move in moves:
+                node = bind(move.fn, (node,), move.attrs)
+            rest = node if rest is None else rest + node
+    return products, rest
+
+
+def _stacks(factors: Sequence[Node], rows: dict[Node, Node], length: int) -> list[tuple[Node, Node | None]]:
+    """The factors, each with its values of all turns if they are there: it is a row of something, moved about."""
+    found: list[tuple[Node, Node | None]] = []
+    for x in factors:
+        base = x
+        while base not in rows and base.fn.family == "movement" and len(base.operands) == 1:
+            base = base.operands[0]
+        found.append((x, batch([x], {base: rows[base]}, length)[0] if base in rows else None))
+    return found
+
+
+def _whole(product: Node, moves: Sequence[Node], a: Node, b: Node) -> Node:
+    """The sum of a product over the turns, from its stacked factors."""
+    turns, m, k = a.shape
+    whole = bind(product.fn, (reshape(permute(a, (1, 0, 2)), (m, turns * k)), reshape(b, (turns * k, b.shape[2]))), product.attrs)
+    for move in moves:
+        whole = bind(move.fn, (whole,), move.attrs)
+    return whole
 
 
 def _call(loop: Loop, operands: Sequence[Node], count: int, kept: Sequence[tuple[str, int]], keep_values: bool) -> list[Node]:

@@ -5,7 +5,8 @@ what is scanned, or of a stacked result, is a place in the whole that depends on
 A carry has two places, which the turns use in turn; the first turn reads it where the loop's operand is, the last one writes the loop's
 result. So nothing is copied, and the host has nothing to do between turns but to count.
 
-Where one work-item does the whole body (see `batch_launches`), the loop over turns is in the kernel: one launch instead of `length`.
+Where one work-item does the whole body (see `batch_launches`), or elements do not depend on each other, the loop over turns is in the
+kernel: one launch instead of `length`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import effects, is_serial, merge, together
-from tracegrad.codegen.schedule.grouping import Group, schedule, strip
+from tracegrad.codegen.schedule.grouping import SAME, Group, schedule, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.function import bind, unique
@@ -62,6 +63,7 @@ class Carry:
 
 
 Place = Whole | Row | Carry
+_SAME = frozenset((SAME,))
 
 
 @lowering("loop")
@@ -76,7 +78,9 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     n, rows = body.carries, body.rows
     graph = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows))
     known = set(context.faults)
-    before, steps, kept = _hoisted(_kernels(graph, context), graph.inputs[n + rows:])
+    groups, steps = _kernels(graph, context)
+    alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
+    before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
     for node in context.faults:                            # what a turn reports is for all results
         if node not in known:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
@@ -96,20 +100,32 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     before = [bound(k, places, turn) for k in before]
     if config.fuse:
         steps = merge(steps)
-    if steps and config.fuse and all(isinstance(s, Kernel) and is_serial(s) for s in steps):
-        # One core does a turn in less time than its launches take.
-        if sum(s.text.count("\n") for s in steps) <= tuning().looped_lines:
-            return [*before, _in_one(steps[0] if len(steps) == 1 else together(steps), places, turn, length)]
+    kernels = [s for s in steps if isinstance(s, Kernel)]
+    if steps and config.fuse and len(kernels) == len(steps):
+        one = kernels[0]
+        small = context.target.kind == "gpu" or one.flops + one.bytes < tuning().looped_work
+        if alone and len(kernels) == 1 and small:
+            return [*before, _in_one(one, places, turn, length)]
+        if all(map(is_serial, kernels)) and sum(k.text.count("\n") for k in kernels) <= tuning().looped_lines:
+            # One core does a turn in less time than its launches take.
+            merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)
+            return [*before, _in_one(merged, places, turn, length)]
     held = kept + [r for p in places.values() for r in ((p.end, p.both) if isinstance(p, Carry) else (p.ref,))]
     return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 
 
-def _kernels(graph: Graph, context: Context) -> list[Any]:
-    """The steps of one turn."""
+def _kernels(graph: Graph, context: Context) -> tuple[list[Group], list[Any]]:
+    """The groups and the steps of one turn."""
     stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size]
     plan = schedule(graph, stored, context.scalars, context.target, config.fuse)
     inner = context.inside(plan)
-    return [step for group in plan.groups for step in lower(group, inner)]
+    return plan.groups, [step for group in plan.groups for step in lower(group, inner)]
+
+
+def _by_element(group: Group, carries: list[Node]) -> bool:
+    """Whether elements of the new carries depend on no other elements of the old ones, so that work-items need not wait for others."""
+    full = group.kind == "loops" and group.length is None and all(p == "full" for p in group.place.values())
+    return full and all(group.reads.get(c, _SAME) == _SAME and c.aval.size == group.size for c in carries)
 
 
 def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
@@ -254,9 +270,7 @@ def pointer(parameter: Parameter) -> str:
 
 
 def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int) -> Kernel:
-    """The whole loop as a kernel of one work-item."""
-    if prod(kernel.global_size) > 1:
-        kernel = together([kernel])
+    """The whole loop as a kernel, in which each work-item does all turns."""
     head, declarations = _bind(kernel, places, turn)
     found = head.pop(turn, None)
     name = "turn" if found is None else found.name
