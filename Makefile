@@ -6,6 +6,7 @@
 #   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
 #   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
+#   make bench-first-call     how long the first calls of traced programs take, cold and again
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
 #   make coverage-table   docs/coverage.md: what each public function does, found by calling it
@@ -22,7 +23,7 @@ PEER_PYTHON ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all bench bench-first-minute check kernels-diff coverage-table clean help
+.PHONY: demo test test-all bench bench-first-minute bench-first-call check kernels-diff coverage-table clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -51,6 +52,9 @@ endif
 
 bench-first-minute: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_minute $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
+
+bench-first-call: $(VENV)/.installed-demo
+	$(BIN)/python -m benchmarks.first_call $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
 
 coverage-table: $(VENV)/.installed-test
 	$(BIN)/python -m tests.coverage
