@@ -21,7 +21,7 @@ from tracegrad.codegen.index import variable
 from tracegrad.codegen.kernel import Kernel, RuntimeScalar, Temp
 from tracegrad.codegen.lower import Context, computed, lower
 from tracegrad.codegen.lower_loops import is_reduction
-from tracegrad.codegen.merge import is_little, is_serial
+from tracegrad.codegen.merge import is_serial
 from tracegrad.codegen.schedule import Group, small_reduction
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
@@ -81,7 +81,7 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
     out = []
     for kernel in kernels:
         copy = replace(kernel, refs=tuple(map(bound, kernel.refs)))
-        if is_serial(kernel) and is_little(kernel):                     # it will be merged: the first of a merged kernel lends its name
+        if is_serial(kernel):                                           # it may be merged: the longest of a merged kernel lends its name
             entry = context.entry(group)
             copy = replace(copy, entry=entry, text=copy.text.replace(f" {kernel.entry}(", f" {entry}("))
         copy.__dict__["form"] = kernel.form
