@@ -9,6 +9,7 @@
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
+#   make bench-first-call     how long the first calls of traced programs take, cold and again
 #   make kernels-diff REV=HEAD~1   what the kernels of a corpus of programs look like now and at another commit
 #   make check      lint, types and import rules only
 #   make array-api  the consortium's suite for the array API standard, on tracegrad.array_api (ARRAY_API_TESTS: a copy of it; else it is cloned)
@@ -28,7 +29,7 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all array-api bench bench-against bench-first-minute check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: demo test test-all array-api bench bench-against bench-first-minute bench-first-call check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -76,6 +77,9 @@ bench-against: $(VENV)/.installed-demo
 	rm -rf build/other && git worktree prune && git worktree add --quiet --force --detach build/other $(or $(REV),HEAD~1)
 	$(BIN)/python -m benchmarks.against build/other $(ARGS)
 	git worktree remove --force build/other
+
+bench-first-call: $(VENV)/.installed-demo
+	$(BIN)/python -m benchmarks.first_call $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)
 
 coverage-table: $(VENV)/.installed-test
 	$(BIN)/python -m tests.coverage

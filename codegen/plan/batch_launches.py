@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import prod
 from typing import Any
 
 from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
+from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns, bound_to
 from tracegrad.codegen.kernel.statements import Allocate, Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
 from tracegrad.codegen.tuning import tuning
+from tracegrad.config import config
+from tracegrad.errors import CompilerBug
 from tracegrad.plan import HostStep
 
 Step = Kernel | HostStep | Turns
@@ -29,11 +32,20 @@ def merge(steps: Sequence[Step]) -> list[Step]:
     """The steps, with runs of small kernels as single kernels."""
     out: list[Step] = []
     run: list[Kernel] = []
+    known: dict[Hashable, Kernel] = {}                 # merged before: the steps of an unrolled program have equal runs
 
     def close() -> None:
-        if run:
-            out.append(run[0] if len(run) == 1 else together(run))
-            run.clear()
+        if len(run) > 1:
+            key = alike(run)
+            found = known.get(key)
+            if found is None:
+                found = known[key] = together(run)
+                out.append(found)
+            else:
+                out.append(merged_again(found, run))
+        else:
+            out.extend(run)
+        run.clear()
 
     count = Counter(s.form for s in steps if isinstance(s, Kernel) and is_serial(s) and not is_little(s))
     joins = [isinstance(s, Kernel) and is_serial(s) and count[s.form] <= tuning().repeats for s in steps]
@@ -142,6 +154,26 @@ def together(parts: Sequence[Kernel]) -> Kernel:
     return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
                   f"{len(parts)} small kernels in one launch: {notes}", frozenset().union(*(k.helpers for k in parts)),
                   fused=tuple(x for k in parts for x in k.fused), group=sizes, wide=0)
+
+
+def alike(parts: Sequence[Kernel]) -> Hashable:
+    """What the form of `together(parts)` depends on: the kernels' forms, and which of their buffers are one."""
+    place: dict[Any, int] = {}
+    return tuple((k.form, k.global_size, k.flops, k.bytes, k.note, k.helpers, *[place.setdefault(r, len(place)) for r in k.refs])
+                 for k in parts)
+
+
+def merged_again(found: Kernel, parts: Sequence[Kernel]) -> Kernel:
+    """together(parts), where `found` is that of parts which are `alike`."""
+    refs = dict.fromkeys(r for k in parts for r in k.refs)
+    made = replace(found, parameters=tuple(bound_to(p, r) for p, r in zip(found.parameters, refs, strict=True)),
+                   fused=tuple(x for k in parts for x in k.fused))
+    made.__dict__["form"] = found.form
+    if config.check:
+        other = together(parts)
+        if (other.form, other.refs) != (made.form, made.refs):
+            raise CompilerBug(f"batch_launches: kernels that are alike are merged to different ones:\n{made.text}\n{other.text}")
+    return made
 
 
 def united(given: Sequence[Parameter], name: str) -> Parameter:

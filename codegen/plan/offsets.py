@@ -58,7 +58,7 @@ def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str,
         first = found[0][0]
         if len(arguments) > _MOST or any(int(n) >> 31 for c in arguments for n in c):
             continue
-        text = with_arguments(first, [arguments.index(c) if c in arguments else -1 for c in columns], len(arguments))
+        text = with_arguments(first, found[0][1], [arguments.index(c) if c in arguments else -1 for c in columns], len(arguments))
         if text is None:
             continue
         texts[first.entry] = text
@@ -91,13 +91,13 @@ def offsets(text: str) -> list[re.Match[str]]:
     return found
 
 
-def with_arguments(kernel: Kernel, argument: Sequence[int], count: int) -> str | None:
-    """The kernel's text, its offset number i in place of argument number argument[i] (-1: none)."""
+def with_arguments(kernel: Kernel, numbers: Sequence[str], argument: Sequence[int], count: int) -> str | None:
+    """The kernel's text, argument number argument[i] in place of its offset number i (-1: it stays); None if these are not its offsets."""
     text = kernel.text
     code = _COMMENT.sub(lambda match: " " * len(match[0]), text)          # as long, so that places are the same
     found = offsets(code)
     head, begin, _ = text.partition(") {\n")
-    if len(found) != len(argument) or not begin:
+    if [match[0] for match in found] != list(numbers) or not begin:
         return None
     base = "offset"
     while re.search(rf"\b{base}\d*\b", code):

@@ -21,11 +21,11 @@ from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns, bound_to
 from tracegrad.codegen.lower.context import Context, computed, lower
 from tracegrad.codegen.lower.rows_cpu import is_reduction
-from tracegrad.codegen.plan.batch_launches import is_little, is_serial
+from tracegrad.codegen.plan.batch_launches import is_serial
 from tracegrad.codegen.schedule.grouping import Group, small_reduction
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
-from tracegrad.errors import TracegradError
+from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node, topological
 from tracegrad.ops.ranges import may_wrap
 from tracegrad.plan import Fault, HostStep
@@ -79,7 +79,7 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
     out = []
     for kernel in kernels:
         copy = replace(kernel, parameters=tuple(bound_to(p, bound(p.ref)) for p in kernel.parameters))
-        if is_serial(kernel) and is_little(kernel):                     # it will be merged: the first of a merged kernel lends its name
+        if is_serial(kernel):                                           # it may be merged: the longest of a merged kernel lends its name
             entry = context.entry(group)
             copy = replace(copy, entry=entry)
         copy.__dict__["form"] = kernel.form
@@ -97,7 +97,7 @@ def compare(given: Sequence[Kernel], wanted: Sequence[Any]) -> None:
         for what in ("form", "bound", "global_size", "local_size", "flops", "bytes", "helpers", "fused"):
             x, y = ([_unnamed(r) for r in k.refs] if what == "bound" else getattr(k, what) for k in (a, b))
             if x != y:
-                raise TracegradError(f"codegen: equal groups have different kernels ({what} of {a.entry}):\n{x}\n{y}\n{a.text}\n{b.text}")
+                raise CompilerBug(f"repeats: equal groups have different kernels ({what} of {a.entry}):\n{x}\n{y}\n{a.text}\n{b.text}")
 
 
 def _unnamed(ref: Any) -> Any:
