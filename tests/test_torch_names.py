@@ -353,3 +353,18 @@ def test_places_of_a_tensor_without_dimensions() -> None:
     for fn in (tg.unique, tg.unique_consecutive):
         values, inverse = fn(tg.tensor(3.0), return_inverse=True)
         assert (values.shape, inverse.shape) == ((1,), ())
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_dtypes_that_are_wider_inside() -> None:
+    half = tg.tensor(np.array([[300.0, 400.0], [3.0, 0.1]], np.float16))
+    for p, wanted in ((2, 500.0), (6, (300.0**6 + 400.0**6) ** (1 / 6)), (3, (300.0**3 + 400.0**3) ** (1 / 3))):
+        found = tg.norm(half, p, 1)
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found.numpy()[0], wanted, rtol=1e-3)
+    assert tg.tensor([[1, 2], [3, 4]], dtype=tg.int32).trace().dtype == np.int64
+    picture = tg.tensor(RNG.integers(0, 255, (1, 2, 4, 5)), dtype=tg.uint8)
+    np.testing.assert_array_equal(functional.interpolate(picture, scale_factor=2).numpy(), picture.numpy().repeat(2, 2).repeat(2, 3))
+    assert functional.interpolate(picture, (3, 7), mode="nearest-exact").dtype == np.uint8
+    with pytest.raises(tg.DTypeError, match="interpolate: mode 'bilinear' takes a float tensor"):
+        functional.interpolate(picture, 3, mode="bilinear")
