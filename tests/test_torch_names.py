@@ -368,3 +368,13 @@ def test_dtypes_that_are_wider_inside() -> None:
     assert functional.interpolate(picture, (3, 7), mode="nearest-exact").dtype == np.uint8
     with pytest.raises(tg.DTypeError, match="interpolate: mode 'bilinear' takes a float tensor"):
         functional.interpolate(picture, 3, mode="bilinear")
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_bags_start_at_the_first_index() -> None:
+    weight, index = tg.tensor(X), tg.tensor([1, 2, 4, 5, 4])
+    good = functional.embedding_bag(index, weight, tg.tensor([0, 2, 5]), mode="sum").numpy()
+    np.testing.assert_allclose(good, [X[[1, 2]].sum(0), X[[4, 5, 4]].sum(0), np.zeros(13)], rtol=1e-12)
+    for offsets in ([1, 2], [0, 6]):
+        with pytest.raises(tg.IndexOutOfRange, match=r"embedding_bag .*offsets"):
+            functional.embedding_bag(index, weight, tg.tensor(offsets)).numpy()
