@@ -378,3 +378,23 @@ def test_bags_start_at_the_first_index() -> None:
     for offsets in ([1, 2], [0, 6]):
         with pytest.raises(tg.IndexOutOfRange, match=r"embedding_bag .*offsets"):
             functional.embedding_bag(index, weight, tg.tensor(offsets)).numpy()
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_pretrained_rows_and_inference() -> None:
+    table = tg.tensor(X)
+    for kind, index in ((nn.Embedding, [1, 4]), (nn.EmbeddingBag, [[1, 4]])):
+        layer = kind.from_pretrained(table)
+        wanted = X[[1, 4]] if kind is nn.Embedding else X[[1, 4]].mean(0, keepdims=True)
+        np.testing.assert_allclose(layer(tg.tensor(index)).numpy(), wanted, rtol=1e-12)
+        assert not layer.weight.requires_grad
+        assert kind.from_pretrained(table, freeze=False, padding_idx=-1).weight.requires_grad
+        with pytest.raises(tg.ShapeError, match=r"from_pretrained: embeddings"):
+            kind.from_pretrained(table[0])
+    x = tg.ones(3, requires_grad=True)
+    with tg.inference_mode():
+        assert not (x * 2).requires_grad
+        with tg.inference_mode(False):
+            assert (x * 2).requires_grad
+    assert not tg.inference_mode(lambda: x * 2)().requires_grad
+    assert not tg.inference_mode()(lambda: x * 2)().requires_grad
