@@ -305,3 +305,14 @@ def test_initial_values():
     np.testing.assert_array_equal(nn.functional.conv2d(x, w, padding=1, groups=2).numpy(), x.numpy())
     w = nn.init.sparse_(tg.ones(100, 7), 0.3).numpy()
     assert ((w == 0).sum(0) == 30).all()
+
+
+def test_fractional_pools():
+    tg.manual_seed(0)
+    x = X3(9, 8, 7)
+    y, places = nn.FractionalMaxPool3d(2, output_ratio=0.5, return_indices=True)(x)
+    assert y.shape == (2, 4, 4, 4, 3)
+    np.testing.assert_array_equal(y.numpy().reshape(8, -1), np.take_along_axis(x.numpy().reshape(8, -1), places.numpy().reshape(8, -1), 1))
+    assert nn.FractionalMaxPool2d((2, 3), (5, 4))(X2(9, 8)).shape == (2, 4, 5, 4)
+    with pytest.raises(ArgumentError, match="fractional_max_pool2d: give output_size"):
+        nn.FractionalMaxPool2d(2)(X2(9, 8))

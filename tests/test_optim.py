@@ -147,7 +147,27 @@ def asgd(w, target, lr, lambd=1e-4, alpha=0.75, weight_decay=0.0):
     return w
 
 
+def adafactor(w, target, lr, beta2_decay=-0.8, eps=(None, 1e-3), d=1.0, weight_decay=0.0):
+    w = w.copy()
+    rows, columns, whole = np.zeros((*w.shape[:-1], 1)), np.zeros((*w.shape[:-2], 1, *w.shape[-1:])), np.zeros(w.shape)
+    least = np.finfo(float).eps if eps[0] is None else eps[0]
+    for t in range(1, STEPS + 1):
+        g, share = gradient(w, target), t**beta2_decay
+        rate = max(eps[1], math.sqrt((w * w).mean())) * min(lr, t**-0.5)
+        w = w * (1 - lr * weight_decay)
+        whole = whole + (g * g - whole) * share
+        moments = whole
+        if w.ndim > 1:
+            rows, columns = (v + ((g * g).mean(d, keepdims=True) - v) * share for v, d in ((rows, -1), (columns, -2)))
+            moments = rows @ columns / np.maximum(rows.mean(-2, keepdims=True), least)
+        update = g / np.sqrt(np.maximum(moments, least**2))
+        w = w - rate * update / max(1.0, math.sqrt((update * update).mean()) / d)
+    return w
+
+
 CASES = [
+    (optim.Adafactor, adafactor, dict(lr=0.1)),
+    (optim.Adafactor, adafactor, dict(lr=0.5, beta2_decay=-0.5, eps=(1e-3, 0.1), d=1.5, weight_decay=0.1)),
     (optim.RMSprop, rmsprop, dict(lr=0.02)),
     (optim.RMSprop, rmsprop, dict(lr=0.02, alpha=0.9, momentum=0.7, centered=True, weight_decay=0.1)),
     (optim.Adagrad, adagrad, dict(lr=0.1, maximize=True)),
@@ -441,3 +461,37 @@ class TestInterface:
         assert layer.bias.tolist() == [6, 7]
         with pytest.raises(ShapeError, match="vec must be"):
             nn.utils.vector_to_parameters(tg.arange(9.0), layer.parameters())
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.usefixtures("on_numpy")
+def test_muon(traced):
+    rng = np.random.default_rng(3)
+    for (m, n), options, factor in (((7, 13), {}, 1.0), ((33, 5), {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}, 0.2 * 33**0.5)):
+        w, target, buffer = rng.normal(size=(m, n)), rng.normal(size=(m, n)), 0.0
+        p = tg.tensor(w, requires_grad=True)
+        opt = optim.Muon([p], lr=0.05, momentum=0.9, **options)
+        goal = tg.tensor(target)
+
+        def step(p=p, opt=opt, goal=goal):
+            opt.zero_grad()
+            ((p - goal) ** 2).sum().backward()
+            opt.step()
+
+        run = tg.trace(step) if traced else step
+        for _ in range(4):
+            run()
+            g = 2 * (w - target)
+            buffer = buffer + (g - buffer) * 0.1
+            x = g + (buffer - g) * 0.9 if options.get("nesterov", True) else buffer
+            x = x / np.linalg.norm(x)
+            for _ in range(5):
+                gram = x @ x.T
+                x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+            assert np.abs(np.linalg.svd(x, compute_uv=False) - 1).max() < 0.5
+            w = w * (1 - 0.05 * 0.1) - 0.05 * factor * x
+            np.testing.assert_allclose(p.detach().numpy(), w, rtol=1e-9)
+    with pytest.raises(ShapeError, match="Muon: takes matrices"):
+        optim.Muon([tg.ones(3, requires_grad=True)])
+    with pytest.raises(ArgumentError, match="adjust_lr_fn"):
+        optim.Muon([tg.ones(3, 3, requires_grad=True)], adjust_lr_fn="other")

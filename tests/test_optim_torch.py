@@ -23,6 +23,7 @@ CASES = [
     ("RMSprop", dict(lr=0.02, centered=True, momentum=0.5, alpha=0.9, maximize=True)),
     ("Adagrad", dict(lr=0.1)), ("Adagrad", dict(lr=0.1, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.5)),
     ("Adadelta", dict()), ("Adadelta", dict(lr=0.5, rho=0.8, weight_decay=0.1, maximize=True)),
+    ("Adafactor", dict()), ("Adafactor", dict(lr=0.3, beta2_decay=-0.5, eps=(1e-3, 0.1), d=1.5, weight_decay=0.1)),
     ("Adamax", dict()), ("Adamax", dict(lr=0.1, betas=(0.8, 0.9), weight_decay=0.1)),
     ("NAdam", dict()), ("NAdam", dict(lr=0.1, weight_decay=0.1)), ("NAdam", dict(lr=0.1, weight_decay=0.1, decoupled_weight_decay=True)),
     ("RAdam", dict(lr=0.1)), ("RAdam", dict(lr=0.1, betas=(0.8, 0.9), weight_decay=0.1)),

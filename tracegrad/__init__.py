@@ -52,7 +52,7 @@ from tracegrad.dtypes import (
     uint64,
 )
 from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
-from tracegrad.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from tracegrad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from tracegrad.nn.saving import load, save
 from tracegrad.operators import PUBLIC
 from tracegrad.random_state import get_rng_state, manual_seed, set_rng_state

@@ -93,6 +93,11 @@ def set_grad_enabled(mode: bool) -> _GradMode:
     return _SetGradMode(bool(mode))
 
 
+def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
+    """`no_grad`, by torch's other name (mode=False: `enable_grad`). Its results may be used as any others."""
+    return no_grad(mode) if callable(mode) else _GradMode(not mode)
+
+
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded."""
     return state.grad

@@ -19,6 +19,7 @@ from tracegrad.ops.neural import _channels, _scaled_channels
 from tracegrad.ops.pointwise import abs_, eq, expm1, ge, gt, le, lt, ne, softplus, tanh
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.pointwise import where as select
+from tracegrad.ops.ranges import in_range
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import full_like_shape, unsqueeze
 from tracegrad.ops.statistics import amax, norm, softmax, sum_
@@ -341,7 +342,10 @@ def embedding_bag(input: Array, weight: Array, offsets: Array = None, max_norm: 
     else:
         bags = offsets.shape[0] - include_last_offset
         n = input.shape[0]
-        starts = mv.narrow(offsets, 0, 0, bags)
+        starts: Any = in_range(mv.narrow(offsets, 0, 0, bags), n + 1, "embedding_bag", "offsets", f"{n} indices")
+        if bags:
+            first = in_range(mv.narrow(starts, 0, 0, 1), 1, "embedding_bag", "offsets[0]", "the first bag, which starts at 0")
+            starts = mv.concat([first, mv.narrow(starts, 0, 1, bags - 1)], 0)
         # The bag of each place: how many bags start at or before it, less one.
         bag = sum_(le(unsqueeze(starts, 0), unsqueeze(iota((n,), 0), 1)), 1) - 1
         inside = ge(bag, 0)

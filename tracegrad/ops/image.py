@@ -50,8 +50,8 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
         raise ArgumentError(f"interpolate: align_corners is for the modes {', '.join(_SMOOTH)}, not {mode!r}")
     if antialias and mode not in ("bilinear", "bicubic"):
         raise ArgumentError(f"interpolate: antialias is for the modes 'bilinear' and 'bicubic', not {mode!r}")
-    if input.dtype.kind != "f":
-        raise DTypeError(f"interpolate: takes a float tensor, got {input.dtype}; use x.float()")
+    if input.dtype.kind != "f" and not mode.startswith("nearest"):
+        raise DTypeError(f"interpolate: mode {mode!r} takes a float tensor, got {input.dtype}; use x.float()")
     if (size is None) == (scale_factor is None):
         raise ArgumentError("interpolate: give size or scale_factor, and not both")
     image = input.shape[2:]

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes, common_dtype
+from tracegrad.function import broadcast_shapes, cast, common_dtype
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, functional, method, public
 from tracegrad.ops import contraction
@@ -143,9 +143,10 @@ def outer(input: Array, vec2: Array) -> Array:
 @method("trace")                     # only a method: tg.trace is the decorator
 @on_nodes
 def trace(input: Array) -> Array:
-    """The sum of a matrix's diagonal."""
+    """The sum of a matrix's diagonal; of integers int64, as sum."""
     _ranks("trace", (input, 2))
-    return total(diagonal(input), (0,))
+    along = diagonal(input)
+    return total(cast(along, dtypes.int64) if along.dtype.kind in "biu" else along, (0,))
 
 
 @public("addmm")

@@ -1,4 +1,4 @@
-"""The pools beyond max_pool1d/2d and avg_pool1d/2d (windows.py): 3-d, adaptive, power-average; max_unpool; unfold and fold of images."""
+"""Pools: the largest, mean or power mean of windows, adaptive and fractional; max_unpool; unfold and fold of images. Start at `_Pool`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,138 @@ from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.convolution import out_size, per_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather, scatter_rows, take_rows
-from tracegrad.ops.pointwise import abs_, floor, ge, lt, sign
+from tracegrad.ops.pointwise import abs_, div, floor, ge, lt, sign
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import full_like_shape, movedim
 from tracegrad.ops.statistics import ValuesIndices
-from tracegrad.ops.windows import _avg_pool, _max_pool, overlapped, windows
+from tracegrad.ops.windows import overlapped, windows
 
 Array = Any      # a Node or a Tensor
+
+
+class _Pool:
+    """The arguments of a pooling function, checked, and its input cut into windows."""
+
+    def __init__(self, name: str, n: int, x: Node, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+                 fill: Any) -> None:
+        if x.ndim not in (n + 1, n + 2):
+            raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, got {x.shape}")
+        self.kernel = per_dim(name, "kernel_size", kernel, n)
+        self.stride = self.kernel if stride is None or stride == [] or stride == () else per_dim(name, "stride", stride, n)
+        self.padding = per_dim(name, "padding", padding, n, 0)
+        self.dilation = per_dim(name, "dilation", dilation, n)
+        if any(2 * p > k for p, k in zip(self.padding, self.kernel, strict=True)):
+            raise ArgumentError(f"{name}: padding {self.padding} must be at most half of the kernel {self.kernel}")
+        self.input, self.n, self.lead = x, n, x.ndim - n
+        self.size, high = [], []
+        for s, k, st, p, d in zip(x.shape[self.lead:], self.kernel, self.stride, self.padding, self.dilation, strict=True):
+            room = s + 2 * p - d * (k - 1) - 1
+            count = (-(-room // st) if ceil_mode else room // st) + 1
+            if ceil_mode and (count - 1) * st >= s + p:      # torch: a last window must start inside the input or the left padding
+                count -= 1
+            if room < 0 or count < 1:
+                raise ShapeError(f"{name}: a window of {self.kernel} (dilation {self.dilation}) is larger than the padded input {x.shape}")
+            self.size.append(count)
+            high.append(max(p, (count - 1) * st + d * (k - 1) + 1 - s - p))
+        self.high = tuple(high)
+        self.fill = fill
+        self.windows = self._cut(x)
+
+    def _cut(self, x: Node) -> Any:
+        """The windows of x: (..., OH, OW, kh, kw)."""
+        zeros = (0,) * self.lead
+        x = mv.pad(x, (*zeros, *self.padding), (*zeros, *self.high), None, self.fill)
+        for i in range(self.n):
+            x = windows(x, self.lead + i, self.kernel[i], self.stride[i], self.dilation[i])
+            x = mv.narrow(x, self.lead + i, 0, self.size[i])
+        return x
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return tuple(range(self.windows.ndim - self.n, self.windows.ndim))
+
+
+def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
+              return_indices: bool) -> Any:
+    largest: Any = REGISTRY["first_max"]
+    p = _Pool(name, n, input, kernel_size, stride, padding, dilation, ceil_mode, largest.identity(input.dtype))
+    y = bind(largest, (p.windows,), {"dim": p.dims})
+    if not return_indices:
+        return y
+    # The winner's place in its window, and from it its place in the (flattened) image.
+    flat = mv.reshape(p.windows, (*y.shape, prod(p.kernel)))
+    place = bind(REGISTRY["argmax"], (flat,), {"dim": y.ndim})
+    index: Any = const(0, dtypes.int64)
+    for i in range(n):
+        inner = prod(p.kernel[i + 1:])
+        tap = (place // inner) % p.kernel[i]
+        at = iota(y.shape, p.lead + i, dtypes.int64) * p.stride[i] - p.padding[i] + tap * p.dilation[i]
+        if p.padding[i]:                                    # among equals of -inf the padding comes first: then the first real element
+            at = where(at < 0, at % p.dilation[i], at)
+        index = index * input.shape[p.lead + i] + at
+    return ValuesIndices(y, index)
+
+
+@functional
+@on_nodes
+def max_pool1d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+               return_indices: bool = False) -> Any:
+    """The largest of each window of (N, C, L) or (C, L); the gradient goes to the first of equals. stride: kernel_size if None."""
+    return _max_pool("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+@functional
+@on_nodes
+def max_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+               return_indices: bool = False) -> Any:
+    """The largest of each window of (N, C, H, W) or (C, H, W); the gradient goes to the first of equals. stride: kernel_size if None."""
+    return _max_pool("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
+              divisor_override: int | None) -> Any:
+    if input.dtype.kind != "f" and input.dtype != dtypes.int64:
+        raise DTypeError(f"{name}: takes floats or int64, got {input.dtype}; use x.float()")
+    exact = input.dtype.kind != "f"                         # integers are divided as C does, towards 0, as in torch
+    if divisor_override == 0:
+        raise ArgumentError(f"{name}: divisor_override must not be 0")
+    p = _Pool(name, n, input, kernel_size, stride, padding, 1, ceil_mode, 0)
+    y = total(p.windows, p.dims)
+    if divisor_override is not None:
+        return div(y, divisor_override, rounding_mode="trunc") if exact else y * (1.0 / divisor_override)
+    counts = []                                             # how many elements of each window count: per dimension, known now
+    for i, s in enumerate(input.shape[p.lead:]):
+        low, high = (-p.padding[i], s + p.padding[i]) if count_include_pad else (0, s)
+        start = [j * p.stride[i] - p.padding[i] for j in range(p.size[i])]
+        counts.append([min(a + p.kernel[i], high) - max(a, low) for a in start])
+    if all(count == k for row, k in zip(counts, p.kernel, strict=True) for count in row):
+        return div(y, prod(p.kernel), rounding_mode="trunc") if exact else y * (1.0 / prod(p.kernel))
+    for i, s in enumerate(input.shape[p.lead:]):
+        at = iota((p.size[i],), 0, dtypes.int32) * p.stride[i] - p.padding[i]
+        low, high = (-p.padding[i], s + p.padding[i]) if count_include_pad else (0, s)
+        limit = REGISTRY["minimum"], REGISTRY["maximum"]
+        count = limit[0](at + p.kernel[i], high) - limit[1](at, low)
+        count = mv.reshape(cast(count, y.dtype), (p.size[i], *[1] * (n - 1 - i)))
+        y = div(y, count, rounding_mode="trunc" if exact else None)
+    return y
+
+
+@functional
+@on_nodes
+def avg_pool1d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True) -> Array:
+    """The mean of each window of (N, C, L) or (C, L). stride: kernel_size if None."""
+    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+@functional
+@on_nodes
+def avg_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+               count_include_pad: bool = True, divisor_override: int | None = None) -> Array:
+    """The mean of each window of (N, C, H, W) or (C, H, W). stride: kernel_size if None."""
+    return _avg_pool("avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 @functional

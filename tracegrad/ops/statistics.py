@@ -323,6 +323,8 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
     x = as_float(input) if dtype is None else as_asked(input, dtype)
     if p == "nuc":
         return LINALG["matrix_norm"](x, "nuc", (-2, -1) if dim is None else dim, keepdim)
+    if x.dtype == dtypes.float16:               # powers do not fit it
+        return cast(norm(cast(x, dtypes.float32), p, dim, keepdim), dtypes.float16)
     dims = some_dims("norm", dim, x.ndim)
     if p in (inf, "inf", -inf, "-inf"):
         _check_some("norm", x, dims)

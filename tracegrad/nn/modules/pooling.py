@@ -179,3 +179,19 @@ class MaxUnpool3d(_MaxUnpool):
     """The adjoint of MaxPool3d: values put at the indices that it returned, zeros elsewhere. stride: kernel_size unless given."""
 
     function = "max_unpool3d"
+
+
+class FractionalMaxPool2d(FunctionModule):
+    """The largest of each of output_size windows of (N, C, H, W), or output_ratio times its size, at random places (Graham 2014)."""
+
+    function = "fractional_max_pool2d"
+    options = {"kernel_size": ..., "output_size": None, "output_ratio": None, "return_indices": False}
+    shown = ("kernel_size", "output_size", "output_ratio")
+
+
+class FractionalMaxPool3d(FunctionModule):
+    """The largest of each of output_size windows of (N, C, D, H, W), or output_ratio times its size, at random places (Graham 2014)."""
+
+    function = "fractional_max_pool3d"
+    options = {"kernel_size": ..., "output_size": None, "output_ratio": None, "return_indices": False}
+    shown = ("kernel_size", "output_size", "output_ratio")

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from tracegrad.creation import empty, tensor
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.modes import no_grad
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
@@ -39,6 +39,19 @@ class Embedding(Module):
         if self.padding_idx is not None:
             with no_grad():
                 self.weight[self.padding_idx] = 0.0
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, **options: Any) -> Any:
+        """A layer with these rows (num_embeddings, embedding_dim), which are not trained if `freeze`. options: other arguments.
+
+        >>> layer = nn.Embedding.from_pretrained(tg.eye(3))
+        """
+        if embeddings.ndim != 2:
+            raise ShapeError(f"{cls.__name__}.from_pretrained: embeddings must be (num_embeddings, embedding_dim), got {embeddings.shape}")
+        rows, size = embeddings.shape
+        layer = cls(rows, size, padding_idx=padding_idx, device=embeddings.device, dtype=embeddings.dtype, **options)
+        layer.weight = Parameter(embeddings, not freeze)
+        return layer
 
     def forward(self, input: Tensor) -> Tensor:
         return F.embedding(input, self.weight, self.padding_idx)
