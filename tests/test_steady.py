@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import function, nn, recall
+from tracegrad import compile as tg_compile
+from tracegrad import eager, function, nn, recall
 from tracegrad.ir import INTERN
 from tracegrad.nn import functional as F
 from tracegrad.ops import arguments
@@ -397,3 +398,24 @@ def test_rules_prepared_for_attributes_are_the_rules(op):
             found, wanted = op.numpy_with(**attrs)(*arrays), op.numpy(*arrays, **attrs)
             np.testing.assert_array_equal(found, wanted)
             assert found.dtype == np.asarray(wanted).dtype
+
+
+def test_numpy_first_and_kernels_later(monkeypatch):
+    """The switch is at the same use however a step is made, so that a program that is run again computes the same bits."""
+    if not tg.device().in_host_memory or tg.device().kind == "numpy":
+        pytest.skip("one way only on this device")
+    monkeypatch.setattr(tg.config, "eager", True)
+    wanted = [t.detach().numpy() for t in dropout_and_adamw()]
+    monkeypatch.setattr(eager, "_patience", lambda order, device: (3, ""))
+    runs = []
+    for _ in range(2):
+        for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes):
+            cache.clear()
+        before = tg.report()
+        runs.append([t.detach().numpy() for t in dropout_and_adamw()])
+        after = tg.report()
+        assert after["compiled"] - before["compiled"] == 5                # two backwards (the first one is another, that draws the parameters), three updates
+        assert after["interpreted"] - before["interpreted"] >= 6
+    for a, b, c in zip(*runs, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, c, rtol=2e-5, atol=2e-6)
