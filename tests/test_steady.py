@@ -414,7 +414,7 @@ def test_numpy_first_and_kernels_later(monkeypatch):
         before = tg.report()
         runs.append([t.detach().numpy() for t in dropout_and_adamw()])
         after = tg.report()
-        assert after["compiled"] - before["compiled"] == 5                # two backwards (the first draws the parameters, too), three updates
+        assert after["compiled"] - before["compiled"] == 5    # two backwards (the first draws parameters), three updates
         assert after["interpreted"] - before["interpreted"] >= 6
     for a, b, c in zip(*runs, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
