@@ -13,7 +13,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import compile as tg_compile
-from tracegrad import eager
+from tracegrad import eager, recall
 from tracegrad.codegen import passes
 from tracegrad.function import REGISTRY
 from tracegrad.nn import functional as F
@@ -28,7 +28,7 @@ def fresh(monkeypatch):
     """Eager, and nothing known from other tests."""
     tg.flush()
     monkeypatch.setattr(tg.config, "eager", True)
-    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, eager._counts, eager._reasons):
+    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager._counts, eager._reasons):
         cache.clear()
     monkeypatch.setattr(eager, "_size", [0])
 
@@ -156,7 +156,7 @@ def test_the_same_run_gives_the_same_bits_and_switches_at_the_same_use(impatient
     first = tg.report()
     assert first["interpreted"] > 0
     assert first["compiled"] > 0
-    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, eager._counts, eager._reasons):
+    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager._counts, eager._reasons):
         cache.clear()
     again, v = train(16)
     second = tg.report()

@@ -39,7 +39,7 @@ BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's
 # Work whose structure came so often that numpy took as long as a build takes is compiled: then no more is lost than about the time of the
 # better way, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
 # work that goes on, so it takes longer than a build does by itself.
-KNOWN = 400_000                 # operations in all the structures that are remembered; those not used for longest are forgotten
+KNOWN = 200_000                 # operations in all the structures that are remembered (0.3 KB each); the least used are forgotten
 
 
 class Structure:

@@ -26,7 +26,7 @@ from tracegrad.tensor import Tensor, leaves, no_longer_pending, pending_nodes
 
 _VARIABLE, _CONST = REGISTRY["variable"], REGISTRY["const"]
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
-REMEMBERED = 2_000_000                              # parts of the keys (10 an operation); structures not used for longest are forgotten
+REMEMBERED = 1_000_000                              # parts of the keys (10 an operation); structures not used for longest are forgotten
 
 _recipes: OrderedDict[Key, _Recipe | None] = OrderedDict()       # None: seen once
 _size = [0]
