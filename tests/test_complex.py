@@ -160,6 +160,26 @@ def test_special_values(device: Any) -> None:
                     np.testing.assert_array_equal(np.signbit(a[~np.isnan(a)]), np.signbit(b[~np.isnan(b)]), err_msg=f"signs of {k}")
 
 
+def test_branch_cuts_in_kernels(kernels: Any) -> None:
+    """On the axes, and at the ends of the cuts, where the signs of zeros tell the side; tiny and huge numbers."""
+    ends = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 3.0, -3.0, 1e-20, 1e20]
+    z = np.array([complex(a, b) for a in ends for b in ends], np.complex64)
+    functions = {"asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+                 "tan": np.tan, "tanh": np.tanh, "exp": np.exp, "expm1": np.expm1, "sinh": np.sinh, "cos": np.cos}
+
+    @tg.trace
+    def f(x):
+        return tuple(getattr(tg, name)(x) for name in functions)
+
+    for found, (name, function) in zip(f(tg.tensor(z)), functions.items(), strict=True):
+        with np.errstate(all="ignore"):
+            expected = function(z)
+        got = np.asarray(found)
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(np.isfinite(got), finite, err_msg=name)
+        np.testing.assert_allclose(got[finite], expected[finite], rtol=3e-6, atol=0, err_msg=name)
+
+
 @pytest.mark.parametrize(("call", "words"), [
     (lambda x: x < x, "lt: does not take complex64; use .*x.real"), (lambda x: x.max(), "max: .*complex64"),
     (lambda x: x.sort(), "sort: .*complex64"), (tg.relu, "relu: .*complex64"), (lambda x: x.floor(), "floor: .*complex64"),

@@ -47,8 +47,8 @@ def std_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdi
 @on_nodes
 def nanmean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The mean over dim of the elements that are no NaN; NaN if there are none."""
+    refuse_complex("nanmean", input)
     x = input if dtype is None else cast(input, dtypes.as_dtype(dtype))
-    refuse_complex("nanmean", x)
     if x.dtype.kind != "f":
         raise DTypeError(f"nanmean: takes a float tensor, got {x.dtype}; use x.float()")
     return nansum(x, dim, keepdim) / cast(sum_(eq(x, x), dim, keepdim), x.dtype)
