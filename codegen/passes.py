@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tracegrad.codegen.graph.complex_pairs import in_pairs
+from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.lower.context import Context
@@ -29,6 +30,7 @@ from tracegrad.verify import verify
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
+    ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks

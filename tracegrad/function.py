@@ -116,7 +116,7 @@ class Primitive:
         raise AutogradError(f"{self.name} has no derivative")
 
     # How it is computed of real numbers: pair(*operands, **attrs), an operand being a Pair, or a Node if it is real -> a Pair (or a
-    # Node, of a real result). None: it takes no complex numbers. See codegen/complex_pairs.py.
+    # Node, of a real result). None: it takes no complex numbers. See codegen/graph/complex_pairs.py.
     pair: Any = None
 
     def interval(self, node: Node, *operands: Interval) -> Interval | None:

@@ -1,7 +1,7 @@
 """Complex numbers: their parts, and what is made of them. Start at `complex_`; the primitives are in elementwise.py, and here the views.
 
 A complex tensor's memory holds real and imaginary part in turn, as numpy's and torch's. In kernels there are only real numbers: every op
-that takes complex numbers says by its `pair` rule what it does to the parts (codegen/complex_pairs.py; the formulas are in pairs.py).
+that takes complex numbers says by its `pair` rule what it does to the parts (codegen/graph/complex_pairs.py; the formulas are in pairs.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast, const, iota
+from tracegrad.function import cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
@@ -48,6 +48,7 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
         raise ArgumentError(f"interpolate: mode {mode!r} takes an input of {_SMOOTH[mode] + 2} dimensions, got {input.shape}")
     if align_corners is not None and mode not in _SMOOTH:
         raise ArgumentError(f"interpolate: align_corners is for the modes {', '.join(_SMOOTH)}, not {mode!r}")
+    refuse_complex("interpolate", input)
     if antialias and mode not in ("bilinear", "bicubic"):
         raise ArgumentError(f"interpolate: antialias is for the modes 'bilinear' and 'bicubic', not {mode!r}")
     if input.dtype.kind != "f" and not mode.startswith("nearest"):

@@ -213,7 +213,9 @@ def atanh(z: Pair) -> Pair:
     x, y = z.re * side, z.im * side
     large = _gt(_maximum(x, _abs(y)), float(np.sqrt(limits(x).max)) / 4)
     u, v = (_where(large, 0.0, part) for part in (x, y))
-    re = _where(large, 1.0 / (x + y * (y / x)), _log1p(u * 4.0 / ((1.0 - u) * (1.0 - u) + v * v)) * 0.25)
+    usual = _log1p(u * 4.0 / ((1.0 - u) * (1.0 - u) + v * v)) * 0.25
+    above = _log(_hypot(v, 2.0) / _abs(v)) * 0.5                                 # next to 1, where v * v may be 0
+    re = _where(large, 1.0 / (x + y * (y / x)), _where(_eq(u, 1.0), above, usual))
     im = _where(large, _copysign(filled(pi / 2, y), y), _atan2(v + v, (1.0 - u) * (u + 1.0) - v * v) * 0.5)
     return Pair(re * side, im * side)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, broadcast_shapes, call, cast
+from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, method, public
 from tracegrad.ops.arguments import on_nodes
@@ -199,6 +199,7 @@ def relu(input: Array, inplace: bool = False) -> Array:
 
 @on_nodes
 def _relu(input: Any) -> Any:
+    refuse_complex("relu", input)
     return where(input <= 0, 0, input)
 
 
@@ -214,6 +215,7 @@ def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False
 
 @on_nodes
 def _leaky_relu(input: Any, negative_slope: float) -> Any:
+    refuse_complex("leaky_relu", input)
     return where(input > 0, input, input * negative_slope)
 
 
@@ -221,6 +223,7 @@ def _leaky_relu(input: Any, negative_slope: float) -> Any:
 @on_nodes
 def gelu(input: Array, approximate: str = "none") -> Array:
     """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh"."""
+    refuse_complex("gelu", input)
     if approximate == "tanh":
         return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)
     if approximate != "none":
@@ -237,6 +240,7 @@ def silu(input: Array, inplace: bool = False) -> Array:
 @public("softplus", functional=True, method=False)
 def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch."""
+    refuse_complex("softplus", input)
     scaled = input * beta
     small = where(scaled > threshold, 0.0, scaled)
     return where(scaled > threshold, input, log1p(exp(small)) / beta)
@@ -250,6 +254,7 @@ def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     """
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
+    refuse_complex("clamp", input)
     out = input
     for limit, beyond in ((min, lt), (max, gt)):
         if limit is not None:

@@ -23,6 +23,7 @@ from tracegrad.function import REGISTRY, Elementwise, call, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arguments import known_values
+from tracegrad.ops.complex_numbers import real
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of, lgamma_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, polynomial
 from tracegrad.ops.pointwise import (
@@ -657,9 +658,9 @@ def sinc(input: Array) -> Array:
     small = abs_(input) < 0.15
     near = where(small, input, 0.0) * pi
     away = where(small, 1.0, input)
-    whole = round_(away)                                # sin(pi x) = ± sin(pi (x - whole)), of which no digit is lost
+    whole = round_(real(away))                          # sin(pi x) = ± sin(pi (x - whole)), of which no digit is lost
     odd = whole - floor(whole * 0.5) * 2.0
-    ratio = sin((away - whole) * pi) * (1.0 - 2.0 * odd) / (away * pi)
+    ratio = sin((away - whole) * pi) * (1.0 - odd * 2.0) / (away * pi)
     return where(small, polynomial([(-1.0) ** k / factorial(2 * k + 1) for k in range(8)], near * near), ratio)
 
 

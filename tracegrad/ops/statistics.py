@@ -16,7 +16,7 @@ from tracegrad.operators import LINALG, Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
 from tracegrad.ops.elementwise import exp, log, where
-from tracegrad.ops.pointwise import abs_, abs_squared, eq, gt, isfinite, lt, maximum, minimum, ne, sqrt
+from tracegrad.ops.pointwise import abs_, abs_squared, eq, gt, isfinite, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.reduction import Amax, Amin
 from tracegrad.ops.shaping import as_float, flatten, full_like_shape
@@ -372,12 +372,12 @@ def _detached_max(x: Node, dims: tuple[int, ...]) -> Node:
 @public("logsumexp")
 @on_nodes
 def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
-    """log(sum(exp(x))) over dim, without overflow; -inf of nothing and of rows of -inf."""
+    """log(sum(exp(x))) over dim, without overflow; -inf of nothing and of rows of -inf. Also of complex numbers."""
     x = as_float(input)
     dims = some_dims("logsumexp", dim, x.ndim)
     if _empty(x, dims):
         return log(reduce("sum", x, dims, keepdim))
-    top = _finite_max(x, dims)
+    top = _finite_max(real(x) if x.dtype.kind == "c" else x, dims)
     y = log(reduce("sum", exp(x - top), dims, True)) + top
     return y if keepdim else mv.reshape(y, tuple(n for d, n in enumerate(x.shape) if d not in dims))
 
@@ -405,6 +405,7 @@ def log_softmax(input: Array, dim: int, dtype: Any = None) -> Array:
 
 
 def _softmax_operand(name: str, x: Node, dim: int, dtype: Any) -> tuple[Node, tuple[int, ...]]:
+    refuse_complex(name, x)
     if dtype is not None:
         x = cast(x, dtypes.as_dtype(dtype))
     if x.dtype.kind != "f":

@@ -241,4 +241,4 @@ def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> boo
 
 def _is_plain(p: Tensor) -> bool:
     grad = p._grad
-    return p._base is None and grad is not None and grad._base is None and not grad._n.needs_grad
+    return p._base is None and p.dtype.kind != "c" and grad is not None and grad._base is None and not grad._n.needs_grad
