@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tracegrad.codegen.assemble import assemble
 from tracegrad.codegen.complex_pairs import in_pairs
+from tracegrad.codegen.fourier import in_kernels
 from tracegrad.codegen.inplace import arrange, separate
 from tracegrad.codegen.lower import Context, lower
 from tracegrad.codegen.lowerings import LOWERINGS
@@ -26,6 +27,7 @@ from tracegrad.verify import verify
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
+    ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks

@@ -14,6 +14,7 @@ import os
 import threading
 import warnings
 import weakref
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -86,7 +87,8 @@ class Device:
     def target(self) -> Target:
         """What the code generator may know. A CPU whose driver cannot do long loops gets many small work-items, as a GPU does."""
         found = self.capabilities
-        return _target(self.cl_device, self.kind if found.long_loops else "gpu", found.clang_builtins and found.long_loops)
+        target = _target(self.cl_device, self.kind if found.long_loops else "gpu", found.clang_builtins and found.long_loops)
+        return replace(target, host_memory=self.in_host_memory)
 
     def warn(self) -> None:
         """Tell, once, what this device will compute wrongly."""

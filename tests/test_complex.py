@@ -6,12 +6,17 @@ compares with torch.
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.test_registry import OPS, cases
+from tracegrad.errors import AutogradError, DTypeError
+from tracegrad.ir import Aval
 
 SIZES = (1, 2, 3, 7, 8, 13, 16, 31, 33, 64, 65, 100, 129, 257, 300)
 DTYPES = (np.complex64, np.complex128)
@@ -106,3 +111,318 @@ def test_kernels_give_what_numpy_gives(n: int, dtype: Any) -> None:
         return results(a, b, tg)
 
     check_all(everything(tg.tensor(x), tg.tensor(y)), x, y, 20 + n / 3)
+
+
+# ------------------------------------------------------------------------------------------------------------ what takes them
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.name not in ("in_range", "philox")], ids=lambda op: op.name)
+def test_every_op_takes_complex_numbers_or_refuses_them(op: Any) -> None:
+    """No op computes anything else: it has a `pair` rule (LAPACK and the transforms get numpy's arrays), or it is a DTypeError.
+
+    (in_range and philox get integers of their own making.)
+    """
+    if op.pair is not None or op.family in ("host_call", "index"):
+        return
+    for shapes, attrs in cases(op):
+        given = [s if isinstance(s, np.ndarray) and s.dtype.kind != "f" else draw(*np.shape(np.empty(s) if isinstance(s, tuple) else s))
+                 for s in shapes]
+        with pytest.raises(DTypeError, match="complex128"):
+            op.aval(*[Aval(g.shape, g.dtype) for g in given], **attrs)
+
+
+SPECIALS = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, np.inf, -np.inf, np.nan, 1e30, -1e-30]
+
+
+def test_special_values(device: Any) -> None:
+    """Sums, products and comparisons of zeros with signs, infinities and NaN; roots and logarithms on both sides of their cuts."""
+    z = np.array([complex(a, b) for a in SPECIALS for b in SPECIALS], np.complex64)
+    w = np.roll(z, 7)
+    ordinary = np.array([complex(a, b) for a in SPECIALS for b in SPECIALS if np.isfinite(a) and np.isfinite(b)], np.complex64)
+
+    @tg.trace
+    def f(z, w, x):
+        return (z + w, z - w, -z, z.conj(), z == w, z != z, z.isnan(), z.isinf(), z.isfinite(), abs(z), z.angle(), x.sqrt(), x.log(),
+                x.sqrt() * 2, x.nan_to_num(), z.real, z.imag)
+
+    with np.errstate(all="ignore"):
+        expected = (z + w, z - w, -z, z.conj(), z == w, z != z, np.isnan(z), np.isinf(z), np.isfinite(z), np.abs(z), np.angle(z),
+                    np.sqrt(ordinary), np.log(ordinary), np.sqrt(ordinary) * 2, ordinary, z.real, z.imag)
+    for k, (found, wanted_) in enumerate(zip(f(tg.tensor(z), tg.tensor(w), tg.tensor(ordinary)), expected, strict=True)):
+        found = np.asarray(found)
+        parts = [(found.real, wanted_.real), (found.imag, wanted_.imag)] if wanted_.dtype.kind == "c" else [(found, wanted_)]
+        for a, b in parts:
+            if a.dtype == np.bool_:
+                np.testing.assert_array_equal(a, b, err_msg=str(k))
+            else:
+                np.testing.assert_allclose(a, b, rtol=3e-6, atol=1e-37, err_msg=str(k))
+                if k in (11, 12, 15, 16):
+                    np.testing.assert_array_equal(np.signbit(a[~np.isnan(a)]), np.signbit(b[~np.isnan(b)]), err_msg=f"signs of {k}")
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda x: x < x, "lt: does not take complex64; use .*x.real"), (lambda x: x.max(), "max: .*complex64"),
+    (lambda x: x.sort(), "sort: .*complex64"), (tg.relu, "relu: .*complex64"), (lambda x: x.floor(), "floor: .*complex64"),
+    (lambda x: x % 2, "remainder: .*complex64"), (lambda x: x.clamp(0, 1), "clamp: .*complex64"),
+    (lambda x: x.argmin(), "argmin: .*complex64"), (lambda x: x.topk(1), "topk: .*complex64"),
+    (lambda x: x & x, "bitwise_and: .*complex64"), (lambda x: x.softmax(0), "softmax: .*complex64.*x.real"),
+    (lambda x: tg.nn.functional.max_pool1d(x[None], 1), "max_pool1d: .*complex64"), (tg.sign, "sign: .*complex64"),
+    (lambda x: x.sum(dtype=tg.float32), "sum: .*lose its imaginary"), (lambda x: x.real.imag, "imag: .*float32"),
+    (lambda x: x.real.add_(x), "add_: .*complex64.*float32"),
+    (lambda x: tg.full((2,), 1j, dtype=tg.float32), "full: .*1j does not fit float32"),
+    (lambda x: tg.tensor(1j, dtype=tg.int64), "tensor: complex numbers do not fit int64"),
+    (lambda x: float(x[0]), "float: .*imaginary part"),
+    (lambda x: tg.complex(x.real, x.real.double()), "complex: real float32 and imag float64"),
+    (lambda x: tg.view_as_complex(x.real), None),
+    (lambda x: tg.view_as_real(x.real), "view_as_real: takes complex"),
+    (lambda x: tg.linspace(0, 1, 3, dtype=tg.complex64), "linspace: does not make complex64"),
+    (tg.jacobian(lambda a: a * a), "jacobian: .*complex64.*view_as_real"), (lambda x: x.median(), "median: .*complex64"),
+])
+def test_errors(call: Any, words: Any) -> None:
+    x = tg.tensor([1 + 2j, 3 - 1j, 2j])
+    with pytest.raises(DTypeError if words else tg.ShapeError, match=words):
+        call(x)
+
+
+def test_a_cast_to_reals_warns() -> None:
+    with pytest.warns(UserWarning, match="discards the imaginary part"):
+        assert tg.tensor([1 + 2j]).float().tolist() == [1.0]
+    with pytest.warns(UserWarning, match=r"copy_.*discards"):
+        tg.zeros(1).copy_(tg.tensor([1j]))
+    assert tg.tensor([1j, 0j]).bool().tolist() == [True, False]
+
+
+# ----------------------------------------------------------------------------------------------------------- views, in place
+
+
+def test_parts_are_views(device: Any) -> None:
+    z = draw(3, 5, dtype=np.complex64)
+    x, a = tg.tensor(z), z.copy()
+    x.real.mul_(2)
+    a.real *= 2
+    x.imag = tg.ones(5)
+    a.imag = 1
+    tg.view_as_real(x)[1, 2:, 0] = 7
+    a.view(np.float32).reshape(3, 5, 2)[1, 2:, 0] = 7
+    x[0] = 1j
+    a[0] = 1j
+    x[:, 1] += x.conj()[:, 2]
+    a[:, 1] += a.conj()[:, 2]
+    close(x, a)
+    r = tg.zeros(4, 2)
+    tg.view_as_complex(r).copy_(tg.tensor(z[0, :4]))
+    close(r, z[0, :4].copy().view(np.float32).reshape(4, 2))
+    assert x.real._base is x
+    assert tg.ones(2).real.tolist() == [1.0, 1.0]
+
+
+def test_in_place_with_history(device: Any) -> None:
+    x = tg.tensor(draw(6), requires_grad=True)
+    y = x * 2
+    y.real *= 3
+    y.imag[2] = 0
+    (y * y.conj()).real.sum().backward()
+    weight = np.full(6, 1.0)
+    weight[2] = 0
+    close(x.grad, 8 * (9 * x.detach().numpy().real + 1j * weight * x.detach().numpy().imag))
+
+
+def test_backward_wants_a_real_root() -> None:
+    x = tg.tensor([1 + 1j, 2 - 1j], requires_grad=True)
+    with pytest.raises(AutogradError, match=r"complex64.*only a real root"):
+        (x * x).sum().backward()
+    (x * x).sum().backward(tg.tensor(1j))
+    close(x.grad, 1j * np.conj(2 * np.array([1 + 1j, 2 - 1j])).astype(np.complex64))
+
+
+def test_gradcheck_of_complex_functions() -> None:
+    x, y = (tg.tensor(draw(2, 3, seed=k), requires_grad=True, device="numpy") for k in (1, 2))
+    for fn in (lambda x, y: x * y.conj() + abs(x), lambda x, y: (x @ y.mH).exp(), lambda x, y: tg.where(x.real > 0, x, y) / y.real):
+        assert tg.testing.gradcheck(fn, (x, y))
+        assert tg.testing.gradgradcheck(fn, (x, y))
+
+    class Wrong(tg.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2 * ctx.saved_tensors[0]             # the conjugate is missing
+
+    with pytest.raises(tg.testing.GradcheckError):
+        tg.testing.gradcheck(Wrong.apply, (x,))
+    with pytest.raises(DTypeError, match=r"complex64.*complex128"):
+        tg.testing.gradcheck(lambda x: x * x, tg.tensor([1j], requires_grad=True))
+
+
+# --------------------------------------------------------------------------------------------------------- traces and programs
+
+
+def test_run_time_numbers(device: Any) -> None:
+    """A Python complex number is a run-time value of a trace; zeros of both signs are told apart."""
+    @tg.trace
+    def f(x, s):
+        return x * s + (s * 2 - 1), (x + s).abs()
+
+    z = draw(7, dtype=np.complex64)
+    x = tg.tensor(z)
+    for s in (1j, 2 - 1j, complex(0.0, -0.0), 3 + 0j):
+        found = f(x, s)
+        close(found[0], (z * np.complex64(s) + np.complex64(2 * s - 1)), scale=3)
+        close(found[1], np.abs(z + np.complex64(s)), scale=3)
+    assert len(f.compilations) == 1
+    scale = [complex(1.0, 0.0)]
+
+    @tg.trace
+    def g(x):
+        return x * scale[0]
+
+    first = np.asarray(g(x))
+    scale[0] = complex(1.0, -0.0)
+    g(x)
+    assert len(g.compilations) == 2
+    close(first, z)
+
+
+def test_a_loop_with_a_changing_factor(device: Any) -> None:
+    """Untraced: constants that change become run-time scalars."""
+    z = draw(9, dtype=np.complex64)
+    x = tg.tensor(z)
+    for k in range(5):
+        close(x * complex(k, 1) - 1j, z * np.complex64(complex(k, 1)) - np.complex64(1j), scale=3)
+
+
+def test_a_training_step(device: Any) -> None:
+    """Forward, backward and Adam on complex parameters, traced and not, give the same; parameters are views of reals, as in torch."""
+    target = draw(8, dtype=np.complex64)
+
+    def trained(traced: bool) -> Any:
+        w = tg.nn.Parameter(tg.tensor(draw(8, seed=4, dtype=np.complex64)))
+        bias = tg.nn.Parameter(tg.ones(8))
+        optimizer = tg.optim.Adam([w, bias], lr=0.05)
+        t = tg.tensor(target)
+
+        def step():
+            loss = (w * bias - t).abs().square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        run = tg.trace(step) if traced else step
+        losses = [run().item() for _ in range(6)]
+        return losses, w.detach().numpy(), bias.detach().numpy()
+
+    (losses, w, b), (others, v, c) = trained(True), trained(False)
+    np.testing.assert_allclose(losses, others, rtol=1e-4)
+    close(w, v, scale=10)
+    close(b, c, scale=10)
+    assert losses[-1] < losses[0]
+
+
+def test_transforms(device: Any) -> None:
+    x, y = draw(4, 5, dtype=np.complex64), draw(4, 5, seed=1, dtype=np.complex64)
+    a, b = tg.tensor(x), tg.tensor(y)
+    close(tg.vmap(tg.vdot)(a, b), (x.conj() * y).sum(1), scale=5)
+    close(tg.vmap(lambda a: tg.view_as_real(a * 1j), in_dims=1, out_dims=1)(a), np.stack([-x.imag, x.real], -1))
+    close(tg.grad(lambda a: (a * b).sum().abs())(a), np.conj(y) * ((x * y).sum() / abs((x * y).sum())), scale=5)
+    close(tg.vmap(tg.grad(lambda a: abs(a).square().sum()))(a), 2 * x, scale=5)
+    close(tg.jvp(lambda a: a * a * b, (a,), (b,))[1], 2 * x * y * y, scale=5)
+    real = tg.tensor(x.real.copy())
+    close(tg.grad(lambda r: (r * b).sum().abs().square())(real), 2 * ((x.real * y).sum() * y.conj()).real, scale=10)
+    jacobian = tg.jacobian(lambda a: tg.view_as_real(a.sum()))(a)
+    close(jacobian, np.stack([np.full((4, 5), 1, np.complex64), np.full((4, 5), 1j, np.complex64)]))
+
+
+def test_control_flow(device: Any) -> None:
+    x = tg.tensor([1 + 1j, -2j])
+
+    @tg.trace
+    def f(x):
+        y = tg.cond(x.real.sum() > 0, lambda x: x * 1j, lambda x: x.conj(), x)
+        return y, tg.while_loop(lambda z: z[0].abs().sum() < 100, lambda z: (z[0] * 2j,), (x,))
+
+    y, looped = f(x)
+    close(y, np.array([-1 + 1j, 2 + 0j], np.complex64))
+    z = np.array([1 + 1j, -2j])
+    while np.abs(z).sum() < 100:
+        z = z * 2j
+    close(looped[0], z.astype(np.complex64))
+
+
+def test_source_runs_and_shows_numbers() -> None:
+    @tg.trace
+    def f(x, y):
+        z = x * (1 + 2j) + complex(0.0, -0.0) + complex("inf")
+        return z.conj() @ y, tg.view_as_real(x).sum(0), (x * complex("nan")).isnan(), tg.complex(x.real, x.imag) * 2
+
+    x, y = tg.tensor(draw(3, 4)), tg.tensor(draw(4, 2))
+    results_ = f(x, y)
+    world: dict[str, Any] = {}
+    exec(f.source(), world)
+    for found, value in zip(world["f"](x, y), results_, strict=True):
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(value))
+
+
+# ----------------------------------------------------------------------------------------------------------- ways in and out
+
+
+def test_exchange(device: Any, tmp_path: Any) -> None:
+    z = draw(3, 4, dtype=np.complex64)
+    x = tg.tensor(z)
+    close(np.asarray(x), z)
+    close(np.from_dlpack(x), z)
+    close(tg.from_dlpack(z), z)
+    close(tg.from_numpy(draw(5)), draw(5))
+    close(pickle.loads(pickle.dumps(x)), z)
+    close(copy.deepcopy(x), z)
+    tg.save({"x": x, "w": x.cdouble()}, tmp_path / "z")
+    loaded = tg.load(tmp_path / "z")
+    close(loaded["x"], z)
+    assert loaded["w"].dtype == tg.complex128
+    assert x.tolist() == z.tolist()
+    assert x[0, 0].item() == z[0, 0].item() == complex(x[0, 0])
+    assert repr(tg.tensor([1 + 2j])).startswith("Tensor([1.+2.j], device=")
+    assert "dtype=complex128" in repr(tg.tensor([1 + 2j]).cdouble())
+    if tg.device().in_host_memory:
+        assert np.shares_memory(np.asarray(x), np.asarray(x))
+
+
+def test_creation() -> None:
+    assert tg.tensor(1j).dtype == tg.tensor([1, 2j]).dtype == tg.full((2,), 1j).dtype == tg.complex64
+    assert tg.tensor(np.array([1j])).dtype == tg.complex128
+    previous = tg.get_default_dtype()
+    try:
+        tg.set_default_dtype(tg.float64)
+        assert tg.tensor(1j).dtype == (tg.arange(2) * 1j).dtype == tg.complex128
+    finally:
+        tg.set_default_dtype(previous)
+    assert tg.eye(2, dtype=tg.cfloat).tolist() == [[1, 0], [0, 1]]
+    assert tg.zeros_like(tg.tensor([1j])).dtype == tg.complex64
+    tg.manual_seed(0)
+    drawn = tg.randn(40000, dtype=tg.complex64)
+    assert abs(drawn.var().item() - 1) < 0.02
+    assert abs(drawn.real.var().item() - 0.5) < 0.02
+    assert 0 <= tg.rand(100, dtype=tg.complex128).imag.min().item() < 1
+    assert tg.is_complex(drawn)
+    assert not tg.is_complex(drawn.real)
+    assert not drawn.is_floating_point()
+
+
+def test_promotion() -> None:
+    x = tg.ones(2)
+    assert (x * 1j).dtype == (x * tg.tensor(1j, dtype=tg.complex128)).dtype == tg.complex64
+    assert (x.double() * tg.ones(2, dtype=tg.complex64)).dtype == (x.double() * 1j).dtype == tg.complex128
+    assert (tg.arange(2) * 1j).dtype == (tg.ones(2, dtype=tg.complex64) * tg.arange(2)).dtype == tg.complex64
+    assert tg.where(x > 0, 1j, 2).dtype == tg.complex64
+
+
+def test_constants_are_told_apart(device: Any) -> None:
+    """0 and -0 in a part are equal and hash alike, and are different constants."""
+    x = tg.tensor([complex(-0.0, -0.0)])
+    for re_, im in ((0.0, 0.0), (-0.0, 0.0), (0.0, -0.0), (-0.0, -0.0)):
+        found = np.asarray(x + complex(re_, im))[0]
+        expected = np.complex64(complex(-0.0, -0.0)) + np.complex64(complex(re_, im))
+        assert (np.signbit(found.real), np.signbit(found.imag)) == (np.signbit(expected.real), np.signbit(expected.imag)), (re_, im)

@@ -14,8 +14,14 @@ import pytest
 import tracegrad as tg
 from tests.nodes import check_gradient
 from tests.test_complex import SIZES, close, draw
+from tracegrad.codegen.fourier import in_kernels
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError
+from tracegrad.function import placeholder
+from tracegrad.interpret import interpret
+from tracegrad.ir import Aval, Graph
 from tracegrad.operators import FOURIER
+from tracegrad.ops import fourier
+from tracegrad.plan import Target
 
 STEMS = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 NORMS = (None, "backward", "ortho", "forward")
@@ -131,6 +137,47 @@ def test_vmap_and_backward(device: Any) -> None:
     real = tg.tensor(x.real.copy(), requires_grad=True)
     tg.fft.rfft2(real).abs().square().sum().backward()
     close(each, real.grad, "grad", JITTER)
+
+
+SMOOTH_AND_OTHERS = (*SIZES, 37, 74, 331, 360, 1024, 1031, 2401)      # primes, twice a prime, products of small ones
+
+
+@pytest.mark.parametrize("n", SMOOTH_AND_OTHERS)
+def test_as_kernels_at_every_size(n: int) -> None:
+    """Composed of products, for devices with memory of their own: the graph by the interpreter against pocketfft."""
+    target = Target(host_memory=False)
+    z = draw(3, n)
+    x = placeholder(Aval(z.shape, z.dtype))
+    r = placeholder(Aval(z.shape, z.real.dtype))
+    plain = [fourier.dft(x, (-1,), inverse, scale) for inverse, scale in ((False, "one"), (True, "whole"), (False, "root"))]
+    plain += [fourier.dft(x, (-2, -1), True), fourier.half_dft(x, -1, 2 * n - 1, "whole"), fourier.real_dft(r, -1),
+              fourier.half_dft(x, -1, max(1, 2 * n - 2), "root"), fourier.real_dft(r, -2, "root")]
+    graph = Graph.capture([x, r], plain)
+    composed = in_kernels(graph, target)
+    assert not any(node.fn.name.endswith("dft") for node in composed)
+    given = [z, z.real.copy()]
+    for k, (found, value) in enumerate(zip(interpret(composed, given), interpret(graph, given), strict=True)):
+        close(found, value, f"{k} {n}", 10)
+
+
+def test_kernels_of_transforms(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same through kernels, fused with what stands around them: values and gradients; no call of the host is left."""
+    if tg.device().kind == "numpy":
+        pytest.skip("kernels need an OpenCL device")
+    monkeypatch.setattr(tg.config, "fourier", "kernels")
+
+    @tg.trace
+    def f(x, r):
+        return tg.fft.fft(x * 2), tg.grad(lambda r: tg.fft.rfft(r * r, norm="ortho").abs().square().sum())(r)
+
+    for n in (13, 48):
+        z = draw(3, n, dtype=np.complex64)
+        y, gradient = f(tg.tensor(z), tg.tensor(z.real.copy()))
+        close(y, np.fft.fft(z * 2), f"fft {n}", 30)
+        square = np.fft.rfft(z.real ** 2, norm="ortho")
+        square[:, 1:(n + 1) // 2] *= 0.5
+        close(gradient, np.fft.irfft(square, n, norm="ortho").astype(np.float32) * 4 * z.real * n / n, f"gradient {n}", 100)
+    assert "host code" not in f.explain()
 
 
 def test_frequencies_and_shifts() -> None:

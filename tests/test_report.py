@@ -102,7 +102,8 @@ def test_source_computes_the_same(number):
 def test_source_of_every_op(op):
     """Executed, it is what the op's numpy rule says; what has a name in the public interface is called by it."""
     for shapes, attrs in cases(op):
-        dtype = np.dtype("uint32" if op.name == "philox" else "float64" if accepts(op, np.dtype("float64")) else "int32")
+        usual = next(d for d in ("float64", "int32", "complex128") if accepts(op, np.dtype(d)))
+        dtype = np.dtype("uint32" if op.name == "philox" else usual)
         arrays = operands(op, shapes, dtype)
         inputs = [placeholder(Aval(a.shape, a.dtype), "xyzw"[i]) for i, a in enumerate(arrays)]
         text = python_source(Graph.capture(inputs, [bind(op, tuple(inputs), attrs)]), "f")

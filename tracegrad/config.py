@@ -18,6 +18,7 @@ class Config:
     fuse: bool = True         # TRACEGRAD_FUSE: 0 = one kernel per node, to find out whether fusion is at fault
     profile: bool = False     # TRACEGRAD_PROFILE: record device times of each launch
     cache: bool = True        # TRACEGRAD_CACHE: 0 = do not keep built binaries on disk
+    fourier: str = "auto"     # TRACEGRAD_FOURIER: tg.fft by the "host" or by "kernels"; auto: these if the device has memory of its own
     pending: int = 4000       # TRACEGRAD_PENDING: deferred nodes after which the pending work is run
 
 

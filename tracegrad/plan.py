@@ -27,6 +27,7 @@ class Target:
     l2_bytes: int = 512 << 10
     fp64: bool = True
     plain_math: bool = True               # builtins stop this driver's vectoriser: use the plain-operator library
+    host_memory: bool = True              # it computes in the host's memory, so that host steps need no copies
     clang_builtins: bool = True           # __builtin_fma & co and vectors at any element's address compile
 
 

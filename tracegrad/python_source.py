@@ -176,7 +176,7 @@ class _Writer:
         if name in _WRITTEN and (written := _WRITTEN[name](node, args)) is not None:
             return str(written)
         if name in ("sum", "prod", "amax", "amin"):
-            dtype = f"dtype={_dtype(node.dtype)}" if name in ("sum", "prod") and node.dtype.kind != "f" else ""
+            dtype = f"dtype={_dtype(node.dtype)}" if name in ("sum", "prod") and node.dtype.kind not in "fc" else ""
             dims = "" if node.shape == () and name != "cumsum" else _dims(node)
             return f"{a}.{name}({', '.join(filter(None, (dims, dtype)))})"
         if name in ("argmax", "argmin") or (name in ("cumsum", "cumprod") and node.dtype == _first(node).dtype):
@@ -185,6 +185,8 @@ class _Writer:
             return f"tg.{'' if name in PUBLIC else 'special.'}{name}({', '.join(t.text for t in args)})"
         if name == "copy":
             return f"{a}.clone()"
+        if name in ("view_as_real", "view_as_complex"):
+            return f"tg.{name}({args[0].text})"
         self.primitives = True
         return f"primitive.{name}({', '.join([*(t.text for t in args), *(f'{k}={_attribute(v)}' for k, v in attrs.items())])})"
 
@@ -403,6 +405,8 @@ def _dtype(dtype: Any) -> str:
 def _literal(node: Node) -> str:
     """A constant as a Python literal: the shortest that its dtype reads back exactly."""
     value = node.attrs["value"]
+    if node.dtype.kind == "c":
+        return _complex(value.item())
     if node.dtype.kind != "f":
         return repr(value.item())
     if not np.isfinite(value):
@@ -411,9 +415,24 @@ def _literal(node: Node) -> str:
     return text if node.dtype.type(text) == value else repr(value.item())
 
 
+def _complex(value: complex) -> str:
+    """A complex number as Python reads it back: signs of zeros, infinities and NaN need a call."""
+    text = repr(value)
+    try:
+        exact = repr(complex(eval(text, {}))) == text and "-0" not in text
+    except NameError:
+        exact = False
+    return text if exact else f"complex({_attribute(value.real)}, {_attribute(value.imag)})"
+
+
 def _data_values(node: Node) -> str:
     value = node.value
     values = value.download(node.shape, node.dtype) if hasattr(value, "download") else np.asarray(value)
+    if values.dtype.kind == "c":
+        def text(part: Any) -> str:
+            return f"[{', '.join(map(text, part))}]" if isinstance(part, list) else _complex(part)
+
+        return text(values.tolist())
     return repr(values.tolist()).replace("-inf", 'float("-inf")').replace(" inf", ' float("inf")').replace("nan", 'float("nan")')
 
 
@@ -424,6 +443,8 @@ def _attribute(value: Any) -> str:
         return repr(value.item())
     if isinstance(value, float) and not np.isfinite(value):
         return f'float("{value}")'
+    if isinstance(value, complex):
+        return _complex(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(_attribute, value))}{',' if len(value) == 1 else ''})"
     return repr(value)

@@ -489,7 +489,7 @@ class Tensor(Operators):
             return f"Tensor({self._n.aval}, traced)"
         text = np.array2string(self.detach()._value("repr", shared=True), separator=", ", prefix="Tensor(", threshold=1000, precision=4)
         extra = f", size={self.shape}" if self.numel() == 0 and self.ndim != 1 else ""
-        plain = self.dtype == dtypes.float32 or (self.dtype in (dtypes.int64, dtypes.bool_) and self.numel() > 0)
+        plain = self.dtype in (dtypes.float32, dtypes.complex64) or (self.dtype in (dtypes.int64, dtypes.bool_) and self.numel() > 0)
         extra += "" if plain else f", dtype={self.dtype}"
         extra += f", device={getattr(self._device, 'kind', self._device)!r}"
         if self.requires_grad:

@@ -145,11 +145,17 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]], kno
             if isinstance(value, Tensor):
                 known[id(value)] = {"parameter" if isinstance(value, Parameter) else "tensor": number, "grad": value.requires_grad}
                 arrays[number] = np.asarray(value.detach(), order="C")
+                if arrays[number].dtype == np.complex128:       # which safetensors lacks: as its parts
+                    arrays[number] = arrays[number].reshape(*value.shape, 1).view(np.float64)
+                    known[id(value)]["complex"] = True
             else:
                 if value.dtype.kind not in "fiubc":
                     raise ArgumentError(f"save: {path} is a numpy {kind.__name__} of {value.dtype}, which cannot be saved")
                 known[id(value)] = {"array" if isinstance(value, np.ndarray) else "scalar": number}
                 arrays[number] = np.array(value, order="C")
+                if value.dtype == np.complex128:
+                    arrays[number] = arrays[number].reshape(*value.shape, 1).view(np.float64)
+                    known[id(value)]["complex"] = True
         return known[id(value)]
     if kind is list:
         return [_encoded(v, f"{path}[{k}]", arrays, known) for k, v in enumerate(value)]
@@ -175,9 +181,10 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]], device: Any
         if content not in known:
             array = arrays[content]
             if kind in ("array", "scalar"):
+                array = array.view(np.complex128).reshape(array.shape[:-1]) if value.get("complex") else array
                 known[content] = array.copy() if kind == "array" else array[()]
             else:
-                tensor = from_array(array, device)
+                tensor = from_array(array.view(np.complex128).reshape(array.shape[:-1]) if value.get("complex") else array, device)
                 known[content] = Parameter(tensor, value["grad"]) if kind == "parameter" else (
                     tensor.requires_grad_() if value["grad"] else tensor)
         return known[content]

@@ -176,6 +176,7 @@ class MantissaExponent(NamedTuple):
 @on_nodes
 def frexp(input: Array) -> Any:
     """(mantissa, exponent): input = mantissa * 2**exponent, 0.5 <= |mantissa| < 1, exponent int32. 0, inf and NaN keep exponent 0."""
+    refuse_complex("frexp", input)
     if input.dtype.kind != "f":
         raise DTypeError(f"frexp: takes a float tensor, got {input.dtype}; use x.float()")
     x = detach(input)
@@ -216,6 +217,7 @@ def ldexp(input: Array, other: Array) -> Array:
 @on_nodes
 def frac(input: Array) -> Array:
     """x - trunc(x): the part behind the point, with x's sign."""
+    refuse_complex("frac", input)
     if input.dtype.kind != "f":
         raise DTypeError(f"frac: takes a float tensor, got {input.dtype}; integers have no fraction")
     return input - trunc(input)

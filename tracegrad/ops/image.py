@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast, const, iota
+from tracegrad.function import cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
@@ -47,6 +47,7 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
         raise ArgumentError(f"interpolate: align_corners is for the modes {', '.join(_SMOOTH)}, not {mode!r}")
     if antialias:
         raise ArgumentError("interpolate: antialias=True is not supported; average first (avg_pool2d, mode='area')")
+    refuse_complex("interpolate", input)
     if input.dtype.kind != "f":
         raise DTypeError(f"interpolate: takes a float tensor, got {input.dtype}; use x.float()")
     if (size is None) == (scale_factor is None):

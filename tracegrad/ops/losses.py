@@ -133,6 +133,7 @@ def nll_loss(input: Array, target: Array, weight: Array = None, ignore_index: in
 
 
 def _class_scores(name: str, x: Node) -> tuple[Node, int]:
+    refuse_complex(name, x)
     if x.dtype.kind != "f":
         raise DTypeError(f"{name}: takes a float input, got {x.dtype}; use x.float()")
     if not x.ndim:

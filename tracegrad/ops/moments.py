@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast, const
+from tracegrad.function import cast, const, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import public
 from tracegrad.ops import movement as mv
@@ -48,6 +48,7 @@ def std_mean(input: Array, dim: Any = None, unbiased: bool | None = None, keepdi
 def nanmean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     """The mean over dim of the elements that are no NaN; NaN if there are none."""
     x = input if dtype is None else cast(input, dtypes.as_dtype(dtype))
+    refuse_complex("nanmean", x)
     if x.dtype.kind != "f":
         raise DTypeError(f"nanmean: takes a float tensor, got {x.dtype}; use x.float()")
     return nansum(x, dim, keepdim) / cast(sum_(eq(x, x), dim, keepdim), x.dtype)

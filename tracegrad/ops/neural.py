@@ -29,6 +29,7 @@ Array = Any      # a Node or a Tensor
 
 def _wide(name: str, x: Node) -> Node:
     """x in the dtype that it is normalized in: squares of float16 would overflow at 256, so it is computed as float32."""
+    refuse_complex(name, x)
     if x.dtype.kind != "f":
         raise DTypeError(f"{name}: takes a float input, got {x.dtype}; use x.float()")
     return cast(x, dtypes.float32) if x.dtype == dtypes.float16 else x

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
-from tracegrad.function import cast, common_dtype, const, iota
+from tracegrad.function import cast, common_dtype, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, public
 from tracegrad.ops import movement as mv
@@ -76,6 +76,7 @@ def cummin(input: Array, dim: int) -> Any:
 @on_nodes
 def logcumsumexp(input: Array, dim: int) -> Array:
     """log(cumsum(exp(x))) along dim, without overflow."""
+    refuse_complex("logcumsumexp", input)
     if input.dtype.kind != "f":
         raise DTypeError(f"logcumsumexp: takes a float tensor, got {input.dtype}; use x.float()")
     d = one_dim("logcumsumexp", dim, input.ndim)
@@ -310,6 +311,7 @@ def _counted(x: Node, low: Any, high: Any, bins: int, weight: Any) -> Any:
 @on_nodes
 def histc(input: Array, bins: int = 100, min: float = 0, max: float = 0) -> Array:
     """How many elements lie in each of `bins` equal intervals from min to max (those of input if both are 0), as floats. No derivative."""
+    refuse_complex("histc", input)
     if input.dtype.kind != "f":
         raise DTypeError(f"histc: takes a float tensor, got {input.dtype}; use x.float()")
     if integer("histc", "bins", bins) < 1:
@@ -334,6 +336,7 @@ def histogram(input: Array, bins: Any, *, range: Any = None, weight: Array = Non
     bins: how many of equal width, from range[0] to range[1] (input's extremes if None); or a vector of their edges, increasing.
     density: divided by the total and the widths. No derivative.
     """
+    refuse_complex("histogram", input)
     if input.dtype.kind != "f":
         raise DTypeError(f"histogram: takes a float tensor, got {input.dtype}; use x.float()")
     if weight is not None and weight.shape != input.shape:

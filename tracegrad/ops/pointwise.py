@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, broadcast_shapes, call, cast
+from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, method, public
 
@@ -193,6 +193,7 @@ def sigmoid(input: Array) -> Array:
 @public("relu", functional=True)
 def relu(input: Array, inplace: bool = False) -> Array:
     """max(x, 0); its derivative at 0 is 0, as in torch. NaN stays NaN. inplace: the result is written into input."""
+    refuse_complex("relu", input)
     return _into(input, where(input <= 0, 0, input), inplace)
 
 
@@ -203,12 +204,14 @@ def _into(input: Array, result: Array, inplace: bool) -> Array:
 @public("leaky_relu", functional=True, method=False)
 def leaky_relu(input: Array, negative_slope: float = 0.01, inplace: bool = False) -> Array:
     """x where positive, else negative_slope * x. inplace: the result is written into input."""
+    refuse_complex("leaky_relu", input)
     return _into(input, where(input > 0, input, input * negative_slope), inplace)
 
 
 @public("gelu", functional=True, method=False)
 def gelu(input: Array, approximate: str = "none") -> Array:
     """x times the normal distribution function of x (Hendrycks & Gimpel 2016), exact, or with approximate="tanh"."""
+    refuse_complex("gelu", input)
     if approximate == "tanh":
         return input * 0.5 * (tanh((input + input * input * input * 0.044715) * 0.7978845608028654) + 1.0)
     if approximate != "none":
@@ -225,6 +228,7 @@ def silu(input: Array, inplace: bool = False) -> Array:
 @public("softplus", functional=True, method=False)
 def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, as in torch."""
+    refuse_complex("softplus", input)
     scaled = input * beta
     small = where(scaled > threshold, 0.0, scaled)
     return where(scaled > threshold, input, log1p(exp(small)) / beta)
@@ -238,6 +242,7 @@ def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     """
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
+    refuse_complex("clamp", input)
     out = input
     for limit, beyond in ((min, lt), (max, gt)):
         if limit is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, bind, const, iota
+from tracegrad.function import REGISTRY, bind, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
@@ -113,6 +113,7 @@ def _average_along(x: Node, d: int, cells: int) -> Any:
 
 def adaptive_average(name: str, n: int, x: Node, output_size: Any) -> Any:
     """Means over a grid of cells of the last n dimensions."""
+    refuse_complex(name, x)
     if x.dtype.kind != "f":
         raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float()")
     sizes = _cells(name, n, x, output_size)

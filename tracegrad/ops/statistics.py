@@ -402,6 +402,7 @@ def log_softmax(input: Array, dim: int, dtype: Any = None) -> Array:
 def _softmax_operand(name: str, x: Node, dim: int, dtype: Any) -> tuple[Node, tuple[int, ...]]:
     if dtype is not None:
         x = cast(x, dtypes.as_dtype(dtype))
+    refuse_complex(name, x)
     if x.dtype.kind != "f":
         raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float() or dtype=tg.float32")
     return x, some_dims(name, one_dim(name, dim, x.ndim), x.ndim)

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, Movement, bind, cast, const, iota
+from tracegrad.function import REGISTRY, Movement, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import functional, public
 from tracegrad.ops import movement as mv
@@ -94,6 +94,7 @@ class _Pool:
 
     def __init__(self, name: str, n: int, x: Node, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
                  fill: Any) -> None:
+        refuse_complex(name, x)
         if x.ndim not in (n + 1, n + 2):
             raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, got {x.shape}")
         self.kernel = per_dim(name, "kernel_size", kernel, n)
@@ -134,6 +135,7 @@ class _Pool:
 def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
               return_indices: bool) -> Any:
     largest: Any = REGISTRY["first_max"]
+    refuse_complex(name, input)
     p = _Pool(name, n, input, kernel_size, stride, padding, dilation, ceil_mode, largest.identity(input.dtype))
     y = bind(largest, (p.windows,), {"dim": p.dims})
     if not return_indices:
@@ -170,6 +172,7 @@ def max_pool2d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 
 def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
               divisor_override: int | None) -> Any:
+    refuse_complex(name, input)
     if input.dtype.kind != "f" and input.dtype != dtypes.int64:
         raise DTypeError(f"{name}: takes floats or int64, got {input.dtype}; use x.float()")
     exact = input.dtype.kind != "f"                         # integers are divided as C does, towards 0, as in torch

@@ -35,7 +35,8 @@ class Adagrad(Counting):
             at_least(name, group[name])
 
     def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
-        return {"sum": lambda: from_array(np.full(p.shape, group["initial_accumulator_value"], p.dtype), p.device)}
+        first = group["initial_accumulator_value"]
+        return {"sum": lambda: from_array(np.full(p.shape, complex(first, first) if p.is_complex() else first, p.dtype), p.device)}
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
         if not params:

@@ -11,7 +11,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.modes import enable_grad, no_grad, state
 from tracegrad.operators import PUBLIC
-from tracegrad.optim.optimizer import Optimizer, ParamGroup, at_least
+from tracegrad.optim.optimizer import Optimizer, ParamGroup, at_least, in_reals
 from tracegrad.tensor import Tensor, from_array
 
 Evaluation = Callable[[float], tuple[float, Any, float]]     # step length -> loss, gradient, slope along the direction
@@ -136,12 +136,12 @@ class LBFGS(Optimizer):
         return d
 
     def _flat_gradient(self) -> Any:
-        parts = [PUBLIC["zeros_like"](p).reshape(-1) if p.grad is None else p.grad.reshape(-1) for p in self.param_groups[0]["params"]]
+        parts = [in_reals(PUBLIC["zeros_like"](p) if p.grad is None else p.grad).reshape(-1) for p in self.param_groups[0]["params"]]
         return PUBLIC["cat"](parts, 0)
 
     def _add(self, t: float, d: Any) -> None:
         start = 0
-        for p in self.param_groups[0]["params"]:
+        for p in map(in_reals, self.param_groups[0]["params"]):
             p.add_(d[start:start + p.numel()].reshape(p.shape), alpha=t)
             start += p.numel()
 

@@ -17,6 +17,7 @@ import numpy as np
 from tracegrad.compile import read, resolve
 from tracegrad.errors import ArgumentError, TraceError, TracegradError
 from tracegrad.modes import enable_grad, no_grad, state
+from tracegrad.operators import PUBLIC
 from tracegrad.tensor import Tensor, from_array
 
 
@@ -187,8 +188,23 @@ class Optimizer:
             for group in self.param_groups:
                 params = [p for p in group["params"] if p.grad is not None]
                 self._prepare(group, params)
-                self._update(group, params)
+                self._update_reals(group, params)
         return loss
+
+    def _update_reals(self, group: ParamGroup, params: list[Tensor]) -> None:
+        """`_update`, to which complex parameters, their gradients and their state look like real ones with a last dimension of 2."""
+        real = [in_reals(p) for p in params]
+        for r, p in zip(real, params, strict=True):
+            if r is not p:
+                assert p.grad is not None
+                r.grad = in_reals(p.grad)
+                self.state[r] = {k: in_reals(v) if isinstance(v, Tensor) else v for k, v in self.state[p].items()}
+        try:
+            self._update(group, real)
+        finally:
+            for r, p in zip(real, params, strict=True):
+                if r is not p:
+                    del self.state[r]
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
         raise NotImplementedError
@@ -259,6 +275,11 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
+def in_reals(x: Tensor) -> Tensor:
+    """A complex tensor as a view of its parts, (*, 2); any other as it is."""
+    return PUBLIC["view_as_real"](x) if x.dtype.kind == "c" else x
+
+
 def clear_grad(p: Tensor, set_to_none: bool) -> None:
     """Forget a gradient, or make it zeros."""
     if set_to_none:
@@ -308,7 +329,7 @@ class Counting(Optimizer):
         for p in params:
             mine = self.state[p]
             if any(name not in mine for name in self._shared):
-                dtype = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
+                dtype = np.dtype(np.float64 if p.dtype in (np.float64, np.complex128) else np.float32)
                 key = (dtype, id(p.device))
                 if key not in fresh:
                     fresh[key] = {name: from_array(np.full((), self._start(group, name), dtype), p.device) for name in self._shared}
@@ -328,7 +349,7 @@ class Counting(Optimizer):
 
     def _split(self, group: ParamGroup, params: list[Tensor]) -> None:
         """Give the parameters that stay behind in this step (they have no gradient) shared numbers of their own."""
-        stepping = {id(p) for p in params}
+        stepping = {id(x) for p in params for x in (p, p._base)}            # complex ones are views here: see `_update_reals`
         counts = {id(self.state[p]["step"]) for p in params}
         copies: dict[int, Tensor] = {}
         for p in group["params"]:

@@ -117,7 +117,8 @@ class Rprop(Optimizer):
             raise ArgumentError(f"etas: must be one number below and one above 1, got {group['etas']}")
 
     def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
-        return {"prev": zeros_like(p), "step_size": lambda: from_array(np.full(p.shape, group._lr, p.dtype), p.device)}
+        first = complex(group._lr, group._lr) if p.is_complex() else group._lr
+        return {"prev": zeros_like(p), "step_size": lambda: from_array(np.full(p.shape, first, p.dtype), p.device)}
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
         (low, high), (least, most), where = group["etas"], group["step_sizes"], PUBLIC["where"]
