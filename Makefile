@@ -48,11 +48,12 @@ test: check
 test-all: check
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
 
-# The version of the standard and of its suite that docs/array_api.md speaks of.
+# The version of the standard and of its suite that docs/array_api.md speaks of. (After a space, pytest would take the file's folder for one of
+# tests, and load its conftest.py.)
 array-api: $(VENV)/.installed-array-api | $(ARRAY_API_TESTS)
 	cd $(ARRAY_API_TESTS) && ARRAY_API_TESTS_MODULE=tracegrad.array_api ARRAY_API_TESTS_VERSION=2024.12 PYTHONPATH=$(CURDIR) \
 	  $(abspath $(BIN))/python -m pytest array_api_tests -n $(JOBS) -W ignore -p no:cacheprovider --hypothesis-derandomize --disable-deadline \
-	  --max-examples=$(EXAMPLES) --xfails-file $(CURDIR)/tests/array_api_exceptions.txt $(ARGS)
+	  --max-examples=$(EXAMPLES) --xfails-file=$(CURDIR)/tests/array_api_exceptions.txt $(ARGS)
 	$(BIN)/python -m pytest -m slow tests/test_array_api.py
 
 build/array-api-tests:
