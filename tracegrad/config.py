@@ -12,7 +12,7 @@ class Config:
     """The switches. Each is read from the environment variable named beside it."""
 
     device: str = ""          # TRACEGRAD_DEVICE: index, kind (cpu, gpu), name substring, or "numpy" for the interpreter
-    check: bool = False       # TRACEGRAD_CHECK: verify the graph after every pass
+    check: bool = False       # TRACEGRAD_CHECK: verify the graph after every pass, and every kernel
     debug: int = 0            # TRACEGRAD_DEBUG: 1 = a line per compiled plan, 2 = the kernels too
     eager: bool = True        # TRACEGRAD_EAGER: 0 = compile all untraced work, also what numpy does sooner than a driver builds it
     fuse: bool = True         # TRACEGRAD_FUSE: 0 = one kernel per node, to find out whether fusion is at fault

@@ -7,15 +7,15 @@ remembered by (node, index), in the loop where it was computed, so nothing is co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from tracegrad.codegen.kernel.facts import never_positive, operand_index
-from tracegrad.codegen.kernel.index import Index, Var, bounded, constant, ravel, unravel
+from tracegrad.codegen.kernel.guards import Guard, Guards, branches, reduced_indices
+from tracegrad.codegen.kernel.index import Index, Var, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.statements import Access, Local, Part, Parts, Value
 from tracegrad.codegen.kernel.vectors import LANES, computed_in, ctype, splat, unwrapped
@@ -28,8 +28,6 @@ from tracegrad.ir import Node
 from tracegrad.ops.ranges import may_wrap
 from tracegrad.plan import Fault
 
-Guard = tuple[Any, ...]                    # ("range", Index, low, high) or ("multiple", Index, k)
-Guards = tuple[Guard, ...]
 _MIXES = frozenset(("float32", "float64", "int32", "int64"))      # scalars of these mix with vectors of the same
 
 
@@ -55,8 +53,7 @@ class Evaluator:
         self.vector_vars: frozenset[Var] = frozenset()       # opaque variables that are vectors (gathered indices)
         self.given: Callable[[Node, Index], Value | None] = lambda node, flat: None     # values that come from elsewhere
         self.stored: frozenset[Node] = frozenset()           # results of this kernel: their pointers bear the plain names
-        self.indices: list[Index] = []                       # of every load and guard: what `breakpoints` looks at
-        self.guards: list[Guard] = []                        # every guard: what `Rows.edges` looks at
+        self.indices: list[Index] = []                       # of every load and guard: products and convolutions look at it
         self.fault: Callable[[Node], Fault]                  # the place in FAULTS of an op that reports (set by whoever makes this)
 
     def name(self, node: Node) -> str:
@@ -178,7 +175,6 @@ class Evaluator:
         parts: Parts = ()
         vars: frozenset[Var] = frozenset()
         varying = any(self.varies(g[1].vars) for g in guards)
-        self.guards += guards
         for kind, x, *rest in guards:
             self.indices.append(x)
             wide = varying and self.varies(x.vars)
@@ -502,41 +498,17 @@ class Evaluator:
                 return [request]
             self.put(node, flat, known, guards)
             return []
-        index = unravel(flat, node.shape)
-        fn: Any = node.fn
-        branches: list[tuple[tuple[Node, Index, Guards], Guards]] = []
-        exhaustive = False
-        for operand, at, conditions in fn.locate(index, *[o.aval for o in node.operands], **node.attrs):
-            x = node.operands[operand]
-            own: list[Guard] = []
-            impossible = False
-            for kind, expression, *rest in conditions:
-                expression = expression if isinstance(expression, Index) else constant(expression)
-                if kind == "range":
-                    low, high = rest
-                    if expression.hi < low or expression.lo >= high:
-                        impossible = True
-                    elif not (expression.lo >= low and expression.hi < high):
-                        own.append((kind, expression, low, high))
-                elif (expression % rest[0]).key != "0":
-                    own.append((kind, expression, rest[0]))
-            if impossible or x.aval.size == 0:
-                continue
-            fixed = tuple(bounded(i if isinstance(i, Index) else constant(i), 0, n) for i, n in zip(at, x.shape, strict=True))
-            branches.append(((x, ravel(fixed, x.shape), (*guards, *own)), tuple(own)))
-            if not own:
-                exhaustive = True
-                break
-        missing = [r for r, _ in branches if self.find(*r) is None]
+        found, exhaustive = branches(node, flat, guards)
+        missing = [r for r, _ in found if self.find(*r) is None]
         if missing:
             return missing
         fill = node.attrs.get("value", 0)
         result = Value(literal(node.dtype.type(fill), node.dtype), node.dtype)
         if exhaustive:
-            last = self.find(*branches.pop()[0])
+            last = self.find(*found.pop()[0])
             assert last is not None
             result = last
-        for request, tests in reversed(branches):
+        for request, tests in reversed(found):
             x_value, condition = self.find(*request), self.condition(tests)
             assert x_value is not None
             if condition is None:
@@ -632,14 +604,3 @@ class Evaluator:
             return [request]
         self.put(node, flat, found, guards)
         return []
-
-
-def reduced_indices(node: Node, flat: Index) -> Iterator[Index]:
-    """The flat indices of the operand elements that element `flat` of a reduction combines."""
-    x, = node.operands
-    dims = node.attrs["dim"]
-    kept = iter(unravel(flat, node.shape))
-    template: list[Index | None] = [None if d in dims else next(kept) for d in range(len(x.shape))]
-    for choice in product(*(range(x.shape[d]) for d in dims)):
-        pick = iter(choice)
-        yield ravel([constant(next(pick)) if i is None else i for i in template], x.shape)

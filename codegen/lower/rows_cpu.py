@@ -14,6 +14,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Evaluator
 from tracegrad.codegen.kernel.facts import picked
+from tracegrad.codegen.kernel.guards import Reads, peeled
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Value, bound, least, product
@@ -76,18 +77,16 @@ def in_group_reductions(group: Group) -> set[Node]:
     return {s for s in group.sinks if is_reduction(s)}
 
 
-def probe(group: Group, context: Context, flat: Index) -> Evaluator:
-    """An evaluator that has seen all indices and guards that the kernel would compute element `flat` with."""
-    writer = context.writer(group)
-    evaluator = context.evaluator(group, writer)
+def reads(group: Group, context: Context, flat: Index) -> Reads:
+    """All that the kernel reads to compute element `flat`."""
     reductions = in_group_reductions(group)
-    evaluator.given = lambda node, flat: Value("0", node.dtype) if node in reductions else None
+    found = Reads(context.storage(group), reductions | context.scalars.keys())
     for sink in group.sinks:
         if sink in reductions:
-            evaluator.value(sink.operands[0], flat)
+            found.add(sink.operands[0], flat)
         elif group.place[sink] == "full" and sink in group.stored:
-            evaluator.value(sink, flat)
-    return evaluator
+            found.add(sink, flat)
+    return found
 
 
 def vector_width(group: Group, context: Context) -> int:
@@ -109,7 +108,7 @@ def shape_of(group: Group, context: Context) -> Shape:
     if any(is_reduction(s) for s in group.sinks) or any(place == "row" for place in group.place.values()):
         return shape
     row, col = Var("row", shape.rows), Var("col", shape.cols[0])
-    found = probe(group, context, row.index * shape.cols[0] + col.index).indices
+    found = reads(group, context, row.index * shape.cols[0] + col.index).indices
     if not any(i.stride(row) == 1 and (i.stride(col) or 0) > 1 for i in found):
         return shape
     return replace(shape, block=tuning().line_bytes // 4, across=True)
@@ -126,7 +125,7 @@ def _row_by_row(group: Group, context: Context) -> Shape:
     if group.cols is not None:
         cols, rows = group.cols, group.size // group.cols
         row, col = Var("row", rows), Var("col", cols)
-        found = [] if simple else breakpoints(probe(group, context, row.index * cols + col.index).indices, col)
+        found = [] if simple else breakpoints(reads(group, context, row.index * cols + col.index).indices, col)
         points = [k for k in found if k >= 2 * width]
         if group.length is not None:
             return Shape(rows, (cols,), width, 1, group.length)
@@ -134,7 +133,7 @@ def _row_by_row(group: Group, context: Context) -> Shape:
         block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
     at = Var("at", group.size)
-    found = [] if simple else breakpoints(probe(group, context, at.index).indices, at)
+    found = [] if simple else breakpoints(reads(group, context, at.index).indices, at)
     points = [k for k in found if k >= 2 * width]
     cols = points[0] if points else group.size
     rows = group.size // cols
@@ -369,28 +368,13 @@ class Rows:
                 self.body(self.row * s.row_size + outer + col.index, reductions, sinks, total)
 
     def segments(self, step: int, base: Index) -> list[tuple[int, int]]:
-        """The ranges of columns that vectors do: all, or the left edge, the inside, where no guard needs to be checked, and the right edge.
-
-        base: the index of column 0.
-        A stencil's neighbours (pad, then slices) are guarded, and a guarded load is made lane by lane.
-        """
+        """The ranges of columns that vectors do; base: the index of column 0."""
         s = self.shape
         n = s.cols[-1]
-        whole = n - n % step
         if s.length is not None or s.across or not self.group.positional or self.group.statements > tuning().max_statements // 3:
-            return [(0, whole)]
+            return [(0, n - n % step)]
         col = Var("col", n)
-        left = right = 0
-        for kind, x, *rest in probe(self.group, self.context, base + col.index).guards:
-            if kind == "range" and x.stride(col) == 1:
-                around = x - col.index                             # low <= col + around < high is certain from here on, and up to there
-                before, after = rest[0] - around.lo, n - (rest[1] - around.hi)
-                if max(before, after) <= n // 4:
-                    left, right = max(left, before), max(right, after)
-        start, stop = -(-left // step) * step, min((n - right) // step * step, whole)
-        if not (left or right) or stop - start < n // 2:
-            return [(0, whole)]
-        return [(a, b) for a, b in ((0, start), (start, stop), (stop, whole)) if a < b]
+        return peeled(reads(self.group, self.context, base + col.index).guards, col, n, step)
 
     def fetch_next_row(self, col: Var, step: int) -> None:
         """Ask for what the next row's first pass reads, in the pass that has arithmetic to hide it behind.
