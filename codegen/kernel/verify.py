@@ -380,6 +380,22 @@ class _Check:
         numbers = known[0].numbers
         if not numbers or len(known) < len(forms) or any(f.numbers != numbers for f in known):
             return                                           # not linear, or not of one form: nothing is proved
+        group: list[Form] = []                               # those that may touch the same elements
+        end = 0
+        for f in sorted(known, key=lambda f: f.constant):
+            low, high = f.reach(1 << 62, [])
+            if group and low > end:
+                self.determined(buffer, group)
+                group, end = [], 0
+            group.append(f)
+            end = max(end, high)
+        self.determined(buffer, group)
+
+    def determined(self, buffer: Buffer, known: list[Form]) -> None:
+        """That an element tells which work-item's it is."""
+        if not any(f.writes for f in known):
+            return
+        numbers, where = known[0].numbers, f"verify_kernel: in {self.kernel.entry}, "
         # An element tells which work-item's it is if each step, of work-items or larger, is beyond all smaller ones together.
         least = min(numbers.values())
         steps = {t.step for f in known for t in f.terms if t.step >= least}
