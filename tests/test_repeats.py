@@ -11,10 +11,10 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.kernels import TARGETS, Checked
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Block
+from tracegrad.codegen.kernel.statements import Block, Buffer, Raw
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan import repeats
-from tracegrad.codegen.plan.offsets import Shared, share, split
+from tracegrad.codegen.plan.offsets import share, split
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.compile import executable_graph
 from tracegrad.config import config
@@ -97,8 +97,10 @@ def test_equal_groups_are_lowered_once(on_numpy: Any, monkeypatch: pytest.Monkey
 
 
 def kernel(entry: str, body: str) -> Kernel:
-    text = f"__kernel void {entry}(__global const float *restrict a, __global float *restrict c) {{\n{body}  // {entry}: 3 + 4\n}}\n"
-    return Shared(entry, (), Block(""), (1,), (1,), source=text)
+    block = Block("")
+    block.items.append(Raw(f"{body}  // {entry}: 3 + 4"))
+    single = np.dtype("float32")
+    return Kernel(entry, (Buffer("a", "a", single, None, "const"), Buffer("c", "c", single, None, "out")), block, (1,), (1,))
 
 
 def test_only_numbers_that_are_added_become_arguments() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel import render
-from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Declare, If, Item, Loop, Number, Parameter, Raw, Statement
 
-_COMMENT = re.compile(r"\s*//[^\n]*")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
 _TYPE = re.compile(r"(u?(char|short|int|long)|float|double|half)\d*(_u)?|\w+_t|void|INFINITY|NAN|(M|CLK)_\w+")
 
@@ -115,15 +115,44 @@ class Kernel:
         )
 
     @cached_property
+    def names(self) -> set[str]:
+        """What is called by a name in it: parameters, what its statements declare, and in text that nobody looks into what may be."""
+        found = {p.name for p in self.parameters}
+        todo = [self.body]
+        while todo:
+            block = todo.pop()
+            found |= {v.name for v in block.vars}
+            if not isinstance(block, (Loop, If)):
+                found.update(_variables(block.head))
+            for item in block.items:
+                if isinstance(item, Block):
+                    todo.append(item)
+                elif isinstance(item, Raw):
+                    found.update(_variables(item.text))
+                elif isinstance(item, Declare):
+                    found.add(item.symbol.name)
+                elif isinstance(item, Item):
+                    found.add(item.var.name)
+                elif isinstance(item, Allocate):
+                    found.add(item.array.name)
+        return found
+
+    @cached_property
     def form(self) -> str:
-        """The text without comments, its variables numbered in order: equal forms compute the same with other arguments."""
+        """The text without comments, its names numbered in order: equal forms compute the same with other arguments."""
         numbers: dict[str, str] = {}
+        names = self.names
+        lines = [*(p.declaration for p in self.parameters), *(line.partition("//")[0].rstrip() for line in self.lines)]
 
         def number(match: re.Match[str]) -> str:
-            return match[0] if _TYPE.fullmatch(match[0]) else numbers.setdefault(match[0], f"${len(numbers)}")
+            return numbers.setdefault(match[0], f"${len(numbers)}") if match[0] in names else match[0]
 
-        text = " ".join(_COMMENT.sub("", self.text).replace(f" {self.entry}(", " (").split())      # long names break lines elsewhere
-        return _VARIABLE.sub(number, text.replace("( ", "("))
+        return f"{self.group} " + _WORD.sub(number, "\n".join(lines))
+
+
+def _variables(text: str) -> list[str]:
+    """The words in C text that may be names of variables."""
+    return [word for word in _VARIABLE.findall(text.partition("//")[0]) if not _TYPE.fullmatch(word)]
 
 
 @dataclass(frozen=True)

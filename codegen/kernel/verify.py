@@ -56,6 +56,7 @@ class _Check:
         self.divergent: set[object] = set()                  # what differs between the items of a work-group
         self.items: dict[Var, Item] = {}
         self.touched: dict[Buffer, list[Form | None]] = {}
+        self.stops: dict[Var | None, Index] = {}
         self.limits: dict[Var | None, int] = {}              # a bound's that is the less of its meaning and of this
         self.step_of: dict[Var, Var] = {}
         self.known: list[tuple[Any, ...]] = []               # what holds in the open blocks
@@ -137,6 +138,7 @@ class _Check:
         if start.low is not None and stop.high is not None:
             span = self.expand(stop.high) - self.expand(start.low)
             self.meaning[var] = start.low, step, max(1, (span.hi - (step if whole else 1)) // step + 1)
+            self.stops[var] = stop.high
 
     def statement(self, s: Statement, diverges: bool) -> None:
         self.read(s.parts)
@@ -274,6 +276,8 @@ class _Check:
             self.ranges[access.lane] = held
         if self.never:                                       # the guards do not hold here
             return
+        if (low < 0 or (memory.size is not None and high >= memory.size)) and _guarded(at, access.guards):
+            low, high = at.lo, at.hi                         # what a guard says of another form of the index: believed
         if low < 0 or (memory.size is not None and high >= memory.size):
             raise self.fail(f"elements {low}..{high} of {memory} are {'written' if writes else 'read'}, of {memory.size} that it has")
 
@@ -335,8 +339,17 @@ class _Check:
             if access.lane is not None and access.lanes > 1 and access.lane in atom.vars and lanes == 1:
                 return None
             low, high = self.ranges.get(atom.var, (atom.lo, atom.hi)) if atom.var is not None else (atom.lo, atom.hi)
-            terms = [Term(abs(c), lanes - 1, None)]
             inner = self.expand(Index(((atom, 1),), 0))
+            stop = self.expand(self.stops[atom.var]) if atom.var in self.stops else constant(0)
+            common = dict(stop.terms)
+            shared: list[Term] = []                          # where its part begins; the rest stays below the part's end
+            terms = [Term(abs(c), lanes - 1, None)]
+            rest_most = abs(c) * (high - low + lanes - 1)
+            if stop.terms:
+                rest = inner - Index(tuple((a, k) for a, k in inner.terms if common.get(a) == k), 0)
+                end = stop - Index(tuple((a, k) for a, k in inner.terms if common.get(a) == k), 0)
+                if not end.terms:
+                    rest_most = min(rest_most, abs(c) * (end.constant - 1 - rest.constant))
             form.constant += c * inner.constant + min(0, c * (lanes - 1))
             for part, k in inner.terms:
                 first, last = part.lo, part.hi
@@ -345,8 +358,9 @@ class _Check:
                 elif not part.vars.isdisjoint(self.items) or not self.expanded(part.vars):
                     return None
                 form.constant += c * k * first + min(0, c * k * (last - first))
-                terms.append(Term(abs(c * k), last - first, part.var if part.var in self.items else None))
-            form.sums.append(([t for t in terms if t.most], abs(c) * (high - low + lanes - 1)))
+                term = Term(abs(c * k), last - first, part.var if part.var in self.items else None)
+                (shared if common.get(part) == k else terms).append(term)
+            form.sums.append(([t for t in terms if t.most], rest_most, [t for t in shared if t.most], abs(c) * (high - low + lanes - 1)))
         return form
 
     def expanded(self, vars: frozenset[Var]) -> bool:
@@ -366,6 +380,22 @@ class _Check:
         numbers = known[0].numbers
         if not numbers or len(known) < len(forms) or any(f.numbers != numbers for f in known):
             return                                           # not linear, or not of one form: nothing is proved
+        group: list[Form] = []                               # those that may touch the same elements
+        end = 0
+        for f in sorted(known, key=lambda f: f.constant):
+            low, high = f.reach(1 << 62, [])
+            if group and low > end:
+                self.determined(buffer, group)
+                group, end = [], 0
+            group.append(f)
+            end = max(end, high)
+        self.determined(buffer, group)
+
+    def determined(self, buffer: Buffer, known: list[Form]) -> None:
+        """That an element tells which work-item's it is."""
+        if not any(f.writes for f in known):
+            return
+        numbers, where = known[0].numbers, f"verify_kernel: in {self.kernel.entry}, "
         # An element tells which work-item's it is if each step, of work-items or larger, is beyond all smaller ones together.
         least = min(numbers.values())
         steps = {t.step for f in known for t in f.terms if t.step >= least}
@@ -410,11 +440,11 @@ class Form:
 
     def __init__(self, writes: bool, alone: frozenset[Var], text: str) -> None:
         self.writes, self.alone, self.text, self.constant = writes, alone, text, 0
-        self.sums: list[tuple[list[Term], int]] = []
+        self.sums: list[tuple[list[Term], int, list[Term], int]] = []     # terms, their most; where the part begins; the most of all
 
     @property
     def terms(self) -> list[Term]:
-        return [t for terms, _ in self.sums for t in terms]
+        return [t for terms, _, shared, _ in self.sums for t in (*terms, *shared)]
 
     @property
     def numbers(self) -> dict[Var, int]:
@@ -426,10 +456,19 @@ class Form:
         for other in far:
             if other >= step:
                 first %= other
-        return first, first + sum(min(most, sum(t.step * t.most for t in terms if t.step < step)) for terms, most in self.sums)
+        def below(terms: list[Term]) -> int:
+            return sum(t.step * t.most for t in terms if t.step < step)
+
+        return first, first + sum(min(most, min(rest, below(terms)) + below(shared)) for terms, rest, shared, most in self.sums)
 
     def twice(self, step: int) -> bool:
         return sum(t.step == step for t in self.terms) > 1
+
+
+def _guarded(x: Index, guards: tuple[tuple[Any, ...], ...]) -> bool:
+    """Whether guards are about the same variables as all that is said to be in a range."""
+    said = [atom.vars for atom in x.atoms() if atom.kind == "bounded"]
+    return bool(said) and all(any(not vars.isdisjoint(g[1].vars) for g in guards) for vars in said)
 
 
 def _divides(step: int, x: Index) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns, bound_to
-from tracegrad.codegen.kernel.statements import Allocate, Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
+from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
@@ -129,7 +129,7 @@ def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bo
 def together(parts: Sequence[Kernel]) -> Kernel:
     """One kernel of several, each in a block; a buffer has one name in all of them."""
     main = max(parts, key=lambda k: len(k.text))
-    inside = [names(k) for k in parts]
+    inside = [k.names for k in parts]
     own = [{(p.ref, p.name) for p in k.parameters} for k in parts]
     called: dict[Any, str] = {}
     merged: list[Parameter] = []
@@ -185,29 +185,6 @@ def united(given: Sequence[Parameter], name: str) -> Parameter:
     buffer = Buffer(first.ref, name, first.dtype, first.size, access)
     buffer.restrict = all(p.restrict for p in given if isinstance(p, Buffer))
     return buffer
-
-
-def names(kernel: Kernel) -> set[str]:
-    """What is called by a name in a kernel."""
-    found = {p.name for p in kernel.parameters}
-    todo = [kernel.body]
-    while todo:
-        block = todo.pop()
-        found |= {v.name for v in block.vars}
-        if not isinstance(block, Loop):
-            found.update(_WORD.findall(block.head))
-        for item in block.items:
-            if isinstance(item, Block):
-                todo.append(item)
-            elif isinstance(item, Raw):
-                found.update(_WORD.findall(item.text.partition("//")[0]))
-            elif isinstance(item, Declare):
-                found.add(item.symbol.name)
-            elif isinstance(item, Item):
-                found.add(item.var.name)
-            elif isinstance(item, Allocate):
-                found.add(item.array.name)
-    return found
 
 
 def as_block(kernel: Kernel, taken: Collection[str]) -> Block:
