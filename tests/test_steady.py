@@ -399,7 +399,7 @@ def test_rules_prepared_for_attributes_are_the_rules(op):
     rng = np.random.default_rng(0)
     for shapes, attrs in op.cases:
         for make in (np.ascontiguousarray, np.asfortranarray, lambda a: a[::-1] if a.ndim else a):
-            arrays = [make(np.asarray(rng.standard_normal(s)).astype(np.float32)) for s in shapes]
+            arrays = [make(s if isinstance(s, np.ndarray) else np.asarray(rng.standard_normal(s)).astype(np.float32)) for s in shapes]
             found, wanted = op.numpy_with(**attrs)(*arrays), op.numpy(*arrays, **attrs)
             np.testing.assert_array_equal(found, wanted)
             assert found.dtype == np.asarray(wanted).dtype

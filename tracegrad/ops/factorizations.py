@@ -253,7 +253,7 @@ class Pinv(Lapack):
         if not a.size:
             return [np.zeros((*a.shape[:-2], *a.shape[:-3:-1]), a.dtype)]
         u, s, vh = self.each(_DIVERGED, lambda x: np.linalg.svd(x, full_matrices=False), a)
-        low, relative = (v[..., 0] for v in limits) if limits else (atol, rtol)
+        low, relative = (v[..., 0].real for v in limits) if limits else (atol, rtol)
         keep = s > np.maximum(low, relative * s[..., :1])
         inverted = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(s.dtype)
         return [(vh.conj().swapaxes(-1, -2) * inverted[..., None, :]) @ u.conj().swapaxes(-1, -2)]

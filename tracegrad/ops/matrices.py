@@ -200,7 +200,7 @@ def pinv(A: Array, rcond: Any = None, hermitian: bool = False, *, atol: Any = No
     if not isinstance(low, Node) and not isinstance(relative, Node):
         return run(lapack.PINV, a, atol=low, rtol=relative)
     limits = (mv.expand(mv.reshape(v, (*v.shape, 1, 1)), (*A.shape[:-2], 1, 1)) for v in
-              (v if isinstance(v, Node) else const(v, dtypes.real_of(A.dtype)) for v in (low, relative)))
+              (cast(v, A.dtype) if isinstance(v, Node) else const(v, A.dtype) for v in (low, relative)))
     return run(lapack.PINV, a, *limits, atol=0.0, rtol=0.0)
 
 

@@ -71,6 +71,7 @@ class _Pool:
 def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
               return_indices: bool) -> Any:
     largest: Any = REGISTRY["first_max"]
+    refuse_complex(name, input)
     p = _Pool(name, n, input, kernel_size, stride, padding, dilation, ceil_mode, largest.identity(input.dtype))
     y = bind(largest, (p.windows,), {"dim": p.dims})
     if not return_indices:
