@@ -66,14 +66,7 @@ def _operand(node: Node, call: Callback, dtype: DType) -> Array:
         return Array(lambda emit, *at: "0", ())
 
     def load(emit: Emit, *at: str) -> str:
-        call.begin()
-        value = call.ev.value(node, ravel([call.position(i, n) for i, n in zip(at, node.shape, strict=True)], node.shape))
-        plain = call.loaded(value)
-        if plain is not None:
-            call.writer.used.discard(value.text)
-            return plain.value
-        call.flush(emit)
-        return value.text
+        return call.read(emit, node, ravel([call.position(i, n) for i, n in zip(at, node.shape, strict=True)], node.shape))
 
     names = ("n", "c", "y", "x")
     load(lambda line: None, *names)                         # finds the parameters

@@ -7,8 +7,8 @@ this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,18 @@ class Turn:
     """The number of the turn that a loop is in, from 0 on, passed by value."""
 
 
+def bound_to(parameter: Parameter, ref: Any) -> Parameter:
+    """The parameter, bound to something else."""
+    if isinstance(parameter, Number):
+        return Number(ref, parameter.name, parameter.type)
+    other = Buffer(ref, parameter.name, parameter.dtype, parameter.size, parameter.access)
+    other.restrict = parameter.restrict
+    return other
+
+
+_OF_BODY = ("lines", "names", "form", "cooperates")         # what a kernel that was bound to other buffers has in common with itself
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One OpenCL kernel. `helpers` names the library functions it calls (see mathlib).
@@ -91,6 +103,12 @@ class Kernel:
         attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))" if self.group else ""
         above = f"launched {self.launches} times; names and lines are the first's" if self.launches > 1 else ""
         return render.function(self.entry, self.parameters, self.lines, (above, self.comment), attribute, self.wide)
+
+    def bound(self, refs: Iterable[Any], **changes: Any) -> Kernel:
+        """The kernel with its parameters bound to others, in order. What was found out about its body is not found out again."""
+        made = replace(self, parameters=tuple(bound_to(p, r) for p, r in zip(self.parameters, refs, strict=True)), **changes)
+        made.__dict__.update({name: getattr(self, name) for name in _OF_BODY})
+        return made
 
     def statements(self) -> Iterator[Statement]:
         todo = [self.body]
@@ -168,15 +186,6 @@ class Foreign(Kernel):
     @property
     def foreign(self) -> bool:
         return True
-
-
-def bound_to(parameter: Parameter, ref: Any) -> Parameter:
-    """The parameter, bound to something else."""
-    if isinstance(parameter, Number):
-        return Number(ref, parameter.name, parameter.type)
-    other = Buffer(ref, parameter.name, parameter.dtype, parameter.size, parameter.access)
-    other.restrict = parameter.restrict
-    return other
 
 
 @dataclass(frozen=True)

@@ -155,12 +155,14 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
         what = group.anchor.fn.name if group.anchor is not None else group.kind
         raise UnsupportedError(f"{what}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
     steps = found(group, context)
-    if config.check and group.kind != "loop":      # those of a loop's body were, and are bound to other buffers by now
+    if group.kind == "loop":                       # those of its body came through here, and are bound to other buffers by now
+        return steps
+    if config.check:
         for step in steps:
             if isinstance(step, Kernel):
                 verify_kernel(step)
     last = steps[-1] if steps else None
-    if isinstance(last, Kernel) and group.kind != "loop":          # those before it prepare its operands, or are parts of it
+    if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
         note = "; ".join(dict.fromkeys(filter(None, (last.note, group.note))))
         steps[-1] = replace(last, note=note, fused=computed(group, context))
     return steps

@@ -15,11 +15,16 @@ from tracegrad.ir import Node
 from tracegrad.plan import HostStep
 
 
+def _call(node: Node) -> dict[str, Any]:
+    """The attributes of the call that `node` is one result of."""
+    return {k: v for k, v in node.attrs.items() if k != "index"}
+
+
 def siblings(group: Group, context: Context) -> list[Any] | None:
     """Where each result of the anchor's call goes (a node, or scratch for one that nobody uses); None if it was lowered before."""
     anchor = group.anchor
     assert anchor is not None
-    attrs = {k: v for k, v in anchor.attrs.items() if k != "index"}
+    attrs = _call(anchor)
     key = (anchor.fn, anchor.operands, tuple(attrs.items()))
     if key in context.called:
         return None
@@ -28,7 +33,7 @@ def siblings(group: Group, context: Context) -> list[Any] | None:
     for other in context.schedule.groups:
         node = other.anchor
         if node is not None and node.fn is anchor.fn and node.operands == anchor.operands:
-            if {k: v for k, v in node.attrs.items() if k != "index"} == attrs:
+            if _call(node) == attrs:
                 places[node.attrs["index"]] = node
     avals = anchor.fn.avals(*[o.aval for o in anchor.operands], **attrs)  # type: ignore[attr-defined]
     return [places.get(k) or Temp(f"unused_{k}", key, max(1, aval.size), aval.dtype) for k, aval in enumerate(avals)]
@@ -51,7 +56,7 @@ def _step(anchor: Node, places: list[tuple[int, ...]]) -> Callable[..., Any]:
     """The operation on arrays of the operands' shapes; its results in the shapes of the slots they go to."""
     shapes = [o.shape for o in anchor.operands]
     fn: Any = anchor.fn
-    attrs = {k: v for k, v in anchor.attrs.items() if k != "index"}
+    attrs = _call(anchor)
 
     def call(*arrays: Any) -> list[Any]:
         try:
@@ -69,7 +74,7 @@ def _into(anchor: Node) -> Callable[..., Any] | None:
     fn: Any = anchor.fn
     if fn.into is None:
         return None
-    attrs = {k: v for k, v in anchor.attrs.items() if k != "index"}
+    attrs = _call(anchor)
     shapes = [o.shape for o in anchor.operands]
     results = [a.shape for a in fn.avals(*[o.aval for o in anchor.operands], **attrs)]
 

@@ -49,6 +49,17 @@ class Callback:
             emit(with_comment(statement.text, comment))
         self.shown = emit, previous
 
+    def read(self, emit: Emit, node: Node, at: Index) -> str:
+        """Element `at` of `node` as C: after statements that compute it, or by itself where it is only loaded."""
+        self.begin()
+        value = self.ev.value(node, at)
+        found = self.statements
+        if len(found) == 1 and isinstance(found[0], Declare) and found[0].symbol in value.parts:
+            self.writer.used.discard(value.text)
+            return found[0].value
+        self.flush(emit)
+        return value.text
+
     def position(self, text: str, size: int) -> Index:
         """An index that another generator gives as C text, known to be in range: one variable for each text."""
         if text.isdigit():
@@ -62,11 +73,6 @@ class Callback:
     @property
     def statements(self) -> list[Statement]:
         return [s for s in self.writer.blocks[0].items if isinstance(s, Statement)]
-
-    def loaded(self, value: Value) -> Declare | None:
-        """The only statement, if there is only one and it declares the value: then the other generator may use the expression itself."""
-        found = self.statements
-        return found[0] if len(found) == 1 and isinstance(found[0], Declare) and found[0].symbol in value.parts else None
 
 
 def lanes_from(text: str, size: int, width: int, emit: Emit, call: Callback) -> Index:
@@ -88,14 +94,7 @@ def operand(node: Node, group: Group, context: Context, used: set[str]) -> tuple
         return (call.position(b, batch) * rows + call.position(i, rows)) * cols + call.position(j, cols)
 
     def load(emit: Emit, b: str, i: str, j: str) -> str:
-        call.begin()
-        value = call.ev.value(node, flat(b, i, j))
-        plain = call.loaded(value)
-        if plain is not None:
-            call.writer.used.discard(value.text)
-            return plain.value
-        call.flush(emit)
-        return value.text
+        return call.read(emit, node, flat(b, i, j))
 
     load(lambda line: None, "b", "i", "j")                  # finds the parameters
     strided = None

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import prod
 from typing import Any
 
 from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns, bound_to
+from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
 from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
@@ -166,9 +165,7 @@ def alike(parts: Sequence[Kernel]) -> Hashable:
 def merged_again(found: Kernel, parts: Sequence[Kernel]) -> Kernel:
     """together(parts), where `found` is that of parts which are `alike`."""
     refs = dict.fromkeys(r for k in parts for r in k.refs)
-    made = replace(found, parameters=tuple(bound_to(p, r) for p, r in zip(found.parameters, refs, strict=True)),
-                   fused=tuple(x for k in parts for x in k.fused))
-    made.__dict__["form"] = found.form
+    made = found.bound(refs, fused=tuple(x for k in parts for x in k.fused))
     if config.check:
         other = together(parts)
         if (other.form, other.refs) != (made.form, made.refs):

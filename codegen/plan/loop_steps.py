@@ -192,8 +192,7 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
     if not any(r in places for r in kernel.refs):
         return kernel
     if kernel.foreign:
-        return replace(kernel, parameters=tuple(
-            bound_to(p, place.ref) if isinstance(place := places.get(p.ref), Whole) else p for p in kernel.parameters))
+        return kernel.bound(place.ref if isinstance(place := places.get(r), Whole) else r for r in kernel.refs)
     head, declarations = _bind(kernel, places, turn)
     body = Block("")
     body.items = [*declarations, *kernel.body.items]

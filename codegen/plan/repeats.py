@@ -18,7 +18,7 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import Storage
 from tracegrad.codegen.kernel.facts import never_positive, picked
 from tracegrad.codegen.kernel.index import Var
-from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns, bound_to
+from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
 from tracegrad.codegen.lower.context import Context, computed, lower
 from tracegrad.codegen.lower.rows_cpu import is_reduction
 from tracegrad.codegen.plan.batch_launches import is_serial
@@ -78,14 +78,12 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
 
     out = []
     for kernel in kernels:
-        copy = replace(kernel, parameters=tuple(bound_to(p, bound(p.ref)) for p in kernel.parameters))
+        changes: dict[str, Any] = {}
         if is_serial(kernel):                                           # it may be merged: the longest of a merged kernel lends its name
-            entry = context.entry(group)
-            copy = replace(copy, entry=entry)
-        copy.__dict__["form"] = kernel.form
-        out.append(copy)
-    out[-1] = replace(out[-1], fused=computed(group, context))
-    out[-1].__dict__["form"] = kernels[-1].form
+            changes["entry"] = context.entry(group)
+        if kernel is kernels[-1]:
+            changes["fused"] = computed(group, context)
+        out.append(kernel.bound(map(bound, kernel.refs), **changes))
     if config.check:
         compare(out, lower(group, context))
     return out
