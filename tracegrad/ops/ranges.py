@@ -1,4 +1,4 @@
-"""Indices that must lie in a range: the primitive InRange, and `in_range`, which makes it where `intervals` cannot tell that it is not needed.
+"""Indices that must lie in a range: the primitive InRange, and `in_range`, which makes it where `interval` cannot tell that all fit.
 
 Whether an index fits is known at the call for constants and for what cannot be larger (arange, argmax, randint, ...); otherwise only on
 the device, which cannot raise. There InRange notes what it sees, and whoever looks at a value computed with it gets the error.
