@@ -39,7 +39,7 @@ LOOKED_AT = 60_000            # accesses of a launch that are looked at
 class Limits:
     """What a launch may be."""
 
-    little: int = 1 << 16     # flops + bytes that take no longer than the launch itself: only its local size is asked for
+    little: int = 1 << 17     # flops + bytes that take no longer than the launch itself: only its local size is asked for
     share: int = 64           # flops + bytes of an item, at most, as long as the device is not full,
     full: int = 256           # which takes so many items a core: 8 warps hide the latency of memory
     slack: int = 8            # accesses of an item: so many times what each would have if all that can run shared the work evenly

@@ -7,6 +7,7 @@ elements an item. Where the dimension is not the last, an item takes a part of a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
@@ -48,10 +49,11 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
 class _Scan(WorkGroup):
     def __init__(self, group: Group, context: Context) -> None:
         super().__init__(group, context)
-        self.fn: Any = self.node.fn
+        fn: Any = self.node.fn
+        self.fn = fn
         self.dtype = self.node.dtype
         self.type = register_type(self.dtype)
-        self.start = literal(self.fn.identity(self.dtype), self.dtype)
+        self.start = literal(fn.identity(self.dtype), self.dtype)
         self.outer, self.n, self.inner = view(self.node, self.node.attrs["dim"])
         self.x = self.node.operands[0]
 
@@ -118,7 +120,7 @@ def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Tem
         f"  carry = {o.both('carry', 'value')};",
         "}",
     ], (row, column, source), (pointer,))
-    return o.finish()
+    return replace(o.finish(), flops=sums.size, bytes=2 * sums.size * sums.dtype.itemsize)
 
 
 def _carry(o: _Scan, before: Temp | None, where: Index) -> None:
@@ -143,7 +145,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     count = lanes * each
     pitch = count + count // 32 + 1
     tile = o.shared("tile", o.type, lines * pitch)
-    mine, part = o.shared("scratch", o.type, lines * lanes), o.shared("total", o.type, lines * few)
+    mine, part = o.shared("scratch", o.type, lines * (lanes + few)), o.shared("total", o.type, lines * few)
     item = o.number("item", lanes, 0, "local")
     line = o.number("line", lines, 1, "local") if lines > 1 else None
     chunk, start, stop = o.chunk(length)
@@ -153,7 +155,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     base = row.index * o.n if row is not None else ZERO
     chunk_at = (row.index if row is not None else ZERO) * chunks + (chunk.index if chunk is not None else 0)
     _carry(o, before, chunk_at)
-    at_tile, at_item, at_part = (f"line * {n} + " if line is not None else "" for n in (pitch, lanes, few))
+    at_tile, at_item, at_part = (f"line * {n} + " if line is not None else "" for n in (pitch, lanes + few, few))
 
     def place(text: str) -> str:
         return f"{tile}[{at_tile}{text} + ({text}) / 32]"
@@ -169,20 +171,20 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
         o.lines([
             f"{o.type} share = {place(f'(item * {each})')};",
             f"for (int e = 1; e < {each}; e++) share = {o.both('share', place(f'(item * {each} + e)'))};",
-            f"{mine}[{at_item}item] = share;",
+            f"{mine}[{at_item}item + item / {some}] = share;",
         ], (item,))
         o.barrier()
         with o.block(f"if (item < {few}) {{"):
             o.lines([
-                f"{o.type} all = {mine}[{at_item}item * {some}];",
-                f"for (int e = 1; e < {some}; e++) all = {o.both('all', f'{mine}[{at_item}item * {some} + e]')};",
+                f"{o.type} all = {mine}[{at_item}item * {some + 1}];",
+                f"for (int e = 1; e < {some}; e++) all = {o.both('all', f'{mine}[{at_item}item * {some + 1} + e]')};",
                 f"{part}[{at_part}item] = all;",
             ], (item,))
         o.barrier()
         o.lines([
             f"{o.type} carried = carry;",
             f"for (int e = 0; e < item / {some}; e++) carried = {o.both('carried', f'{part}[{at_part}e]')};",
-            f"for (int e = item / {some} * {some}; e < item; e++) carried = {o.both('carried', f'{mine}[{at_item}e]')};",
+            f"for (int e = item / {some} * {some}; e < item; e++) carried = {o.both('carried', f'{mine}[{at_item}e + item / {some}]')};",
             f"for (int e = 0; e < {few}; e++) carry = {o.both('carry', f'{part}[{at_part}e]')};",
             f"for (int e = 0; e < {each}; e++) {{",
             f"  carried = {o.both('carried', place(f'(item * {each} + e)'))};",

@@ -99,10 +99,10 @@ class WorkGroup(Owner):
         """The element `at`, loaded in the block that is open."""
         return self.ev.value(node, at).text
 
-    def done(self, sizes: Sequence[int], local: Sequence[int], **work: int) -> Kernel:
-        """The kernel; work: its flops and bytes, where they are not the group's."""
+    def done(self, sizes: Sequence[int], local: Sequence[int], work: int = 0) -> Kernel:
+        """The kernel; work: the elements that it goes over, where they are not the group's."""
         made = self.context.finish(self.group, self.writer, tuple(sizes), tuple(local), True)
-        return replace(made, **work) if work else made
+        return replace(made, flops=work, bytes=12 * work) if work else made
 
 
 def put(buffer: Buffer, at: str, value: str) -> str:
