@@ -7,6 +7,7 @@ elements an item. Where the dimension is not the last, an item takes a part of a
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -85,10 +86,10 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     column = o.number("column", o.inner, 0, "global") if o.inner > 1 else None
     row = o.number("row", o.outer, 1 if o.inner == 1 else 2, "global").index if o.outer > 1 else ZERO
     total = w.declare(o.type, o.fn.total, o.start, o.node)
-    with o.block(f"if (column < {o.inner}) {{" if column is not None else "{", *((column,) if column is not None else ())):
-        with o.each("i", o.n, f"{start} + item", stop, lines, (chunk, item)) as i:
-            value = o.load(o.x, (row * o.n + i.index) * o.inner + (column.index if column is not None else 0))
-            o.lines([f"{total} = {o.both(str(total), value)};"], (total,))
+    guard = o.block(f"if (column < {o.inner}) {{", column) if column is not None else nullcontext()
+    with guard, o.each("i", o.n, f"{start} + item", stop, lines, (chunk, item)) as i:
+        value = o.load(o.x, (row * o.n + i.index) * o.inner + (column.index if column is not None else 0))
+        o.lines([f"{total} = {o.both(str(total), value)};"], (total,))
     place = f"item * {across} + lane" if lane is not None else "item"
     o.lines([f"{array}[{place}] = {total};"], (total, item))
     o.barrier()
@@ -98,8 +99,8 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
         o.barrier()
     where = (row * chunks + chunk.index) * o.inner
     if column is not None:
-        o.lines([f"if (item == 0 && column < {o.inner}) {put(pointer, (where + column.index).c(), f'{array}[lane]')}"], (row, chunk, column),
-                (pointer,))
+        line = put(pointer, (where + column.index).c(), f"{array}[lane]")
+        o.lines([f"if (item == 0 && column < {o.inner}) {line}"], (row, chunk, column), (pointer,))
         return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))
     o.lines([f"if (item == 0) {put(pointer, where.c(), f'{array}[0]')}"], (row, chunk), (pointer,))
     return o.done((chunks * size, o.outer), (size, 1))
@@ -218,9 +219,8 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
     def at(i: Var) -> Index:
         return (row * o.n + i.index) * o.inner + column.index
 
-    with o.block(f"if (column < {o.inner}) {{", column):
-        with o.each("i", o.n, "begin", "end", 1, (line,)) as i:
-            o.lines([f"share = {o.both('share', o.load(o.x, at(i)))};"])
+    with o.block(f"if (column < {o.inner}) {{", column), o.each("i", o.n, "begin", "end", 1, (line,)) as i:
+        o.lines([f"share = {o.both('share', o.load(o.x, at(i)))};"])
     o.lines([f"{array}[line * {across} + lane] = share;"])
     o.barrier()
     with o.block(f"if (column < {o.inner}) {{", column):

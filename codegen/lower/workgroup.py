@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,8 @@ from tracegrad.ir import Node
 NAMES = frozenset((
     "item", "line", "lane", "tile", "scratch", "share", "turn", "first", "stop", "carry", "carried", "total", "all", "place", "e", "other",
     "mine", "half_size", "better", "bit", "digit", "count", "counts", "rank", "base", "size", "step", "width", "keys", "order", "key",
-    "number", "numbers", "begin", "end", "low", "high", "middle", "block", "value", "values", "here", "there", "swap", "up", "to", "shift",
+    "number", "numbers", "begin", "end", "low", "high", "middle", "block", "value", "values",
+    "here", "there", "swap", "up", "to", "shift", "found",
 ))
 
 
@@ -108,3 +108,11 @@ class WorkGroup(Owner):
 def put(buffer: Buffer, at: str, value: str) -> str:
     """The line that writes an element."""
     return f"vstore_half({value}, {at}, {buffer});" if buffer.dtype == np.float16 else f"{buffer}[{at}] = {value};"
+
+
+def precedes(node: Node, a: str, b: str) -> str:
+    """Whether key a must stand before key b, where `node` sorts or selects."""
+    descending, is_float = node.attrs["descending"], node.operands[0].dtype.kind == "f"
+    plain = f"{a} {'>' if descending else '<'} {b}"
+    nan, other = (a, b) if descending else (b, a)
+    return f"({plain} || ({nan} != {nan} && {other} == {other}))" if is_float else f"({plain})"
