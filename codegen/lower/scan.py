@@ -2,6 +2,7 @@
 
 Rows (or, where the dimension is not the last, vectors of columns) are one work-item's loop each. A long row that would leave
 cores idle is cut in chunks: a first kernel adds up each chunk, a second one scans them, starting from the sum of those before.
+On a GPU work-groups do it (scan_gpu.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, Local,
 from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.kernel.writer import literal, register_type
 from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.scan_gpu import scans
 from tracegrad.codegen.lower.serial import Owner, parts, scratch, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
@@ -24,6 +26,10 @@ from tracegrad.ir import Node
 def lower_scan(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     assert node is not None
+    if context.target.kind == "gpu":
+        kernels = scans(group, context)
+        if kernels is not None:
+            return kernels
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
     chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))
