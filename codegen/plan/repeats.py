@@ -105,7 +105,7 @@ def _unnamed(ref: Any) -> Any:
 
 def form_of(group: Group, context: Context) -> Form | None:
     """The form of a group; None where its kernels may depend on more."""
-    if group.kind in ("host_call", "opencl_call", "loop"):
+    if group.kind in ("host_call", "opencl_call", "loop", "small_matrices"):
         return None
     schedule, find = context.schedule, context.storage(group)
     given: dict[Node, Storage | None] = {}

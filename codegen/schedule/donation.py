@@ -86,8 +86,8 @@ def arrange(schedule: Schedule, donations: Donations) -> tuple[dict[Node, Node],
 
 
 def _aligned(group: Group, result: Node, into: Node) -> bool:
-    if group.kind in ("host_call", "opencl_call", "loop"):          # one step writes all results of a call, also those of other groups
-        return False
+    if group.kind in ("host_call", "opencl_call", "loop", "small_matrices"):
+        return False                                         # one step writes all results of a call, also those of other groups
     if into not in group.reads:
         return True
     allowed = {SAME} if group.place[result] == "full" else {SAME, group.cols or SAME}
