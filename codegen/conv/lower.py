@@ -29,7 +29,6 @@ GENERATORS = {"conv2d": conv2d, "conv2d_input_grad": conv2d_input_grad, "conv2d_
 @lowering("conv")
 def lower_conv(group: Group, context: Context) -> list[Kernel]:
     result = group.anchor
-    assert result is not None
     used: set[str] = set()
     dtype = computed_in(result.dtype)
     calls = [_callback(group, context, used) for _ in range(3)]

@@ -22,7 +22,6 @@ from tracegrad.ir import Node
 @lowering("arg_reduction")
 def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
     chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
     length = -(-n // chunks)

@@ -11,17 +11,15 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Value, bound, least
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import vector_width
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.schedule.grouping import Columns, Group
 from tracegrad.ir import Node
 
 
 def lower_columns(group: Group, context: Context) -> list[Kernel]:
     """The kernel of one or more reductions over the middle of the same view."""
-    assert group.view is not None
-    assert group.length is not None
-    outer, middle, inner = group.view
-    length = group.length
-    chunks = -(-middle // length)
+    kind = group.kind
+    assert isinstance(kind, Columns)
+    outer, middle, inner, length, chunks = kind.outer, kind.middle, kind.inner, kind.length, kind.chunks
     w = context.writer(group)
     ev = context.evaluator(group, w)
     reductions = [s for s in group.stored if s.fn.family == "partial"]

@@ -120,7 +120,7 @@ class Context:
         self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
-                      group.note, frozenset(writer.helpers), group=local_size if required else None)
+                      helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None)
 
 
 def traffic(group: Group) -> int:
@@ -134,11 +134,11 @@ def flops(group: Group) -> int:
 
 
 Lowering = Callable[[Group, Context], list[Kernel | HostStep | Turns]]
-LOWERINGS: dict[str, Lowering] = {}
+LOWERINGS: dict[type | str, Lowering] = {}
 
 
-def lowering(*kinds: str) -> Callable[[Any], Any]:
-    """Decorator: the function lowers groups of these kinds (families of ops, or "loops" and "columns")."""
+def lowering(*kinds: type | str) -> Callable[[Any], Any]:
+    """Decorator: the function lowers groups of these kinds (classes of `grouping.Kind`), or those that ops of these families anchor."""
 
     def attach(fn: Any) -> Any:
         for kind in kinds:
@@ -150,12 +150,11 @@ def lowering(*kinds: str) -> Callable[[Any], Any]:
 
 def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
     """The kernels of one group."""
-    found = LOWERINGS.get(group.kind)
+    found = LOWERINGS.get(group.lowered_by)
     if found is None:
-        what = group.anchor.fn.name if group.anchor is not None else group.kind
-        raise UnsupportedError(f"{what}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
+        raise UnsupportedError(f"{group.sinks[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
     steps = found(group, context)
-    if group.kind == "loop":                       # those of its body came through here, and are bound to other buffers by now
+    if group.lowered_by == "loop":                       # those of its body came through here, and are bound to other buffers by now
         return steps
     if config.check:
         for step in steps:
@@ -163,8 +162,7 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
                 verify_kernel(step)
     last = steps[-1] if steps else None
     if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
-        note = "; ".join(dict.fromkeys(filter(None, (last.note, group.note))))
-        steps[-1] = replace(last, note=note, fused=computed(group, context))
+        steps[-1] = replace(last, why=group.why, fused=computed(group, context))
     return steps
 
 

@@ -16,20 +16,21 @@ from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Bou
 from tracegrad.codegen.kernel.vectors import unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows_cpu import Rows, Shape, r_identity
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, r_identity
+from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
 
 def loops(group: Group, context: Context) -> list[Kernel]:
     """Elementwise groups, row reductions, and chunks of them."""
-    if group.cols is None:
+    kind = group.kind
+    if isinstance(kind, Flat):
         return [_elementwise(group, context)]
-    rows = group.size // group.cols
-    shape = Shape(rows, (group.cols,), 1, 1, group.length)
-    if group.cols <= tuning().short_row or not context.target.local_memory:
-        return [Rows(group, context, shape).kernel()]
+    assert isinstance(kind, (Rows, Chunks))
+    shape = Shape(kind.rows, (kind.cols,), 1, 1, kind.length if isinstance(kind, Chunks) else None)
+    if kind.cols <= tuning().short_row or not context.target.local_memory:
+        return [RowKernel(group, context, shape).kernel()]
     return [Team(group, context, shape).kernel()]
 
 
@@ -57,7 +58,7 @@ def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
         yield
 
 
-class Team(Rows):
+class Team(RowKernel):
     """A kernel in which a work-group does a row, or a chunk of one."""
 
     def kernel(self) -> Kernel:
@@ -91,7 +92,7 @@ class Team(Rows):
                 sizes[0] *= s.rows
         self.depth = w.depth
         self.passes()
-        sinks = [x for x in self.group.stored if self.group.place[x] == "row"]
+        sinks = self.group.results(Place.ROW)
         if sinks:
             with self.first_item():
                 self.store(sinks, self.row)
@@ -137,10 +138,9 @@ class Team(Rows):
 
 def columns(group: Group, context: Context) -> list[Kernel]:
     """A work-item adds up one column of one chunk; neighbours read neighbouring columns."""
-    assert group.view is not None
-    assert group.length is not None
-    outer, middle, inner = group.view
-    chunks = -(-middle // group.length)
+    kind = group.kind
+    assert isinstance(kind, Columns)
+    outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
     w = context.writer(group)
     ev = context.evaluator(group, w)
     local = min(64, context.target.max_work_group)
@@ -153,10 +153,10 @@ def columns(group: Group, context: Context) -> list[Kernel]:
         reductions = [s for s in group.stored if s.fn.family == "partial"]
         sinks = [s for s in group.stored if s.fn.family != "partial"]
         accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-        end = part * group.length + group.length
-        stop = bound(middle) if chunks == 1 else bound(end) if middle % group.length == 0 else least(end, middle, "min({0}, {1})")
+        end = part * kind.length + kind.length
+        stop = bound(middle) if chunks == 1 else bound(end) if middle % kind.length == 0 else least(end, middle, "min({0}, {1})")
         each = Var("r", middle)
-        with w.loop(each, part * group.length, stop):
+        with w.loop(each, part * kind.length, stop):
             at = (a * middle + each.index) * inner + col.index
             for r in reductions:
                 ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))

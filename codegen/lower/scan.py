@@ -23,7 +23,6 @@ from tracegrad.ir import Node
 @lowering("scan")
 def lower_scan(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
     chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))

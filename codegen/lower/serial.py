@@ -42,7 +42,6 @@ class Owner:
     """One kernel while it is written; `node` is what it computes."""
 
     def __init__(self, group: Group, context: Context) -> None:
-        assert group.anchor is not None
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
         self.writer.used |= NAMES

@@ -23,7 +23,6 @@ from tracegrad.dtypes import int64
 @lowering("selection")
 def lower_selection(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     k, n = node.shape[-1], node.operands[0].shape[-1]
     rows = node.aval.size // k
     chunks = max(1, min(-(-parts(context) // rows), n // max(tuning().select_chunk, 16 * k)))

@@ -139,7 +139,6 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
 @lowering("contraction")
 def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     product = group.anchor
-    assert product is not None
     x, y = product.operands
     used: set[str] = set()
     a, call_a = operand(x, group, context, used)
