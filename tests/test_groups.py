@@ -44,9 +44,11 @@ FLAT, ROWS, CHUNKS, COLUMNS = Flat(600), Rows(30, 20), Chunks(30, 20, 8), Column
     (CHUNKS, Flat(600), (CHUNKS, ELEMENT)), (CHUNKS, Flat(30), Break.SHAPE), (CHUNKS, ROWS, Break.SHAPE), (CHUNKS, CHUNKS, (CHUNKS, CHUNK)),
     (CHUNKS, Chunks(30, 20, 9), Break.SHAPE), (CHUNKS, COLUMNS, Break.SHAPE), (CHUNKS, PRODUCT, Break.OPERAND),
     (COLUMNS, Flat(600), (COLUMNS, ELEMENT)), (COLUMNS, Flat(20), Break.SHAPE), (COLUMNS, ROWS, Break.SHAPE),
-    (COLUMNS, CHUNKS, Break.SHAPE), (COLUMNS, COLUMNS, (COLUMNS, CHUNK)), (COLUMNS, Columns(1, 30, 20, 8), Break.SHAPE), (COLUMNS, PRODUCT, Break.OPERAND),
+    (COLUMNS, CHUNKS, Break.SHAPE), (COLUMNS, COLUMNS, (COLUMNS, CHUNK)),
+    (COLUMNS, Columns(1, 30, 20, 8), Break.SHAPE), (COLUMNS, PRODUCT, Break.OPERAND),
     (PRODUCT, Flat(600), (PRODUCT, ELEMENT)), (PRODUCT, Flat(30), Break.SHAPE), (PRODUCT, ROWS, Break.SHAPE),
-    (PRODUCT, CHUNKS, Break.SHAPE), (PRODUCT, SCAN, Break.OPERAND), (SCAN, Flat(600), Break.CLOSED), (SCAN, ROWS, Break.CLOSED), (SCAN, PRODUCT, Break.OPERAND),
+    (PRODUCT, CHUNKS, Break.SHAPE), (PRODUCT, SCAN, Break.OPERAND),
+    (SCAN, Flat(600), Break.CLOSED), (SCAN, ROWS, Break.CLOSED), (SCAN, PRODUCT, Break.OPERAND),
 ])
 def test_what_a_kind_accepts(group: Kind, other: Kind, wanted: Any) -> None:
     found = group.accept(other)
