@@ -108,9 +108,7 @@ def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> S
         known = Value(value, result.dtype, width)
         call.ev.given = lambda node, _: known if node is result else None
         flat = ravel((*(call.position(i, size) for i, size in zip((n, c, y), result.shape, strict=False)), pixel), result.shape)
-        values = [call.ev.value(sink, flat) for sink in stored]
-        for sink, found in zip(stored, values, strict=True):
-            call.ev.store(context.output(group, sink), sink, flat, found)
+        context.store(call.ev, group, stored, flat)
         several = len(call.statements) > 1
         if several:
             emit("{")

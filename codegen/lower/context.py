@@ -6,12 +6,13 @@ and evaluators for a kernel, and gives out entry names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Evaluator, Storage
+from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Turns
 from tracegrad.codegen.kernel.vectors import index_type
 from tracegrad.codegen.kernel.verify import verify_kernel
@@ -99,6 +100,12 @@ class Context:
         """Where `group` writes `node`."""
         ref = self.ref(node)
         return Storage(ref, "inout" if ref is not node else "out")
+
+    def store(self, ev: Evaluator, group: Group, sinks: Iterable[Node], at: Index) -> None:
+        """Element `at` of each of these results. All are computed, then all written: one may lie where another's operand was."""
+        values = {sink: ev.value(sink, at) for sink in sinks}
+        for sink, value in values.items():
+            ev.store(self.output(group, sink), sink, at, value)
 
     def writer(self, group: Group, target: Target | None = None) -> Writer:
         sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]

@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.facts import picked
 from tracegrad.codegen.kernel.guards import Reads, peeled
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Value, bound, least, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Value, bound, clipped, product
 from tracegrad.codegen.kernel.vectors import splat, unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
@@ -189,12 +189,12 @@ class RowKernel:
             self.chunk = chunk.index
             self.first = w.bounding("first", n, product(chunk, s.length))
             end = Bound(f"first + {s.length}", None, chunk.index * s.length + s.length, parts=(self.first,))
-            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n))
+            self.last = w.bounding("last", n, clipped(end, n, s.length))
         self.depth = w.depth
         for node in self.kept:
             self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), s.row_size)
         self.passes()
-        self.store(self.group.results(Place.ROW), self.row)
+        self.context.store(self.ev, self.group, self.group.results(Place.ROW), self.row)
         return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
 
     def passes(self) -> None:
@@ -217,8 +217,8 @@ class RowKernel:
         self.row = row.index
         if s.block >= s.rows:
             return self.writer.loop(row, 0, s.rows)
-        end = product(self.part, s.block, s.block)
-        return self.writer.loop(row, product(self.part, s.block), end if s.rows % s.block == 0 else least(end, s.rows))
+        end = clipped(product(self.part, s.block, s.block), s.rows, s.block)
+        return self.writer.loop(row, product(self.part, s.block), end)
 
     # -- what one pass leaves for the next
 
@@ -436,15 +436,9 @@ class RowKernel:
         self.at = at
         for r in reductions:
             self.ev.accumulate(r, accumulators[r], self.ev.value(r.operands[0], at))
-        self.store(sinks, at)
+        self.context.store(self.ev, self.group, sinks, at)
         self.keep(at)
         self.at = None
-
-    def store(self, sinks: list[Node], at: Index) -> None:
-        """Compute all, then write all: a result may lie where another's operand was."""
-        values = [self.ev.value(sink, at) for sink in sinks]
-        for sink, value in zip(sinks, values, strict=True):
-            self.ev.store(self.context.output(self.group, sink), sink, at, value)
 
     def result(self, r: Node, vectors: list[Local], total: Local, tail: bool) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Var
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, least, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, clipped, product
 from tracegrad.codegen.kernel.vectors import unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
@@ -41,9 +41,7 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
     i = w.item("i", n, 0)
     with guarded(w, i, n, -(-n // local) * local):
-        values = [ev.value(sink, i.index) for sink in group.stored]
-        for sink, value in zip(group.stored, values, strict=True):
-            ev.store(context.output(group, sink), sink, i.index, value)
+        context.store(ev, group, group.stored, i.index)
     return context.finish(group, w, (-(-n // local) * local,), (local,))
 
 
@@ -80,7 +78,7 @@ class Team(RowKernel):
             chunk = w.item("chunk", chunks, 0, "group")
             self.chunk = chunk.index
             end = product(chunk, s.length, s.length)
-            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n, "min({0}, {1})"))
+            self.last = w.bounding("last", n, clipped(end, n, s.length, "min({0}, {1})"))
             sizes[0] *= chunks
         if s.rows > 1:
             axis = 0 if s.length is None else 1
@@ -95,7 +93,7 @@ class Team(RowKernel):
         sinks = self.group.results(Place.ROW)
         if sinks:
             with self.first_item():
-                self.store(sinks, self.row)
+                self.context.store(self.ev, self.group, sinks, self.row)
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
 
     def first_item(self) -> Any:
@@ -150,19 +148,16 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     with w.branch(f"col < {inner}", (col,), (("range", col.index, 0, inner),)):
         w.bind(col)
         w.bind(chunk)
-        reductions = [s for s in group.stored if s.fn.family == "partial"]
-        sinks = [s for s in group.stored if s.fn.family != "partial"]
+        reductions = group.results(Place.CHUNK)
         accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
         end = part * kind.length + kind.length
-        stop = bound(middle) if chunks == 1 else bound(end) if middle % kind.length == 0 else least(end, middle, "min({0}, {1})")
+        stop = bound(middle) if chunks == 1 else clipped(end, middle, kind.length, "min({0}, {1})")
         each = Var("r", middle)
         with w.loop(each, part * kind.length, stop):
             at = (a * middle + each.index) * inner + col.index
             for r in reductions:
                 ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))
-            values = [ev.value(sink, at) for sink in sinks]
-            for sink, value in zip(sinks, values, strict=True):
-                ev.store(context.output(group, sink), sink, at, value)
+            context.store(ev, group, group.results(Place.ELEMENT), at)
         for r in reductions:
             total = Value(accumulators[r].name, r.dtype, parts=(accumulators[r],))
             ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, total)
