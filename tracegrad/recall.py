@@ -137,7 +137,7 @@ class _Walk:
                     continue
                 if not (place or fn.family == "leaf" or fn.family == "index"):
                     return False
-                if fn not in _ordinary and not (isinstance(fn, CustomCall) and fn.structural):
+                if fn not in _ordinary and not (isinstance(fn, CustomCall) and fn.structural) and not getattr(fn, "ordinary", False):
                     return False
                 parts.append(fn)
                 if fn is _CONST:
