@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
+from tracegrad.codegen.kernel.expressions import At, Infix, Literal, Load, Verbatim, whole
 from tracegrad.codegen.kernel.index import ZERO, Var
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, least, product
-from tracegrad.codegen.kernel.vectors import unwrapped
-from tracegrad.codegen.kernel.writer import Writer, literal, register_type
+from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Local, bound, least, product
+from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import Rows, Shape, r_identity
 from tracegrad.codegen.schedule.grouping import Group
@@ -52,7 +55,7 @@ def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
     if items == size:
         yield
         return
-    with w.branch(f"{i} < {size}", (i,), (("range", i.index, 0, size),)):
+    with w.branch(Infix("<", At(i.index), whole(size)), (("range", i.index, 0, size),)):
         w.bind(i)
         yield
 
@@ -79,7 +82,7 @@ class Team(Rows):
             chunk = w.item("chunk", chunks, 0, "group")
             self.chunk = chunk.index
             end = product(chunk, s.length, s.length)
-            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n, "min({0}, {1})"))
+            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n, "min"))
             sizes[0] *= chunks
         if s.rows > 1:
             axis = 0 if s.length is None else 1
@@ -98,15 +101,15 @@ class Team(Rows):
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
 
     def first_item(self) -> Any:
-        return self.writer.branch(f"{self.item} == 0", (self.item,), (("range", self.item.index, 0, 1),))
+        return self.writer.branch(Infix("==", At(self.item.index), whole(0)), (("range", self.item.index, 0, 1),))
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
-        accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
+        accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
         start: BoundLike = self.item
         if s.length is not None:
             at = self.chunk * s.length + self.item.index
-            start = Bound(f"chunk * {s.length} + item", at, at)
+            start = bound(at)
         col = Var("col", s.cols[0])
         with w.loop(col, start, s.cols[0] if s.length is None else self.last, self.size):
             self.body(self.row * s.cols[0] + col.index, reductions, sinks, accumulators)
@@ -118,21 +121,22 @@ class Team(Rows):
         w, ev = self.writer, self.ev
         scratch = self.scratch[register_type(r.dtype)]
         mine = Access(scratch, self.item.index)
-        w.store(mine, f"{scratch}[item] = {accumulator};", r, (accumulator, self.item))
+        w.store(mine, accumulator, r)
         w.barrier()
         with w.block(Block(f"for (int half_size = {self.size // 2}; half_size > 0; half_size /= 2) {{")):
-            text = ev.translate(ev.combiner(r)(f"{scratch}[item]", f"{scratch}[item + half_size]"), r.dtype, 1)
-            w.raw(f"if (item < half_size) {scratch}[item] = {unwrapped(text)};", r, (self.item, Access(scratch, None)), writes=(mine,))
+            other = Verbatim(f"{scratch}[item + half_size]", r.dtype, 1, (Access(scratch, None),))
+            both = ev.combined(r, Load(mine, r.dtype), other)
+            with w.branch(Verbatim("item < half_size", np.dtype(bool), 1, (self.item,))):
+                w.store(mine, both, r)
             w.barrier()
-        w.assign(accumulator, f"{scratch}[0]", r, (Access(scratch, ZERO),))
+        w.assign(accumulator, Load(Access(scratch, ZERO), r.dtype), r)
         w.barrier()
-        value = Value(accumulator.name, r.dtype, 1, self.depth, parts=(accumulator,))
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
             with self.first_item():
-                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
+                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, accumulator)
         else:
-            ev.put(r, self.row, value)
+            ev.put(r, self.row, accumulator)
 
 
 def columns(group: Group, context: Context) -> list[Kernel]:
@@ -147,14 +151,14 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     col, chunk = w.item("col", inner, 0), w.item("chunk", chunks, 1)
     part = chunk.index
     a = w.item("row", outer, 2).index if outer > 1 else ZERO
-    with w.branch(f"col < {inner}", (col,), (("range", col.index, 0, inner),)):
+    with w.branch(Infix("<", At(col.index), whole(inner)), (("range", col.index, 0, inner),)):
         w.bind(col)
         w.bind(chunk)
         reductions = [s for s in group.stored if s.fn.family == "partial"]
         sinks = [s for s in group.stored if s.fn.family != "partial"]
-        accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
+        accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
         end = part * group.length + group.length
-        stop = bound(middle) if chunks == 1 else bound(end) if middle % group.length == 0 else least(end, middle, "min({0}, {1})")
+        stop = bound(middle) if chunks == 1 else bound(end) if middle % group.length == 0 else least(end, middle, "min")
         each = Var("r", middle)
         with w.loop(each, part * group.length, stop):
             at = (a * middle + each.index) * inner + col.index
@@ -164,6 +168,5 @@ def columns(group: Group, context: Context) -> list[Kernel]:
             for sink, value in zip(sinks, values, strict=True):
                 ev.store(context.output(group, sink), sink, at, value)
         for r in reductions:
-            total = Value(accumulators[r].name, r.dtype, parts=(accumulators[r],))
-            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, total)
+            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, accumulators[r])
     return [context.finish(group, w, (-(-inner // local) * local, chunks, outer), (local, 1, 1))]
