@@ -85,6 +85,11 @@ def tuning() -> Tuning:
     return _active.get(_DEFAULT)
 
 
+def changed() -> Tuning | None:
+    """The numbers that hold now, if they are not the library's own."""
+    return None if tuning() == _DEFAULT else tuning()
+
+
 @contextmanager
 def tuned(numbers: Tuning) -> Iterator[None]:
     """Others, while the block runs (in this thread)."""

@@ -219,13 +219,13 @@ def loads(statement: Statement) -> list[Access]:
     return [x.access for p in statement.parts if isinstance(p, Expression) for x in nodes(p) if isinstance(x, Load)]
 
 
+@pytest.mark.usefixtures("on_numpy")
 def test_guards_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guards of a padded stencil are taken out of its kernel."""
     kernels: list[Kernel] = []
     finish = context.Context.finish
     monkeypatch.setattr(context.Context, "finish", lambda *a: kernels.append(finish(*a)) or kernels[-1])
     traced = tg.trace(lambda x: F.pad(x, (1, 1))[:, 2:] - x)
-    tg.set_device("numpy")
     traced(tg.zeros(3, 40))
     compile_graph(executable_graph(traced._seen().program.graph), Target())
     guarded = 0
@@ -369,11 +369,11 @@ def test_the_message_names_the_statement_and_asks_for_a_report() -> None:
     assert "please report it" in str(error.value)
 
 
+@pytest.mark.usefixtures("on_numpy")
 @pytest.mark.parametrize("target", [Target(), GPU])
 def test_kernels_are_verified_when_checks_are_on(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Kernel] = []
     monkeypatch.setattr("tracegrad.codegen.lower.context.verify_kernel", seen.append)
-    tg.set_device("numpy")
     traced = tg.trace(lambda x: (x.exp().sum(1), x.cumsum(0)))
     traced(tg.zeros(30, 40))
     compile_graph(executable_graph(traced._seen().program.graph), target)

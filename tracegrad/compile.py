@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad import eager
+from tracegrad import eager, plan_cache
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
@@ -176,12 +176,8 @@ class Program:
             reporting, self.checks = [n for n, _ in found], tuple(check for _, check in found)
             self._reads, self._checked = graph.masks(graph.inputs), graph.masks(reporting)
         else:
-            # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
-            from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
-
             start = time.perf_counter()
-            _check_dtypes(graph, device)
-            plan = self.plan = compile_graph(graph, device.target, donate=donate or {}, name=namer(graph), results=results)
+            plan = self.plan = _plan(graph, device, donate or {}, results)
             self.executable = Executable(plan, device)
             self.checks = plan.checks
             if config.debug:
@@ -221,6 +217,21 @@ class Program:
             self.device.record.hear(run)
         mark(results, given, self._reads, run, self._checked)
         return results
+
+
+def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str]) -> Plan:
+    """The plan of an executable graph: from the disk, or made and kept there."""
+    key = plan_cache.key(graph, device.target, donate, results)
+    plan = plan_cache.load(key)
+    if plan is None:
+        # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
+        from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
+
+        _check_dtypes(graph, device)
+        plan = compile_graph(graph, device.target, donate=donate, name=namer(graph), results=results)
+        plan_cache.counts["lowered"] += 1
+        plan_cache.store(key, plan)
+    return plan
 
 
 def _check_dtypes(graph: Graph, device: Device) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad import plan_cache
 from tracegrad.blas import one_thread
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError, OutOfMemoryError
@@ -409,6 +410,7 @@ class Report(dict[str, Any]):
                  f"{self['compiled']:7} times by kernels, of {self['programs']} programs built while the user waited, "
                  f"{self['background']} by a thread"]
         lines += [f"{count:11} {reason}" for reason, count in self["reasons"].items()]
+        lines += [f"{self['lowered']:7} programs were lowered to kernels, {self['read']} plans of earlier processes read from the disk"]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -431,8 +433,10 @@ def report() -> Report:
 
     interpreted: how many times pending work was done by numpy, operation by operation. compiled: how many times by kernels. programs:
     how many programs were compiled for that while the user waited, background: by a thread. reasons: why it was kernels, with counts.
-    `config.eager = False` (TRACEGRAD_EAGER=0) makes it kernels always. Traced functions are not counted: they always run kernels.
+    lowered: of all programs, traced ones included, those that this process made kernels for, read: those whose plan was on the disk.
+    `config.eager = False` (TRACEGRAD_EAGER=0) makes it kernels always. Otherwise traced functions are not counted: they always run kernels.
 
     >>> print(tg.report())
     """
-    return Report({what: _counts[what] for what in ("interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons))
+    return Report({what: _counts[what] for what in ("interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons),
+                  lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"])

@@ -127,6 +127,9 @@ class Primitive:
         """How many elements the numpy rule goes through: those of the result or of the largest operand, unless an op knows better."""
         return max([y.size, *[o.size for o in operands]])
 
+    # For operations that are not in the registry: what plans depend on of it, as a tuple of plain data (see plan_cache.py); None: unknown.
+    described: Any = None
+
     # How f.source() writes a call, for operations that are not in the registry: python(define, operands as text, **attrs) -> text.
     # define(name, expression or graph) puts what the call needs in front of the function, and gives the name to use.
     python: Any = None

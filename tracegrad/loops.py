@@ -92,6 +92,10 @@ class Loop(Shared):
         return self._avals
 
     @property
+    def described(self) -> tuple[Any, ...]:
+        return self.length, self.reverse, self.body.carries, self.body.rows, self.graph
+
+    @property
     def graph(self) -> Graph:
         """The body without what only differentiation cares about: what runs."""
         if self._graph is None:

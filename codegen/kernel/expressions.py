@@ -111,10 +111,10 @@ class Expression:
     @property
     def text(self) -> str:
         """It as an operand of an expression that is text (see `statements.Raw`)."""
-        return self.shown(self)
+        return str(self.shown(self))
 
     def __str__(self) -> str:
-        return self.shown(self)
+        return str(self.shown(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.shown(self)}: {self.type})"
