@@ -166,7 +166,9 @@ class Printer:
             var, step = block.var, block.step
             stop = self.operand(block.stop.value)
             fits = f"{var} + {step} <= {stop}" if block.whole else f"{var} < {stop}"
-            return f"for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {f'{var} += {step}' if step > 1 else f'{var}++'}) {{"
+            more = f"{var} += {step}" if step > 1 else f"{var}++"
+            above = "#pragma unroll\n" * block.unrolled
+            return f"{above}for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {more}) {{"
         if isinstance(block, If):
             return f"{'else ' * block.otherwise}if ({self.top(block.condition)}) {{"
         return self.renamed(block.head)
@@ -335,7 +337,7 @@ def lines(body: Block, clang: bool) -> list[str]:
                     names = names | {old: names.get(new, new) for old, new in item.renamed.items()}
                     printer = Printer(clang, names)
                 previous = None if item.comment else previous
-                head = printer.head(item)
+                head = printer.head(item).replace("\n", f"\n{pad}")
                 inner = item.items[0]
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     out.append(pad + head[:-2])

@@ -189,14 +189,15 @@ class Block:
 
 
 class Loop(Block):
-    """`for (var = start; var < stop; var += step)`; whole: only as long as a whole step fits."""
+    """`for (var = start; var < stop; var += step)`; whole: only as long as a whole step fits; unrolled: the compiler is asked to."""
 
-    __slots__ = ("start", "step", "stop", "type", "var", "whole")
+    __slots__ = ("start", "step", "stop", "type", "unrolled", "var", "whole")
 
     def __init__(self, var: Var, type_: str, start: Bound, stop: Bound, step: int = 1, whole: bool = False,
-                 known: tuple[Any, ...] = ()) -> None:
+                 known: tuple[Any, ...] = (), unrolled: bool = False) -> None:
         super().__init__("", (start.value, stop.value), (var,), known)
         self.var, self.type, self.start, self.stop, self.step, self.whole = var, type_, start, stop, step, whole
+        self.unrolled = unrolled
 
 
 class If(Block):

@@ -233,9 +233,10 @@ class Writer:
         yield block
         self.blocks.pop().memo = {}
 
-    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = ()) -> Any:
-        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block."""
-        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known))
+    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = (),
+             unrolled: bool = False) -> Any:
+        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block. unrolled: asked to be."""
+        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known, unrolled))
 
     def branch(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> Any:
         """`with w.branch(...)`: only where the condition holds (and that of the branch before does not). known: see Block."""

@@ -188,7 +188,7 @@ static void tg_fault(int below, long x, long low, long high, long ignore, __glob
 def vector_access(text: str, context: Context) -> list[str]:
     """The macros that the text uses to read and write vectors."""
     lines = []
-    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|STORE)\((\w+),", text))
+    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|LOAD_LOCAL|STORE)\((\w+),", text))
     used = {type_ for _, type_ in uses}
     if used:
         scalars = {re.sub(r"\d+$", "", t) for t in used}
