@@ -31,7 +31,7 @@ from tracegrad.ir import Node
 
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Buffer", "Declare", "If", "Item", "Local", "Loop",
-    "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Statement", "Store", "Symbol", "bound", "least", "product",
+    "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Statement", "Store", "Symbol", "bound", "clipped", "product",
 ]
 
 
@@ -65,9 +65,14 @@ def product(x: Var, factor: int, more: int = 0) -> Bound:
     return bound(x.index * factor + more)
 
 
-def least(end: BoundLike, size: int, function: str = "") -> Bound:
-    """The less of an end and a size: where the last part of something ends. function: what tells, if not a comparison."""
+def clipped(end: BoundLike, size: int, length: int, function: str = "") -> Bound:
+    """Where a part, of `length`, of 0..size-1 ends: at `end`, but the last one, which may be shorter, at `size`.
+
+    function: what tells the less of the two, if not a comparison.
+    """
     end = bound(end)
+    if size % length == 0:
+        return end
     a, b = end.value, whole(size)
     return Bound(Call(function, a, b) if function else Select(Infix("<", a, b), a, b), ZERO, end.high, size)
 

@@ -10,7 +10,7 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Load, Local
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, bound, least
+from tracegrad.codegen.kernel.statements import Access, clipped
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts, view
 from tracegrad.codegen.schedule.grouping import Group
@@ -21,7 +21,6 @@ from tracegrad.dtypes import int64
 @lowering("arg_reduction")
 def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
     chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
     length = -(-n // chunks)
@@ -62,8 +61,7 @@ def _search(group: Group, context: Context, length: int, winners: Temp | None) -
         start = chunk * length
         best = w.declare("best", value(start), node)
         at = w.declare("at", w.at(start), node)
-        end = start + length
-        stop = bound(end) if n % length == 0 else least(end, n)
+        stop = clipped(start + length, n, length)
         with o.loop("i", n, start + 1 if start.terms else 1, stop if chunks > 1 else n) as i:
             _keep_better(o, value(i), best, at, w.at(i))
         if winners is None:

@@ -11,7 +11,7 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, least
+from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts, scratch, view
 from tracegrad.codegen.schedule.grouping import Group
@@ -22,7 +22,6 @@ from tracegrad.ir import Node
 @lowering("scan")
 def lower_scan(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
     chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))
@@ -81,7 +80,7 @@ def _start(chunk: Index, length: int) -> BoundLike:
 
 def _end(chunk: Index, length: int, n: int) -> Bound:
     end = chunk * length + length
-    return bound(end) if n % length == 0 or not chunk.terms else least(end, n)
+    return clipped(end, n, length) if chunk.terms else bound(end)
 
 
 def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Kernel:

@@ -128,9 +128,7 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
         if not value.isidentifier() and (len(stored) > 1 or stored[0] is not product):
             kind = call.writer.declare(call.writer.base(product), kind, product)
         call.ev.given = lambda node, _: kind if node is product else None
-        values = [call.ev.value(sink, flat) for sink in stored]
-        for sink, result in zip(stored, values, strict=True):
-            call.ev.store(context.output(group, sink), sink, flat, result)
+        context.store(call.ev, group, stored, flat)
         call.flush(emit)
 
     write(lambda line: None, "b", "i", "j", "value", 1)
@@ -140,7 +138,6 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
 @lowering("contraction")
 def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     product = group.anchor
-    assert product is not None
     x, y = product.operands
     used: set[str] = set()
     a, call_a = operand(x, group, context, used)
