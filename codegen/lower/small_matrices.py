@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.expressions import Access, Array, Literal, Parts, Verbatim
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, BoundLike, product
-from tracegrad.codegen.kernel.vectors import LANES, ctype, splat
-from tracegrad.codegen.kernel.writer import literal, mask_type
+from tracegrad.codegen.kernel.statements import BoundLike, product
+from tracegrad.codegen.kernel.types import mask_type
+from tracegrad.codegen.kernel.vectors import LANES, ctype
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.serial import Owner, parts
+from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.codegen.schedule.grouping import Group, strip
-from tracegrad.dtypes import float64
+from tracegrad.dtypes import float64, int32
 from tracegrad.ir import Node
 from tracegrad.plan import MatrixCheck
 
@@ -83,7 +85,8 @@ class Matrices(Owner):
             self.matrix = each.index
             if batch % lanes:                                # the last vector of matrices may do some again
                 read = (each, high) if isinstance(high, Var) else (each,)
-                self.matrix = w.computed("matrix", batch - lanes + 1, f"min(next_matrix, {high} - {lanes})", self.node, parts=read).index
+                first = Verbatim(f"min(next_matrix, {high} - {lanes})", w.index_dtype, 1, read)
+                self.matrix = w.computed("matrix", batch - lanes + 1, first, self.node).index
             TEXTS[self.name](self)
         return self.finish()
 
@@ -94,8 +97,8 @@ class Matrices(Owner):
             return 0, batch
         part = next(iter(self.item("matrix_part", count).vars))
         first = w.bounding("first", batch, product(part, length))
-        text = f"matrix_part == {count - 1} ? {batch} : first + {length}"
-        return first, w.computed("last", batch + 1, text, self.node, parts=(part, first))
+        end = Verbatim(f"matrix_part == {count - 1} ? {batch} : first + {length}", w.index_dtype, 1, (part, first))
+        return first, w.computed("last", batch + 1, end, self.node)
 
     # -- between buffers and arrays
 
@@ -116,7 +119,9 @@ class Matrices(Owner):
             if lanes > 1:
                 w.macros.add(f"STRIDED{lanes}")
                 text = f"STRIDED{lanes}({ctype(node.dtype, lanes)}, {pointer} + {at.c()}, {size})"
-                text = text if node.dtype == self.dtype else self.ev.convert(text, self.type)
+                if node.dtype != self.dtype:
+                    clang = self.context.target.clang_builtins
+                    text = f"__builtin_convertvector({text}, {self.type})" if clang else f"convert_{self.type}({text})"
             else:
                 text = f"{pointer}[{at.c()}]"
             reads = [Access(pointer, at + lane * size) for lane in range(lanes)]
@@ -147,15 +152,19 @@ class Matrices(Owner):
             for lane in range(self.lanes):
                 at = (self.matrix + lane) * size + e
                 of = f".s{LANES[lane]}" if self.lanes > 1 else ""
-                text = f"{pointer}[{at.c()}] = {cast}{array}[{e.c()}]{of};"
-                w.store(Access(pointer, at if self.batch % self.lanes == 0 else None), text, node, (array, *at.vars, *e.vars))
+                text = f"{cast}{array}[{e.c()}]{of}"
+                reads: Parts = (array, *e.vars)
+                if self.batch % self.lanes == 0:
+                    w.store(Access(pointer, at), Verbatim(text, node.dtype, 1, reads), node)
+                else:                                        # work-items' matrices are apart, which the index does not show
+                    w.raw(f"{pointer}[{at.c()}] = {text};", node, (*reads, *at.vars), writes=(Access(pointer, None),))
 
     def report(self) -> None:
         """Note the first matrix that is impossible: the largest note is kept."""
         w, lanes = self.writer, self.lanes
         macro = f"IMPOSSIBLE{lanes if lanes > 1 else ''}"
         w.macros.add(macro)
-        faults, place = w.buffer(FAULTS, "faults", FAULTS.dtype, "inout"), w.scalar(self.context.fault(self.node), "fault", "int")
+        faults, place = w.buffer(FAULTS, "faults", FAULTS.dtype, "inout"), w.scalar(self.context.fault(self.node), "fault", int32)
         first = f"({self.batch} - {self.matrix.c()}) * {MatrixCheck.PIVOTS}"
         info = self.info
         assert info is not None
@@ -165,14 +174,16 @@ class Matrices(Owner):
     # -- text
 
     def number(self, x: float) -> str:
-        text = literal(x, self.dtype)
-        return splat(self.type, text) if self.lanes > 1 else text
+        text = str(Literal(x, self.dtype))
+        return f"({self.type})({text})" if self.lanes > 1 else text
 
     def whole(self, text: str) -> str:
-        return splat(self.mask, text) if self.lanes > 1 else text
+        return f"({self.mask})({text})" if self.lanes > 1 else text
 
     def call(self, expression: str) -> str:
-        return self.ev.translate(expression, self.dtype, self.lanes)
+        text, helpers = mathlib.translate(expression, self.context.target, self.type)
+        self.writer.helper(helpers)
+        return text
 
     def lines(self, array: Array, lines: list[str], *others: Array) -> None:
         """C text that writes the arrays."""
