@@ -14,8 +14,9 @@ from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.conv.schedules import conv2d, conv2d_input_grad, conv2d_weight_grad
 from tracegrad.codegen.kernel.index import ravel
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.names import is_reserved
 from tracegrad.codegen.kernel.statements import Value
-from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
+from tracegrad.codegen.kernel.vectors import Emit, computed_in
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, flops, lowering
 from tracegrad.codegen.matmul.lower import Callback, lanes_from

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import linecache
-import re
 from collections.abc import Sequence
 from os.path import basename
 from typing import Any
 
+from tracegrad.codegen.kernel.names import WORD
 from tracegrad.codegen.kernel.statements import Block, Parameter, Statement
 from tracegrad.ir import Node
-
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 def lines(body: Block) -> list[str]:
@@ -71,7 +69,7 @@ def function(
 
 
 def renamed(code: str, names: dict[str, str]) -> str:
-    return _WORD.sub(lambda match: names.get(match[0], match[0]), code)
+    return WORD.sub(lambda match: names.get(match[0], match[0]), code)
 
 
 def with_comment(text: str, comment: str) -> str:
