@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -121,8 +122,9 @@ class Executable:
                 places[slot.alias] += places[i]
         self._inputs = [(plan.slots[i].nbytes, places[i]) for i in plan.inputs]
         self._bound: list[int] = [-1] * len(plan.inputs)
+        self._given: list[weakref.ref[Buffer] | None] = [None] * len(plan.inputs)       # for the profiler: whose serials those are
         aliased = {slot.alias for slot in plan.slots}
-        self._written = {k for k, i in enumerate(plan.inputs) if i in aliased}
+        self.written = {k for k, i in enumerate(plan.inputs) if i in aliased}           # the inputs that are updated in place
         fresh = dict.fromkeys(i for i, slot in enumerate(plan.slots) if slot.kind == "output" and slot.alias is None)
         self._fresh = [(plan.slots[i].nbytes, places[i]) for i in fresh]
         self._temps = [(slot.block, places[i]) for i, slot in enumerate(plan.slots) if slot.kind == "temp"]
@@ -206,6 +208,31 @@ class Executable:
             finally:
                 self._lock.release()
 
+    # -- for the profiler, which runs the plan on a queue of its own
+
+    def latest(self) -> list[Buffer | None]:
+        """The inputs of the latest run, as far as somebody holds them."""
+        return [None if given is None else given() for given in self._given]
+
+    def take_scalars(self, other: Executable) -> None:
+        """Bind the scalars that `other`, an Executable of the same plan, was run with."""
+        for mine, theirs in zip(self._scalars, other._scalars, strict=True):
+            for binding, bound in zip(mine, theirs, strict=True):
+                for set_arg, index in binding.places if bound.bound else ():
+                    set_arg(index, bound.bound)
+
+    def bind(self, inputs: Sequence[Buffer]) -> tuple[list[Any], list[Buffer]]:
+        """Bind inputs, outputs of its own and storage; checks report to nobody. What a run enqueues, and the buffer of each slot."""
+        fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
+        for i, buffer in enumerate(inputs):
+            self._bind_input(i, buffer)
+        for buffer, (_, places) in zip(fresh, self._fresh, strict=True):
+            _bind(places, buffer)
+        for k, binding in enumerate(self._faults):
+            binding.bind(2 * k)
+        self._bind_blocks()
+        return self._items, [self._pick(source, inputs, fresh) for source in self._slot_sources]
+
     # -- one run, step by step
 
     def _enqueue(self, items: Sequence[Any]) -> None:
@@ -261,9 +288,9 @@ class Executable:
             elif item is not None:
                 if run is not None and run.notes is not None:
                     run.notes.raise_early(run)
-                self._call_host(item, buffers)
+                self.call_host(item, buffers)
 
-    def _call_host(self, step: HostStep, buffers: list[Buffer]) -> None:
+    def call_host(self, step: HostStep, buffers: list[Buffer]) -> None:
         """Download, call, upload. The device's lock is not held during the call, so that it may compute on its own."""
         slots = self.plan.slots
         if step.into is not None and self.device.in_host_memory:
@@ -284,11 +311,12 @@ class Executable:
         nbytes, places = self._inputs[i]
         if buffer.nbytes != nbytes or buffer.device is not self.device:
             raise ArgumentError(f"run: input {i} must have {nbytes} bytes on {self.device.name}, got {buffer!r}")
-        if buffer.borrowed and i in self._written:
+        if buffer.borrowed and i in self.written:
             raise ArgumentError(f"run: input {i} is updated in place, and {buffer!r} is an array's own memory")
         self._bound[i] = -1
         _bind(places, buffer)
         self._bound[i] = buffer.serial
+        self._given[i] = weakref.ref(buffer)
 
     def _mark(self, inputs: Sequence[Buffer], fresh: list[Buffer], inherits: bool, lines: Sequence[str] | None) -> Run | None:
         """Give this run its row of notes, and make the outputs suspect for what it may find and for what the inputs are suspected of."""
@@ -317,6 +345,9 @@ class Executable:
             return inputs[i]
         if kind == "constant":             # a copy: the caller may update its result in place
             return upload(self.device, _array(self.plan.slots[i]))
+        if kind == "faults":
+            assert self._notes is not None
+            return self._notes.buffer  # type: ignore[no-any-return]
         assert self._blocks is not None
         return self._blocks[i]
 
@@ -385,11 +416,11 @@ def _kernel(program: cl.Program, step: Launch) -> cl.Kernel:
 
 
 def _sources(plan: Plan, fresh: list[int]) -> list[tuple[str, int]]:
-    """Where the buffer of each slot is found during a run: ("input" | "fresh" | "constant" | "block", index there)."""
+    """Where the buffer of each slot is found during a run: ("input" | "fresh" | "constant" | "faults" | "block", index there)."""
     known = {slot: ("fresh", i) for i, slot in enumerate(fresh)} | {slot: ("input", i) for i, slot in enumerate(plan.inputs)}
     sources = []
     for i, slot in enumerate(plan.slots):
-        elsewhere = ("constant", i) if slot.kind == "constant" else ("block", slot.block or 0)
+        elsewhere = (slot.kind, i) if slot.kind in ("constant", "faults") else ("block", slot.block or 0)
         sources.append(known.get(i if slot.alias is None else slot.alias, elsewhere))
     return sources
 

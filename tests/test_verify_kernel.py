@@ -15,7 +15,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad.codegen.kernel.index import Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Local, Value, least, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Local, Value, clipped, product
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower import context
@@ -182,13 +182,13 @@ def test_items_beyond_the_last_element(guarded: bool) -> None:
         wrong(b.kernel((128,), (64,)), "elements 0..127")
 
 
+@pytest.mark.usefixtures("on_numpy")
 def test_guards_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guards of a padded stencil are taken out of its kernel."""
     kernels: list[Kernel] = []
     finish = context.Context.finish
     monkeypatch.setattr(context.Context, "finish", lambda *a: kernels.append(finish(*a)) or kernels[-1])
     traced = tg.trace(lambda x: F.pad(x, (1, 1))[:, 2:] - x)
-    tg.set_device("numpy")
     traced(tg.zeros(3, 40))
     compile_graph(executable_graph(traced._seen().program.graph), Target())
     guarded = 0
@@ -269,7 +269,7 @@ def test_parts_of_a_loop(block: int, step: int, fails: bool) -> None:
     """`for (i = part * step; i < min(part * step + block, 95); i++)`"""
     b = Bench()
     part, i = b.w.item("part", 10, 0), Var("i", 95)
-    with b.w.loop(i, product(part, step), least(product(part, step, block), 95)):
+    with b.w.loop(i, product(part, step), clipped(product(part, step, block), 95, block)):
         b.store(i.index, b.load(i.index))
     if fails:
         wrong(b.kernel((10,)), "two work-items may meet")
@@ -333,11 +333,11 @@ def test_the_message_names_the_statement_and_asks_for_a_report() -> None:
     assert "please report it" in str(error.value)
 
 
+@pytest.mark.usefixtures("on_numpy")
 @pytest.mark.parametrize("target", [Target(), GPU])
 def test_kernels_are_verified_when_checks_are_on(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Kernel] = []
     monkeypatch.setattr("tracegrad.codegen.lower.context.verify_kernel", seen.append)
-    tg.set_device("numpy")
     traced = tg.trace(lambda x: (x.exp().sum(1), x.cumsum(0)))
     traced(tg.zeros(30, 40))
     compile_graph(executable_graph(traced._seen().program.graph), target)

@@ -137,8 +137,8 @@ def _memory(plan: Plan) -> list[str]:
     in_place = [plan.slots[s.alias].name or "?" for s in plan.slots if s.kind == "output" and s.alias is not None]
     lines = []
     if temps:
-        lines.append(f"  temporary memory: {_bytes(sum(plan.blocks))} in {_count(len(plan.blocks), 'block')} "
-                     f"for {_count(len(temps), 'intermediate')} of {_bytes(sum(s.nbytes for s in temps))}")
+        lines.append(f"  temporary memory: {bytes_text(sum(plan.blocks))} in {_count(len(plan.blocks), 'block')} "
+                     f"for {_count(len(temps), 'intermediate')} of {bytes_text(sum(s.nbytes for s in temps))}")
     if in_place:
         lines.append(f"  updated in place: {', '.join(in_place)}")
     return lines
@@ -162,9 +162,9 @@ def _step(i: str, step: Launch | HostStep, plan: Plan) -> list[str]:
     items = "x".join(map(str, step.global_size)) + (" work-item" if prod(step.global_size) == 1 else " work-items")
     if step.local_size and prod(step.local_size) > 1:
         items += f" in groups of {'x'.join(map(str, step.local_size))}"
-    lines = [f"  [{i}] {step.entry}: {_flops(step.flops)}, {_bytes(step.bytes)} moved, {items}"]
+    lines = [f"  [{i}] {step.entry}: {flops_text(step.flops)}, {bytes_text(step.bytes)} moved, {items}"]
     if step.fused:
-        lines.append(f"      computes {_counted([name for name, _, _ in step.fused])} ({_lines(step.fused)})")
+        lines.append(f"      computes {_counted([name for name, _, _ in step.fused])} ({lines_text(step.fused)})")
     slots = [plan.slots[a] for a in step.args if isinstance(a, int)]
     if slots:
         lines.append("      touches " + ", ".join(f"{s.name or s.kind} {s.dtype}[{', '.join(map(str, s.shape))}]" for s in slots))
@@ -178,7 +178,7 @@ def _counted(names: Sequence[str]) -> str:
     return ", ".join(f"{n} {name}" if n > 1 else name for name, n in Counter(names).items())
 
 
-def _lines(fused: Sequence[tuple[str, int, bool]]) -> str:
+def lines_text(fused: Sequence[tuple[str, int, bool]]) -> str:
     """`lines 3-5, backward of 4`."""
     parts = []
     for derived in (False, True):
@@ -199,11 +199,11 @@ def _count(n: int, one: str, many: str = "") -> str:
     return f"{n} {one if n == 1 else many or one + 's'}"
 
 
-def _bytes(n: float) -> str:
+def bytes_text(n: float) -> str:
     return _scaled(n, 1024, ("B", "KiB", "MiB", "GiB"))
 
 
-def _flops(n: float) -> str:
+def flops_text(n: float) -> str:
     return _scaled(n, 1000, ("flop", "kflop", "Mflop", "Gflop"))
 
 

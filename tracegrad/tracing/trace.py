@@ -8,6 +8,8 @@ replays (`replay.py`) what was recorded for its signature if the world that the 
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -20,6 +22,7 @@ from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY
 from tracegrad.modes import state
 from tracegrad.printing import aval_text, returned_names
+from tracegrad.profiling import Profile, profile, timeline
 from tracegrad.python_source import python_source
 from tracegrad.report import Kernels, explain, inner_plans
 from tracegrad.tensor import Tensor, flush, from_array
@@ -216,6 +219,32 @@ class Traced:
     def explain(self) -> str:
         """What was fused, why each kernel ended, and why compilations happened."""
         return explain(self._seen().program, self.__name__, self.compilations)
+
+    def profile(self, runs: int = 9) -> Profile:
+        """Print, and return, where the time of the latest call goes: a row for each kernel, with its time, the bytes that it moves, the
+        arithmetic that it does, the share of what this device was measured to do at most, and its lines of Python.
+
+        The call is run again `runs` times, and once before, on a queue that records times; tensors that it updates in place keep
+        their values, and host code in it is called again. Times are medians. The arguments of the latest call must still be there.
+        Raises ArgumentError where they are not, where there was no call yet, and on the device "numpy".
+
+        >>> f(x, y)
+        >>> slowest = max(f.profile(), key=lambda row: row.seconds)
+        """
+        found = profile(self._seen().program, self.__name__, runs)
+        sys.stdout.write(f"{found}\n")
+        return found
+
+    def timeline(self, path: str | os.PathLike[str], runs: int = 3) -> None:
+        """Write what runs when, in the latest call run again `runs` times, as Chrome's trace format (open it in Perfetto or chrome://tracing).
+
+        An event for each launch and each host step: its start and length in microseconds, the kernel's name, and as arguments its lines
+        of Python, what it computes, bytes and flops. Raises what `profile` raises.
+
+        >>> f(x, y)
+        >>> f.timeline("trace.json")
+        """
+        timeline(self._seen().program, self.__name__, path, runs)
 
 
 _ORDERED = "tracegrad"  # where optree goes through dicts in their own order
