@@ -30,6 +30,7 @@ from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Flat, Group, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
+from tracegrad.dtypes import int32
 from tracegrad.function import bind, unique
 from tracegrad.ir import Graph, Node, located
 
@@ -225,7 +226,7 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict
 
     def number() -> Parameter:
         if turn not in head:
-            head[turn] = Number(turn, fresh("turn"), "int")
+            head[turn] = Number(turn, fresh("turn"), int32)
         return head[turn]
 
     statements: list[Statement] = []
