@@ -10,7 +10,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.writer import register_dtype, register_type
+from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import view
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
@@ -22,7 +22,6 @@ from tracegrad.dtypes import int64
 def searches(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of a search; None where work-items cannot work together."""
     node = group.anchor
-    assert node is not None
     x = node.operands[0]
     outer, n, inner = view(x, node.attrs["dim"])
     size = room(context, 8 + max(4, register_dtype(x.dtype).itemsize))

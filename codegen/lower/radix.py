@@ -16,8 +16,8 @@ import numpy as np
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Array
+from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.vectors import ceil_div
-from tracegrad.codegen.kernel.writer import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
 from tracegrad.codegen.schedule.grouping import Group
@@ -82,7 +82,6 @@ def by_digits(group: Group, context: Context, rows: int, n: int, keys: Keys, res
     result: where they came from is the node's value, and that is all that is wanted.
     """
     node = group.anchor
-    assert node is not None
     size = room(context, 17 * 4 + _EACH * (keys.dtype.itemsize + 4) + 8)
     if size < _DIGITS:
         return None

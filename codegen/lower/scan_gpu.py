@@ -11,10 +11,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from tracegrad.codegen.kernel.expressions import Literal
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.vectors import unwrapped
-from tracegrad.codegen.kernel.writer import literal, register_dtype, register_type
+from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
@@ -27,7 +27,6 @@ _EACH = 8            # elements of a tile that an item scans
 def scans(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of a scan; None where work-items cannot work together."""
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node, node.attrs["dim"])
     bytes_ = max(4, register_dtype(node.dtype).itemsize)
     size = room(context, 2 * bytes_ * (_EACH + 2) if inner == 1 else bytes_)
@@ -54,12 +53,12 @@ class _Scan(WorkGroup):
         self.fn = fn
         self.dtype = self.node.dtype
         self.type = register_type(self.dtype)
-        self.start = literal(fn.identity(self.dtype), self.dtype)
+        self.start = self.writer.shown(Literal(fn.identity(self.dtype), self.dtype))
         self.outer, self.n, self.inner = view(self.node, self.node.attrs["dim"])
         self.x = self.node.operands[0]
 
     def both(self, a: str, b: str) -> str:
-        return f"{a} {self.fn.bools} {b}" if self.dtype.kind == "b" else unwrapped(self.fn.combine(a, b))
+        return f"{a} {self.fn.bools} {b}" if self.dtype.kind == "b" else str(self.fn.combine(a, b))
 
     def chunk(self, length: int) -> tuple[Var | None, str, str]:
         """The number of the group's chunk, and where it starts and stops."""
@@ -85,13 +84,13 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     assert chunk is not None
     column = o.number("column", o.inner, 0, "global") if o.inner > 1 else None
     row = o.number("row", o.outer, 1 if o.inner == 1 else 2, "global").index if o.outer > 1 else ZERO
-    total = w.declare(o.type, o.fn.total, o.start, o.node)
+    total = w.declare(o.fn.total, Literal(o.fn.identity(o.dtype), o.dtype), o.node)
     guard = o.block(f"if (column < {o.inner}) {{", column) if column is not None else nullcontext()
     with guard, o.each("i", o.n, f"{start} + item", stop, lines, (chunk, item)) as i:
         value = o.load(o.x, (row * o.n + i.index) * o.inner + (column.index if column is not None else 0))
-        o.lines([f"{total} = {o.both(str(total), value)};"], (total,))
+        o.lines([f"{total.name} = {o.both(total.name, value)};"], (total,))
     place = f"item * {across} + lane" if lane is not None else "item"
-    o.lines([f"{array}[{place}] = {total};"], (total, item))
+    o.lines([f"{array}[{place}] = {total.name};"], (total, item))
     o.barrier()
     with o.block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{"):
         other = f"item * {across} + half_size * {across} + lane" if lane is not None else "item + half_size"

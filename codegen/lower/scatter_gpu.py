@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Value
-from tracegrad.codegen.kernel.writer import register_type
+from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.radix import Keys, by_digits
 from tracegrad.codegen.lower.workgroup import WorkGroup, put
@@ -20,7 +19,6 @@ from tracegrad.codegen.tuning import tuning
 def scatters(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of a scatter; None where they are those of parts' owners."""
     node = group.anchor
-    assert node is not None
     base, index, _ = node.operands
     rows, count = base.shape[0], index.aval.size
     if count <= tuning().scatter_few:
@@ -59,8 +57,8 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None)
         pointer = o.output()
         where = row.c()
         o.lines([f"const {w.index} to = {where};", "int found = 0;"], (row,))
-        start = ev.load(node, out, i.index, (), written=True) if in_place else Value(o.load(base, i.index), node.dtype)
-        o.lines([f"{type_} total = {start.text};"], (start,))
+        start = ev.load(node, out, i.index, (), written=True).name if in_place else o.load(base, i.index)
+        o.lines([f"{type_} total = {start};"])
 
         def add(number: Index) -> list[str]:
             value = o.load(source, number * rest + column)

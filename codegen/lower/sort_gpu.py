@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tracegrad.codegen.kernel.index import ZERO, Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.writer import register_dtype, register_type
+from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.radix import Keys, by_digits
 from tracegrad.codegen.lower.workgroup import WorkGroup, precedes, put, room
@@ -30,7 +30,6 @@ def fitting(node: Node, context: Context) -> int:
 def sorts(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of argsort; None where they are those of parts' owners."""
     node = group.anchor
-    assert node is not None
     n, most = node.shape[-1], fitting(node, context)
     if n <= most:
         return [_bitonic(group, context, n, n, None, None)]
@@ -44,7 +43,6 @@ def sorts(group: Group, context: Context) -> list[Kernel] | None:
 def selections(group: Group, context: Context) -> list[Kernel] | None:
     """The kernels of topk; None where they are those of parts' owners."""
     node = group.anchor
-    assert node is not None
     k, n = node.shape[-1], node.operands[0].shape[-1]
     most = fitting(node, context)
     if most < 4 * k and n > most:

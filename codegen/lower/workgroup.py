@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracegrad.codegen.kernel.expressions import Local, Verbatim
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Parts
@@ -77,13 +78,15 @@ class WorkGroup(Owner):
     def each(self, name: str, size: int, start: str, stop: str, step: int = 1, reads: Parts = ()) -> Iterator[Var]:
         """A loop from start to stop, which lie in 0..size."""
         var = Var(name, size)
-        with self.writer.loop(var, Bound(start, ZERO, None, parts=reads), Bound(stop, None, None, size, reads), step):
+        first, end = (Verbatim(text, self.writer.index_dtype, 1, reads) for text in (start, stop))
+        with self.writer.loop(var, Bound(first, ZERO, None), Bound(end, None, None, size), step):
             yield var
 
     def at(self, name: str, size: int, text: str, reads: Parts = ()) -> Var:
         """An index variable: in 0..size-1 wherever something is read or written at it."""
         var = Var(name, size)
-        self.writer.add(Declare(var, self.writer.index, text, self.node, reads))
+        value = Verbatim(text, self.writer.index_dtype, 1, reads)
+        self.writer.add(Declare(var, self.writer.index, value, self.node))
         self.writer.bind(var)
         return var
 
@@ -97,7 +100,8 @@ class WorkGroup(Owner):
 
     def load(self, node: Node, at: Index) -> str:
         """The element `at`, loaded in the block that is open."""
-        return self.ev.value(node, at).text
+        value = self.ev.value(node, at)
+        return (value if isinstance(value, Local) else self.writer.declare(self.writer.base(node), value, self.node)).name
 
     def done(self, sizes: Sequence[int], local: Sequence[int], work: int = 0) -> Kernel:
         """The kernel; work: the elements that it goes over, where they are not the group's."""
