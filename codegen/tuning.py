@@ -45,7 +45,10 @@ class Tuning:
 
     # the same on GPUs (lower/rows_gpu.py)
     group: int = 256                   # work-items of a group
-    short_row: int = 32                # rows up to this long are one item's
+    short_row: int = 32                # rows up to this long are one item's where there is no local memory
+    column_chunk: int = 64             # rows of a chunk of columns, at least
+    row_registers: int = 32            # words that a work-item keeps of its row between passes
+    owners: int = 64                   # work-items of a group that have nothing to do with each other
 
     # what owners of parts do (lower/)
     arg_chunk: int = 2048              # elements of a chunk of a row, at least
@@ -62,7 +65,8 @@ class Tuning:
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
     pack_items: int = 4096             # elements that a work-item packs, at least
-    gemm_step: int = 16                # k of one block in local memory
+    gemm_step: int = 8                 # k of one block in local memory
+    thin: int = 4                      # rows or columns of a product on a GPU up to which the other operand is read once
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
     # small kernels in one launch (plan/batch_launches.py)
@@ -83,6 +87,11 @@ _active: ContextVar[Tuning] = ContextVar("tuning")
 def tuning() -> Tuning:
     """The numbers that hold now."""
     return _active.get(_DEFAULT)
+
+
+def changed() -> Tuning | None:
+    """The numbers that hold now, if they are not the library's own."""
+    return None if tuning() == _DEFAULT else tuning()
 
 
 @contextmanager

@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tracegrad import eager
+from tracegrad import eager, plan_cache
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
@@ -143,9 +143,31 @@ def resolve(node: Node) -> Node:
         if fn is _VARIABLE or fn is _DETACH:
             node = node.operands[0]
         elif fn is _OUTPUT and node.operands and isinstance(node.operands[0].fn, CustomCall):
-            node = node.operands[0].operands[node.attrs["index"]]
+            call = node.operands[0]
+            node = (call.operands or call.value)[node.attrs["index"]]
         else:
             return node
+
+
+def free_saved(nodes: Iterable[Node]) -> None:
+    """Cut nodes whose derivatives a backward has freed off from their operands, those that read others first.
+
+    Results of a call that the backward did not come from may still be read: the call keeps their values for them.
+    """
+    own: set[tuple[Node, int]] = set()
+    for node in nodes:
+        if node.fn is _OUTPUT and node.operands:
+            own.add((node.operands[0], node.attrs["index"]))
+            node.value = resolve(node).value
+        elif isinstance(node.fn, CustomCall) and node.operands:
+            results = node.operands[:len(node.fn.avals(*(o.aval for o in node.operands)))]
+            node.value = [None if (node, i) in own else _valued(resolve(r)) for i, r in enumerate(results)]
+        forget_operands(node)
+
+
+def _valued(node: Node) -> Node:
+    """A leaf with the node's value, if that is known."""
+    return node if node.value is None else data(node.aval, node.value)
 
 
 class Program:
@@ -176,12 +198,8 @@ class Program:
             reporting, self.checks = [n for n, _ in found], tuple(check for _, check in found)
             self._reads, self._checked = graph.masks(graph.inputs), graph.masks(reporting)
         else:
-            # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
-            from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
-
             start = time.perf_counter()
-            _check_dtypes(graph, device)
-            plan = self.plan = compile_graph(graph, device.target, donate=donate or {}, name=namer(graph), results=results)
+            plan = self.plan = _plan(graph, device, donate or {}, results)
             self.executable = Executable(plan, device)
             self.checks = plan.checks
             if config.debug:
@@ -221,6 +239,21 @@ class Program:
             self.device.record.hear(run)
         mark(results, given, self._reads, run, self._checked)
         return results
+
+
+def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str]) -> Plan:
+    """The plan of an executable graph: from the disk, or made and kept there."""
+    key = plan_cache.key(graph, device.target, donate, results)
+    plan = plan_cache.load(key)
+    if plan is None:
+        # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
+        from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
+
+        _check_dtypes(graph, device)
+        plan = compile_graph(graph, device.target, donate=donate, name=namer(graph), results=results)
+        plan_cache.counts["lowered"] += 1
+        plan_cache.store(key, plan)
+    return plan
 
 
 def _check_dtypes(graph: Graph, device: Device) -> None:

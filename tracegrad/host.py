@@ -20,7 +20,7 @@ from tracegrad.tensor import Tensor, from_array
 class HostCall(Shared):
     """One traced call of a Python function on numpy arrays. Not in REGISTRY: an instance per call, so that two are never merged."""
 
-    family = "host_call"
+    family, described = "host_call", ()
 
     def __init__(self, fn: Callable[..., Any], avals: tuple[Aval, ...]) -> None:
         super().__init__()

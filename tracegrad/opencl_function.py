@@ -34,6 +34,7 @@ class UserElementwise(Elementwise):
         self.expression, self.args, self.derivatives, self._numpy = expression, tuple(args), derivatives, numpy
         self.name, self.nin, self.result = name, len(args), "bool" if boolean else "same"  # type: ignore[misc]
         self.foldable = numpy is not None
+        self.described = None if self.foldable else (expression, self.args, self.result)
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         if len(args) != self.nin or attrs:
@@ -132,6 +133,7 @@ class UserKernel(Shared):
     def __init__(self, source: str, entry: str, numpy: Callable[..., Any] | None) -> None:
         super().__init__()
         self.source, self.entry, self._numpy = source, entry, numpy
+        self.described = source, entry
         self.name = entry  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:

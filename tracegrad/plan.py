@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tracegrad.errors import LinAlgError
+
 
 @dataclass(frozen=True)
 class Target:
@@ -117,6 +119,73 @@ class HostStep:
     outputs: tuple[int, ...]
     name: str = "host_call"
     into: Callable[..., None] | None = None
+
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class HostOperation:
+    """What a HostStep calls: all results of the operation `fn` (its `results(*arrays, **attrs)`), in the shapes of the slots they go to.
+
+    operands: the shapes that the operation wants. line: the user's, for errors. Not a closure, so that plans can be kept on disk.
+    """
+
+    fn: Any
+    attrs: tuple[tuple[str, Any], ...]
+    operands: Shapes
+    places: Shapes
+    line: str
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        try:
+            results = self.fn.results(*(a.reshape(s) for a, s in zip(arrays, self.operands, strict=True)), **dict(self.attrs))
+        except LinAlgError as error:
+            error.of(self.line)
+            raise
+        return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, self.places, strict=True)]
+
+
+@dataclass(frozen=True)
+class HostInto:
+    """The same on the buffers' own memory (the operation's `into`): results: their shapes."""
+
+    fn: Any
+    attrs: tuple[tuple[str, Any], ...]
+    operands: Shapes
+    results: Shapes
+
+    def __call__(self, outs: Any, *arrays: Any) -> None:
+        self.fn.into([out.reshape(s) for out, s in zip(outs, self.results, strict=True)],
+                     *(a.reshape(s) for a, s in zip(arrays, self.operands, strict=True)), **dict(self.attrs))
+
+
+@dataclass(frozen=True)
+class HostArithmetic:
+    """The operation `fn` on numbers, of `dtypes`; constants: those that are known, None where a call supplies one."""
+
+    fn: Any
+    attrs: tuple[tuple[str, Any], ...]
+    dtype: np.dtype[Any]
+    dtypes: tuple[np.dtype[Any], ...]
+    constants: tuple[Any, ...]
+
+    def __call__(self, *values: Any) -> Any:
+        supply = iter(values)
+        operands = [np.asarray(next(supply)).astype(d) if c is None else np.asarray(c)
+                    for c, d in zip(self.constants, self.dtypes, strict=True)]
+        with np.errstate(all="ignore"):
+            return np.asarray(self.fn.numpy(*operands, **dict(self.attrs))).astype(self.dtype)[()]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A number that is known beforehand, as what computes it."""
+
+    value: Any
+
+    def __call__(self) -> Any:
+        return self.value
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def while_nodes(test: Node, body: Body, operands: Sequence[Node], device: Any) -
 class _Host(Shared):
     """Base of loops that the host drives. Operands: the values to start with, what the loop reads from outside, and more."""
 
-    family = "host_call"
+    family, described = "host_call", ()
     device: Any
     programs: Sequence[tuple[str, Program]]
 

@@ -40,6 +40,7 @@ def lines(body: Block) -> list[str]:
                 names = names | {old: names.get(new, new) for old, new in item.renamed.items()} if item.renamed else names
                 previous = None if item.comment else previous
                 head = renamed(item.head, names) if names else item.head
+                head = head.replace("\n", f"\n{pad}")
                 inner = item.items[0]
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     out.append(pad + head[:-2])

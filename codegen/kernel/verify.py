@@ -332,8 +332,23 @@ class _Check:
         assert access.at is not None
         alone = frozenset(v for v in self.items if self.ranges[v][0] == self.ranges[v][1])
         form = Form(writes, alone, self.at.text if isinstance(self.at, Statement) else "")
-        x = access.at.opened()
-        form.constant = x.constant
+        x = access.at
+        held = next((a for a, c in x.terms if a.kind == "bounded" and c > 0 and self.holds(a.base, a.lo, a.hi, access.guards)), None)
+        among: list[Term] = []                               # terms that a guard bounds all together
+        if held is not None and held.base is not None:
+            factor = dict(x.terms)[held]
+            x = x - Index(((held, 1),), 0) * factor
+            inner = self.expand(held.base.opened())
+            form.constant = factor * inner.constant
+            for part, k in inner.terms:
+                if k < 0 or (part.var not in self.items and not part.vars.isdisjoint(self.items)):
+                    return None
+                first, last = self.ranges[part.var] if part.var in self.items and part.var is not None else (part.lo, part.hi)
+                form.constant += factor * k * first
+                among.append(Term(factor * k, last - first, part.var if part.var in self.items else None))
+            form.sums.append(([t for t in among if t.most], factor * (held.hi - held.lo), [], factor * (held.hi - held.lo)))
+        x = x.opened()
+        form.constant += x.constant
         for atom, c in x.terms:
             lanes = access.lanes if atom.var is not None and atom.var is access.lane else 1
             if access.lane is not None and access.lanes > 1 and access.lane in atom.vars and lanes == 1:
@@ -362,6 +377,12 @@ class _Check:
                 (shared if common.get(part) == k else terms).append(term)
             form.sums.append(([t for t in terms if t.most], rest_most, [t for t in shared if t.most], abs(c) * (high - low + lanes - 1)))
         return form
+
+    def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:
+        """Whether a guard says that x is in low..high."""
+        return x is not None and any(
+            kind == "range" and (x.opened() - g.opened()).key == "0" and low <= rest[0] and rest[1] <= high + 1
+            for kind, g, *rest in (*guards, *self.known))
 
     def expanded(self, vars: frozenset[Var]) -> bool:
         """Whether a quotient or remainder of these has nothing to do with the number of the work-item."""

@@ -216,9 +216,12 @@ class Writer:
         yield block
         self.blocks.pop().memo = {}
 
-    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = ()) -> Any:
-        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block."""
-        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known))
+    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = (),
+             unrolled: bool = False) -> Any:
+        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block. unrolled: asked to be."""
+        loop = Loop(var, self.index, bound(start), bound(stop), step, whole, known)
+        loop.head = "#pragma unroll\n" * unrolled + loop.head
+        return self.block(loop)
 
     def branch(self, condition: str, parts: Parts = (), known: tuple[Any, ...] = ()) -> Any:
         """`with w.branch(...)`: only where the condition holds. known: see Block."""

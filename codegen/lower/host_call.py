@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.schedule.grouping import Group, strip
-from tracegrad.errors import LinAlgError
 from tracegrad.ir import Node
-from tracegrad.plan import HostStep
+from tracegrad.plan import HostInto, HostOperation, HostStep
 
 
 def _call(node: Node) -> dict[str, Any]:
@@ -52,34 +48,18 @@ def lower_host(group: Group, context: Context) -> list[HostStep]:
     return [HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name, _into(anchor))]
 
 
-def _step(anchor: Node, places: list[tuple[int, ...]]) -> Callable[..., Any]:
+def _step(anchor: Node, places: list[tuple[int, ...]]) -> HostOperation:
     """The operation on arrays of the operands' shapes; its results in the shapes of the slots they go to."""
-    shapes = [o.shape for o in anchor.operands]
-    fn: Any = anchor.fn
-    attrs = _call(anchor)
-
-    def call(*arrays: Any) -> list[Any]:
-        try:
-            results = fn.results(*(a.reshape(s) for a, s in zip(arrays, shapes, strict=True)), **attrs)
-        except LinAlgError as error:
-            error.of(str(anchor.loc))
-            raise
-        return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, places, strict=True)]
-
-    return call
+    shapes = tuple(o.shape for o in anchor.operands)
+    return HostOperation(anchor.fn, tuple(_call(anchor).items()), shapes, tuple(places), str(anchor.loc))
 
 
-def _into(anchor: Node) -> Callable[..., Any] | None:
+def _into(anchor: Node) -> HostInto | None:
     """The operation on the buffers' own memory, if it has such a form."""
     fn: Any = anchor.fn
     if fn.into is None:
         return None
     attrs = _call(anchor)
-    shapes = [o.shape for o in anchor.operands]
-    results = [a.shape for a in fn.avals(*[o.aval for o in anchor.operands], **attrs)]
-
-    def call(outs: Any, *arrays: Any) -> None:
-        fn.into([out.reshape(s) for out, s in zip(outs, results, strict=True)],
-                *(a.reshape(s) for a, s in zip(arrays, shapes, strict=True)), **attrs)
-
-    return call if all(0 not in s for s in (*shapes, *results)) else None
+    shapes = tuple(o.shape for o in anchor.operands)
+    results = tuple(a.shape for a in fn.avals(*[o.aval for o in anchor.operands], **attrs))
+    return HostInto(fn, tuple(attrs.items()), shapes, results) if all(0 not in s for s in (*shapes, *results)) else None

@@ -1,23 +1,23 @@
 """The same groups on devices with many small work-items: one element each, rows by work-groups. Start at `loops`, `columns`.
 
-A reduction over a row is a work-group's: its items stride along the row, then add up in a tree in local memory, always in the
-same order. Where local memory is not real (or rows are short) an item does a row by itself.
+A row is done by 2 to 256 work-items side by side, which stride along it and then add up in local memory, always in the same order; a
+work-group does as many rows as it has room for. Where there is no real local memory an item does a row by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.index import ZERO, Var
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, least, product
 from tracegrad.codegen.kernel.vectors import unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import Rows, Shape, r_identity
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.schedule.grouping import Group, cost
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
@@ -28,9 +28,19 @@ def loops(group: Group, context: Context) -> list[Kernel]:
         return [_elementwise(group, context)]
     rows = group.size // group.cols
     shape = Shape(rows, (group.cols,), 1, 1, group.length)
-    if group.cols <= tuning().short_row or not context.target.local_memory:
+    if not context.target.local_memory or room(context) == 1:
         return [Rows(group, context, shape).kernel()]
     return [Team(group, context, shape).kernel()]
+
+
+def room(context: Context) -> int:
+    """Work-items of a group that have to do with each other: a power of two."""
+    return 1 << (min(tuning().group, context.target.max_work_group).bit_length() - 1)
+
+
+def up(n: int) -> int:
+    """The power of two that is not less."""
+    return 1 << (n - 1).bit_length()
 
 
 def _elementwise(group: Group, context: Context) -> Kernel:
@@ -58,112 +68,267 @@ def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
 
 
 class Team(Rows):
-    """A kernel in which a work-group does a row, or a chunk of one."""
+    """A kernel in which work-items side by side do a row, or a chunk of one; of short rows a work-group does several.
+
+    What several passes over a row need stays in registers, where a work-item's share of the row is short enough.
+    """
+
+    def lanes(self) -> int:
+        """Work-items of a row: some elements each, but enough of them all together."""
+        s, most = self.shape, room(self.context)
+        cols = s.length or s.cols[0]
+        rows = s.rows * (-(-s.cols[0] // s.length) if s.length else 1)
+        lanes = min(up(cols), most, 32)
+        while 2 * lanes <= min(most, up(cols)) and (cols > 8 * lanes or rows * lanes < 1024 * self.context.target.cores):
+            lanes *= 2
+        return lanes
 
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
-        self.size = 1
-        while self.size < min(tuning().group, self.context.target.max_work_group) and self.size < (s.length or s.cols[0]):
-            self.size *= 2
-        self.kept = {}
-        self.scratch: dict[str, Array] = {}
+        self.size = self.lanes()
+        chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
+        self.lines = min(room(self.context) // self.size, up(s.rows))           # rows of a group
+        if self.picks and s.rows % self.lines:                                   # labels of rows that are not there
+            self.lines = 1
+        self.scratch: dict[str, list[Array]] = {}
+        self.turn: dict[str, int] = {}
         for r in self.reductions:
-            type_ = register_type(r.dtype)
-            if type_ not in self.scratch:
-                self.scratch[type_] = w.array(f"scratch_{type_}", type_, self.size, shared=True)
+            self.turn[register_type(r.dtype)] = self.turn.get(register_type(r.dtype), -1) + 1
+        for type_, last in self.turn.items():
+            # One level: two arrays by turns, so that none is written while others read it. Two levels: their barriers see to that.
+            first = w.array(f"scratch_{type_}", type_, self.lines * self.size, shared=True)
+            again = last > 0 or self.second() > 1
+            size = self.lines * (self.second() if self.second() > 1 else self.size)
+            self.scratch[type_] = [first, w.array(f"part_{type_}", type_, size, shared=True) if again else first]
+            self.turn[type_] = 0
         self.item = w.item("item", self.size, 0, "local", "int")
-        sizes = [self.size]
-        local = [self.size]
+        sizes, local = [self.size], [self.size]
         if s.length is not None:
-            n, chunks = s.cols[0], -(-s.cols[0] // s.length)
+            n = s.cols[0]
             chunk = w.item("chunk", chunks, 0, "group")
             self.chunk = chunk.index
             end = product(chunk, s.length, s.length)
             self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n, "min({0}, {1})"))
             sizes[0] *= chunks
+        self.line, self.whole = ZERO, True
+        self.row_var = None
         if s.rows > 1:
-            axis = 0 if s.length is None else 1
-            self.row = w.item("row", s.rows, axis, "group").index
-            if axis:
-                sizes.append(s.rows)
-                local.append(1)
-            else:
-                sizes[0] *= s.rows
+            if self.lines > 1:
+                self.line = w.item("line", self.lines, 1, "local", "int").index
+            self.row_var = w.item("row", s.rows, 1, "group" if self.lines == 1 else "global")
+            self.row = self.row_var.index
+            self.whole = s.rows % self.lines == 0
+            sizes.append(-(-s.rows // self.lines) * self.lines)
+            local.append(self.lines)
         self.depth = w.depth
+        for node in self.kept:
+            self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), self.share())
         self.passes()
         sinks = [x for x in self.group.stored if self.group.place[x] == "row"]
         if sinks:
-            with self.first_item():
+            with self.there(), self.first_item():
                 self.store(sinks, self.row)
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
 
     def first_item(self) -> Any:
         return self.writer.branch(f"{self.item} == 0", (self.item,), (("range", self.item.index, 0, 1),))
 
+    @contextmanager
+    def there(self) -> Iterator[None]:
+        """Only rows that there are."""
+        if self.whole or self.row_var is None:
+            yield
+            return
+        with self.writer.branch(f"row < {self.shape.rows}", (self.row_var,), (("range", self.row, 0, self.shape.rows),)):
+            self.writer.bind(self.row_var)
+            yield
+
+    # -- what stays in registers
+
+    def share(self) -> int:
+        """Elements of a row that are one work-item's."""
+        return -(-self.shape.cols[0] // self.lanes())
+
+    def costly(self) -> dict[Node, int]:
+        """What passes over a row need again, and the first pass that has it: what is loaded, and what takes long to compute."""
+        if self.shape.length is not None or self.share() > tuning().row_registers:
+            return {}
+        first: dict[Node, int] = {}
+        kept: dict[Node, int] = {}
+        roots: dict[int, list[Node]] = {}
+        for sink in (*self.reductions, *self.group.stored):
+            if sink in self.reductions:
+                roots.setdefault(self.level[sink], []).append(sink.operands[0])
+            elif self.group.place[sink] == "full":
+                roots.setdefault(self.level[sink], []).append(sink)
+        for number in sorted(roots):
+            seen: set[Node] = set()
+            todo = list(roots[number])
+            while todo:
+                node = todo.pop()
+                if node in seen or node in kept or node.aval.size != self.group.size or node in self.context.scalars:
+                    continue
+                seen.add(node)
+                loaded = self.ev.storage(node) is not None
+                if loaded or (node.fn.family == "elementwise" and cost(node) >= tuning().costly):
+                    if first.setdefault(node, number) < number:
+                        kept[node] = first[node]
+                        continue
+                if not loaded and (node.fn.family == "elementwise" or node.fn.name == "reshape"):
+                    todo += node.operands
+        words = sum(max(1, node.dtype.itemsize // 4) for node in kept)
+        return kept if words * self.share() <= tuning().row_registers else {}
+
+    def kept_value(self, node: Node, flat: Index) -> Value | None:
+        if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
+            return None
+        array = self.arrays[node]
+        access = Access(array, self.turn_of_row)
+        return self.ev.declared(node.dtype, register_type(node.dtype), self.writer.base(node), f"{array}[{self.turn_of_row.c()}]", None,
+                                self.writer.depth, (access,))
+
+    def keep(self, at: Index) -> None:
+        for node, number in self.kept.items():
+            value = self.ev.find(node, at) if number == self.number else None
+            if value is not None:
+                array = self.arrays[node]
+                self.writer.store(Access(array, self.turn_of_row), f"{array}[{self.turn_of_row.c()}] = {value.text};", None, (value,))
+
+    # -- one pass over a row
+
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
         accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-        start: BoundLike = self.item
-        if s.length is not None:
-            at = self.chunk * s.length + self.item.index
-            start = Bound(f"chunk * {s.length} + item", at, at)
-        col = Var("col", s.cols[0])
-        with w.loop(col, start, s.cols[0] if s.length is None else self.last, self.size):
-            self.body(self.row * s.cols[0] + col.index, reductions, sinks, accumulators)
+        n = s.cols[0]
+        with self.there():
+            if self.kept:
+                with ExitStack() as inside:
+                    turn = ZERO
+                    if self.share() > 1:
+                        var = Var("turn", self.share())
+                        inside.enter_context(w.loop(var, 0, self.share(), unrolled=True))
+                        turn = var.index
+                    self.turn_of_row = turn
+                    col = turn * self.size + self.item.index
+                    if n % self.size:
+                        inside.enter_context(w.branch(f"{col.c()} < {n}", (col,), (("range", col, 0, n),)))
+                        for each in col.vars:
+                            w.bind(each)
+                        col = bounded(col, 0, n)
+                    self.body(self.row * n + col, reductions, sinks, accumulators)
+            else:
+                start: BoundLike = self.item
+                if s.length is not None:
+                    at = self.chunk * s.length + self.item.index
+                    start = Bound(f"chunk * {s.length} + item", at, at)
+                each = Var("col", n)
+                with w.loop(each, start, n if s.length is None else self.last, self.size):
+                    self.body(self.row * n + each.index, reductions, sinks, accumulators)
         for r in reductions:
             self.tree(r, accumulators[r])
 
+    def second(self) -> int:
+        """Work-items that add up the first level's values, where one level would be too long."""
+        return 1 if self.size <= 32 else 8 if self.size == 64 else 16
+
     def tree(self, r: Node, accumulator: Local) -> None:
-        """Combine the items' accumulators in local memory."""
-        w, ev = self.writer, self.ev
-        scratch = self.scratch[register_type(r.dtype)]
-        mine = Access(scratch, self.item.index)
-        w.store(mine, f"{scratch}[item] = {accumulator};", r, (accumulator, self.item))
-        w.barrier()
-        with w.block(Block(f"for (int half_size = {self.size // 2}; half_size > 0; half_size /= 2) {{")):
-            text = ev.translate(ev.combiner(r)(f"{scratch}[item]", f"{scratch}[item + half_size]"), r.dtype, 1)
-            w.raw(f"if (item < half_size) {scratch}[item] = {unwrapped(text)};", r, (self.item, Access(scratch, None)), writes=(mine,))
+        """Combine the items' accumulators in local memory: each item reads all of a row's, or, of long rows, those that a few combined."""
+        w, ev, type_ = self.writer, self.ev, register_type(r.dtype)
+        combine = ev.combiner(r)
+
+        def combined(a: str, b: str) -> str:
+            return unwrapped(ev.translate(combine(a, b), r.dtype, 1))
+
+        few = self.second()
+        turn = self.turn[type_]
+        self.turn[type_] = 1 - turn
+        scratch = self.scratch[type_][turn if few == 1 else 0]
+        if self.size > 1:
+            place = self.line * self.size + self.item.index
+            w.store(Access(scratch, place), f"{scratch}[{place.c()}] = {accumulator};", r, (accumulator, self.item))
             w.barrier()
-        w.assign(accumulator, f"{scratch}[0]", r, (Access(scratch, ZERO),))
-        w.barrier()
+            count = self.size
+            if few > 1:
+                part = self.scratch[type_][1]
+                with w.branch(f"item < {few}", (self.item,), (("range", self.item.index, 0, few),)):
+                    self.gathered(r, accumulator, scratch, place, few, self.size // few, combined)
+                    at = self.line * few + self.item.index
+                    w.store(Access(part, at), f"{part}[{at.c()}] = {accumulator};", r, (accumulator, self.item))
+                w.barrier()
+                scratch, count = part, few
+            self.gathered(r, accumulator, scratch, self.line * count, 1, count, combined)
         value = Value(accumulator.name, r.dtype, 1, self.depth, parts=(accumulator,))
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
-            with self.first_item():
+            with self.there(), self.first_item():
                 ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
         else:
-            ev.put(r, self.row, value)
+            ev.put(r, self.row, value, depth=0)
+
+    def gathered(self, r: Node, accumulator: Local, scratch: Array, first: Index, step: int, count: int, combined: Any) -> None:
+        """The accumulator becomes what `count` values in local memory, `step` apart, make together."""
+        w = self.writer
+        w.assign(accumulator, f"{scratch}[{first.c()}]", r, (Access(scratch, first),))
+        if count > 1:
+            other = Var("other", count - 1, 1)
+            with w.loop(other, 1, count):
+                at = first + other.index * step
+                w.assign(accumulator, combined(accumulator.name, f"{scratch}[{at.c()}]"), r, (accumulator, Access(scratch, at)))
 
 
 def columns(group: Group, context: Context) -> list[Kernel]:
-    """A work-item adds up one column of one chunk; neighbours read neighbouring columns."""
+    """Work-items side by side read neighbouring columns, those one above the other every so manieth row; they add up in local memory."""
     assert group.view is not None
     assert group.length is not None
     outer, middle, inner = group.view
     chunks = -(-middle // group.length)
     w = context.writer(group)
     ev = context.evaluator(group, w)
-    local = min(64, context.target.max_work_group)
-    col, chunk = w.item("col", inner, 0), w.item("chunk", chunks, 1)
-    part = chunk.index
+    most = room(context)
+    across = min(up(inner), most, 32)
+    lines = min(most // across, up(group.length)) if context.target.local_memory else 1
+    reductions = [s for s in group.stored if s.fn.family == "partial"]
+    sinks = [s for s in group.stored if s.fn.family != "partial"]
+    scratch = {register_type(r.dtype): None for r in reductions} if lines > 1 else {}
+    arrays = {type_: w.array(f"scratch_{type_}", type_, across * lines, shared=True) for type_ in scratch}
+    lane = w.item("lane", across, 0, "local", "int") if lines > 1 else None
+    col = w.item("col", inner, 0)
+    line = w.item("line", lines, 1, "local", "int") if lines > 1 else None
+    part = w.item("chunk", chunks, 1, "group").index if chunks > 1 else ZERO
     a = w.item("row", outer, 2).index if outer > 1 else ZERO
-    with w.branch(f"col < {inner}", (col,), (("range", col.index, 0, inner),)):
-        w.bind(col)
-        w.bind(chunk)
-        reductions = [s for s in group.stored if s.fn.family == "partial"]
-        sinks = [s for s in group.stored if s.fn.family != "partial"]
-        accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-        end = part * group.length + group.length
-        stop = bound(middle) if chunks == 1 else bound(end) if middle % group.length == 0 else least(end, middle, "min({0}, {1})")
+    accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
+    end = part * group.length + group.length
+    stop = bound(middle) if chunks == 1 else bound(end) if middle % group.length == 0 else least(end, middle, "min({0}, {1})")
+    padded = -(-inner // across) * across
+    with guarded(w, col, inner, padded):
         each = Var("r", middle)
-        with w.loop(each, part * group.length, stop):
+        start = part * group.length + (line.index if line is not None else 0)
+        with w.loop(each, start, stop, lines):
             at = (a * middle + each.index) * inner + col.index
             for r in reductions:
                 ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))
             values = [ev.value(sink, at) for sink in sinks]
             for sink, value in zip(sinks, values, strict=True):
                 ev.store(context.output(group, sink), sink, at, value)
+    for number, r in enumerate(reductions if line is not None else ()):
+        assert line is not None
+        assert lane is not None
+        array = arrays[register_type(r.dtype)]
+        mine = line.index * across + lane.index
+        if number:
+            w.barrier()                                      # the one before is read
+        w.store(Access(array, mine), f"{array}[{mine.c()}] = {accumulators[r]};", r, (accumulators[r], line, lane))
+        w.barrier()
+        with w.block(Block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{")):
+            here, there = f"{array}[{mine.c()}]", f"{array}[{mine.c()} + half_size * {across}]"
+            text = unwrapped(ev.translate(ev.combiner(r)(here, there), r.dtype, 1))
+            w.raw(f"if (line < half_size) {here} = {text};", r, (line, lane, Access(array, None)), writes=(Access(array, mine),))
+            w.barrier()
+        w.assign(accumulators[r], f"{array}[{lane}]", r, (Access(array, lane.index),))
+    with guarded(w, col, inner, padded), ExitStack() as first:
+        if line is not None:
+            first.enter_context(w.branch("line == 0", (line,), (("range", line.index, 0, 1),)))
         for r in reductions:
             total = Value(accumulators[r].name, r.dtype, parts=(accumulators[r],))
             ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, total)
-    return [context.finish(group, w, (-(-inner // local) * local, chunks, outer), (local, 1, 1))]
+    return [context.finish(group, w, (padded, chunks * lines, outer), (across, lines, 1), lines > 1)]

@@ -7,7 +7,8 @@ so results are deterministic. A target differs in how many parts there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from math import prod
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from tracegrad.codegen.kernel.writer import Writer, register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import vector_width
 from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
@@ -48,13 +50,25 @@ class Owner:
         self.writer.used |= NAMES
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
+        self.local: list[int] = []                               # of a work-group, on a GPU
+        self.inside = ExitStack()                                # the guards that keep out items beyond the last
 
     def item(self, name: str, count: int) -> Index:
         """The number of the work-item along a new dimension of the launch, as variable `name`."""
         if count <= 1:
             return constant(0)
-        self.sizes.append(count)
-        return self.writer.item(name, count, len(self.sizes) - 1).index
+        w, axis = self.writer, len(self.sizes)
+        if self.context.target.kind == "cpu":
+            self.sizes.append(count)
+            return w.item(name, count, axis).index
+        left = min(tuning().owners, self.context.target.max_work_group) // prod(self.local)
+        self.local.append(min(left, 1 << (count - 1).bit_length()))
+        self.sizes.append(-(-count // self.local[-1]) * self.local[-1])
+        var = w.item(name, count, axis)
+        if self.sizes[-1] > count:
+            self.inside.enter_context(w.branch(f"{name} < {count}", (var,), (("range", var.index, 0, count),)))
+            w.bind(var)
+        return var.index
 
     def part(self, name: str, size: int, length: int) -> tuple[BoundLike, BoundLike]:
         """The range of 0..size-1 that this work-item owns, `length` each; name: what is counted."""
@@ -120,8 +134,9 @@ class Owner:
         return self.writer.computed("at", count, clamped, self.node, parts=(index,)).index
 
     def finish(self) -> Kernel:
+        self.inside.close()
         if self.context.target.kind == "gpu":
-            return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), None)
+            return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), tuple(self.local) or (1,))
         return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), True)
 
 

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.errors import GraphError
 from tracegrad.ir import Graph, Node
-from tracegrad.plan import Fault, HostStep, Launch, Loop, Offset, Plan, Scalar, Slot, Step
+from tracegrad.plan import Fault, HostStep, Known, Launch, Loop, Offset, Plan, Scalar, Slot, Step
 from tracegrad.plan import Turn as TurnNumber
 
 
@@ -91,7 +90,7 @@ def assemble(
     table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
     return Plan(source(kernels, context), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
-                scalar_program=program + tuple((partial(_given, value), ()) for value in context.constants),
+                scalar_program=program + tuple((Known(value), ()) for value in context.constants),
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
                 checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)))
@@ -149,10 +148,6 @@ def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[s
     return [k if k.foreign or count[k.entry] == 1 else replace(k, launches=count[k.entry]) for k in fewer], entries
 
 
-def _given(value: Any) -> Any:
-    return value
-
-
 def source(kernels: Sequence[Kernel], context: Context) -> str:
     """The program's text: extensions, vector access, math functions, kernels."""
     body = "\n".join(k.text for k in kernels)
@@ -193,7 +188,7 @@ static void tg_fault(int below, long x, long low, long high, long ignore, __glob
 def vector_access(text: str, context: Context) -> list[str]:
     """The macros that the text uses to read and write vectors."""
     lines = []
-    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|STORE)\((\w+),", text))
+    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|LOAD_LOCAL|STORE)\((\w+),", text))
     used = {type_ for _, type_ in uses}
     if used:
         scalars = {re.sub(r"\d+$", "", t) for t in used}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from tracegrad.codegen.kernel.ir import RuntimeScalar
 from tracegrad.ir import Graph, Node
+from tracegrad.plan import HostArithmetic
 
 Program = tuple[tuple[Callable[..., Any], tuple[int, ...]], ...]
 
@@ -38,15 +37,6 @@ def host_scalars(graph: Graph) -> tuple[dict[Node, RuntimeScalar], Program]:
     return found, tuple(program)
 
 
-def _evaluation(node: Node, given: list[bool]) -> Callable[..., Any]:
-    fn, attrs, dtype = node.fn, node.attrs, node.dtype
-    dtypes = [o.dtype for o in node.operands]
-    constants = [None if g else np.asarray(o.attrs["value"]) for g, o in zip(given, node.operands, strict=True)]
-
-    def compute(*values: Any) -> Any:
-        supply = iter(values)
-        operands = [np.asarray(next(supply)).astype(d) if c is None else c for c, d in zip(constants, dtypes, strict=True)]
-        with np.errstate(all="ignore"):
-            return np.asarray(fn.numpy(*operands, **attrs)).astype(dtype)[()]
-
-    return compute
+def _evaluation(node: Node, given: list[bool]) -> HostArithmetic:
+    constants = tuple(None if g else o.attrs["value"] for g, o in zip(given, node.operands, strict=True))
+    return HostArithmetic(node.fn, tuple(node.attrs.items()), node.dtype, tuple(o.dtype for o in node.operands), constants)

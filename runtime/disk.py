@@ -1,0 +1,100 @@
+"""What is kept on disk from one process to the next: files by name, each with the hash of its contents. Start at `Folder`.
+
+A file that is damaged, cut short, of another version, under a wrong name or somebody else's is as good as none: whoever needs it makes it
+again. A process sees all of a file or nothing, whatever others do at the same time. Nothing in a file is ever executed as Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from tracegrad.config import config
+from tracegrad.runtime.icd import cache_folder
+
+_MAGIC = "tracegrad 1"
+_SWEEP = 32                    # files that a process writes between two looks at the folder's size
+_DRAFT = ".draft"
+_ABANDONED = 3600.0            # seconds after which a draft's writer is dead
+
+
+class Folder:
+    """The files of one kind, in tracegrad's folder for this user. When there are too many, the least recently used go.
+
+    `config.cache` off: nothing is found, nothing is kept. Whatever goes wrong with a file is no error.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._written = 0
+
+    @property
+    def path(self) -> Path:
+        """Where they are (it need not exist)."""
+        return cache_folder(self.name)
+
+    def get(self, name: str) -> bytes | None:
+        """What was put under `name`, which tells what it is for."""
+        if not config.cache:
+            return None
+        path = self.path / name
+        try:
+            with path.open("rb") as file:
+                if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid not in (os.getuid(), 0):
+                    return None
+                head, contents = file.readline(256), file.read()
+        except OSError:
+            return None
+        if head != _head(name, contents):
+            return None
+        with contextlib.suppress(OSError):                 # the folder may be one to read only
+            os.utime(path)                                 # what was used last goes last
+        return contents
+
+    def put(self, name: str, contents: bytes) -> None:
+        """Keep `contents` under `name`, in place of what is there."""
+        if not config.cache:
+            return
+        with contextlib.suppress(OSError):                 # no place to keep it
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.path, suffix=_DRAFT, delete=False) as draft:
+                try:
+                    draft.write(_head(name, contents) + contents)
+                    draft.close()
+                    os.replace(draft.name, self.path / name)
+                except OSError:
+                    os.unlink(draft.name)
+                    raise
+            if self._written % _SWEEP == 0:
+                self.sweep()
+            self._written += 1
+
+    def sweep(self) -> None:
+        """Make room: at more than config.cache_size MiB the oldest files go, down to three quarters of that."""
+        now, found, total = time.time(), [], 0
+        for entry in os.scandir(self.path):
+            with contextlib.suppress(OSError):             # another process was quicker
+                status = entry.stat()
+                if entry.name.endswith(_DRAFT):
+                    if now - status.st_mtime > _ABANDONED:
+                        os.unlink(entry.path)
+                    continue
+                found.append((status.st_mtime, status.st_size, entry.path))
+                total += status.st_size
+        limit = config.cache_size << 20
+        if total <= limit:
+            return
+        for _, size, path in sorted(found):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            total -= size
+            if total <= 0.75 * limit:
+                return
+
+
+def _head(name: str, contents: bytes) -> bytes:
+    return f"{_MAGIC} {name} {hashlib.sha256(contents).hexdigest()}\n".encode()
