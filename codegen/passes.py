@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from tracegrad.codegen.graph.attention import attention
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.reductions import canonical
@@ -33,6 +34,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
+    ("attention", attention),                                    # in tiles, or as products and a softmax
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
     ("tidy", lambda graph, target: simplify(graph)),             # the reshapes that this left
 ]

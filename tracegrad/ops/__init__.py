@@ -14,6 +14,7 @@ from tracegrad.ops import (
     elementwise,
     factorizations,
     fourier,
+    fused_attention,
     image,
     indexing,
     linalg,
@@ -43,7 +44,7 @@ from tracegrad.ops import (
 )
 
 __all__ = ["activations", "arithmetic", "attention", "bessel", "complex_numbers", "contraction", "convolution",
-           "convolution3d", "elementwise", "factorizations", "fourier", "image", "indexing", "linalg", "losses", "lu",
+           "convolution3d", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "linalg", "losses", "lu",
            "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural", "order_statistics", "orthogonal",
            "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special",
            "stacking", "statistics", "variants", "windows"]
