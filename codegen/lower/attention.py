@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.render import literal
 from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.text import Text
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, lanes, load, pieces, write
-from tracegrad.codegen.kernel.writer import literal
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.mathlib.library import translate
 from tracegrad.codegen.schedule.grouping import Group, strip
@@ -94,7 +94,7 @@ class _Tiles:
         context.macros |= self.writer.macros
         context.dtypes |= {self.dtype}
         moved = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
-        made = emit.kernel(size, (1,) * len(size), flops, moved, self.group.note)
+        made = emit.kernel(size, (1,) * len(size), flops, moved)
         return replace(made, parameters=tuple(self.writer.params.values()), helpers=frozenset(self.helpers))
 
     # -- what is emitted
@@ -104,6 +104,9 @@ class _Tiles:
         if self.lanes == 1:
             return f"{array}[{line} * {self.block} + {p}]"
         return f"KEPT({self.vector}, {array} + {line} * {self.block} + {p * self.lanes})"
+
+    def number(self, value: float) -> str:
+        return literal(value, self.dtype)[0]
 
     def splat(self, text: str) -> str:
         return f"({self.vector})({text})"
@@ -166,7 +169,7 @@ class _Tiles:
             emit(f"if (j0 + j + {rows - 1} > i0) {{")
             for r in range(rows):
                 for p in self.each():
-                    emit(f"c{r}_{p} = row{p} >= ({self.mask})(j0 + j + {r}) ? c{r}_{p} : {self.splat(literal(float('-inf'), self.dtype))};")
+                    emit(f"c{r}_{p} = row{p} >= ({self.mask})(j0 + j + {r}) ? c{r}_{p} : {self.splat(self.number(float('-inf')))};")
             emit("}")
 
     def row_numbers(self, emit: Text) -> None:
@@ -190,14 +193,14 @@ class _Tiles:
         L, S, E, V, B = self.length, self.keys, self.size, self.width, self.block
         emit = self.start(f"Attention of {L} rows to {S} keys{', causal' * self.causal}; "
                           f"a work-item does {B} rows, {self.step} keys at a time.")
-        zero, least = literal(0.0, self.dtype), literal(float("-inf"), self.dtype)
+        zero, least = self.number(0.0), self.number(float("-inf"))
         emit("const int row_block = get_global_id(0);")
         emit(f"const {index} head = get_global_id(1);")
         emit(f"const int i0 = row_block * {B}, rows = min({B}, {L} - i0);")
         emit(f"__global const {self.scalar} *qq = {q} + (head * {L} + i0) * {E};")
         for name, lines in (("qt", E), ("st", self.step), ("ot", V)):
             self.array(emit, name, lines)
-        self.transposed(emit, "qt", "qq", E, f" * {literal(self.scale, self.dtype)}")
+        self.transposed(emit, "qt", "qq", E, f" * {self.number(self.scale)}")
         emit(f"for (int e = 0; e < {V * B}; e++) ot[e] = {zero};")
         for p in self.each():
             emit(f"{self.vector} top{p} = {self.splat(least)}, sum{p} = {self.splat(zero)}, base{p} = {self.splat(zero)};")
@@ -259,7 +262,7 @@ class _Tiles:
         share = "a head" if parts == 1 else f"one of {parts} ranges of a head's keys"
         emit = self.start(f"The gradient of attention of {L} rows to {S} keys{', causal' * self.causal}; a work-item does {share}, "
                           f"{B} rows and {self.step} keys at a time.")
-        zero = literal(0.0, self.dtype)
+        zero = self.number(0.0)
         emit(f"const {index} head = get_global_id(0);")
         length = ceil_div(S, parts)
         if parts > 1:
@@ -278,7 +281,7 @@ class _Tiles:
         emit(f"__global const {self.scalar} *qq = {q} + (head * {L} + i0) * {E};")
         emit(f"__global const {self.scalar} *gg = {g} + (head * {L} + i0) * {V};")
         emit(f"__global const {self.scalar} *place = {flat} + (head * {L} + i0) * {V};")
-        self.transposed(emit, "qt", "qq", E, f" * {literal(self.scale, self.dtype)}")
+        self.transposed(emit, "qt", "qq", E, f" * {self.number(self.scale)}")
         self.transposed(emit, "gt", "gg", V)
         emit(f"for (int i = 0; i < {B}; i++) {{")
         emit("const int row = min(i, rows - 1);")
@@ -311,7 +314,7 @@ class _Tiles:
             for r in range(rows):
                 for p in self.each():
                     line = f"(j + {r})"
-                    emit(f"{self.vec('dt', line, p)} = {self.vec('st', line, p)} * (c{r}_{p} - d{p}) * {literal(self.scale, self.dtype)};")
+                    emit(f"{self.vec('dt', line, p)} = {self.vec('st', line, p)} * (c{r}_{p} - d{p}) * {self.number(self.scale)};")
             emit("}")
         for rows in self.known_lines(emit, "e", E):
             for r in range(rows):

@@ -5,8 +5,10 @@ linalg, matrices, neural, losses."""
 from tracegrad.ops import (
     activations,
     arithmetic,
+    aten,
     attention,
     bessel,
+    bits,
     complex_numbers,
     contraction,
     convolution,
@@ -17,6 +19,7 @@ from tracegrad.ops import (
     fused_attention,
     image,
     indexing,
+    ldl,
     linalg,
     losses,
     lu,
@@ -37,14 +40,15 @@ from tracegrad.ops import (
     shaping,
     sorting,
     special,
+    spectrogram,
     stacking,
     statistics,
     variants,
     windows,
 )
 
-__all__ = ["activations", "arithmetic", "attention", "bessel", "complex_numbers", "contraction", "convolution",
-           "convolution3d", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "linalg", "losses", "lu",
-           "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural", "order_statistics", "orthogonal",
-           "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special",
+__all__ = ["activations", "arithmetic", "aten", "attention", "bessel", "bits", "complex_numbers", "contraction", "convolution",
+           "convolution3d", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "ldl", "linalg", "losses",
+           "lu", "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural", "order_statistics", "orthogonal",
+           "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special", "spectrogram",
            "stacking", "statistics", "variants", "windows"]
