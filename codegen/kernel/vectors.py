@@ -118,23 +118,6 @@ def plus(*terms: tuple[str | int, int] | str | int) -> str:
     return " + ".join(out).replace("+ -", "- ")
 
 
-def unwrapped(text: str) -> str:
-    """C text without its outer parentheses, if they belong together."""
-    if text.startswith("(") and text.endswith(")"):
-        level = 0
-        for ch in text[:-1]:
-            level += (ch == "(") - (ch == ")")
-            if level == 0:
-                return text
-        return text[1:-1]
-    return text
-
-
-def splat(type_: str, text: str) -> str:
-    """The vector whose lanes are all `text`."""
-    return f"({type_})({unwrapped(text)})"
-
-
 def index_type(*sizes: int) -> str:
     """The C type for indices into buffers of `sizes` elements."""
     return "int" if max(sizes, default=0) < 1 << 31 else "long"
