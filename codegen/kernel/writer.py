@@ -16,6 +16,7 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import At, Expression
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
+from tracegrad.codegen.kernel.marks import plain
 from tracegrad.codegen.kernel.render import Printer
 from tracegrad.codegen.kernel.statements import (
     Access,
@@ -244,7 +245,7 @@ class Writer:
 
     def shown(self, x: Expression) -> str:
         """An expression as a part of text that nobody looks into."""
-        return Printer(self.target.clang_builtins).operand(x)
+        return plain(Printer(self.target.clang_builtins).operand(x))
 
     def helper(self, names: frozenset[str]) -> None:
         self.helpers |= names
