@@ -142,8 +142,7 @@ class Kernel:
     def names(self) -> set[str]:
         """What nothing else in it may be called: the names in it, and all words of text that nobody looks into."""
         found = {p.name for p in self.parameters}
-        for text, _ in self.printed:
-            found.update(names_in(text))
+        found.update(names_in("\n".join([text for text, _ in self.printed])))
         todo = [self.body]
         while todo:
             block = todo.pop()

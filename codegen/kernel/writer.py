@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import At, Expression
+from tracegrad.codegen.kernel.expressions import At, Expression, names_of
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.marks import plain
@@ -223,8 +223,9 @@ class Writer:
 
     def text(self, lines: Sequence[str], node: Node | None = None, parts: Parts = (), writes: tuple[Symbol | Access, ...] = ()) -> None:
         """Lines of C that nobody looks into, which belong together."""
+        names = names_of((*parts, *writes))
         for number, line in enumerate(lines):
-            self.raw(line, node, () if number else parts, (), () if number else writes)
+            self.add(Raw(line, node, () if number else parts, (), () if number else writes, names=names))
 
     @contextmanager
     def block(self, block: Block) -> Iterator[Block]:
