@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel import render
-from tracegrad.codegen.kernel.marks import called, names_in, plain, words_in
+from tracegrad.codegen.kernel.marks import called, names_in, plain, uses_in, words_in
 from tracegrad.codegen.kernel.render import with_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 
@@ -59,7 +59,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "lines", "names", "form", "cooperates")
+_OF_BODY = ("printed", "lines", "uses", "names", "form", "cooperates")
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ class Kernel:
     def printed(self) -> list[tuple[str, str]]:
         """The lines of the body, with names marked, and what is said beside each."""
         return render.lines(self.body, self.clang)
+
+    @cached_property
+    def uses(self) -> frozenset[tuple[str, str]]:
+        """The functions for vectors, and for what is reported, that it uses, each with the type of what it reads or writes."""
+        return uses_in("\n".join([text for text, _ in self.printed]))
 
     @cached_property
     def lines(self) -> list[str]:

@@ -41,7 +41,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zeros,
 )
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.marks import called, marked, plain, width
+from tracegrad.codegen.kernel.marks import called, marked, plain, used, width
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
@@ -155,8 +155,8 @@ class Printer:
         if half:
             return f"vstore_half{lanes}({value}, 0, {self.address(access)});"
         if isinstance(memory, Buffer):
-            return f"STORE({ctype(memory.dtype, lanes)}, {self.address(access)}, {value});"
-        return f"KEPT({memory.type}{lanes}, {self.address(access)}) = {value};"
+            return f"{used('STORE', ctype(memory.dtype, lanes))}, {self.address(access)}, {value});"
+        return f"{used('KEPT', f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
 
     def head(self, block: Block) -> str:
         """The line that a block begins with."""
@@ -215,19 +215,19 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
     if isinstance(memory, Buffer):
         type_ = ctype(memory.dtype, lanes)
     else:
-        return f"KEPT({memory.type}{lanes}, {p.address(access)})", _ATOM
+        return f"{used('KEPT', f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM
     if x.places is not None:
         places, only = p.atom(x.places), "" if x.only is None else p.atom(x.only)
         if half:
             each = [f"vload_half({places}.s{LANES[i]}, {p.name(memory)})" for i in range(lanes)]
             each = [f"({only}.s{LANES[i]} ? {e} : 0)" if only else e for i, e in enumerate(each)]
             return f"({x.type})({', '.join(each)})", _ATOM
-        return f"{x.macro}({type_}, {p.name(memory)}, {places}{only and f', {only}'})", _ATOM
+        return f"{used(x.macro, type_)}, {p.name(memory)}, {places}{only and f', {only}'})", _ATOM
     if half:
         return f"vload_half{lanes}(0, {p.address(access)})", _ATOM
     if x.macro:
-        return f"{x.macro}({type_}, {p.address(access)}, {x.stride})", _ATOM
-    return f"LOAD({type_}, {p.address(access)})", _ATOM
+        return f"{used(x.macro, type_)}, {p.address(access)}, {x.stride})", _ATOM
+    return f"{used('LOAD', type_)}, {p.address(access)})", _ATOM
 
 
 def _infix(p: Printer, x: Infix) -> tuple[str, int]:

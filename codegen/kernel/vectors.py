@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.marks import used
 from tracegrad.dtypes import OPENCL
 from tracegrad.plan import Target
 
@@ -63,12 +64,12 @@ def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
 
 def load(dtype: np.dtype[Any], width: int, address: str, private: bool = False) -> str:
     """The expression that reads `width` elements at `address`, in global memory or in an array of the work-item's own."""
-    return f"*({address})" if width == 1 else f"LOAD{'_PRIVATE' * private}({ctype(dtype, width)}, {address})"
+    return f"*({address})" if width == 1 else f"{used('LOAD_PRIVATE' if private else 'LOAD', ctype(dtype, width))}, {address})"
 
 
 def write(emit: Emit, dtype: np.dtype[Any], width: int, address: str, value: str) -> None:
     """Emits the statement that writes the `width`-lane `value` to `address`."""
-    emit(f"*({address}) = {value};" if width == 1 else f"STORE({ctype(dtype, width)}, {address}, {value});")
+    emit(f"*({address}) = {value};" if width == 1 else f"{used('STORE', ctype(dtype, width))}, {address}, {value});")
 
 
 def pieces(first: int, stop: int) -> list[tuple[int, int]]:

@@ -90,7 +90,6 @@ class Writer:
         self.index_dtype = int32 if index == "int" else int64
         self.params: dict[Any, Buffer | Number] = {}         # by what they bind to
         self.helpers: set[str] = set()                       # keys of mathlib
-        self.macros: set[str] = set()
         self.blocks: list[Block] = [Block("")]
         self.used: set[str] = set()
         self.held: frozenset[str] = frozenset()              # what the buffers are called
