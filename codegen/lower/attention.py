@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.render import literal
 from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.text import Text
@@ -69,7 +70,6 @@ class _Tiles:
         self.mask = f"{'int' if self.dtype.itemsize == 4 else 'long'}{self.lanes if self.lanes > 1 else ''}"
         self.writer = context.writer(group)
         self.writer.used |= NAMES
-        self.writer.macros.add("KEPT")
         self.helpers: set[str] = set()
 
     # -- buffers and functions
@@ -91,11 +91,10 @@ class _Tiles:
 
     def kernel(self, emit: Text, size: tuple[int, ...], flops: int) -> Kernel:
         context = self.context
-        context.macros |= self.writer.macros
         context.dtypes |= {self.dtype}
         moved = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
-        made = emit.kernel(size, (1,) * len(size), flops, moved)
-        return replace(made, parameters=tuple(self.writer.params.values()), helpers=frozenset(self.helpers))
+        emit.parameters = tuple(self.writer.params.values())
+        return replace(emit.kernel(size, (1,) * len(size), flops, moved), helpers=frozenset(self.helpers))
 
     # -- what is emitted
 
@@ -103,7 +102,7 @@ class _Tiles:
         """Vector `p` of a line of an array of the block."""
         if self.lanes == 1:
             return f"{array}[{line} * {self.block} + {p}]"
-        return f"KEPT({self.vector}, {array} + {line} * {self.block} + {p * self.lanes})"
+        return f"{used('KEPT', self.vector)}, {array} + {line} * {self.block} + {p * self.lanes})"
 
     def number(self, value: float) -> str:
         return literal(value, self.dtype)[0]
