@@ -11,9 +11,7 @@ A case is written once, for tracegrad and for torch (eager), whose namespace is 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from benchmarks.frameworks import environment, namespace
 
 T: Any = None             # the framework: tracegrad or torch
 Scan = Callable[..., Any]
@@ -146,7 +146,7 @@ CASES: dict[str, tuple[Any, int]] = {
 def measure(name: str, turns: int, loop: str) -> dict[str, float]:
     """Times in this process, which has compiled nothing yet: of the first call, and of one after that."""
     global T
-    T = importlib.import_module("torch" if loop == "torch" else "tracegrad")
+    T = namespace("torch" if loop == "torch" else "tracegrad").T
     (T.tensor([1.0]) + 1).sum().item()                     # the driver is found and loaded
     fn, varied, args = CASES[name][0](T.scan if loop == "scan" else unrolled, turns)
     f: Any = None
@@ -179,7 +179,7 @@ def _in_fresh_process(name: str, turns: int, loop: str, python: str) -> dict[str
     with tempfile.TemporaryDirectory() as cache:           # of compiled programs: a first call is cold
         code = f"import json; from benchmarks.loops import measure; print(json.dumps(measure({name!r}, {turns}, {loop!r})))"
         run = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False,
-                             env={**os.environ, "POCL_CACHE_DIR": cache, "PYOPENCL_NO_CACHE": "1", "XDG_CACHE_HOME": cache})
+                             env=environment(cache))
     if run.returncode:
         raise RuntimeError(run.stderr)
     found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
