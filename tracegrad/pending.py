@@ -14,6 +14,7 @@ from tracegrad.ir import Node
 
 _VARIABLE = REGISTRY["variable"]
 waiting: list[weakref.ref[Any]] = []        # tensors without values, in the order in which they were made; some may be gone, or done
+flushes = [0]                               # how many there were
 _taking = threading.Lock()
 
 
@@ -28,6 +29,7 @@ def flush(keep_history: bool = True, works: list[Any] | None = None) -> None:
 def _flush(keep_history: bool = True, works: list[Any] | None = None) -> TracegradError | None:
     """`flush`; returns the error if a device refused something."""
     refused: TracegradError | None = None
+    flushes[0] += 1
     with _taking:
         handles = waiting.copy()
         del waiting[:len(handles)]

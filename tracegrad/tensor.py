@@ -92,7 +92,7 @@ class Tensor(Operators):
         self._versions, self._moved = 0, ()
         if trace is None and node.value is None and not state.examples:
             waiting.append(weakref.ref(self))
-            if len(waiting) > config.pending:
+            if len(waiting) > config.pending and not state.holds:
                 flush()
 
     # ---------------------------------------------------------------------------------------------- reading and writing
