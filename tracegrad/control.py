@@ -246,8 +246,8 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     init: a (nested container of) tensors or numbers, whose structure, shapes and dtypes f keeps. xs: the same of tensors, with one first
     dimension, or None with `length`. y may be None. reverse: from the last row to the first. Inside @trace the loop is one operation: f is
     recorded once (or twice: it must not depend on how often it is called), compiled once, and its derivative is a loop, too, at any order.
-    Outside it is Python's own loop, of which turns that are alike become one operation afterwards; in a trace where f changes outside tensors
-    in place it is Python's, too.
+    Outside it is Python's own loop, of which turns that are alike become one operation afterwards; so it is in a trace where f changes
+    outside tensors in place.
     checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps every k-th
     carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
     every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
