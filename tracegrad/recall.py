@@ -198,11 +198,7 @@ class Backward:
         assert walk.key is not None
         _recipes.move_to_end(walk.key)
         self.walk = None
-        for i in recipe.saving:
-            node = nodes[i]
-            if node.fn.family == "output" and node.operands:
-                node.value = compile_.resolve(node).value
-            forget_operands(node)
+        compile_.free_saved([nodes[i] for i in recipe.saving])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
         walk.number.clear()
         walk.pending.clear()
@@ -247,7 +243,7 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
         return None
     seen.note(bits, constants)
     eager.count("compiled", seen.reason or "used often")
-    lines = [str(nodes[recipe.reporting[check.position]].loc) for check in program.checks] if program.checks else None
+    lines = [check.line if check.position < 0 else str(nodes[recipe.reporting[check.position]].loc) for check in program.checks] or None
     return program([n.value for n in given] + [c.attrs["value"].item() for i, c in enumerate(constants) if i in varying], lines)
 
 
