@@ -244,7 +244,8 @@ class Tensor(Operators):
         """Mark `result`, which an op of pure movement made from this tensor, as a view of it."""
         if result is self:
             result = Tensor(self._node(), self._device, state.trace)
-        source, given = self._node(), self._operand()
+        source = self._node()
+        given = self._operand() if source.needs_grad and not state.grad else source
         chain: list[Step] = []
         node = result._n
         result._detached, result._source = given is not source, None
@@ -638,9 +639,9 @@ class Tensor(Operators):
     # ------------------------------------------------------------------------------------------------------- indexing
 
     def __getitem__(self, key: Any) -> Tensor:
-        key = self._known_masks(key)
-        result = indexing.getitem(self, key)
-        return self._view(result) if indexing.is_basic(key) else result
+        if indexing.is_basic(key):
+            return self._view(indexing.getitem(self, key, basic=True))
+        return indexing.getitem(self, self._known_masks(key))  # type: ignore[no-any-return]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
