@@ -63,15 +63,11 @@ class Turns:
         if not self.usable or len(self.turns) != self.length or not carry:
             return None
         holders = (carry, *parts, *self.rows)
-        counts = Counter([id(x) for holder in holders for x in holder])
+        own = {id(x) for holder in holders for x in holder}
         alive = [ref for ref in waiting[self.start:] if ref() is not None]
-        if any(id(ref()) not in counts for ref in alive):
+        if _elsewhere(holders) > _NOT_ELSEWHERE or any(id(ref()) not in own for ref in alive):
             return None
         waiting[self.start:] = alive                                # or the loop would soon be too much that waits
-        for holder in holders:
-            for x in holder:
-                if sys.getrefcount(x) > counts[id(x)] + 2:          # x, and the argument of getrefcount
-                    return None
         try:
             return self._loop(carry, parts[0])
         except _Other:
@@ -97,6 +93,19 @@ class Turns:
             stacks = [concat([s, y] if self.reverse else [y, s], 0) for y, s in both]
         return ([x if n is x._node() else x._wrap(n) for x, n in zip(carry, lasts, strict=True)],
                 [y._wrap(n) for y, n in zip(ys, stacks, strict=True)])
+
+
+def _elsewhere(holders: Sequence[Sequence[Any]]) -> int:
+    """How often something in `holders` is held elsewhere, at most; with what this function itself does, which differs between Pythons."""
+    counts = Counter([id(x) for holder in holders for x in holder])
+    most = 0
+    for holder in holders:
+        for x in holder:
+            most = max(most, sys.getrefcount(x) - counts[id(x)])
+    return most
+
+
+_NOT_ELSEWHERE = _elsewhere(([object()],))
 
 
 def _before(turn: tuple[list[Node], list[Node], list[Node], list[Node]]) -> set[Node]:
