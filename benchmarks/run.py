@@ -28,13 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import report
-from benchmarks.frameworks import FRAMEWORKS, PACKAGES
+from benchmarks import frameworks, report
 from benchmarks.limits import share
 from benchmarks.workloads import WORKLOADS, Workload
 
-ROOT = Path(__file__).resolve().parent.parent
-CONTENDERS = tuple(FRAMEWORKS)
+ROOT = frameworks.ROOT
+CONTENDERS = tuple(frameworks.FRAMEWORKS)
 EXTRA = ("pytensor", "drjit")                               # peers that a whole table may lack
 
 
@@ -100,10 +99,10 @@ class Process:
 def environment(threads: int, caches: Path) -> dict[str, str]:
     """The same number of threads for everyone, and every cache on disk under `caches`."""
     n = str(threads)
-    return os.environ | {
+    return frameworks.environment(caches) | {
         "OMP_NUM_THREADS": n, "OPENBLAS_NUM_THREADS": n, "MKL_NUM_THREADS": n,
         "POCL_MAX_PTHREAD_COUNT": n, "POCL_CPU_MAX_CU_COUNT": n,                # PoCL to 3, PoCL from 4
-        "XDG_CACHE_HOME": str(caches), "POCL_CACHE_DIR": str(caches / "pocl"), "JAX_COMPILATION_CACHE_DIR": str(caches / "jax"),
+        "JAX_COMPILATION_CACHE_DIR": str(caches / "jax"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "PYTENSOR_FLAGS": f"compiledir={caches / 'pytensor'},floatX=float32",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1", "JAX_PLATFORMS": "cpu",
     }
@@ -174,7 +173,7 @@ def available(settings: argparse.Namespace) -> dict[str, str]:
     found = {}
     for name in settings.contenders:
         python = sys.executable if name == "tracegrad" else settings.peer_python
-        tried = subprocess.run([python, "-c", f"import {PACKAGES.get(name, name)}"], cwd=ROOT, capture_output=True, check=False)
+        tried = subprocess.run([python, "-c", f"import {frameworks.PACKAGES.get(name, name)}"], cwd=ROOT, capture_output=True, check=False)
         if name == "tracegrad" or tried.returncode == 0:
             found[name] = python
         else:
