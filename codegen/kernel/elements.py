@@ -164,7 +164,6 @@ class Elements(Vectors):
             return
         re, im = self.vector(re), self.vector(im)
         lanes = min(16, 2 * width)
-        w.macros.add(f"ZIP{lanes}")
         halves = [(re, im)] if lanes == 2 * width else [(Lanes(re, which), Lanes(im, which)) for which in ("lo", "hi")]
         for k, (a, b) in enumerate(halves):
             w.store(Access(pointer, flat * 2 + k * lanes, lanes // 2, self.lane, (), 2), Zip(a, b), node)

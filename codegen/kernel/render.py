@@ -281,7 +281,7 @@ def _lanes(p: Printer, x: Lanes) -> tuple[str, int]:
 
 
 def _zip(p: Printer, x: Zip) -> tuple[str, int]:
-    return f"ZIP{x.lanes}({x.type}, {', '.join(map(p.top, x.parts))})", _ATOM
+    return f"{used(f'ZIP{x.lanes}', x.type)}, {', '.join(map(p.top, x.parts))})", _ATOM
 
 
 def _joined(p: Printer, x: Joined) -> tuple[str, int]:
