@@ -11,6 +11,7 @@ from typing import Any
 from tracegrad.codegen.kernel.index import ZERO, Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.vectors import plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import view
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
@@ -96,7 +97,7 @@ def _search(group: Group, context: Context, size: int, length: int, source: Temp
     with o.block(f"for (int half_size = {steps // 2}; half_size > 0; half_size /= 2) {{"):
         o.lines([
             "if (item < half_size) {",
-            f"  const int other = to + half_size * {lanes};",
+            f"  const int other = {plus('to', ('half_size', lanes))};",
             f"  if ({places}[other] >= 0 && ({better(node, f'{values}[other]', f'{values}[to]')} ||",
             f"      (!{better(node, f'{values}[to]', f'{values}[other]')} && {places}[other] < {places}[to]))) {{",
             f"    {values}[to] = {values}[other];",

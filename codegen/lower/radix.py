@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Array
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import ceil_div
+from tracegrad.codegen.kernel.vectors import ceil_div, plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
 from tracegrad.codegen.schedule.grouping import Group
@@ -142,8 +142,7 @@ class _Pass:
         return f"(int)(({key} >> {self.shift}) & {_DIGITS - 1})" if self.shift else f"(int)({key} & {_DIGITS - 1})"
 
     def at_count(self, row: Index, chunk: Var | None, digit: str) -> str:
-        text = (row * (_DIGITS * self.chunks) + (chunk.index if chunk is not None else 0)).c()
-        return f"{text} + {digit} * {self.chunks}"
+        return plus((row * (_DIGITS * self.chunks) + (chunk.index if chunk is not None else 0)).c(), (digit, self.chunks))
 
     def count(self) -> Kernel:
         """How many of each digit a chunk has."""
@@ -172,11 +171,11 @@ class _Pass:
         item = o.number("item", size, 0, "local")
         row = o.number("row", self.rows, 1, "group").index if self.rows > 1 else ZERO
         out = o.temp(self.counts, "digit_counts", "inout")
-        at = (row * total).c()
+        here = f"{out}[{plus((row * total).c(), 'e')}]"
         o.lines([
-            f"const int begin = min(item * {each}, {total}), end = min(begin + {each}, {total});",
+            f"const int begin = min({plus(('item', each))}, {total}), end = min(begin + {each}, {total});",
             "int share = 0;",
-            f"for (int e = begin; e < end; e++) share += {out}[{at} + e];",
+            f"for (int e = begin; e < end; e++) share += {here};",
             f"{scratch}[item] = share;",
         ], (item, row, out))
         o.barrier()
@@ -184,8 +183,8 @@ class _Pass:
             "int carry = 0;",
             f"for (int e = 0; e < item; e++) carry += {scratch}[e];",
             "for (int e = begin; e < end; e++) {",
-            f"  const int count = {out}[{at} + e];",
-            f"  {out}[{at} + e] = carry;",
+            f"  const int count = {here};",
+            f"  {here} = carry;",
             "  carry += count;",
             "}",
         ], (item, row), (out,))
@@ -209,10 +208,10 @@ class _Pass:
         held = f"e + item * {_EACH}"
 
         def of(array: Array, text: str) -> str:
-            return f"{array}[{text} + ({text}) / 32]"        # a gap after every 32, as items lie apart
+            return f"{array}[{text} + {text if text.startswith('(') else f'({text})'} / 32]"     # a gap after every 32, as items lie apart
 
         def place(text: str) -> str:
-            return f"{ranks}[{text} + ({text}) / {_DIGITS}]"
+            return f"{ranks}[{text} + {text} / {_DIGITS}]"
 
         with o.block(f"for ({index} tile = first; tile < stop; tile += {tile}) {{"):
             o.lines([f"const int count = (int)min(stop - tile, ({index}){tile});"])
@@ -274,7 +273,7 @@ class _Pass:
             o.lines([
                 f"for (int e = item; e < count; e += {size}) {{",
                 f"  const int digit = {self.digit(of(keys, 'e'))};",
-                f"  const {index} to = {(row * self.n).c()} + {base}[digit] + e - {begins}[digit];",
+                f"  const {index} to = {plus((row * self.n).c(), f'{base}[digit]')} + e - {begins}[digit];",
                 *([] if last else [f"  {put(pointers[0], 'to', of(keys, 'e'))}"]),
                 f"  {put(out, 'to', of(order, 'e'))}",
                 "}",

@@ -15,6 +15,7 @@ from tracegrad.codegen.kernel.expressions import Literal
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.vectors import plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
@@ -111,7 +112,7 @@ def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Tem
     source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
     column = o.item("column", o.inner)
     row = o.item("row", o.outer)
-    at = f"{(row * chunks * o.inner + column).c()} + i * {o.inner}"
+    at = plus((row * chunks * o.inner + column).c(), ("i", o.inner))
     o.lines([
         f"{o.type} carry = {o.start};",
         f"for (int i = 0; i < {chunks}; i++) {{",
@@ -158,7 +159,7 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     at_tile, at_item, at_part = (f"line * {n} + " if line is not None else "" for n in (pitch, lanes + few, few))
 
     def place(text: str) -> str:
-        return f"{tile}[{at_tile}{text} + ({text}) / 32]"
+        return f"{tile}[{at_tile}{text} + {text} / 32]"
 
     with o.block(f"for ({w.index} first = {start}; first < {stop}; first += {count}) {{"):
         with o.block(f"for (int e = 0; e < {each}; e++) {{"):
@@ -212,7 +213,7 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
     chunk, start, stop = o.chunk(length)
     row = o.number("row", o.outer, 2, "global").index if o.outer > 1 else ZERO
     out = o.output()
-    o.lines([f"const {w.index} begin = min({start} + line * {part}, {stop}), end = min(begin + {part}, {stop});",
+    o.lines([f"const {w.index} begin = min({plus(start, ('line', part))}, {stop}), end = min(begin + {part}, {stop});",
              f"{o.type} share = {o.start};"], (line, lane))
 
     def at(i: Var) -> Index:
