@@ -16,13 +16,13 @@ from dataclasses import dataclass
 class Tuning:
     """The numbers. (Figures were measured with PoCL on 4 cores of Zen 3, where nothing else is said.)"""
 
-    # what is one kernel (schedule/grouping.py)
+    # what is one kernel (schedule/fusion.py)
     max_statements: int = 240          # of one kernel: longer ones take drivers too long to compile
     max_reads: int = 32                # buffers that one kernel reads
     max_again: int = 12                # flops an element that a reader may repeat because it reads a value at several places (a stencil)
     reduced_work: int = 8              # flops an element from which on few elements are reduced in a loop, not written out
 
-    # what is computed again rather than stored (schedule/recompute.py)
+    # what is computed again rather than stored (schedule/rematerialization.py)
     flops_per_byte: int = 6            # what arithmetic costs beside memory traffic
     max_flops: int = 80                # an element of one value that is ever computed again,
     max_chain: int = 120               # and of a chain of them, each counted as 5 at least

@@ -15,7 +15,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad.codegen.kernel.index import Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Local, Value, least, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Local, Value, clipped, product
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower import context
@@ -269,7 +269,7 @@ def test_parts_of_a_loop(block: int, step: int, fails: bool) -> None:
     """`for (i = part * step; i < min(part * step + block, 95); i++)`"""
     b = Bench()
     part, i = b.w.item("part", 10, 0), Var("i", 95)
-    with b.w.loop(i, product(part, step), least(product(part, step, block), 95)):
+    with b.w.loop(i, product(part, step), clipped(product(part, step, block), 95, block)):
         b.store(i.index, b.load(i.index))
     if fails:
         wrong(b.kernel((10,)), "two work-items may meet")

@@ -29,7 +29,6 @@ GENERATORS = {"conv2d": conv2d, "conv2d_input_grad": conv2d_input_grad, "conv2d_
 @lowering("conv")
 def lower_conv(group: Group, context: Context) -> list[Kernel]:
     result = group.anchor
-    assert result is not None
     used: set[str] = set()
     dtype = computed_in(result.dtype)
     calls = [_callback(group, context, used) for _ in range(3)]
@@ -109,9 +108,7 @@ def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> S
         known = Value(value, result.dtype, width)
         call.ev.given = lambda node, _: known if node is result else None
         flat = ravel((*(call.position(i, size) for i, size in zip((n, c, y), result.shape, strict=False)), pixel), result.shape)
-        values = [call.ev.value(sink, flat) for sink in stored]
-        for sink, found in zip(stored, values, strict=True):
-            call.ev.store(context.output(group, sink), sink, flat, found)
+        context.store(call.ev, group, stored, flat)
         several = len(call.statements) > 1
         if several:
             emit("{")

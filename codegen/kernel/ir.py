@@ -68,7 +68,8 @@ _OF_BODY = ("lines", "names", "form", "cooperates")         # what a kernel that
 class Kernel:
     """One OpenCL kernel. `helpers` names the library functions it calls (see mathlib).
 
-    local_size: None if the driver may choose it; group: the work-group size that the text requires.
+    local_size: None if the driver may choose it; group: the work-group size that the text requires. For `explain()`: note, how it is
+    written; why, the reasons for what is fused in it and for its end (see schedule/grouping.py).
     """
 
     entry: str
@@ -81,6 +82,7 @@ class Kernel:
     note: str = ""
     helpers: frozenset[str] = frozenset()
     fused: tuple[tuple[str, int, bool], ...] = ()          # see plan.Launch
+    why: tuple[str, ...] = ()
     group: tuple[int, ...] | None = None
     comment: str = ""                       # what stands above the text
     launches: int = 1                       # how often a plan launches it

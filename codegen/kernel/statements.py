@@ -151,10 +151,10 @@ def product(x: Var, factor: int, more: int = 0) -> Bound:
     return Bound(text, at, at, parts=(x,))
 
 
-def least(end: BoundLike, size: int, form: str = "({0} < {1} ? {0} : {1})") -> Bound:
-    """The less of an end and a size: where the last part of something ends."""
+def clipped(end: BoundLike, size: int, length: int, form: str = "({0} < {1} ? {0} : {1})") -> Bound:
+    """Where a part, of `length`, of 0..size-1 ends: at `end`, but the last one, which may be shorter, at `size`."""
     end = bound(end)
-    return Bound(form.format(end.text, size), ZERO, end.high, size, end.parts)
+    return end if size % length == 0 else Bound(form.format(end.text, size), ZERO, end.high, size, end.parts)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- statements

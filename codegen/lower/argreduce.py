@@ -9,7 +9,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Local, Parts, Value, bound, least
+from tracegrad.codegen.kernel.statements import Access, Local, Parts, Value, clipped
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts, view
@@ -22,7 +22,6 @@ from tracegrad.ir import Node
 @lowering("arg_reduction")
 def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
     chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
     length = -(-n // chunks)
@@ -66,8 +65,7 @@ def _search(group: Group, context: Context, length: int, winners: Temp | None) -
         found = value(start)
         best = w.declare(type_, "best", found.text, node, parts=(found,))
         at = w.declare(w.index, "at", start.c(), node, parts=(start,))
-        end = start + length
-        stop = bound(end) if n % length == 0 else least(end, n)
+        stop = clipped(start + length, n, length)
         with o.loop("i", n, start + 1 if start.terms else 1, stop if chunks > 1 else n) as i:
             _keep_better(o, value(i), best, at, i.c(), (i,))
         if winners is None:

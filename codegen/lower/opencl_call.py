@@ -16,7 +16,6 @@ from tracegrad.codegen.schedule.grouping import Group, strip
 def lower_opencl(group: Group, context: Context) -> list[Foreign]:
     """One launch: inputs, outputs, then scalars, in the order of the user's parameters."""
     anchor = group.anchor
-    assert anchor is not None
     outputs = siblings(group, context)
     if outputs is None:
         return []

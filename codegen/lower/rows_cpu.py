@@ -17,11 +17,12 @@ from tracegrad.codegen.kernel.facts import picked
 from tracegrad.codegen.kernel.guards import Reads, peeled
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Value, bound, least, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Value, bound, clipped, product
 from tracegrad.codegen.kernel.vectors import splat, unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.schedule.grouping import Group, cost, small_reduction
+from tracegrad.codegen.schedule.access_maps import IDENTITY
+from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction
 from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
@@ -51,21 +52,16 @@ def levels(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]
     level: dict[Node, int] = {}
     deps = group_deps(group, context)
     for sink in group.sinks:
-        level[sink] = max((level[d] + (group.place[d] == "row" and is_reduction(d)) for d in deps[sink]), default=0)
+        level[sink] = max((level[d] + (group.place[d] is Place.ROW and is_reduction(d)) for d in deps[sink]), default=0)
     needed = set(group.stored)
     for sink in reversed(group.sinks):
         if sink in needed:
             needed.update(deps[sink])
     last = max((level[s] for s in needed), default=0)
     for sink in group.stored:        # an in-place result is written when nothing reads the old value any more
-        if sink in context.alias and group.place[sink] == "full":
+        if sink in context.alias and group.place[sink] is Place.ELEMENT:
             level[sink] = last
     return level, [s for s in group.sinks if s in needed and is_reduction(s)]
-
-
-def is_reduction(node: Node) -> bool:
-    """Whether a node is accumulated over a loop (a reduction over few elements is written out like arithmetic)."""
-    return node.fn.family == "partial" or (node.fn.family == "reduction" and not small_reduction(node))
 
 
 def group_deps(group: Group, context: Context) -> dict[Node, list[Node]]:
@@ -84,7 +80,7 @@ def reads(group: Group, context: Context, flat: Index) -> Reads:
     for sink in group.sinks:
         if sink in reductions:
             found.add(sink.operands[0], flat)
-        elif group.place[sink] == "full" and sink in group.stored:
+        elif group.place[sink] is Place.ELEMENT and sink in group.stored:
             found.add(sink, flat)
     return found
 
@@ -105,7 +101,7 @@ def shape_of(group: Group, context: Context) -> Shape:
         return shape
     if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
         return shape
-    if any(is_reduction(s) for s in group.sinks) or any(place == "row" for place in group.place.values()):
+    if not isinstance(group.kind, Flat):
         return shape
     row, col = Var("row", shape.rows), Var("col", shape.cols[0])
     found = reads(group, context, row.index * shape.cols[0] + col.index).indices
@@ -116,19 +112,20 @@ def shape_of(group: Group, context: Context) -> Shape:
 
 def _plain(group: Group) -> bool:
     """Whether everything is read at its own element, at its row, or as a whole."""
-    return not group.positional and all(relations <= {1, group.cols or 1, group.size} for relations in group.reads.values())
+    return not group.positional and all(maps <= {IDENTITY, group.cols, group.size} for maps in group.reads.values())
 
 
 def _row_by_row(group: Group, context: Context) -> Shape:
     cores, width = context.target.cores, vector_width(group, context)
     simple = _plain(group)
-    if group.cols is not None:
-        cols, rows = group.cols, group.size // group.cols
+    kind = group.kind
+    if isinstance(kind, Chunks):
+        return Shape(kind.rows, (kind.cols,), width, 1, kind.length)
+    if isinstance(kind, Rows):
+        cols, rows = kind.cols, kind.rows
         row, col = Var("row", rows), Var("col", cols)
         found = [] if simple else breakpoints(reads(group, context, row.index * cols + col.index).indices, col)
         points = [k for k in found if k >= 2 * width]
-        if group.length is not None:
-            return Shape(rows, (cols,), width, 1, group.length)
         inner = points[0] if points else cols
         block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
@@ -146,10 +143,10 @@ def _row_by_row(group: Group, context: Context) -> Shape:
 
 def lower_loops(group: Group, context: Context) -> list[Kernel]:
     """The kernel of an elementwise group or of row reductions."""
-    return [Rows(group, context, shape_of(group, context)).kernel()]
+    return [RowKernel(group, context, shape_of(group, context)).kernel()]
 
 
-class Rows:
+class RowKernel:
     """One kernel while it is written."""
 
     def __init__(self, group: Group, context: Context, shape: Shape) -> None:
@@ -192,17 +189,17 @@ class Rows:
             self.chunk = chunk.index
             self.first = w.bounding("first", n, product(chunk, s.length))
             end = Bound(f"first + {s.length}", None, chunk.index * s.length + s.length, parts=(self.first,))
-            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n))
+            self.last = w.bounding("last", n, clipped(end, n, s.length))
         self.depth = w.depth
         for node in self.kept:
             self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), s.row_size)
         self.passes()
-        self.store([x for x in self.group.stored if self.group.place[x] == "row"], self.row)
+        self.context.store(self.ev, self.group, self.group.results(Place.ROW), self.row)
         return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
 
     def passes(self) -> None:
         """All passes over the row, and between them the sums that need none."""
-        full = [x for x in self.group.stored if self.group.place[x] == "full"]
+        full = self.group.results(Place.ELEMENT)
         wanted = {self.level[x] for x in (*self.reductions, *self.picks, *full)}
         looping = [number for number in sorted(wanted) if any(self.work_of(number))]
         for number in sorted(wanted):
@@ -220,8 +217,8 @@ class Rows:
         self.row = row.index
         if s.block >= s.rows:
             return self.writer.loop(row, 0, s.rows)
-        end = product(self.part, s.block, s.block)
-        return self.writer.loop(row, product(self.part, s.block), end if s.rows % s.block == 0 else least(end, s.rows))
+        end = clipped(product(self.part, s.block, s.block), s.rows, s.block)
+        return self.writer.loop(row, product(self.part, s.block), end)
 
     # -- what one pass leaves for the next
 
@@ -233,7 +230,7 @@ class Rows:
         for sink in (*self.reductions, *self.group.stored):
             if is_reduction(sink):
                 roots.setdefault(self.level[sink], []).append(sink.operands[0])
-            elif self.group.place[sink] == "full":
+            elif self.group.place[sink] is Place.ELEMENT:
                 roots.setdefault(self.level[sink], []).append(sink)
         if len(roots) < 2 or self.shape.length is not None:
             return kept
@@ -285,7 +282,7 @@ class Rows:
     def work_of(self, number: int) -> tuple[list[Node], list[Node]]:
         """The reductions and the results that a pass goes over the row for."""
         return ([r for r in self.reductions if self.level[r] == number],
-                [x for x in self.group.stored if self.group.place[x] == "full" and self.level[x] == number])
+                [x for x in self.group.results(Place.ELEMENT) if self.level[x] == number])
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
@@ -383,7 +380,7 @@ class Rows:
         clang compiles for the CPU itself, as it does where plain operators are vectorised: by way of SPIR-V, Mesa's driver aborts.
         """
         s, w, group = self.shape, self.writer, self.group
-        reads = [d for d, relations in group.reads.items() if 1 in relations and d.aval.size == group.size]
+        reads = [d for d, maps in group.reads.items() if IDENTITY in maps and d.aval.size == group.size]
         size = sum(d.aval.nbytes for d in reads)
         if not (w.target.clang_builtins and w.target.plain_math) or s.length is not None or len(s.cols) > 1:
             return
@@ -439,15 +436,9 @@ class Rows:
         self.at = at
         for r in reductions:
             self.ev.accumulate(r, accumulators[r], self.ev.value(r.operands[0], at))
-        self.store(sinks, at)
+        self.context.store(self.ev, self.group, sinks, at)
         self.keep(at)
         self.at = None
-
-    def store(self, sinks: list[Node], at: Index) -> None:
-        """Compute all, then write all: a result may lie where another's operand was."""
-        values = [self.ev.value(sink, at) for sink in sinks]
-        for sink, value in zip(sinks, values, strict=True):
-            self.ev.store(self.context.output(self.group, sink), sink, at, value)
 
     def result(self, r: Node, vectors: list[Local], total: Local, tail: bool) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""

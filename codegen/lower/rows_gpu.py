@@ -12,24 +12,25 @@ from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, least, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, clipped, product
 from tracegrad.codegen.kernel.vectors import unwrapped
 from tracegrad.codegen.kernel.writer import Writer, literal, register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows_cpu import Rows, Shape, r_identity
-from tracegrad.codegen.schedule.grouping import Group, cost
+from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, r_identity
+from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
 
 def loops(group: Group, context: Context) -> list[Kernel]:
     """Elementwise groups, row reductions, and chunks of them."""
-    if group.cols is None:
+    kind = group.kind
+    if isinstance(kind, Flat):
         return [_elementwise(group, context)]
-    rows = group.size // group.cols
-    shape = Shape(rows, (group.cols,), 1, 1, group.length)
+    assert isinstance(kind, (Rows, Chunks))
+    shape = Shape(kind.rows, (kind.cols,), 1, 1, kind.length if isinstance(kind, Chunks) else None)
     if not context.target.local_memory or room(context) == 1:
-        return [Rows(group, context, shape).kernel()]
+        return [RowKernel(group, context, shape).kernel()]
     return [Team(group, context, shape).kernel()]
 
 
@@ -50,9 +51,7 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
     i = w.item("i", n, 0)
     with guarded(w, i, n, -(-n // local) * local):
-        values = [ev.value(sink, i.index) for sink in group.stored]
-        for sink, value in zip(group.stored, values, strict=True):
-            ev.store(context.output(group, sink), sink, i.index, value)
+        context.store(ev, group, group.stored, i.index)
     return context.finish(group, w, (-(-n // local) * local,), (local,))
 
 
@@ -67,7 +66,7 @@ def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
         yield
 
 
-class Team(Rows):
+class Team(RowKernel):
     """A kernel in which work-items side by side do a row, or a chunk of one; of short rows a work-group does several.
 
     What several passes over a row need stays in registers, where a work-item's share of the row is short enough.
@@ -108,7 +107,7 @@ class Team(Rows):
             chunk = w.item("chunk", chunks, 0, "group")
             self.chunk = chunk.index
             end = product(chunk, s.length, s.length)
-            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n, "min({0}, {1})"))
+            self.last = w.bounding("last", n, clipped(end, n, s.length, "min({0}, {1})"))
             sizes[0] *= chunks
         self.line, self.whole = ZERO, True
         self.row_var = None
@@ -124,10 +123,10 @@ class Team(Rows):
         for node in self.kept:
             self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), self.share())
         self.passes()
-        sinks = [x for x in self.group.stored if self.group.place[x] == "row"]
+        sinks = self.group.results(Place.ROW)
         if sinks:
             with self.there(), self.first_item():
-                self.store(sinks, self.row)
+                self.context.store(self.ev, self.group, sinks, self.row)
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
 
     def first_item(self) -> Any:
@@ -159,7 +158,7 @@ class Team(Rows):
         for sink in (*self.reductions, *self.group.stored):
             if sink in self.reductions:
                 roots.setdefault(self.level[sink], []).append(sink.operands[0])
-            elif self.group.place[sink] == "full":
+            elif self.group.place[sink] is Place.ELEMENT:
                 roots.setdefault(self.level[sink], []).append(sink)
         for number in sorted(roots):
             seen: set[Node] = set()
@@ -278,17 +277,15 @@ class Team(Rows):
 
 def columns(group: Group, context: Context) -> list[Kernel]:
     """Work-items side by side read neighbouring columns, those one above the other every so manieth row; they add up in local memory."""
-    assert group.view is not None
-    assert group.length is not None
-    outer, middle, inner = group.view
-    chunks = -(-middle // group.length)
+    kind = group.kind
+    assert isinstance(kind, Columns)
+    outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
     w = context.writer(group)
     ev = context.evaluator(group, w)
     most = room(context)
     across = min(up(inner), most, 32)
-    lines = min(most // across, up(group.length)) if context.target.local_memory else 1
-    reductions = [s for s in group.stored if s.fn.family == "partial"]
-    sinks = [s for s in group.stored if s.fn.family != "partial"]
+    lines = min(most // across, up(kind.length)) if context.target.local_memory else 1
+    reductions = group.results(Place.CHUNK)
     scratch = {register_type(r.dtype): None for r in reductions} if lines > 1 else {}
     arrays = {type_: w.array(f"scratch_{type_}", type_, across * lines, shared=True) for type_ in scratch}
     lane = w.item("lane", across, 0, "local", "int") if lines > 1 else None
@@ -297,19 +294,17 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     part = w.item("chunk", chunks, 1, "group").index if chunks > 1 else ZERO
     a = w.item("row", outer, 2).index if outer > 1 else ZERO
     accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-    end = part * group.length + group.length
-    stop = bound(middle) if chunks == 1 else bound(end) if middle % group.length == 0 else least(end, middle, "min({0}, {1})")
+    end = part * kind.length + kind.length
+    stop = bound(middle) if chunks == 1 else clipped(end, middle, kind.length, "min({0}, {1})")
     padded = -(-inner // across) * across
     with guarded(w, col, inner, padded):
         each = Var("r", middle)
-        start = part * group.length + (line.index if line is not None else 0)
+        start = part * kind.length + (line.index if line is not None else 0)
         with w.loop(each, start, stop, lines):
             at = (a * middle + each.index) * inner + col.index
             for r in reductions:
                 ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))
-            values = [ev.value(sink, at) for sink in sinks]
-            for sink, value in zip(sinks, values, strict=True):
-                ev.store(context.output(group, sink), sink, at, value)
+            context.store(ev, group, group.results(Place.ELEMENT), at)
     for number, r in enumerate(reductions if line is not None else ()):
         assert line is not None
         assert lane is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, Local, Value, bound, least
+from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, Local, Value, bound, clipped
 from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.kernel.writer import literal, register_type
 from tracegrad.codegen.lower.context import Context, lowering
@@ -23,7 +23,6 @@ from tracegrad.ir import Node
 @lowering("scan")
 def lower_scan(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
     chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))
@@ -84,7 +83,7 @@ def _start(chunk: Index, length: int) -> BoundLike:
 
 def _end(chunk: Index, length: int, n: int) -> Bound:
     end = chunk * length + length
-    return bound(end) if n % length == 0 or not chunk.terms else least(end, n)
+    return clipped(end, n, length) if chunk.terms else bound(end)
 
 
 def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Kernel:

@@ -15,7 +15,7 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import Evaluator
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Bound, BoundLike, Value, bound, least
+from tracegrad.codegen.kernel.statements import Bound, BoundLike, Value, bound, clipped
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer, register_type
 from tracegrad.codegen.lower.context import Context
@@ -44,7 +44,6 @@ class Owner:
     """One kernel while it is written; `node` is what it computes."""
 
     def __init__(self, group: Group, context: Context) -> None:
-        assert group.anchor is not None
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
         self.writer.used |= NAMES
@@ -78,7 +77,7 @@ class Owner:
         item = self.item(f"{name}_part", -(-size // length))
         first = w.bounding(f"{name}_first", size, item * length)
         end = Bound(f"{first} + {length}", None, item * length + length, parts=(first,))
-        return first, w.bounding(f"{name}_last", size, end if size % length == 0 else least(end, size))
+        return first, w.bounding(f"{name}_last", size, clipped(end, size, length))
 
     @contextmanager
     def loop(self, name: str, size: int, first: BoundLike = 0, last: BoundLike | None = None) -> Iterator[Index]:

@@ -24,7 +24,6 @@ Pair = tuple[Temp, Temp]                # keys, and where they came from
 @lowering("sort")
 def lower_sort(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     n = node.shape[-1]
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64

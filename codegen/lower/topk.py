@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tracegrad.codegen.kernel.index import ZERO, Index, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Local, Parts, bound, least
+from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Local, Parts, bound, clipped
 from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts
@@ -23,7 +23,6 @@ from tracegrad.dtypes import int64
 @lowering("selection")
 def lower_selection(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     k, n = node.shape[-1], node.operands[0].shape[-1]
     rows = node.aval.size // k
     chunks = max(1, min(-(-parts(context) // rows), n // max(tuning().select_chunk, 16 * k)))
@@ -114,7 +113,7 @@ def _select(group: Group, context: Context, length: int, kept: Temp | None) -> K
     chunks, rows = -(-n // length), o.node.aval.size // k
     chunk, row = o.item("chunk", chunks), o.item("row", rows)
     heap, end = _start(o), chunk * length + length
-    with o.loop("i", n, chunk * length, bound(end) if n % length == 0 else least(end, n)) as i:
+    with o.loop("i", n, chunk * length, clipped(end, n, length)) as i:
         _offer(o, heap, row, i)
     out = context.output(group, o.node)
     pointer = o.writer.buffer(kept, "kept", int64, "out") if kept else o.writer.buffer(out.ref, o.writer.base(o.node), int64, out.access)

@@ -127,9 +127,7 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
             made = call.writer.declare(register_type(product.dtype, width), call.writer.base(product), value, product)
             kind = Value(made.name, product.dtype, width, parts=(made,))
         call.ev.given = lambda node, _: kind if node is product else None
-        values = [call.ev.value(sink, flat) for sink in stored]
-        for sink, result in zip(stored, values, strict=True):
-            call.ev.store(context.output(group, sink), sink, flat, result)
+        context.store(call.ev, group, stored, flat)
         call.flush(emit)
 
     write(lambda line: None, "b", "i", "j", "value", 1)
@@ -139,7 +137,6 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
 @lowering("contraction")
 def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     product = group.anchor
-    assert product is not None
     x, y = product.operands
     used: set[str] = set()
     a, call_a = operand(x, group, context, used)

@@ -148,11 +148,16 @@ def together(parts: Sequence[Kernel]) -> Kernel:
         block.comment = f"{k.entry}: {k.comment}" if k.comment else k.entry
         block.renamed = {p.name: called[p.ref] for p in k.parameters if p.name != called[p.ref]}
         body.items.append(block)
-    notes = "; ".join(dict.fromkeys(note for k in parts for note in k.note.split("; ") if note))
+    notes = "; ".join(dict.fromkeys(k.note for k in parts if k.note))
     sizes = (1,) * max(len(k.global_size) for k in parts)
     return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
-                  f"{len(parts)} small kernels in one launch: {notes}", frozenset().union(*(k.helpers for k in parts)),
-                  fused=tuple(x for k in parts for x in k.fused), group=sizes, wide=0)
+                  f"{len(parts)} small kernels in one launch{': ' * bool(notes)}{notes}", frozenset().union(*(k.helpers for k in parts)),
+                  **_of_all(parts), group=sizes, wide=0)
+
+
+def _of_all(parts: Sequence[Kernel]) -> dict[str, Any]:
+    """What a merged kernel computes, and why."""
+    return {"fused": tuple(x for k in parts for x in k.fused), "why": tuple(dict.fromkeys(x for k in parts for x in k.why))}
 
 
 def alike(parts: Sequence[Kernel]) -> Hashable:
@@ -165,7 +170,7 @@ def alike(parts: Sequence[Kernel]) -> Hashable:
 def merged_again(found: Kernel, parts: Sequence[Kernel]) -> Kernel:
     """together(parts), where `found` is that of parts which are `alike`."""
     refs = dict.fromkeys(r for k in parts for r in k.refs)
-    made = found.bound(refs, fused=tuple(x for k in parts for x in k.fused))
+    made = found.bound(refs, **_of_all(parts))
     if config.check:
         other = together(parts)
         if (other.form, other.refs) != (made.form, made.refs):
