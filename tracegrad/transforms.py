@@ -335,7 +335,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
 def _spread_dims(name: str, prefix: Any, whole: Any) -> list[Any]:
     """A value for each leaf of `whole`, from a tree of which each leaf stands for all that `whole` has there."""
     try:
-        shape: Any = optree.tree_map(lambda _: 0, whole, none_is_leaf=True)       # optree prints what does not fit, and examples have no value
+        shape: Any = optree.tree_map(lambda _: 0, whole, none_is_leaf=True)  # optree prints what does not fit: no values
         dims: list[Any] = optree.broadcast_prefix(prefix, shape, none_is_leaf=True)
     except ValueError as error:
         raise ArgumentError(f"vmap: {name} {prefix} does not fit the structure of the {'arguments' if name == 'in_dims' else 'results'}: "
