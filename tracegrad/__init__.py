@@ -17,6 +17,7 @@ from tracegrad import (
     fft,
     func,
     host,
+    jiterator,
     linalg,
     masked,
     moves,

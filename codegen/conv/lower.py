@@ -12,11 +12,11 @@ from typing import Any
 
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.conv.schedules import conv2d, conv2d_input_grad, conv2d_weight_grad
+from tracegrad.codegen.kernel.expressions import Expression, Verbatim
 from tracegrad.codegen.kernel.index import ravel
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Value
-from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
-from tracegrad.codegen.kernel.writer import register_type
+from tracegrad.codegen.kernel.names import is_reserved
+from tracegrad.codegen.kernel.vectors import Emit, computed_in
 from tracegrad.codegen.lower.context import Context, flops, lowering
 from tracegrad.codegen.matmul.lower import Callback, lanes_from
 from tracegrad.codegen.schedule.grouping import Group
@@ -102,10 +102,9 @@ def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> S
         pixel = lanes_from(x, result.shape[3], width, emit, call)
         call.begin(next(iter(pixel.vars), None) if width > 1 else None, width)
         names = set(call.writer.used)
-        if not plain:
-            if not value.isidentifier():
-                value = call.writer.declare(register_type(result.dtype, width), call.writer.base(result), value, result).name
-        known = Value(value, result.dtype, width)
+        known: Expression = Verbatim(value, result.dtype, width)
+        if not plain and not value.isidentifier():
+            known = call.writer.declare(call.writer.base(result), known, result)
         call.ev.given = lambda node, _: known if node is result else None
         flat = ravel((*(call.position(i, size) for i, size in zip((n, c, y), result.shape, strict=False)), pixel), result.shape)
         context.store(call.ev, group, stored, flat)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel import render
-from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Declare, If, Item, Loop, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.names import WORD
+from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Declare, Item, Number, Parameter, Raw, Statement
 
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
 _TYPE = re.compile(r"(u?(char|short|int|long)|float|double|half)\d*(_u)?|\w+_t|void|INFINITY|NAN|(M|CLK)_\w+")
 
@@ -55,7 +55,7 @@ class Turn:
 def bound_to(parameter: Parameter, ref: Any) -> Parameter:
     """The parameter, bound to something else."""
     if isinstance(parameter, Number):
-        return Number(ref, parameter.name, parameter.type)
+        return Number(ref, parameter.name, parameter.dtype)
     other = Buffer(ref, parameter.name, parameter.dtype, parameter.size, parameter.access)
     other.restrict = parameter.restrict
     return other
@@ -87,6 +87,7 @@ class Kernel:
     comment: str = ""                       # what stands above the text
     launches: int = 1                       # how often a plan launches it
     wide: int = 110                         # how long the line of the parameters may become
+    clang: bool = False                     # whether it may be printed with clang's builtins
 
     @cached_property
     def refs(self) -> tuple[Any, ...]:
@@ -96,7 +97,7 @@ class Kernel:
     @cached_property
     def lines(self) -> list[str]:
         """The text of the body."""
-        return render.lines(self.body)
+        return render.lines(self.body, self.clang)
 
     @cached_property
     def text(self) -> str:
@@ -142,13 +143,12 @@ class Kernel:
         while todo:
             block = todo.pop()
             found |= {v.name for v in block.vars}
-            if not isinstance(block, (Loop, If)):
-                found.update(_variables(block.head))
+            found.update(_variables(block.head))
             for item in block.items:
                 if isinstance(item, Block):
                     todo.append(item)
                 elif isinstance(item, Raw):
-                    found.update(_variables(item.text))
+                    found.update(_variables(item.code))
                 elif isinstance(item, Declare):
                     found.add(item.symbol.name)
                 elif isinstance(item, Item):
@@ -167,7 +167,7 @@ class Kernel:
         def number(match: re.Match[str]) -> str:
             return numbers.setdefault(match[0], f"${len(numbers)}") if match[0] in names else match[0]
 
-        return f"{self.group} " + _WORD.sub(number, "\n".join(lines))
+        return f"{self.group} " + WORD.sub(number, "\n".join(lines))
 
 
 def _variables(text: str) -> list[str]:

@@ -6,9 +6,10 @@ along the contiguous inner dimension. A later kernel adds the few partial result
 
 from __future__ import annotations
 
+from tracegrad.codegen.kernel.expressions import Local
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Value, bound, clipped
+from tracegrad.codegen.kernel.statements import bound, clipped
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import vector_width
 from tracegrad.codegen.schedule.grouping import Columns, Group, Place
@@ -49,12 +50,12 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
                     value = ev.value(r.operands[0], at)
                     where = (a * chunks + part) * inner + col.index
                     if not fresh:
-                        value = ev.fold(r, [accumulator(r, where), value], ev.width, w.depth)
+                        value = ev.fold(r, [accumulator(r, where), value])
                     ev.store(context.output(group, r), r, where, value)
                 context.store(ev, group, group.results(Place.ELEMENT), at)
         ev.lane, ev.width = None, 1
 
-    def accumulator(r: Node, where: Index) -> Value:
+    def accumulator(r: Node, where: Index) -> Local:
         return ev.load(r, context.output(group, r), where, (), written=True)
 
     body(first, True)

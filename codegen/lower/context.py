@@ -11,7 +11,8 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Evaluator, Storage
+from tracegrad.codegen.kernel.elements import Storage
+from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Turns
 from tracegrad.codegen.kernel.vectors import index_type
@@ -127,7 +128,8 @@ class Context:
         self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
-                      helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None)
+                      helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None,
+                      clang=writer.target.clang_builtins)
 
 
 def traffic(group: Group) -> int:

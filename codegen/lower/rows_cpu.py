@@ -12,14 +12,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Evaluator
+from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
 from tracegrad.codegen.kernel.facts import picked
 from tracegrad.codegen.kernel.guards import Reads, peeled
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Value, bound, clipped, product
-from tracegrad.codegen.kernel.vectors import splat, unwrapped
-from tracegrad.codegen.kernel.writer import Writer, literal, register_type
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, bound, clipped, product
+from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction
@@ -188,7 +189,7 @@ class RowKernel:
             chunk = w.item("chunk", -(-n // s.length), 0)
             self.chunk = chunk.index
             self.first = w.bounding("first", n, product(chunk, s.length))
-            end = Bound(f"first + {s.length}", None, chunk.index * s.length + s.length, parts=(self.first,))
+            end = Bound(w.at(self.first.index + s.length), None, chunk.index * s.length + s.length)
             self.last = w.bounding("last", n, clipped(end, n, s.length))
         self.depth = w.depth
         for node in self.kept:
@@ -251,18 +252,15 @@ class RowKernel:
         bytes_ = sum(node.dtype.itemsize for node in kept) * self.shape.row_size
         return kept if bytes_ <= tuning().private_bytes else {}
 
-    def kept_value(self, node: Node, flat: Index) -> Value | None:
+    def kept_value(self, node: Node, flat: Index) -> Expression | None:
         """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
         if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
-        depth = w.depth                                      # here: an earlier pass wrote it
-        type_, array = register_type(node.dtype, ev.width), self.arrays[node]
-        text = f"{array}[{at.c()}]"
         if ev.width > 1:
             w.macros.add("KEPT")
-            text = f"KEPT({type_}, {array} + {at.c()})"
-        return ev.declared(node.dtype, type_, w.base(node), text, None, depth, (Access(array, at, ev.width, ev.lane),), ev.width)
+        value = Load(Access(self.arrays[node], at, ev.width, ev.lane), node.dtype, ev.width)
+        return w.declare(w.base(node), value)                # here: an earlier pass wrote it
 
     def keep(self, at: Index) -> None:
         """Store what later passes need of the element(s) at hand."""
@@ -270,12 +268,11 @@ class RowKernel:
             value = self.ev.find(node, at) if number == self.number else None
             if value is not None:
                 col = at - self.row * self.shape.row_size
-                to, width = f"{self.arrays[node]}[{col.c()}]", self.ev.width
+                width = self.ev.width
                 if width > 1:
                     self.writer.macros.add("KEPT")
-                    to = f"KEPT({register_type(node.dtype, width)}, {self.arrays[node]} + {col.c()})"
                     value = self.ev.vector(value)
-                self.writer.store(Access(self.arrays[node], col, width, self.ev.lane), f"{to} = {value.text};", None, (value,))
+                self.writer.store(Access(self.arrays[node], col, width, self.ev.lane), value)
 
     # -- one pass over a row
 
@@ -294,16 +291,15 @@ class RowKernel:
         vector_acc: dict[Node, list[Local]] = {}
         total: dict[Node, Local] = {}
         for r in reductions:
-            start = literal(r_identity(r), r.dtype)
+            start = Literal(r_identity(r), r.dtype)
             base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
-            total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), register_type(r.dtype))
+            total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), r.dtype)
             if tail:
-                w.add(Declare(total[r], total[r].type, unwrapped(start), r))
+                w.define(total[r], start, r)
             if vectors:
-                type_ = register_type(r.dtype, width)
                 stem = total[r].name.replace(f"{base}_i", base, 1)
                 names = [f"{stem}_v{u}" if unroll > 1 else f"{stem}_v" for u in range(unroll)]
-                vector_acc[r] = [w.declare(type_, name, splat(type_, start), r) for name in names]
+                vector_acc[r] = [w.declare(name, Splat(start, width), r) for name in names]
         with ExitStack() as outer:
             self.along(outer, reductions, sinks, unroll, vector_acc, total)
         for r in reductions:
@@ -339,7 +335,7 @@ class RowKernel:
             with ExitStack() as inner:
                 inner.enter_context(block)
                 if once:
-                    w.add(Declare(col, f"const {w.index}", str(begin), bound=bound(begin)))
+                    w.add(Declare(col, f"const {w.index}", w.at(begin), bound=bound(begin)))
                 if self.ahead:
                     self.fetch_next_row(col, step)
                 if s.across:
@@ -356,7 +352,8 @@ class RowKernel:
             if s.length is None:
                 block = w.loop(col, n - tail if vectors else 0, n)
             else:
-                rest = Bound(f"last - last % {step}", self.chunk * s.length, None, parts=(self.last,))
+                last = w.at(self.last)
+                rest = Bound(Infix("-", last, Infix("%", last, whole(step))), self.chunk * s.length, None)
                 block = w.loop(col, rest if vectors else self.first, self.last)
             with ExitStack() as inner:
                 inner.enter_context(block)
@@ -407,12 +404,12 @@ class RowKernel:
         """The sum over a row in which one term can differ from 0: that term, found by its column (a class by its label)."""
         s, w, ev = self.shape, self.writer, self.ev
         label = ev.value(*self.term(r, Var("col", s.row_size))[1])
-        inside = w.declare("int", "inside", f"{label.text} >= 0 && {label.text} < {s.row_size}", depth=self.depth, parts=(label,))
-        at = w.computed("at", s.row_size, f"{inside} ? ({w.index}){label.text} : 0", depth=self.depth, parts=(inside, label))
-        x = ev.value(*self.term(r, at)[0])
-        zero = literal(0, r.dtype)
-        text = f"{inside} ? {x.text} + {zero} : {zero}"      # a sum: -0 becomes 0
-        ev.put(r, self.row, ev.declared(r.dtype, register_type(r.dtype), w.base(r), text, r, self.depth, (inside, x)))
+        test = Infix("&&", Infix(">=", label, whole(0)), Infix("<", label, whole(s.row_size)))
+        inside = w.declare("inside", test, depth=self.depth)
+        at = w.computed("at", s.row_size, Select(inside, Cast(label, w.index_dtype), whole(0)), depth=self.depth)
+        x, zero = ev.value(*self.term(r, at)[0]), Literal(0, r.dtype)
+        found = Select(inside, Infix("+", x, zero), zero)    # a sum: -0 becomes 0
+        ev.put(r, self.row, w.declare(w.base(r), found, r, self.depth))
 
     def term(self, r: Node, col: Var) -> tuple[tuple[Node, Index], tuple[Node, Index]]:
         """The only term of `r`, in column `col`, and the label it is found by."""
@@ -443,31 +440,29 @@ class RowKernel:
     def result(self, r: Node, vectors: list[Local], total: Local, tail: bool) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
         ev, w = self.ev, self.writer
-        combine = ev.combiner(r)
         if vectors:
             width = self.shape.width
             while len(vectors) > 1:
                 half = len(vectors) // 2
                 for a, b in zip(vectors[:half], vectors[half:], strict=True):
-                    w.assign(a, ev.translate(combine(a.name, b.name), r.dtype, width), r, (a, b))
+                    w.assign(a, ev.combined(r, a, b), r)
                 vectors = vectors[:half]
             sums = vectors[0]
             for part in ("half", "quarter", "eighth"):
                 if width > 2:
                     width //= 2
-                    sums = w.declare(register_type(r.dtype, width), f"{vectors[0].name.rpartition('_')[0]}_{part}",
-                                     ev.translate(combine(f"{sums}.lo", f"{sums}.hi"), r.dtype, width), r, parts=(sums,))
-            lanes = unwrapped(ev.translate(combine(f"{sums}.lo", f"{sums}.hi"), r.dtype, 1))
+                    halves = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
+                    sums = w.declare(f"{vectors[0].name.rpartition('_')[0]}_{part}", halves, r)
+            lanes = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
             if tail:
-                w.assign(total, ev.translate(combine(total.name, f"({lanes})"), r.dtype, 1), r, (total, sums))
+                w.assign(total, ev.combined(r, total, lanes), r)
             else:
-                w.add(Declare(total, total.type, lanes, r, (sums,)))
-        value = Value(total.name, r.dtype, 1, self.depth, parts=(total,))
+                w.define(total, lanes, r)
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
-            ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
+            ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, total)
         else:
-            ev.put(r, self.row, value)
+            ev.put(r, self.row, total)
 
 
 def r_identity(r: Node) -> object:

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Verbatim, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, clipped, product
-from tracegrad.codegen.kernel.vectors import unwrapped
-from tracegrad.codegen.kernel.writer import Writer, literal, register_type
+from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Local, bound, clipped, product
+from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, r_identity
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import bool_
 from tracegrad.ir import Node
 
 
@@ -61,7 +63,7 @@ def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
     if items == size:
         yield
         return
-    with w.branch(f"{i} < {size}", (i,), (("range", i.index, 0, size),)):
+    with w.branch(Infix("<", w.at(i), whole(size)), (("range", i.index, 0, size),)):
         w.bind(i)
         yield
 
@@ -107,7 +109,7 @@ class Team(RowKernel):
             chunk = w.item("chunk", chunks, 0, "group")
             self.chunk = chunk.index
             end = product(chunk, s.length, s.length)
-            self.last = w.bounding("last", n, clipped(end, n, s.length, "min({0}, {1})"))
+            self.last = w.bounding("last", n, clipped(end, n, s.length, "min"))
             sizes[0] *= chunks
         self.line, self.whole = ZERO, True
         self.row_var = None
@@ -130,7 +132,7 @@ class Team(RowKernel):
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
 
     def first_item(self) -> Any:
-        return self.writer.branch(f"{self.item} == 0", (self.item,), (("range", self.item.index, 0, 1),))
+        return self.writer.branch(Infix("==", self.writer.at(self.item), whole(0)), (("range", self.item.index, 0, 1),))
 
     @contextmanager
     def there(self) -> Iterator[None]:
@@ -138,7 +140,8 @@ class Team(RowKernel):
         if self.whole or self.row_var is None:
             yield
             return
-        with self.writer.branch(f"row < {self.shape.rows}", (self.row_var,), (("range", self.row, 0, self.shape.rows),)):
+        rows = self.shape.rows
+        with self.writer.branch(Infix("<", self.writer.at(self.row), whole(rows)), (("range", self.row, 0, rows),)):
             self.writer.bind(self.row_var)
             yield
 
@@ -178,26 +181,22 @@ class Team(RowKernel):
         words = sum(max(1, node.dtype.itemsize // 4) for node in kept)
         return kept if words * self.share() <= tuning().row_registers else {}
 
-    def kept_value(self, node: Node, flat: Index) -> Value | None:
+    def kept_value(self, node: Node, flat: Index) -> Expression | None:
         if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
             return None
-        array = self.arrays[node]
-        access = Access(array, self.turn_of_row)
-        return self.ev.declared(node.dtype, register_type(node.dtype), self.writer.base(node), f"{array}[{self.turn_of_row.c()}]", None,
-                                self.writer.depth, (access,))
+        return self.writer.declare(self.writer.base(node), Load(Access(self.arrays[node], self.turn_of_row), node.dtype))
 
     def keep(self, at: Index) -> None:
         for node, number in self.kept.items():
             value = self.ev.find(node, at) if number == self.number else None
             if value is not None:
-                array = self.arrays[node]
-                self.writer.store(Access(array, self.turn_of_row), f"{array}[{self.turn_of_row.c()}] = {value.text};", None, (value,))
+                self.writer.store(Access(self.arrays[node], self.turn_of_row), value)
 
     # -- one pass over a row
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
-        accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
+        accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
         n = s.cols[0]
         with self.there():
             if self.kept:
@@ -210,7 +209,7 @@ class Team(RowKernel):
                     self.turn_of_row = turn
                     col = turn * self.size + self.item.index
                     if n % self.size:
-                        inside.enter_context(w.branch(f"{col.c()} < {n}", (col,), (("range", col, 0, n),)))
+                        inside.enter_context(w.branch(Infix("<", w.at(col), whole(n)), (("range", col, 0, n),)))
                         for each in col.vars:
                             w.bind(each)
                         col = bounded(col, 0, n)
@@ -219,7 +218,7 @@ class Team(RowKernel):
                 start: BoundLike = self.item
                 if s.length is not None:
                     at = self.chunk * s.length + self.item.index
-                    start = Bound(f"chunk * {s.length} + item", at, at)
+                    start = bound(at)
                 each = Var("col", n)
                 with w.loop(each, start, n if s.length is None else self.last, self.size):
                     self.body(self.row * n + each.index, reductions, sinks, accumulators)
@@ -233,46 +232,40 @@ class Team(RowKernel):
     def tree(self, r: Node, accumulator: Local) -> None:
         """Combine the items' accumulators in local memory: each item reads all of a row's, or, of long rows, those that a few combined."""
         w, ev, type_ = self.writer, self.ev, register_type(r.dtype)
-        combine = ev.combiner(r)
-
-        def combined(a: str, b: str) -> str:
-            return unwrapped(ev.translate(combine(a, b), r.dtype, 1))
-
         few = self.second()
         turn = self.turn[type_]
         self.turn[type_] = 1 - turn
         scratch = self.scratch[type_][turn if few == 1 else 0]
         if self.size > 1:
             place = self.line * self.size + self.item.index
-            w.store(Access(scratch, place), f"{scratch}[{place.c()}] = {accumulator};", r, (accumulator, self.item))
+            w.store(Access(scratch, place), accumulator, r)
             w.barrier()
             count = self.size
             if few > 1:
                 part = self.scratch[type_][1]
-                with w.branch(f"item < {few}", (self.item,), (("range", self.item.index, 0, few),)):
-                    self.gathered(r, accumulator, scratch, place, few, self.size // few, combined)
+                with w.branch(Infix("<", w.at(self.item), whole(few)), (("range", self.item.index, 0, few),)):
+                    self.gathered(r, accumulator, scratch, place, few, self.size // few)
                     at = self.line * few + self.item.index
-                    w.store(Access(part, at), f"{part}[{at.c()}] = {accumulator};", r, (accumulator, self.item))
+                    w.store(Access(part, at), accumulator, r)
                 w.barrier()
                 scratch, count = part, few
-            self.gathered(r, accumulator, scratch, self.line * count, 1, count, combined)
-        value = Value(accumulator.name, r.dtype, 1, self.depth, parts=(accumulator,))
+            self.gathered(r, accumulator, scratch, self.line * count, 1, count)
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
             with self.there(), self.first_item():
-                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
+                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, accumulator)
         else:
-            ev.put(r, self.row, value, depth=0)
+            ev.put(r, self.row, accumulator)
 
-    def gathered(self, r: Node, accumulator: Local, scratch: Array, first: Index, step: int, count: int, combined: Any) -> None:
+    def gathered(self, r: Node, accumulator: Local, scratch: Array, first: Index, step: int, count: int) -> None:
         """The accumulator becomes what `count` values in local memory, `step` apart, make together."""
         w = self.writer
-        w.assign(accumulator, f"{scratch}[{first.c()}]", r, (Access(scratch, first),))
+        w.assign(accumulator, Load(Access(scratch, first), r.dtype), r)
         if count > 1:
             other = Var("other", count - 1, 1)
             with w.loop(other, 1, count):
                 at = first + other.index * step
-                w.assign(accumulator, combined(accumulator.name, f"{scratch}[{at.c()}]"), r, (accumulator, Access(scratch, at)))
+                w.assign(accumulator, self.ev.combined(r, accumulator, Load(Access(scratch, at), r.dtype)), r)
 
 
 def columns(group: Group, context: Context) -> list[Kernel]:
@@ -293,9 +286,9 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     line = w.item("line", lines, 1, "local", "int") if lines > 1 else None
     part = w.item("chunk", chunks, 1, "group").index if chunks > 1 else ZERO
     a = w.item("row", outer, 2).index if outer > 1 else ZERO
-    accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
+    accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
     end = part * kind.length + kind.length
-    stop = bound(middle) if chunks == 1 else clipped(end, middle, kind.length, "min({0}, {1})")
+    stop = bound(middle) if chunks == 1 else clipped(end, middle, kind.length, "min")
     padded = -(-inner // across) * across
     with guarded(w, col, inner, padded):
         each = Var("r", middle)
@@ -312,18 +305,17 @@ def columns(group: Group, context: Context) -> list[Kernel]:
         mine = line.index * across + lane.index
         if number:
             w.barrier()                                      # the one before is read
-        w.store(Access(array, mine), f"{array}[{mine.c()}] = {accumulators[r]};", r, (accumulators[r], line, lane))
+        w.store(Access(array, mine), accumulators[r], r)
         w.barrier()
         with w.block(Block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{")):
-            here, there = f"{array}[{mine.c()}]", f"{array}[{mine.c()} + half_size * {across}]"
-            text = unwrapped(ev.translate(ev.combiner(r)(here, there), r.dtype, 1))
-            w.raw(f"if (line < half_size) {here} = {text};", r, (line, lane, Access(array, None)), writes=(Access(array, mine),))
+            other = Verbatim(f"{array}[{mine.c()} + half_size * {across}]", r.dtype, 1, (Access(array, None),))
+            with w.branch(Verbatim("line < half_size", bool_, 1, (line,))):
+                w.store(Access(array, mine), ev.combined(r, Load(Access(array, mine), r.dtype), other), r)
             w.barrier()
-        w.assign(accumulators[r], f"{array}[{lane}]", r, (Access(array, lane.index),))
+        w.assign(accumulators[r], Load(Access(array, lane.index), r.dtype), r)
     with guarded(w, col, inner, padded), ExitStack() as first:
         if line is not None:
-            first.enter_context(w.branch("line == 0", (line,), (("range", line.index, 0, 1),)))
+            first.enter_context(w.branch(Infix("==", w.at(line), whole(0)), (("range", line.index, 0, 1),)))
         for r in reductions:
-            total = Value(accumulators[r].name, r.dtype, parts=(accumulators[r],))
-            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, total)
+            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, accumulators[r])
     return [context.finish(group, w, (padded, chunks * lines, outer), (across, lines, 1), lines > 1)]

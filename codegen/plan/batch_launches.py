@@ -7,7 +7,6 @@ work-items. The launches are put in an order that brings them together (whatever
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from heapq import heappop, heappush
@@ -15,6 +14,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+from tracegrad.codegen.kernel.expressions import whole
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
 from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
@@ -24,7 +24,6 @@ from tracegrad.errors import CompilerBug
 from tracegrad.plan import HostStep
 
 Step = Kernel | HostStep | Turns
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 def merge(steps: Sequence[Step]) -> list[Step]:
@@ -152,7 +151,7 @@ def together(parts: Sequence[Kernel]) -> Kernel:
     sizes = (1,) * max(len(k.global_size) for k in parts)
     return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
                   f"{len(parts)} small kernels in one launch{': ' * bool(notes)}{notes}", frozenset().union(*(k.helpers for k in parts)),
-                  **_of_all(parts), group=sizes, wide=0)
+                  **_of_all(parts), group=sizes, wide=0, clang=main.clang)
 
 
 def _of_all(parts: Sequence[Kernel]) -> dict[str, Any]:
@@ -182,7 +181,7 @@ def united(given: Sequence[Parameter], name: str) -> Parameter:
     """The parameter that several kernels' are: written if one writes it, and `restrict` if it is to all."""
     first = given[0]
     if isinstance(first, Number):
-        return Number(first.ref, name, first.type)
+        return Number(first.ref, name, first.dtype)
     access = max((p.access for p in given if isinstance(p, Buffer)), key=("const", "out", "inout").index)
     buffer = Buffer(first.ref, name, first.dtype, first.size, access)
     buffer.restrict = all(p.restrict for p in given if isinstance(p, Buffer))
@@ -206,9 +205,9 @@ def as_block(kernel: Kernel, taken: Collection[str]) -> Block:
     for s in kernel.body.items:
         if isinstance(s, Item):
             if s.axis not in sizes:                          # there was but one
-                loops[-1].items.append(Declare(s.var, f"const {s.type}", "0", bound=bound(0)))
+                loops[-1].items.append(Declare(s.var, f"const {s.type}", whole(0), bound=bound(0)))
         elif isinstance(s, Raw):
-            text = s.text
+            text = s.code
             for axis in range(3):
                 text = text.replace(f"get_global_id({axis})", f"{stem}{axis}" if axis in sizes else "0")
             loops[-1].items.append(Raw(text, s.node, s.parts, s.defines, s.writes))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Storage
+from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.facts import never_positive, picked
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
