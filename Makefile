@@ -4,7 +4,7 @@
 #   make demo       train on scikit-learn's handwritten digits through generated OpenCL kernels
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests
 #   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
-#   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
+#   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor and Dr.Jit where installed); writes benchmarks/RESULTS.md
 #   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md
