@@ -57,8 +57,8 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None)
         pointer = o.output()
         where = row.c()
         o.lines([f"const {w.index} to = {where};", "int found = 0;"], (row,))
-        start = ev.load(node, out, i.index, (), written=True).name if in_place else o.load(base, i.index)
-        o.lines([f"{type_} total = {start};"])
+        start = ev.load(node, out, i.index, (), written=True) if in_place else None
+        o.lines([f"{type_} total = {start.name if start is not None else o.load(base, i.index)};"], () if start is None else (start,))
 
         def add(number: Index) -> list[str]:
             value = o.load(source, number * rest + column)
@@ -68,7 +68,8 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None)
         if keys is None or order is None:
             with o.each("e", count, "0", str(count)) as e:
                 at = o.load(index, e.index)
-                with o.block(f"if (({at} < 0 ? 0 : {at} > {rows - 1} ? {rows - 1} : {at}) == to) {{", e):
+                o.lines([f"const int mine = ({at} < 0 ? 0 : {at} > {rows - 1} ? {rows - 1} : {at}) == to;"])
+                with o.block("if (mine) {", e):
                     o.lines(add(e.index), (e,))
         else:
             sorted_, places = o.temp(keys, "sorted_keys", "const"), o.temp(order, "sorted_order", "const")

@@ -6,6 +6,7 @@ text that says which arrays it touches. Where a device has no local memory, the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,6 +49,7 @@ class WorkGroup(Owner):
         super().__init__(group, context)
         self.writer.used |= NAMES
         self.arrays: tuple[Array, ...] = ()
+        self.loaded: list[Local] = []                        # what lines may call by its name
 
     def number(self, name: str, count: int, axis: int, of: str) -> Var:
         """The number of the item in its group ("local"), of the group, or of the item in all ("global"), along an axis of the launch."""
@@ -62,8 +64,9 @@ class WorkGroup(Owner):
 
     def lines(self, lines: Sequence[str], reads: Parts = (), writes: Sequence[Buffer] = ()) -> None:
         """Lines of C; what they touch of buffers only the running program knows."""
-        arrays = self.arrays
-        self.writer.text(lines, self.node, (*reads, *arrays), (*arrays, *(Access(b, None) for b in writes)))
+        arrays, words = self.arrays, set(re.findall(r"\w+", " ".join(lines)))
+        loaded = (x for x in dict.fromkeys(self.loaded) if x.name in words)
+        self.writer.text(lines, self.node, (*reads, *loaded, *arrays), (*arrays, *(Access(b, None) for b in writes)))
 
     def barrier(self) -> None:
         self.writer.barrier()
@@ -101,7 +104,9 @@ class WorkGroup(Owner):
     def load(self, node: Node, at: Index) -> str:
         """The element `at`, loaded in the block that is open."""
         value = self.ev.value(node, at)
-        return (value if isinstance(value, Local) else self.writer.declare(self.writer.base(node), value, self.node)).name
+        local = value if isinstance(value, Local) else self.writer.declare(self.writer.base(node), value, self.node)
+        self.loaded.append(local)
+        return local.name
 
     def done(self, sizes: Sequence[int], local: Sequence[int], work: int = 0) -> Kernel:
         """The kernel; work: the elements that it goes over, where they are not the group's."""
