@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
+from tracegrad.codegen.kernel.vectors import inside
 
 
 class Text:
@@ -38,6 +39,11 @@ class Text:
         if line.endswith("{"):
             self.opened.append(len(self.lines))
         self.lines.append("  " * depth + line)
+
+    def part(self, index: str, first: str, last: str, step: int, total: int) -> None:
+        """Emits the range of 0..total-1 that is part number `part`, of `step` each: the last ones may be shorter, or empty."""
+        self(f"const {index} {first} = {inside(f'part * {step}', total, False, index)}, "
+             f"{last} = {inside(f'{first} + {step}', total, False, index)};")
 
     @contextmanager
     def counting(self, name: str, n: int) -> Iterator[str]:
