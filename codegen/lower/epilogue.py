@@ -103,8 +103,6 @@ class Operands:
     def finish(self, kernels: list[Kernel]) -> list[Kernel]:
         """The generator's kernels, with what operands and epilogue need in a program."""
         helpers = frozenset().union(*(call.writer.helpers for call in self.calls))
-        for call in self.calls:
-            self.context.macros |= call.writer.macros
         self.context.dtypes |= {computed_in(self.group.anchor.dtype), *(n.dtype for n in (*self.group.reads, *self.group.sinks))}
         return [replace(k, helpers=k.helpers | helpers) for k in kernels]
 
