@@ -21,7 +21,7 @@ from tracegrad.function import REGISTRY, as_node, bind, cast, iota, placeholder
 from tracegrad.ir import Aval, Node, own_nodes, topological
 from tracegrad.modes import enable_grad, state
 from tracegrad.operators import public
-from tracegrad.ops.movement import permute, reshape
+from tracegrad.ops.movement import concat, permute, reshape
 from tracegrad.tensor import Tensor
 from tracegrad.tensor import leaves as leaves_of_users
 
@@ -211,18 +211,34 @@ def _examples() -> Iterator[None]:
         state.examples -= 1
 
 
+def _dims_of(arg: Any, dims: Any, count: int) -> list[int | None]:
+    """The mapped dimension of each leaf of an argument: one for all, or a container like the argument, or the upper part of one."""
+    if dims is None or isinstance(dims, int):
+        return [dims] * count
+    try:
+        return list(optree.broadcast_prefix(dims, arg, none_is_leaf=True))
+    except ValueError as error:
+        raise ArgumentError(f"vmap: in_dims {dims!r} does not have the structure of the argument: {error}") from None
+
+
 @public("vmap", method=False)
-def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callable[..., Any]:
+def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "same", *,
+         chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that maps `fn` over a dimension of its arguments, as torch.func.vmap: written for one example, run on a batch.
 
     in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments or a
-    tuple; it holds for every tensor of a nested argument). out_dims: where the batch goes in each output. The result is one
-    program with batched operations, not a loop. Random draws inside are the same for every example.
+    tuple; it holds for every tensor of a nested argument, or is a container of such). out_dims: where the batch goes in each output.
+    The result is one program with batched operations, not a loop. Random draws inside are the same for every example: randomness
+    "same", or torch's "error", as which it is taken; "different" is an ArgumentError. chunk_size is there for torch's sake.
     Raises ShapeError if mapped sizes differ, ArgumentError if nothing is mapped.
 
     >>> tg.vmap(lambda a, b: a @ b)(tg.ones(5, 3), tg.ones(5, 3)).shape
     (5,)
     """
+
+    if randomness not in ("same", "error"):
+        raise ArgumentError(f"vmap: randomness must be 'same' or 'error', got {randomness!r}; for different draws take random numbers "
+                            "as an argument that is mapped")
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -233,9 +249,9 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
         sizes: list[int] = []
         new = []
         like: Tensor | None = None
-        for arg, dim in zip(args, dims, strict=True):
+        for arg, given in zip(args, dims, strict=True):
             leaves, tree = optree.tree_flatten(arg, none_is_leaf=True)
-            for i, x in enumerate(leaves):
+            for i, (x, dim) in enumerate(zip(leaves, _dims_of(arg, given, len(leaves)), strict=True)):
                 if dim is None or not isinstance(x, Tensor):
                     continue
                 like = x
@@ -277,54 +293,104 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
 
 
 @public("jacobian", "jacrev", method=False)
-def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False,
+             chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that returns d fn / d argument, of shape (*output.shape, *argument.shape), by reverse mode, batched over the output.
 
-    The function must return real numbers; of a complex argument z, each entry is a gradient, d/d(re z) + i d/d(im z).
+    fn may take nested containers of tensors, and return one: then there is a derivative for each tensor of the result (in its
+    structure), with the structure of the argument inside; a sequence of argnums gives a tuple of such. has_aux: fn returns (result,
+    anything), the function (derivative, anything). chunk_size: how many elements of a result are worked on at once (default: all).
+    The results must be real numbers; of a complex argument z, each entry is a gradient, d/d(re z) + i d/d(im z).
+
+    >>> tg.jacrev(lambda p: {"y": p[0] * p[1]})((tg.ones(2), tg.ones(2)))["y"][0].shape
+    (2, 2)
     """
+    if chunk_size is not None and chunk_size < 1:
+        raise ArgumentError(f"jacobian: chunk_size must be positive, got {chunk_size}")
 
     @functools.wraps(fn)
-    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
-        out, node, variable, flat, outer = _one_to_one("jacobian", fn, argnums, args, kwargs)
-        _only_real("jacobian", "result", node)
-        probe = placeholder(node.aval, "cotangent")
-        with enable_grad():
-            (g,) = autodiff.vjp([node], [variable], [probe]) if node.needs_grad else [None]
-        (rows,) = batch([g if g is not None else autodiff.zeros_like(variable)], {probe: _bases(node)}, node.aval.size)
-        return _release([reshape(rows, (*node.shape, *variable.shape))], flat, out, outer)[0]
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        run = _Jacobian("jacobian", fn, argnums, has_aux, args, kwargs)
+        for node in run.nodes:
+            _only_real("jacobian", "result", node)
+        found = []
+        for node in run.nodes:
+            probe = placeholder(node.aval, "cotangent")
+            with enable_grad():
+                pulled = autodiff.vjp([node], run.variables, [probe]) if node.needs_grad else [None] * len(run.variables)
+            given = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(pulled, run.variables, strict=True)]
+            rows = _batched(given, probe, node.aval.size, chunk_size)
+            found.append([reshape(r, (*node.shape, *v.shape)) for r, v in zip(rows, run.variables, strict=True)])
+        return run.result(found)
 
     return wrapped
 
 
 @public("jacfwd", method=False)
-def jacfwd(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *, randomness: str = "error",
+           chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that returns d fn / d argument, as `jacobian`, by forward mode, batched over the argument's elements,
 
-    which must be real numbers.
+    which must be real numbers. randomness is there for torch's sake: random draws are the same for every element.
     """
+    if chunk_size is not None and chunk_size < 1:
+        raise ArgumentError(f"jacfwd: chunk_size must be positive, got {chunk_size}")
 
     @functools.wraps(fn)
-    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
-        out, node, variable, flat, outer = _one_to_one("jacfwd", fn, argnums, args, kwargs)
-        _only_real("jacfwd", "argument", variable)
-        probe = placeholder(variable.aval, "tangent")
-        with enable_grad():
-            (t,) = autodiff.jvp([node], [variable], [probe])
-        (columns,) = batch([t if t is not None else autodiff.zeros_like(node)], {probe: _bases(variable)}, variable.aval.size)
-        moved = permute(columns, (*range(1, len(node.shape) + 1), 0))
-        return _release([reshape(moved, (*node.shape, *variable.shape))], flat, out, outer)[0]
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        run = _Jacobian("jacfwd", fn, argnums, has_aux, args, kwargs)
+        for v in run.variables:
+            _only_real("jacfwd", "argument", v)
+        found: list[list[Node]] = [[] for _ in run.nodes]
+        for v in run.variables:
+            probe = placeholder(v.aval, "tangent")
+            with enable_grad():
+                moved = autodiff.jvp(run.nodes, [v], [probe])
+            given = [t if t is not None else autodiff.zeros_like(n) for t, n in zip(moved, run.nodes, strict=True)]
+            for row, columns, n in zip(found, _batched(given, probe, v.aval.size, chunk_size), run.nodes, strict=True):
+                row.append(reshape(permute(columns, (*range(1, len(n.shape) + 1), 0)), (*n.shape, *v.shape)))
+        return run.result(found)
 
     return wrapped
 
 
-def _one_to_one(call: str, fn: Any, argnums: int, args: Any, kwargs: Any) -> tuple[Tensor, Node, Node, list[list[Tensor]], bool]:
-    new, flat, _ = _substitute(call, args, [argnums])
-    outer = state.grad
-    with enable_grad():
-        out = fn(*new, **kwargs)
-    if not isinstance(out, Tensor) or len(flat[0]) != 1:
-        raise AutogradError(f"{call}: the function must take (at argnums) and return one tensor, got {type(out).__name__}")
-    return out, out._node(), flat[0][0]._node(), flat, outer
+class _Jacobian:
+    """What `jacobian` and `jacfwd` share: fn called with variables, and derivatives put into the structures of result and arguments."""
+
+    def __init__(self, call: str, fn: Any, argnums: int | Sequence[int], has_aux: bool, args: Any, kwargs: Any) -> None:
+        self.single = isinstance(argnums, int)
+        self.has_aux = has_aux
+        new, self.flat, self.trees = _substitute(call, args, [argnums] if isinstance(argnums, int) else list(argnums))
+        self.outer = state.grad
+        with enable_grad():
+            out = fn(*new, **kwargs)
+        self.aux: Any = None
+        if has_aux:
+            out, self.aux = out
+        self.outs, self.tree = optree.tree_flatten(out, none_is_leaf=False)
+        if not self.outs or not all(isinstance(t, Tensor) for t in self.outs):
+            seen = next((type(t).__name__ for t in self.outs if not isinstance(t, Tensor)), "nothing")
+            raise AutogradError(f"{call}: the function must return tensors, or nested containers of tensors, got {seen}")
+        self.nodes: list[Node] = [t._node() for t in self.outs]
+        self.variables: list[Node] = [t._node() for group in self.flat for t in group]
+
+    def result(self, found: list[list[Node]]) -> Any:
+        """found: for each result, its derivative with respect to each variable."""
+        tensors = iter(_release([n for row in found for n in row], self.flat, self.outs[0], self.outer))
+        rows = []
+        for _ in found:
+            parts = tuple(optree.tree_unflatten(tree, [next(tensors) for _ in group])
+                          for group, tree in zip(self.flat, self.trees, strict=True))
+            rows.append(parts[0] if self.single else parts)
+        out = optree.tree_unflatten(self.tree, rows)
+        return (out, self.aux) if self.has_aux else out
+
+
+def _batched(nodes: list[Node], probe: Node, size: int, chunk: int | None) -> list[Node]:
+    """The nodes for every unit tensor in place of `probe`: (size, *shape) each."""
+    step = max(1, size if chunk is None else min(chunk, size))
+    parts = [batch(nodes, {probe: _bases(probe, at, min(step, size - at))}, min(step, size - at)) for at in range(0, max(1, size), step)]
+    return [concat(list(group), 0) if len(group) > 1 else group[0] for group in zip(*parts, strict=True)]
 
 
 def _only_real(call: str, what: str, node: Node) -> None:
@@ -333,16 +399,46 @@ def _only_real(call: str, what: str, node: Node) -> None:
         raise DTypeError(f"{call}: the {what} is {node.dtype}, which has two derivatives an element; use tg.view_as_real, or vjp and jvp")
 
 
-def _bases(like: Node) -> Node:
-    """The unit tensors of like's shape, stacked: (size, *shape)."""
-    n = like.aval.size
-    return reshape(cast(iota((n, n), 0).eq(iota((n, n), 1)), like.dtype), (n, *like.shape))
+def _bases(like: Node, first: int, count: int) -> Node:
+    """`count` of the unit tensors of like's shape from the `first` on, stacked: (count, *shape)."""
+    shape = (count, like.aval.size)
+    return reshape(cast((iota(shape, 0) + first).eq(iota(shape, 1)) if first else iota(shape, 0).eq(iota(shape, 1)), like.dtype),
+                   (count, *like.shape))
 
 
 @public("hessian", method=False)
-def hessian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns the matrix of second derivatives: shape (*argument.shape, *argument.shape)."""
-    return jacfwd(grad(fn, argnums), argnums)
+def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """A function that returns the second derivatives: shape (*output.shape, *argument.shape, *argument.shape), in the structures
+
+    that `jacfwd(jacobian(fn))` gives.
+    """
+    return jacfwd(jacobian(fn, argnums), argnums)
+
+
+@public("linearize", method=False)
+def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """(fn(*primals), push): push(*tangents) is the directional derivative there; fn is run once, however often push is called.
+
+    >>> value, push = tg.linearize(tg.sin, tg.zeros(2))
+    """
+    new, flat, _ = _substitute("linearize", primals, range(len(primals)))
+    outer = state.grad
+    with enable_grad():
+        out = fn(*new)
+    leaves, tree = _leaves("linearize", out)
+    nodes, variables = [t._node() for t in leaves], [t._node() for group in flat for t in group]
+
+    def push(*tangents: Any) -> Any:
+        given = [t for x in tangents for t in _leaves("linearize", x)[0]]
+        if [t.shape for t in given] != [v.shape for v in variables]:
+            raise ShapeError(f"linearize: the tangents have the shapes {[t.shape for t in given]}, the primals "
+                             f"{[tuple(v.shape) for v in variables]}")
+        with enable_grad(), own_nodes():
+            found = autodiff.jvp(nodes, variables, [autodiff.conform(t._node(), v) for t, v in zip(given, variables, strict=True)])
+        moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
+        return optree.tree_unflatten(tree, _release(moved, flat, leaves[0], state.grad))
+
+    return optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer)), push
 
 
 @public("hvp", method=False)

@@ -324,6 +324,8 @@ def trace(fn: None = None) -> Callable[[F], F]: ...
 def trace(fn: Any = None) -> Any:
     """Compile a function of tensors: the first call with a new signature records and compiles it, later calls replay.
 
+    (Of a Tensor, torch.trace: the sum of a matrix's diagonal, x.trace().)
+
     fn: takes and returns (nested containers of) Tensors; other arguments are static, except Python floats and complex numbers,
     which are run-time values. Raises TraceError where the body needs a value that is not known while recording.
 
@@ -332,4 +334,6 @@ def trace(fn: Any = None) -> Any:
     ...     return (x * x).sum()
     >>> f(tg.ones(3))
     """
+    if isinstance(fn, Tensor):
+        return fn.trace()
     return Traced(fn) if fn is not None else Traced
