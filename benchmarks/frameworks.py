@@ -1,10 +1,43 @@
-"""What a worker needs of each framework: import it, move arrays in and out, wait. One class each."""
+"""What the benchmarks need of each framework: its `namespace`, an `environment` with caches, and for a worker a class that moves arrays."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def namespace(name: str, threads: int = 0) -> Any:
+    """What programs that are written once are given: T (the framework), F (its nn.functional), grad, value_and_grad, and trace.
+
+    threads: torch's, unless 0. torch has no @trace: it is the identity.
+    """
+    if name == "torch":
+        import torch
+
+        if threads:
+            torch.set_num_threads(threads)
+
+        def value_and_grad(fn: Any, argnums: Any = 0) -> Any:
+            both = torch.func.grad_and_value(fn, argnums)
+            return lambda *args: tuple(reversed(both(*args)))
+
+        return SimpleNamespace(T=torch, F=torch.nn.functional, grad=torch.func.grad, value_and_grad=value_and_grad, trace=lambda fn: fn)
+    import tracegrad
+
+    return SimpleNamespace(T=tracegrad, F=tracegrad.nn.functional, grad=tracegrad.grad, value_and_grad=tracegrad.value_and_grad,
+                           trace=tracegrad.trace)
+
+
+def environment(caches: str | Path, **more: str) -> dict[str, str]:
+    """For a process that finds this checkout, and keeps what tracegrad and its drivers cache on disk under `caches`."""
+    return {**os.environ, "XDG_CACHE_HOME": str(caches), "POCL_CACHE_DIR": f"{caches}/pocl", "PYTHONPATH": str(ROOT), **more}
 
 
 class Tracegrad:
@@ -42,6 +75,12 @@ class Torch:
         return np.asarray(value.detach().numpy())
 
 
+class TorchCompile(Torch):
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.about = f"torch {self.torch.__version__}, torch.compile"
+
+
 class Jax:
     def __init__(self, threads: int) -> None:
         import jax
@@ -50,6 +89,8 @@ class Jax:
         self.about = f"jax {jax.__version__}, jit"
 
     def put(self, array: np.ndarray) -> Any:
+        if array.dtype == np.float64:
+            self.jax.config.update("jax_enable_x64", True)
         return self.jax.block_until_ready(self.jax.numpy.asarray(array))
 
     def wait(self, values: tuple[Any, ...]) -> None:
@@ -59,4 +100,54 @@ class Jax:
         return np.asarray(value)
 
 
-FRAMEWORKS = {"tracegrad": Tracegrad, "torch": Torch, "jax": Jax}
+class PyTensor:
+    def __init__(self, threads: int) -> None:
+        import pytensor
+
+        self.about = f"pytensor {pytensor.__version__}, compiled as C"
+
+    def put(self, array: np.ndarray) -> Any:
+        return array
+
+    def wait(self, values: tuple[Any, ...]) -> None:
+        pass
+
+    def numpy(self, value: Any) -> np.ndarray:
+        return np.asarray(value)
+
+
+def pytensor_function(program: Callable[..., list[Any]], *arrays: np.ndarray) -> Callable[[], tuple[Any, ...]]:
+    """program(pytensor.tensor, *symbols), a list of results, as an iteration on arrays."""
+    import pytensor
+    import pytensor.tensor as pt
+
+    symbols = [pt.tensor(dtype=a.dtype, shape=a.shape) for a in arrays]
+    f = pytensor.function(symbols, program(pt, *symbols))
+    return lambda: tuple(f(*arrays))
+
+
+class DrJit:
+    """Arrays are flat; results are compared in the reference's shape."""
+
+    def __init__(self, threads: int) -> None:
+        import drjit as dr
+        from drjit.llvm.ad import Float, Float64
+
+        dr.set_thread_count(threads)
+        self.dr, self.types = dr, {np.dtype(np.float32): Float, np.dtype(np.float64): Float64}
+        self.about = f"drjit {dr.__version__}, LLVM"
+
+    def put(self, array: np.ndarray) -> Any:
+        return self.types[array.dtype](array.ravel())
+
+    def wait(self, values: tuple[Any, ...]) -> None:
+        self.dr.eval(*values)
+        self.dr.sync_thread()
+
+    def numpy(self, value: Any) -> np.ndarray:
+        return np.asarray(value)
+
+
+FRAMEWORKS: dict[str, Any] = {"tracegrad": Tracegrad, "torch": Torch, "torch_compile": TorchCompile, "jax": Jax, "pytensor": PyTensor,
+                              "drjit": DrJit}
+PACKAGES = {"torch_compile": "torch"}                      # what a framework is imported as, where that is not its name

@@ -61,12 +61,19 @@ class Tuning:
     sort_part: int = 4096              # and does of a merge, on a CPU,
     sort_part_gpu: int = 16            # on a GPU
 
+    # factorisations of small matrices (graph/small_matrices.py)
+    matrix_size: int = 16              # rows and columns up to which kernels do them: on one core 0.1 to 0.5 of LAPACK's time for 1000
+                                       # matrices, and for one, a host step's, 0.5 to 0.8 (Cholesky; larger ones are LAPACK's strength)
+
     # products and convolutions (matmul/, conv/)
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
     pack_items: int = 4096             # elements that a work-item packs, at least
     gemm_step: int = 8                 # k of one block in local memory
     thin: int = 4                      # rows or columns of a product on a GPU up to which the other operand is read once
+    attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,
+    attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),
+    attention_keys: int = 64           # keys of a block
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
     # small kernels in one launch (plan/batch_launches.py)

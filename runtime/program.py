@@ -1,7 +1,7 @@
 """From OpenCL C text to a built program, with a cache on disk. Start at `build`.
 
 PoCL and NVIDIA keep built programs themselves; for other drivers pyopencl's binary cache does it, in tracegrad's own
-folder. A program is built for the one OpenCL device its plan runs on, with no options: fast-math breaks our polynomials.
+folder. A program is built for the one OpenCL device its plan runs on, without fast-math, which breaks our polynomials.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tracegrad.runtime.device import Device
 from tracegrad.runtime.icd import cache_folder
 
 _built: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()
+_QUIET = ["-w"]  # PoCL counts warnings on the terminal, and `x != x` is one
 _lock = threading.Lock()                   # also guards the warning filter, which is the process's
 
 # "tempfile_x.cl:3:7: error: text" (clang), "error: tempfile_x.cl:3:7: text" (PoCL), "2:3:7: error: text" (Intel)
@@ -48,7 +49,7 @@ def _build(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program
         try:
             folder = str(cache_folder("programs")) if config.cache else nowhere
             program = cl.Program(context, source)
-            program.build([], devices=[cl_device], cache_dir=folder)
+            program.build(_QUIET, devices=[cl_device], cache_dir=folder)
             return program
         except cl.Error as error:
             log = str(error)

@@ -45,7 +45,7 @@ def cases(op: Any) -> list[Any]:
 
 
 def accepts(op: Any, dtype: Any) -> bool:
-    return not isinstance(op, Elementwise) or dtype.kind in op.kinds
+    return dtype.kind in getattr(op, "kinds", dtype.kind)
 
 
 def operands(op: Any, shapes: Any, dtype: Any) -> list[Any]:
@@ -137,6 +137,7 @@ TABLES = {
     "codegen/kernel/run/functions.py": "names of C functions",
     "tracegrad/jiterator.py": "names of C functions",
     "codegen/conv": "the three convolutions are one lowering's", "codegen/graph/fourier.py": "the three transforms that it composes",
+    "codegen/lower/small_matrices.py": "the factorisations that it writes",
     "tracegrad/python_source.py": "how Python writes what is no plain call",
     "tracegrad/methods.py": "names of methods and in-place methods", "tracegrad/tensor.py": "how views are undone",
     "tracegrad/control.py": "the operations that it makes",

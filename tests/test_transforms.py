@@ -215,63 +215,6 @@ def test_errors(call, error, words):
         call()
 
 
-def test_jacobians_of_containers(device):
-    """Structures of results outside, of arguments inside; several argnums; auxiliary results; chunks."""
-    a, b = draw(3), draw(2)
-
-    def fn(p, q):
-        return {"y": tg.outer(p[0], q), "z": p[0].sum() * p[1]}
-
-    for transform in (tg.jacrev, tg.jacfwd):
-        found = transform(fn, argnums=(0, 1))((a, b), b)
-        assert found.keys() == {"y", "z"}
-        (da, db), dq = found["y"]
-        close(da, np.einsum("ik,j->ijk", np.eye(3), b.numpy()))
-        close(db, np.zeros((3, 2, 2)))
-        close(dq, np.einsum("i,jk->ijk", a.numpy(), np.eye(2)))
-        close(found["z"][0][0], np.tile(b.numpy()[:, None], (1, 3)))
-        value, aux = transform(lambda x: (x**2, "seen"), has_aux=True)(a)
-        assert aux == "seen"
-        close(value, np.diag(2 * a.numpy()))
-        for chunk in (1, 2, 5):
-            close(transform(lambda x: x**3, chunk_size=chunk)(a), np.diag(3 * a.numpy() ** 2))
-    close(tg.hessian(lambda x: tg.stack([x[0] * x[1], x[2] ** 2]))(a)[1], np.diag([0, 0, 2.0]))
-    second = tg.hessian(lambda p: (p["a"] ** 2).sum() * p["b"].sum())({"a": a, "b": b})
-    close(second["a"]["b"], np.tile(2 * a.numpy()[:, None], (1, 2)))
-    with pytest.raises(tg.AutogradError, match="must return tensors"):
-        tg.jacrev(lambda x: 3)(a)
-
-
-def test_linearize_and_func(device):
-    x = draw(5)
-    value, push = tg.func.linearize(lambda a: a.sin() * a, x)
-    for _ in range(2):
-        t = draw(5)
-        close(push(t), (np.sin(x.numpy()) + x.numpy() * np.cos(x.numpy())) * t.numpy())
-    close(value, np.sin(x.numpy()) * x.numpy())
-    gradient, out = tg.func.grad_and_value(lambda a: (a**2).sum())(x)
-    close(gradient, 2 * x.numpy())
-    close(out, (x.numpy() ** 2).sum())
-    models = [tg.nn.Linear(3, 2).double() for _ in range(4)]
-    params, buffers = tg.func.stack_module_state(models)
-    assert not buffers
-    data = draw(7, 3)
-    found = tg.vmap(lambda p: tg.func.functional_call(models[0], p, data))(params)
-    close(found.detach(), np.stack([m(data).detach().numpy() for m in models]))
-    with pytest.raises(tg.ShapeError, match="linearize: the tangents have the shapes"):
-        push(draw(4))
-
-
-def test_vmap_takes_containers_of_dims(device):
-    a, b = draw(5, 3), draw(3)
-    close(tg.vmap(lambda p: p[0] * p[1], in_dims=((0, None),))((a, b)), a.numpy() * b.numpy())
-    close(tg.vmap(lambda p, q: p["x"] @ q, in_dims=({"x": 1}, None))({"x": a.T}, b), a.numpy() @ b.numpy())
-    with pytest.raises(tg.ArgumentError, match=r"in_dims .* structure"):
-        tg.vmap(lambda p: p[0], in_dims=((0, None, 0),))((a, b))
-    with pytest.raises(tg.ArgumentError, match="randomness"):
-        tg.vmap(lambda x: x, randomness="different")
-
-
 def test_trace_of_a_tensor_is_its_diagonals_sum(device):
     x = draw(4, 4)
     close(tg.trace(x), np.trace(x.numpy()))

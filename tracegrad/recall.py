@@ -22,7 +22,8 @@ from tracegrad.config import config
 from tracegrad.function import REGISTRY, CustomCall, data, saves
 from tracegrad.ir import Node, forget_operands
 from tracegrad.modes import state
-from tracegrad.tensor import Tensor, leaves, no_longer_pending, pending_nodes
+from tracegrad.pending import no_longer_pending, pending_nodes
+from tracegrad.tensor import Tensor, leaves
 
 _VARIABLE, _CONST = REGISTRY["variable"], REGISTRY["const"]
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
@@ -242,7 +243,7 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
         return None
     seen.note(bits, constants)
     eager.count("compiled", seen.reason or "used often")
-    lines = [str(nodes[recipe.reporting[check.position]].loc) for check in program.checks] if program.checks else None
+    lines = [check.line if check.position < 0 else str(nodes[recipe.reporting[check.position]].loc) for check in program.checks] or None
     return program([n.value for n in given] + [c.attrs["value"].item() for i, c in enumerate(constants) if i in varying], lines)
 
 

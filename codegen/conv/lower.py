@@ -15,7 +15,8 @@ from tracegrad.codegen.conv.schedules import conv2d, conv2d_input_grad, conv2d_w
 from tracegrad.codegen.kernel.expressions import Expression, Verbatim
 from tracegrad.codegen.kernel.index import ravel
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
+from tracegrad.codegen.kernel.names import is_reserved
+from tracegrad.codegen.kernel.vectors import Emit, computed_in
 from tracegrad.codegen.lower.context import Context, flops, lowering
 from tracegrad.codegen.matmul.lower import Callback, lanes_from
 from tracegrad.codegen.schedule.grouping import Group
@@ -36,8 +37,6 @@ def lower_conv(group: Group, context: Context) -> list[Kernel]:
     generate = GENERATORS[result.fn.name]
     kernels = generate(context.entry(group), window(result), dtype, first, second, store, context.target, result)
     helpers = frozenset().union(*(call.writer.helpers for call in calls))
-    for call in calls:
-        context.macros |= call.writer.macros
     context.dtypes |= {dtype, *(n.dtype for n in (*group.reads, *group.sinks))}
     more = flops(group)
     return [replace(k, flops=k.flops + more if k is kernels[-1] else k.flops, helpers=k.helpers | helpers) for k in kernels]

@@ -6,12 +6,12 @@ an out-of-line call on some CPU drivers and spills every accumulator; a pointer 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.marks import used
 from tracegrad.dtypes import OPENCL
 from tracegrad.plan import Target
 
@@ -63,12 +63,12 @@ def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
 
 def load(dtype: np.dtype[Any], width: int, address: str, private: bool = False) -> str:
     """The expression that reads `width` elements at `address`, in global memory or in an array of the work-item's own."""
-    return f"*({address})" if width == 1 else f"LOAD{'_PRIVATE' * private}({ctype(dtype, width)}, {address})"
+    return f"*({address})" if width == 1 else f"{used('LOAD_PRIVATE' if private else 'LOAD', ctype(dtype, width))}, {address})"
 
 
 def write(emit: Emit, dtype: np.dtype[Any], width: int, address: str, value: str) -> None:
     """Emits the statement that writes the `width`-lane `value` to `address`."""
-    emit(f"*({address}) = {value};" if width == 1 else f"STORE({ctype(dtype, width)}, {address}, {value});")
+    emit(f"*({address}) = {value};" if width == 1 else f"{used('STORE', ctype(dtype, width))}, {address}, {value});")
 
 
 def pieces(first: int, stop: int) -> list[tuple[int, int]]:
@@ -118,23 +118,6 @@ def plus(*terms: tuple[str | int, int] | str | int) -> str:
     return " + ".join(out).replace("+ -", "- ")
 
 
-def unwrapped(text: str) -> str:
-    """C text without its outer parentheses, if they belong together."""
-    if text.startswith("(") and text.endswith(")"):
-        level = 0
-        for ch in text[:-1]:
-            level += (ch == "(") - (ch == ")")
-            if level == 0:
-                return text
-        return text[1:-1]
-    return text
-
-
-def splat(type_: str, text: str) -> str:
-    """The vector whose lanes are all `text`."""
-    return f"({type_})({unwrapped(text)})"
-
-
 def index_type(*sizes: int) -> str:
     """The C type for indices into buffers of `sizes` elements."""
     return "int" if max(sizes, default=0) < 1 << 31 else "long"
@@ -164,15 +147,3 @@ def register_tile(rows: int, vectors: int, target: Target) -> tuple[int, int]:
                 best = rank
     assert best is not None
     return -best[2], best[3]
-
-
-RESERVED = re.compile(
-    r"([abcdgijknopqrstvwxy]|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|n[01]|i0|j0|[abcgpvwxy]\d+|last\d+|[cs]\d+_\d+h*"
-    r"|(block|packed)_[ab]|[ab]_line|line0?|panel|part|partial|plane|image|padded|weights|rows|right|sum|value|channel|column|tile|unit"
-    r"|(first_|last_)?(row|column|channel|unit)_tile)"
-)
-
-
-def is_reserved(name: str) -> bool:
-    """Whether kernels of matrix products and convolutions use `name` themselves: no parameter or callback's variable may be called so."""
-    return RESERVED.fullmatch(name) is not None

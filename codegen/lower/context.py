@@ -29,14 +29,13 @@ from tracegrad.plan import Fault, HostStep, Target
 class Context:
     """What lowerings need to know of the plan that is being made.
 
-    alias: nodes that are written into an input's buffer, with that input; macros: the vector-access helpers used so far.
+    alias: nodes that are written into an input's buffer, with that input.
     """
 
     def __init__(
         self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]
     ) -> None:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
-        self.macros: set[str] = set()
         self.dtypes: set[Any] = set()
         self.entries: set[str] = set()
         self.numbers: dict[str, int] = {}
@@ -104,9 +103,10 @@ class Context:
 
     def store(self, ev: Evaluator, group: Group, sinks: Iterable[Node], at: Index) -> None:
         """Element `at` of each of these results. All are computed, then all written: one may lie where another's operand was."""
-        values = {sink: ev.value(sink, at) for sink in sinks}
-        for sink, value in values.items():
-            ev.store(self.output(group, sink), sink, at, value)
+        values = {sink: [ev.value(x, at) for x in (sink.operands if sink.fn.family == "pair" else (sink,))] for sink in sinks}
+        for sink, found in values.items():
+            write: Callable[..., None] = ev.store_pair if sink.fn.family == "pair" else ev.store
+            write(self.output(group, sink), sink, at, *found)
 
     def writer(self, group: Group, target: Target | None = None) -> Writer:
         sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]
@@ -124,7 +124,6 @@ class Context:
     ) -> Kernel:
         """The kernel of what `writer` holds; required: it is right for work-groups of that size only."""
         entry = self.entry(group)
-        self.macros |= writer.macros
         self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),

@@ -14,9 +14,10 @@ from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Verbatim
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.names import is_reserved, is_reserved_by_product
 from tracegrad.codegen.kernel.render import Printer, line_comment, with_comment
 from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement
-from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
+from tracegrad.codegen.kernel.vectors import Emit, computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
 from tracegrad.codegen.matmul.schedules import Matrix, Store, gemm
@@ -31,10 +32,8 @@ class Callback:
         """used: the names of the kernel so far; operands and epilogue share it, their parameters stand in one list."""
         self.group, self.context = group, context
         self.writer: Writer = context.writer(group)
-        used |= {"a", "b", "c", "i", "j", "k", "part", "column"}
         self.writer.used = used
-        letters = "" if context.target.kind == "gpu" else "dgnopqrstvwxy"       # the product's kernels for CPUs leave these to users
-        self.writer.reserved = lambda name: is_reserved(name) and name.rstrip("0123456789") not in letters
+        self.writer.reserved = is_reserved if context.target.kind == "gpu" else is_reserved_by_product
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.positions: dict[tuple[str, int], Var] = {}
         self.printer = Printer(context.target.clang_builtins)
@@ -147,8 +146,6 @@ def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     batch, (m, k), n = prod(product.shape[:-2]), x.shape[-2:], y.shape[-1]
     kernels = gemm(entry, batch, m, n, k, dtype, a, b, store, context.target, product)
     helpers = frozenset(call_a.writer.helpers | call_b.writer.helpers | call_c.writer.helpers)
-    for call in (call_a, call_b, call_c):
-        context.macros |= call.writer.macros
     context.dtypes |= {dtype, *(n.dtype for n in (*group.reads, *group.sinks))}
     work, moved = 2 * product.aval.size * x.shape[-1] + flops(group), traffic(group)
     kernels[-1] = replace(kernels[-1], flops=kernels[-1].flops or work, bytes=kernels[-1].bytes or moved)

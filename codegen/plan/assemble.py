@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns
-from tracegrad.codegen.kernel.vectors import LANES, ctype, prelude
+from tracegrad.codegen.kernel.vectors import LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.codegen.plan.memory import assign
@@ -159,7 +159,7 @@ def source(kernels: Sequence[Kernel], context: Context) -> str:
         parts.append('#pragma clang diagnostic ignored "-Wpsabi"')           # how vectors wider than a register would be passed to others
     if context.target.fp64 and re.search(r"\bdouble\d*\b", text):
         parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    access = vector_access(text, context)
+    access = vector_access(frozenset().union(*(k.uses for k in kernels)), context)
     if access:
         parts += ["// Access to vectors at any element's address, and to elements by index.", *access]
     if helpers and context.target.plain_math:
@@ -185,34 +185,47 @@ static void tg_fault(int below, long x, long low, long high, long ignore, __glob
     atomic_max(fault + below, (int)min(excess, (ulong)0x7fffffff));
 }"""
 
+# What the first matrix leaves that has no result: the number of the pivot, and how many matrices there are from that one on.
+_IMPOSSIBLE = "#define IMPOSSIBLE(info, first, step, fault) if (info) atomic_max(fault, (first) + (int)(info))"
 
-def vector_access(text: str, context: Context) -> list[str]:
-    """The macros that the text uses to read and write vectors."""
+
+def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[str]:
+    """The functions that kernels use to read and write vectors, and to report, with their types."""
     lines = []
-    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|LOAD_LOCAL|STORE)\((\w+),", text))
-    used = {type_ for _, type_ in uses}
-    if used:
-        scalars = {re.sub(r"\d+$", "", t) for t in used}
-        dtypes = {d for d in context.dtypes if ctype(d) in scalars}
-        keep = {f"{macro}_{type_}(" for macro, type_ in uses} | {f" {type_}_u;" for type_ in used}
-        heads = tuple(f"#define {macro}(" for macro, _ in uses)
+    given = {(name, type_) for name, type_ in uses if name in ("LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "STORE")}
+    names = {name for name, _ in uses}
+    if given:
+        types = {type_ for _, type_ in given}
+        dtypes = {d for d in context.dtypes if any(ctype(d, width) in types for width in WIDTHS)}
+        keep = {f"{name}_{type_}(" for name, type_ in given} | {f" {type_}_u;" for type_ in types}
+        heads = tuple(f"#define {name}(" for name, _ in given)
         lines += [line for line in prelude(dtypes, context.target).splitlines() if line.startswith(heads) or any(k in line for k in keep)]
-    if "KEPT" in context.macros:
-        for type_ in sorted(set(re.findall(r"\bKEPT\((\w+),", text))):
-            scalar, width = re.findall(r"([a-z]+)(\d+)", type_)[0]
+    if "KEPT" in names:
+        for type_ in sorted(type_ for name, type_ in uses if name == "KEPT"):
             if f" {type_}_u;" not in "".join(lines):
-                lines.append(f"typedef {type_} __attribute__((aligned(sizeof({scalar})))) {type_}_u;")
+                lines.append(f"typedef {type_} __attribute__((aligned(sizeof({type_.rstrip('0123456789')})))) {type_}_u;")
         lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
-    if "PREFETCH" in context.macros:
+    if "PREFETCH" in names:
         lines.append("#define PREFETCH(p) __builtin_prefetch((__global const void *)(p))")
-    if any(name.startswith("IN_RANGE") for name in context.macros):
+    if any(name.startswith("IN_RANGE") for name in names):
         lines.append(_IN_RANGE)
-    for name in sorted(context.macros - {"KEPT", "PREFETCH", "IN_RANGE"}):
+    if any(name.startswith("IMPOSSIBLE") for name in names):
+        lines.append(_IMPOSSIBLE)
+    for name in sorted(names - {"LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "STORE", "KEPT", "PREFETCH", "IN_RANGE", "IMPOSSIBLE"}):
         width = int(re.findall(r"\d+", name)[0])
         if name.startswith("IN_RANGE"):
             each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))
             anywhere = " | ".join(f"(outside).s{LANES[i]}" for i in range(width))      # any() would be a call, with wide vectors
             lines.append(f"#define {name}(outside, x, low, high, ignore, fault) if ({anywhere}) {{ {each} }}")
+            continue
+        if name.startswith("IMPOSSIBLE"):
+            each = " ".join(f"IMPOSSIBLE((info).s{LANES[i]}, (first) - {i} * (step), step, fault);" for i in range(width))
+            anywhere = " | ".join(f"(info).s{LANES[i]}" for i in range(width))
+            lines.append(f"#define {name}(info, first, step, fault) if ({anywhere}) {{ {each} }}")
+            continue
+        if name.startswith("ZIP"):
+            pairs = ", ".join(f"(a).s{LANES[i]}, (b).s{LANES[i]}" for i in range(width // 2))
+            lines.append(f"#define {name}(V, a, b) ((V)({pairs}))")
             continue
         parts = {
             "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],

@@ -11,7 +11,6 @@ kernel: one launch instead of `length`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -33,8 +32,6 @@ from tracegrad.config import config
 from tracegrad.dtypes import int32
 from tracegrad.function import bind, unique
 from tracegrad.ir import Graph, Node, located
-
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -203,7 +200,7 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
 
 def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict[Any, Parameter], list[Statement]]:
     """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
-    taken = set(_WORD.findall(kernel.text))
+    taken = set(kernel.names)
     head: dict[Any, Parameter] = {}
 
     def fresh(base: str) -> str:
@@ -261,7 +258,7 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict
             both = parameter(place.both, p, f"{place.both.name}_both")
             which = f"({n} + 1 & 1)" if place.written else f"({n} & 1)"
             state(f"if ({n} {'< ' + str(place.length - 1) if place.written else '> 0'})", number())
-            state(f"  {p.name} = {both.name} + {which} * (long){place.size};", both, number())
+            state(f"  {p.name} = {both.name} + {which} * (long){place.size};", p, both, number())
     return head, statements
 
 
@@ -276,8 +273,7 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
     found = head.pop(turn, None)
     name = "turn" if found is None else found.name
     if found is None:
-        words = set(_WORD.findall(kernel.text))
-        while name in words:
+        while name in kernel.names:
             name += "_"
     loop = Loop(Var(name, length), "int", bound_of(0), bound_of(length))
     loop.items = [*declarations, *kernel.body.items]

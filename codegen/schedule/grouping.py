@@ -222,7 +222,7 @@ class Anchored:
     @property
     def is_call(self) -> bool:
         """Whether one step computes all results of a call, of which the anchor is one."""
-        return self.node.fn.family in ("host_call", "opencl_call", "loop")
+        return self.node.fn.family in ("host_call", "opencl_call", "loop", "small_matrices")
 
     def __str__(self) -> str:
         return f"the elements of {self.node.fn.name}"
@@ -237,6 +237,8 @@ def kind_of(node: Node, target: Target) -> Kind:
     if family == "partial":
         (outer, middle, inner), length = node.operands[0].shape, node.attrs["length"]
         return Columns(outer, middle, inner, length) if inner > 1 else Chunks(outer, middle, length)
+    if family == "pair":
+        return Flat(node.operands[0].aval.size)
     if family == "leaf" or is_inline(node):
         return Flat(node.aval.size)
     if family == "reduction":
@@ -281,7 +283,7 @@ def cost(node: Node) -> int:
 
 def is_inline(node: Node) -> bool:
     """Whether a node can be computed inside any kernel that needs it."""
-    return node.fn.family in ("elementwise", "movement", "index", "gather") or small_reduction(node)
+    return node.fn.family in ("elementwise", "movement", "index", "gather", "pair") or small_reduction(node)
 
 
 def is_reduction(node: Node) -> bool:

@@ -270,6 +270,9 @@ class Translator:
                 return self.stored_half(int(text[11:] or 1))
             if text.startswith("IN_RANGE"):
                 return self.reported()
+            if text.startswith("IMPOSSIBLE"):
+                info, first, step, place = self.arguments()
+                return f"_note({info.code}, {first.code}, {step.code}, {place.code})"
             if text == "PREFETCH":
                 self.arguments()
                 return "pass"
@@ -557,8 +560,11 @@ class Translator:
         if len(type_.dims) > 1:
             return Term(f"{pointer.code}.row({index.code})", Type(type_.kind, type_.lanes, type_.space, type_.const, type_.dims[1:]))
         result = Type(type_.kind, type_.lanes)
-        if type_.lanes > 1:
+        if type_.lanes > 1 and type_.space != "private":
             raise self.error(f"an array of {type_}")
+        if type_.lanes > 1:
+            place = f"{pointer.code}.moved(({index.code}) * {type_.lanes})"
+            return Term(f"{place}.vector({type_.lanes})", result, lambda value: f"{place}.put_vector({value})")
         code = f"{pointer.code}.load({index.code})"
         if type_.kind not in FLOATS:
             code = f"int({code})"
@@ -575,7 +581,7 @@ class Translator:
         lanes = term.type.lanes
         if lanes == 1 or term.type.space:
             raise self.error(f".{name} of a {term.type}")
-        picks = {"lo": range(lanes // 2), "hi": range(lanes // 2, lanes)}.get(name)
+        picks = {"lo": range(lanes // 2), "hi": range(lanes // 2, lanes), "even": range(0, lanes, 2), "odd": range(1, lanes, 2)}.get(name)
         if picks is None:
             if not re.fullmatch(r"s[0-9a-f]+", name):
                 raise self.error(f".{name} of a {term.type}")
@@ -647,6 +653,11 @@ class Translator:
                 raise self.error(f"a gather of {type_} at {at.type}")
             mask = f", {args[2].code}" if len(args) == 3 else ""
             return Term(f"{pointer.code}.picked({at.code}{mask})", type_)
+        if re.fullmatch(r"ZIP\d+", name):
+            type_, (a, b) = self.typed_arguments()
+            if a.type != b.type or a.type != Type(type_.kind, type_.lanes // 2):
+                raise self.error(f"a {a.type} and a {b.type} are zipped to a {type_}")
+            return Term(f"np.stack([{a.code}, {b.code}], -1).reshape(-1)", type_)
         if match := re.fullmatch(r"vload_half(2|4|8|16)?", name):
             offset, pointer = self.arguments()
             if pointer.type.kind != "half":
