@@ -242,7 +242,10 @@ class Executable:
             device.enable_profiling()
         self._last: cl.Kernel | None = None
         try:
-            self._enqueue_all(items, device.use(device.host_queue if self.small else device.queue))
+            queue = device.use(device.host_queue if self.small else device.queue)
+            self._enqueue_all(items, queue)
+            if device.kind == "gpu":
+                queue.flush()                                    # else a driver may wait for more, or for somebody who waits
         except cl.Error as error:
             raise _launch_error(error, self._last, device) from error
         if config.profile and len(self._events) > _EVENTS:
