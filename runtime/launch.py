@@ -26,7 +26,7 @@ from tracegrad.plan import Fault, HostStep, Launch, Loop, Offset, Plan, Scalar, 
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
-from tracegrad.runtime.program import build
+from tracegrad.runtime.program import Kernels, kernels
 
 Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
 Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       # kernel, global size, local size, number of the launch
@@ -108,14 +108,14 @@ class Executable:
     def _bind_plan(self) -> None:
         """Create the kernels; note the places where each slot and scalar goes; bind the constants."""
         plan = self.plan
-        program = build(self.device, plan.source, self.small) if plan.launches else None
+        built = self._built = kernels(self.device, plan, self.small) if plan.launches else {}
         places: list[list[Place]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._faults = [_ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
         to: dict[Any, list[Place]] = {Turn(step.number): [] for step in loops(plan.steps)}      # where by-value arguments go, but scalars
         to |= {Fault(i): binding.places for i, binding in enumerate(self._faults)}
         numbers = count()
-        self._items = _items(plan.steps, program, numbers, places, scalars, to)
+        self._items = _items(plan.steps, built, numbers, places, scalars, to)
         for i, slot in enumerate(plan.slots):
             if slot.alias is not None:                  # an in-place output is its input's buffer
                 places[slot.alias] += places[i]
@@ -239,11 +239,11 @@ class Executable:
         device = self.device
         if config.profile:
             device.enable_profiling()
-        self._last: cl.Kernel | None = None
+        self._last = -1
         try:
             self._enqueue_all(items, device.use(device.host_queue if self.small else device.queue))
         except cl.Error as error:
-            raise _launch_error(error, self._last, device) from error
+            raise _launch_error(error, self._times[self._last].entry if self._last >= 0 else "?", device) from error
         if config.profile and len(self._events) > _EVENTS:
             self.profile()
 
@@ -252,7 +252,7 @@ class Executable:
         for item in items:
             if type(item) is tuple:
                 kernel, size, local, number = item
-                self._last = kernel
+                self._last = number
                 event = enqueue(queue, kernel, size, local)
                 if profiling:
                     self._events.append((number, event))
@@ -359,7 +359,7 @@ def loops(steps: Sequence[Step]) -> Iterator[Loop]:
             yield from loops(step.steps)
 
 
-def _items(steps: Sequence[Step], program: cl.Program | None, numbers: Iterator[int], places: list[list[Place]],
+def _items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], places: list[list[Place]],
            scalars: list[dict[np.dtype[Any], _ScalarBinding]], to: dict[Any, list[Place]]) -> list[Any]:
     """The steps as they are run; notes the places where each slot, scalar and other argument goes."""
     found: list[Any] = []
@@ -368,13 +368,13 @@ def _items(steps: Sequence[Step], program: cl.Program | None, numbers: Iterator[
             found.append(step)
             continue
         if isinstance(step, Loop):
-            inner = _items(step.steps, program, numbers, places, scalars, to)
+            inner = _items(step.steps, built, numbers, places, scalars, to)
             found.append(_Turns(inner, step.length, to[Turn(step.number)], any(map(_is_host, inner))))
             continue
         number = next(numbers)
-        if program is None or 0 in step.global_size:        # nothing to do, and OpenCL before 2.1 calls it an error
+        if 0 in step.global_size:                           # nothing to do, and OpenCL before 2.1 calls it an error
             continue
-        kernel = _kernel(program, step)
+        kernel = _kernel(built, step)
         set_bytes = _byte_setter(kernel)
         for index, arg in enumerate(step.args):
             if isinstance(arg, Scalar):
@@ -404,10 +404,11 @@ def _byte_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
     return kernel.set_arg if multi is None else lambda index, data: multi((index, data))
 
 
-def _kernel(program: cl.Program, step: Launch) -> cl.Kernel:
+def _kernel(built: Kernels, step: Launch) -> cl.Kernel:
     try:
-        kernel = cl.Kernel(program, step.entry)
-    except cl.Error:
+        made, name = built[step.entry]
+        kernel = cl.Kernel(made.program, name)
+    except (cl.Error, KeyError):
         raise ArgumentError(f"Executable: the plan's source has no kernel {step.entry}") from None
     if kernel.num_args != len(step.args):
         raise ArgumentError(f"Executable: {step.entry} takes {kernel.num_args} arguments, the plan gives {len(step.args)}")
@@ -454,8 +455,7 @@ def _check(plan: Plan, device: Device) -> None:
             raise ArgumentError(f"Executable: the temp {plan.slots[i].name!r} is an output; temps are overwritten by the next run")
 
 
-def _launch_error(error: cl.Error, kernel: cl.Kernel | None, device: Device) -> DeviceError:
-    name = "?" if kernel is None else kernel.function_name
+def _launch_error(error: cl.Error, name: str, device: Device) -> DeviceError:
     if any(word in str(error) for word in ("OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "MEM_OBJECT_ALLOCATION_FAILURE")):
         return OutOfMemoryError(f"run: {device.name} ran out of memory at kernel {name}: {error}; use smaller batches")
     return DeviceError(f"run: {device.name} refused kernel {name}: {error}")

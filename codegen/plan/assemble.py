@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns
-from tracegrad.codegen.kernel.vectors import LANES, ctype, prelude
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.offsets import share
+from tracegrad.codegen.plan.source import functions, source
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.errors import GraphError
@@ -89,11 +87,13 @@ def assemble(
     block_of, blocks = assign(sizes, uses)
     table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
+    built, parts = functions(kernels, context)
     return Plan(source(kernels, context), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
                 scalar_program=program + tuple((Known(value), ()) for value in context.constants),
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
-                checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)))
+                checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)),
+                functions=built, parts=parts)
 
 
 def numbered(
@@ -146,78 +146,3 @@ def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[s
     entries = {entry: instead.get(one, (one, ())) for entry, one in same.items()}
     count = Counter(entries[k.entry][0] for k in kernels)
     return [k if k.foreign or count[k.entry] == 1 else replace(k, launches=count[k.entry]) for k in fewer], entries
-
-
-def source(kernels: Sequence[Kernel], context: Context) -> str:
-    """The program's text: extensions, vector access, math functions, kernels."""
-    body = "\n".join(k.text for k in kernels)
-    helpers = mathlib.source(sorted(set().union(*(k.helpers for k in kernels))), context.target)
-    text = helpers + body
-    parts = []
-    if context.target.clang_builtins and wider(text, context.target.simd_bytes):
-        parts.append('#pragma clang diagnostic ignored "-Wpsabi"')           # how vectors wider than a register would be passed to others
-    if context.target.fp64 and re.search(r"\bdouble\d*\b", text):
-        parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    access = vector_access(text, context)
-    if access:
-        parts += ["// Access to vectors at any element's address, and to elements by index.", *access]
-    if helpers and context.target.plain_math:
-        parts.append("// Math functions in plain operators: a call of the driver's own would keep it from using vectors.")
-    above = "\n".join(part for part in (*parts, helpers.rstrip()) if part)
-    return (f"{above}\n\n" if above else "") + body.rstrip() + "\n"
-
-
-def wider(text: str, simd_bytes: int) -> bool:
-    """Whether the text has vector types that are wider than a register."""
-    found = set(re.findall(r"\b(u?(?:char|short|int|long)|float|double)(2|4|8|16)\b", text))
-    size = {"char": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
-    return any(int(width) * size[scalar.removeprefix("u")] > simd_bytes for scalar, width in found)
-
-
-# What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all. It is compared as
-# what it is: Mesa 22.3 takes an int that became a long to be greater than every constant.
-_IN_RANGE = """\
-#define IN_RANGE(x, low, high, ignore, fault) if ((x) < (low) | (x) > (high)) tg_fault((x) < (low), x, low, high, ignore, fault)
-static void tg_fault(int below, long x, long low, long high, long ignore, __global int *fault) {
-  ulong excess = below ? (ulong)low - (ulong)x : (ulong)x - (ulong)high;
-  if (x != ignore)
-    atomic_max(fault + below, (int)min(excess, (ulong)0x7fffffff));
-}"""
-
-
-def vector_access(text: str, context: Context) -> list[str]:
-    """The macros that the text uses to read and write vectors."""
-    lines = []
-    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|STORE)\((\w+),", text))
-    used = {type_ for _, type_ in uses}
-    if used:
-        scalars = {re.sub(r"\d+$", "", t) for t in used}
-        dtypes = {d for d in context.dtypes if ctype(d) in scalars}
-        keep = {f"{macro}_{type_}(" for macro, type_ in uses} | {f" {type_}_u;" for type_ in used}
-        heads = tuple(f"#define {macro}(" for macro, _ in uses)
-        lines += [line for line in prelude(dtypes, context.target).splitlines() if line.startswith(heads) or any(k in line for k in keep)]
-    if "KEPT" in context.macros:
-        for type_ in sorted(set(re.findall(r"\bKEPT\((\w+),", text))):
-            scalar, width = re.findall(r"([a-z]+)(\d+)", type_)[0]
-            if f" {type_}_u;" not in "".join(lines):
-                lines.append(f"typedef {type_} __attribute__((aligned(sizeof({scalar})))) {type_}_u;")
-        lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
-    if "PREFETCH" in context.macros:
-        lines.append("#define PREFETCH(p) __builtin_prefetch((__global const void *)(p))")
-    if any(name.startswith("IN_RANGE") for name in context.macros):
-        lines.append(_IN_RANGE)
-    for name in sorted(context.macros - {"KEPT", "PREFETCH", "IN_RANGE"}):
-        width = int(re.findall(r"\d+", name)[0])
-        if name.startswith("IN_RANGE"):
-            each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))
-            anywhere = " | ".join(f"(outside).s{LANES[i]}" for i in range(width))      # any() would be a call, with wide vectors
-            lines.append(f"#define {name}(outside, x, low, high, ignore, fault) if ({anywhere}) {{ {each} }}")
-            continue
-        parts = {
-            "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],
-            "GATHER": [f"(p)[(i).s{LANES[i]}]" for i in range(width)],
-            "IF": [f"((m).s{LANES[i]} ? (p)[(i).s{LANES[i]}] : 0)" for i in range(width)],
-        }["IF" if name.endswith("_IF") else name.rstrip("0123456789")]
-        params = "V, p, i, m" if name.endswith("_IF") else "V, p, s" if name.startswith("STRIDED") else "V, p, i"
-        lines.append(f"#define {name}({params}) ((V)({', '.join(parts)}))")
-    return lines
