@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from tracegrad.codegen.conv import lower as conv
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.lower import argreduce, columns_cpu, host_call, opencl_call, rows_cpu, rows_gpu, scan, scatter, sort, topk
+from tracegrad.codegen.lower import (
+    argreduce,
+    columns_cpu,
+    host_call,
+    opencl_call,
+    rows_cpu,
+    rows_gpu,
+    scan,
+    scatter,
+    small_matrices,
+    sort,
+    topk,
+)
 from tracegrad.codegen.lower.context import LOWERINGS, Context, lowering
 from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
-__all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "scan", "scatter", "sort", "topk"]
+__all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "scan", "scatter", "small_matrices",
+           "sort", "topk"]
 
 
 @lowering(Flat, Rows, Chunks)

@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from tracegrad.codegen.graph import small_matrices
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.reductions import canonical
@@ -32,6 +33,7 @@ Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
+    ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks

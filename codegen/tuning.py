@@ -61,6 +61,10 @@ class Tuning:
     sort_part: int = 4096              # and does of a merge, on a CPU,
     sort_part_gpu: int = 16            # on a GPU
 
+    # factorisations of small matrices (graph/small_matrices.py)
+    matrix_size: int = 16              # rows and columns up to which kernels do them: on one core 0.1 to 0.5 of LAPACK's time for 1000
+                                       # matrices, and for one, a host step's, 0.5 to 0.8 (Cholesky; larger ones are LAPACK's strength)
+
     # products and convolutions (matmul/, conv/)
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on

@@ -1,4 +1,4 @@
-"""What kernels report: indices out of range. Start at `Run`; a value carries the runs that it is suspected for, `Suspicions`.
+"""What kernels report: indices out of range, matrices without an inverse. Start at `Run`; `Suspicions`: the runs a value is suspected for.
 
 Each run of a plan with checks has a row of a small buffer of zeros, in which its kernels note what is wrong (see plan.Check). Nobody
 waits for that: the results are marked with the run, and so is what is computed from them. Whoever looks at a marked value, and waits
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tracegrad.errors import IndexOutOfRange
-from tracegrad.plan import Check
+from tracegrad.errors import TracegradError
+from tracegrad.plan import Check, MatrixCheck
 
 ROWS = 64                # runs of a plan that nobody asked about; the next one waits for them
 
@@ -28,7 +28,8 @@ class Run:
     __slots__ = ("checks", "found", "lines", "notes", "reported", "running")
 
     def __init__(
-        self, checks: Sequence[Check], lines: Sequence[str], notes: Notes | None = None, found: Any = None, running: bool = False
+        self, checks: Sequence[Check | MatrixCheck], lines: Sequence[str], notes: Notes | None = None, found: Any = None,
+        running: bool = False,
     ) -> None:
         self.checks, self.lines, self.notes, self.found, self.running = checks, lines, notes, found, running
         self.reported = False
@@ -39,12 +40,12 @@ class Run:
             self.notes.settle()
         return self.found is not None and any(mask >> k & 1 and self.found[2 * k:2 * k + 2].any() for k in range(len(self.checks)))
 
-    def error(self, mask: int = -1) -> IndexOutOfRange:
+    def error(self, mask: int = -1) -> TracegradError:
         """The error of the first of the checks in `mask` that failed."""
         k = next(k for k in range(len(self.checks)) if mask >> k & 1 and self.found[2 * k:2 * k + 2].any())
-        check, (above, below) = self.checks[k], self.found[2 * k:2 * k + 2].tolist()
+        above, below = self.found[2 * k:2 * k + 2].tolist()
         self.reported = True
-        return IndexOutOfRange(check.message(check.high + above if above else check.low - below, self.lines[k]))
+        return self.checks[k].error(above, below, self.lines[k])
 
 
 Suspicions = tuple[tuple[Run, int], ...]         # runs, and which of their checks (a bit mask)
@@ -57,7 +58,7 @@ class Value(Protocol):
 
 
 def verify(value: Value) -> None:
-    """Raise IndexOutOfRange if `value` was computed with such an index. Waits for the runs that it is suspected for."""
+    """Raise IndexOutOfRange if `value` was computed with such an index, LinAlgError with such a matrix. Waits for its runs."""
     if value.suspicions:
         value.suspicions = tuple((run, mask) for run, mask in value.suspicions if run.guilty(mask) or run.running)
         for run, mask in value.suspicions:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.functions import double, square
+
 PROGRAMS = {}
 REFUSED = {}
 
@@ -21,38 +23,6 @@ def refused(fn):
     """One in which a backward goes through a history that an earlier one freed."""
     REFUSED[fn.__name__] = fn
     return fn
-
-
-def double(m):
-    """A custom Function that saves nothing."""
-
-    class Double(m.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * 2
-
-    return Double.apply
-
-
-def square(m):
-    """A custom Function that saves its argument."""
-
-    class Square(m.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * x
-
-        @staticmethod
-        def backward(ctx, grad):
-            (x,) = ctx.saved_tensors
-            return grad * 2 * x
-
-    return Square.apply
 
 
 # ------------------------------------------------------------------------------------------------------- a backward for each loss

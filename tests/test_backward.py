@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.functions import square
 from tests.values import close, f64
 from tracegrad.errors import AutogradError, DTypeError, ShapeError
 from tracegrad.testing import gradcheck, gradgradcheck
@@ -113,22 +114,11 @@ def test_the_history_is_freed_and_a_second_backward_says_so(run):
 
 def test_a_value_survives_its_history():
     x = f64(1.0, 2.0)
-
-    class Double(tg.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * 2
-
-    y = Double.apply(x)
+    y = square()(x)
     z = y * y
     z.sum().backward()
-    close(y, [2.0, 4.0])
-    close(z, [4.0, 16.0])
+    close(y, [1.0, 4.0])
+    close(z, [1.0, 16.0])
     with pytest.raises(AutogradError, match="was freed"):
         y.sum().backward()
     with pytest.raises(AutogradError, match="was freed"):
@@ -325,52 +315,26 @@ def test_grad_fn_of_a_custom_function_with_several_outputs():
 # --------------------------------------------------------------------------------------------------------------- 9. gradcheck
 
 
-class Wrong(tg.Function):
-    """x² whose backward is right except at the largest element."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return grad * x * tg.where(x > 2.0, 2.5, 2.0)
-
-
 def test_gradcheck_shows_the_worst_element(run):
     x = tg.tensor(np.array([[1.0, 3.0], [0.5, 2.0]]), requires_grad=True)
+    wrong = square(slope=lambda x: x * tg.where(x > 2.0, 2.5, 2.0))                # at the largest element
     with pytest.raises(AutogradError) as caught:
-        gradcheck(run(Wrong.apply), x)
+        gradcheck(run(wrong), x)
     message = str(caught.value)
     assert re.match(r"gradcheck: d output 0\[0, 1\] / d input 0\[0, 1\] is 7\.5, finite differences give (6|5\.999|6\.000)", message)
     assert "the worst of 1 wrong elements of 16" in message
     assert "the input there is 3" in message
     assert "[[1.  3. ]" in message
-    assert not gradcheck(run(Wrong.apply), x, raise_exception=False)
-
-
-class WrongSecond(tg.Function):
-    """Right at first order only: the backward multiplies by a value without history."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        return grad * 2.0 * x.detach()
+    assert not gradcheck(run(wrong), x, raise_exception=False)
 
 
 def test_gradgradcheck_finds_a_wrong_second_derivative(run):
     x = f64(1.0, 3.0)
-    assert gradcheck(run(WrongSecond.apply), x)
+    second = square(slope=lambda x: 2.0 * x.detach())                              # a value without history
+    assert gradcheck(run(second), x)
     with pytest.raises(AutogradError, match=r"gradgradcheck: d gradient 0\[\d\] / d input 0\[\d\] is 0, finite differences give"):
-        gradgradcheck(run(WrongSecond.apply), x, [tg.ones(2, dtype=tg.float64)])
-    assert not gradgradcheck(run(WrongSecond.apply), x, raise_exception=False)
+        gradgradcheck(run(second), x, [tg.ones(2, dtype=tg.float64)])
+    assert not gradgradcheck(run(second), x, raise_exception=False)
 
 
 def test_gradcheck_of_several_inputs_and_outputs(run):

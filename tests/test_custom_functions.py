@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.functions import double
 from tests.values import close, f64
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError
 from tracegrad.testing import gradcheck, gradgradcheck
@@ -610,18 +611,9 @@ def test_a_gradient_for_integers_is_an_error():
 def test_backward_is_not_called_when_nothing_needs_it(run):
     called = []
 
-    class Called(tg.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1.0
-
-        @staticmethod
-        def backward(ctx, grad):
-            called.append(1)
-            return grad
-
+    function = double(called=lambda: called.append(1))
     a, b = f64(1.0), f64(1.0, grad=False)
-    fn = run(lambda a, b: a * Called.apply(b) + a * Called.apply(a).detach())
+    fn = run(lambda a, b: a * function(b) + a * function(a).detach())
     fn(a, b).backward()
     assert not called
 

@@ -13,8 +13,9 @@ import pytest
 
 from tracegrad.codegen.conv import schedules as conv
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.names import is_reserved
 from tracegrad.codegen.kernel.statements import Buffer
-from tracegrad.codegen.kernel.vectors import is_reserved, load, plus, prelude, write
+from tracegrad.codegen.kernel.vectors import load, plus, prelude, write
 from tracegrad.codegen.matmul import schedules as gemm
 from tracegrad.plan import Target
 from tracegrad.runtime.device import devices

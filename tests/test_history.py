@@ -13,6 +13,7 @@ import pytest
 from histories import PROGRAMS, REFUSED, gan
 
 import tracegrad as tg
+from tests.functions import double
 from tracegrad.errors import AutogradError, TraceError
 
 X = [0.5, -1.0, 2.0]
@@ -179,36 +180,19 @@ class TestCallsOfTracedFunctions:
 # ------------------------------------------------------------------------------------------------- leaves that nobody holds any more
 
 
-def failing():
-    class Failing(tg.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, grad):
-            raise ValueError("its own error")
-
-    return Failing.apply
+def fails():
+    raise ValueError("its own error")
 
 
 @pytest.mark.usefixtures("on_numpy")
 def test_backward_calls_every_function_on_the_way_to_a_leaf_that_is_gone(run):
     calls = []
 
-    class Counted(tg.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, grad):
-            calls.append(1)
-            return grad * 2
+    counted = double(called=lambda: calls.append(1))
 
     def f(x):
-        gone = Counted.apply(tg.ones(3, requires_grad=True))
-        gone = Counted.apply(gone)
+        gone = counted(tg.ones(3, requires_grad=True))
+        gone = counted(gone)
         (gone.sum() + x.sum()).backward()
         return x.grad
 
@@ -217,7 +201,7 @@ def test_backward_calls_every_function_on_the_way_to_a_leaf_that_is_gone(run):
     assert len(calls) == 2
     assert x.grad.tolist() == [1.0] * 3
     with pytest.raises(ValueError, match="its own error"):
-        run(lambda: failing()(tg.ones(3, requires_grad=True)).sum().backward())()
+        run(lambda: double(called=fails)(tg.ones(3, requires_grad=True)).sum().backward())()
 
 
 @pytest.mark.usefixtures("on_numpy")

@@ -11,6 +11,7 @@ import pytest
 
 import tracegrad as tg
 from tests import standalone
+from tests.functions import square
 from tests.kernels import CPU, TARGETS, Checked
 from tracegrad import control, loops
 from tracegrad.codegen.passes import compile_graph
@@ -93,23 +94,12 @@ def unchanged(scan, n):
     return f, (numbers(3), numbers(n, 3))
 
 
-class Squared(tg.Function):
-    """With a wrong derivative, to see that it is the one taken."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, g):
-        (x,) = ctx.saved_tensors
-        return g * 3.0 * x
+squared = square(slope=lambda x: 3 * x)         # a wrong derivative, to see that it is the one taken
 
 
 def custom_function(scan, n):
     def f(w, xs):
-        c, ys = scan(lambda c, x: (Squared.apply(c * w * 0.3) + x, Squared.apply(x).sum()), w, xs)
+        c, ys = scan(lambda c, x: (squared(c * w * 0.3) + x, squared(x).sum()), w, xs)
         return c.sum() + ys.sum()
     return f, (numbers(3), numbers(n, 3, scale=0.3))
 

@@ -137,6 +137,7 @@ TABLES = {
     "codegen/kernel/run/functions.py": "names of C functions",
     "tracegrad/jiterator.py": "names of C functions",
     "codegen/conv": "the three convolutions are one lowering's", "codegen/graph/fourier.py": "the three transforms that it composes",
+    "codegen/lower/small_matrices.py": "the factorisations that it writes",
     "tracegrad/python_source.py": "how Python writes what is no plain call",
     "tracegrad/methods.py": "names of methods and in-place methods", "tracegrad/tensor.py": "how views are undone",
     "tracegrad/control.py": "the operations that it makes",

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from math import prod
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tracegrad.errors import LinAlgError
+from tracegrad.errors import IndexOutOfRange, LinAlgError, TracegradError
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class HostStep:
     outputs: tuple[int, ...]
     name: str = "host_call"
     into: Callable[..., None] | None = None
+    note: str = ""                        # why it is the host's, for explain()
 
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -241,6 +243,41 @@ class Check:
         return (f"{self.call}{line and f' at {line}'}: {self.what} holds {index}, out of range for {self.of}: valid are {self.low} to "
                 f"{self.high}{spared}; {way_out}")
 
+    def error(self, above: int, below: int, line: str) -> TracegradError:
+        """The error for what kernels wrote."""
+        return IndexOutOfRange(self.message(self.high + above if above else self.low - below, line))
+
+
+@dataclass(frozen=True)
+class MatrixCheck:
+    """Matrices (*, m, n) of the shape `shape` that kernels factorise for `call`: some may be `what`, a text with the {pivot} in it.
+
+    Kernels write the largest `note` of one; 0 for none.
+    """
+
+    call: str
+    shape: tuple[int, ...]
+    what: str
+    line: str = ""
+    position: int = -1
+
+    PIVOTS: ClassVar[int] = 32            # more than the numbers of pivots there are, from 1,
+    MOST: ClassVar[int] = (1 << 31) // 32 - 1      # and matrices, for an int holds both
+
+    def message(self, matrix: int, pivot: int) -> str:
+        """The error for a matrix: its number in the batch."""
+        *batch, m, n = self.shape
+        place = tuple(int(i) for i in np.unravel_index(matrix, batch)) if batch else ()
+        shown = f"matrix {place[0] if len(place) == 1 else place} of the batch {tuple(batch)}" if place else "the matrix"
+        what = self.what.format(pivot=f" (pivot {pivot})" if pivot else "", element=f"({pivot - 1}, {pivot - 1})")
+        return f"{self.call}: {shown} ({m}x{n}) {what}"
+
+    def error(self, note: int, _: int, line: str) -> TracegradError:
+        """The error for what kernels wrote: the first matrix, since the number that is largest there is the smallest."""
+        error = LinAlgError(self.message(prod(self.shape[:-2]) - note // self.PIVOTS, note % self.PIVOTS))
+        error.of(line)
+        return error
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -255,7 +292,7 @@ class Plan:
     blocks: tuple[int, ...] = ()          # bytes of each temp storage block
     notes: tuple[str, ...] = field(default=(), compare=False)
     scalar_program: tuple[tuple[Callable[..., Any], tuple[int, ...]], ...] = ()   # scalar number scalars + i is fn(*scalars[args])
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Check | MatrixCheck, ...] = ()
     reads: tuple[int, ...] = ()           # for each output: the inputs that it depends on, as a bit mask over their order
     checked: tuple[int, ...] = ()         # for each output: the checks that it depends on, as a bit mask
     functions: tuple[Function, ...] = ()  # what is built: the kernels of `source` one by one, or none (then `source` is built as it is)

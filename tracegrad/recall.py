@@ -242,7 +242,7 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
         return None
     seen.note(bits, constants)
     eager.count("compiled", seen.reason or "used often")
-    lines = [str(nodes[recipe.reporting[check.position]].loc) for check in program.checks] if program.checks else None
+    lines = [check.line if check.position < 0 else str(nodes[recipe.reporting[check.position]].loc) for check in program.checks] or None
     return program([n.value for n in given] + [c.attrs["value"].item() for i, c in enumerate(constants) if i in varying], lines)
 
 

@@ -158,7 +158,8 @@ def _steps(steps: Sequence[Step], plan: Plan, number: str = "") -> list[str]:
 
 def _step(i: str, step: Launch | HostStep, plan: Plan) -> list[str]:
     if isinstance(step, HostStep):
-        return [f"  [{i}] {step.name}: host code; everything before it has to be finished first"]
+        why = f" ({step.note})" if step.note else ""
+        return [f"  [{i}] {step.name}: host code{why}; everything before it has to be finished first"]
     items = "x".join(map(str, step.global_size)) + (" work-item" if prod(step.global_size) == 1 else " work-items")
     if step.local_size and prod(step.local_size) > 1:
         items += f" in groups of {'x'.join(map(str, step.local_size))}"

@@ -15,7 +15,8 @@ from tracegrad.codegen.conv.schedules import conv2d, conv2d_input_grad, conv2d_w
 from tracegrad.codegen.kernel.expressions import Expression, Verbatim
 from tracegrad.codegen.kernel.index import ravel
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
+from tracegrad.codegen.kernel.names import is_reserved
+from tracegrad.codegen.kernel.vectors import Emit, computed_in
 from tracegrad.codegen.lower.context import Context, flops, lowering
 from tracegrad.codegen.matmul.lower import Callback, lanes_from
 from tracegrad.codegen.schedule.grouping import Group

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel import render
+from tracegrad.codegen.kernel.names import WORD
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Declare, Item, Number, Parameter, Raw, Statement
 
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
 _TYPE = re.compile(r"(u?(char|short|int|long)|float|double|half)\d*(_u)?|\w+_t|void|INFINITY|NAN|(M|CLK)_\w+")
 
@@ -167,7 +167,7 @@ class Kernel:
         def number(match: re.Match[str]) -> str:
             return numbers.setdefault(match[0], f"${len(numbers)}") if match[0] in names else match[0]
 
-        return f"{self.group} " + _WORD.sub(number, "\n".join(lines))
+        return f"{self.group} " + WORD.sub(number, "\n".join(lines))
 
 
 def _variables(text: str) -> list[str]:

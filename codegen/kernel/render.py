@@ -6,7 +6,6 @@ Parentheses, the spelling of literals and the names of vector accesses and conve
 from __future__ import annotations
 
 import linecache
-import re
 from collections.abc import Callable, Mapping, Sequence
 from os.path import basename
 from typing import Any
@@ -42,6 +41,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zeros,
 )
 from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.names import WORD
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
@@ -60,8 +60,6 @@ from tracegrad.codegen.kernel.vectors import LANES, ctype
 from tracegrad.dtypes import OPENCL, DType
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
-
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 # How tightly an expression holds together: what is below the level of where it stands is put in parentheses.
 _OPEN, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(7)
@@ -176,7 +174,7 @@ class Printer:
     def renamed(self, code: str) -> str:
         """Text that nobody looks into, with parameters called as they are now."""
         names = self.names
-        return _WORD.sub(lambda match: names.get(match[0], match[0]), code) if names else code
+        return WORD.sub(lambda match: names.get(match[0], match[0]), code) if names else code
 
 
 def _literal(p: Printer, x: Literal) -> tuple[str, int]:

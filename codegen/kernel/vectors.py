@@ -6,7 +6,6 @@ an out-of-line call on some CPU drivers and spills every accumulator; a pointer 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -164,15 +163,3 @@ def register_tile(rows: int, vectors: int, target: Target) -> tuple[int, int]:
                 best = rank
     assert best is not None
     return -best[2], best[3]
-
-
-RESERVED = re.compile(
-    r"([abcdgijknopqrstvwxy]|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|n[01]|i0|j0|[abcgpvwxy]\d+|last\d+|[cs]\d+_\d+h*"
-    r"|(block|packed)_[ab]|[ab]_line|line0?|panel|part|partial|plane|image|padded|weights|rows|right|sum|value|channel|column|tile|unit"
-    r"|(first_|last_)?(row|column|channel|unit)_tile)"
-)
-
-
-def is_reserved(name: str) -> bool:
-    """Whether kernels of matrix products and convolutions use `name` themselves: no parameter or callback's variable may be called so."""
-    return RESERVED.fullmatch(name) is not None

@@ -7,15 +7,14 @@ that node's line of the user's program beside it, wherever the line changes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import At, Expression
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
+from tracegrad.codegen.kernel.names import means_something, possible
 from tracegrad.codegen.kernel.render import Printer
 from tracegrad.codegen.kernel.statements import (
     Access,
@@ -45,39 +44,6 @@ from tracegrad.plan import Target
 
 Namer = Callable[[Node], str]
 
-# Words a variable may not be called: keywords, types, and what kernels call or define.
-_RESERVED = frozenset("""
-    auto break case char const continue default do double else enum extern float for goto half if inline int long register restrict
-    return short signed sizeof static struct switch typedef union unsigned void volatile while bool size_t ptrdiff_t global local
-    constant private kernel image event_t true false NULL NAN INFINITY LOAD STORE KEPT PREFETCH TG M_PI M_E complex imaginary uniform pipe
-    main i r row col part chunk item first last uchar ushort uint ulong
-""".split())  # noqa: SIM905 - a list of words reads as words
-_BUILTIN = re.compile(
-    r"^(tg_|get_|vload|vstore|convert_|as_|native_|half_|atomic|__|LOAD_|STORE_|c\d+$|(uchar|char|ushort|short|uint|int|ulong|long|float|double|half)\d+$)"
-)
-_FUNCTIONS = frozenset("""
-    abs acos acosh all any asin asinh atan atan2 atanh barrier bitselect cbrt ceil clamp copysign cos cosh cross degrees distance
-    dot erf erfc exp exp10 exp2 expm1 fabs fdim floor fma fmax fmin fmod fract frexp gamma hypot ilogb isequal isfinite isinf isnan
-    isnormal ldexp length lgamma log log10 log1p log2 logb mad mad24 max min mix modf mul24 mul_hi nan nextafter normalize pow pown
-    powr prefetch radians remainder remquo rhadd rint rootn rotate round rsqrt select shuffle sign signbit sin sincos sinh sinpi
-    smoothstep sqrt step sub_sat add_sat tan tanh tgamma trunc upsample vec_step printf popcount clz ctz y0 y1 yn j0 j1 jn index
-""".split())  # noqa: SIM905 - as above
-
-
-@lru_cache(4096)
-def _possible(base: str) -> str:
-    """What a variable may be called, from what it is to be called."""
-    base = re.sub(r"\W+", "_", base).strip("_") or "t"
-    if base[0].isdigit():
-        base = "t" + base
-    return "t_" + base if _BUILTIN.match(base) or _BUILTIN.match(f"{base}1") else base     # half_life, half: no number behind it would help
-
-
-@lru_cache(4096)
-def _means_something(name: str) -> bool:
-    return name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) is not None
-
-
 class Writer:
     """Collects one kernel's parameters and statements.
 
@@ -101,10 +67,10 @@ class Writer:
 
     def unique(self, base: str, pointer: bool = False) -> str:
         """A name not used in this kernel, from `base`; those of `held` are for pointers."""
-        base = name = _possible(base)
+        base = name = possible(base)
         n = self._counts.get(base, 0)
         used, held = self.used, () if pointer else self.held
-        while name in used or name in held or _means_something(name) or self.reserved(name):
+        while name in used or name in held or means_something(name) or self.reserved(name):
             n += 1
             name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
             if self.reserved(base) or self.reserved(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegrad.codegen.graph.small_matrices import reason
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.schedule.grouping import Group, strip
@@ -42,7 +43,7 @@ def lower_host(group: Group, context: Context) -> list[HostStep]:
     # A plan's steps name slots; until `assemble` has numbered those, the nodes that they will hold.
     inputs: tuple[Any, ...] = tuple(strip(o) for o in anchor.operands)
     places = [r.shape if isinstance(r, Node) else (r.size,) for r in outputs]
-    return [HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name, _into(anchor))]
+    return [HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name, _into(anchor), reason(anchor))]
 
 
 def _step(anchor: Node, places: list[tuple[int, ...]]) -> HostOperation:

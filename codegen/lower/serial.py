@@ -16,6 +16,7 @@ from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Local, whole
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.names import OWNERS
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer
@@ -25,15 +26,6 @@ from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
-
-# What the loops of these kernels call their own variables: no value may be called so.
-NAMES = frozenset((
-    "row", "column", "result", "chunk", "run", "part", "k", "i", "j", "before", "keys", "order", "place", "length", "first", "last",
-    "start", "middle", "stop", "done", "low", "high", "probe", "mine", "other", "left", "right", "to", "from_right", "at", "key",
-    "child", "from",
-    "key_a", "key_b", "from_a", "from_b", "start", "part_part", "part_first", "part_last",
-    *(f"{name}_{end}" for name in ("row", "column", "result") for end in ("part", "first", "last")),
-))
 
 
 def parts(context: Context) -> int:
@@ -47,7 +39,7 @@ class Owner:
     def __init__(self, group: Group, context: Context) -> None:
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
-        self.writer.used |= NAMES
+        self.writer.used |= OWNERS
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
         self.local: list[int] = []                               # of a work-group, on a GPU

@@ -14,9 +14,10 @@ from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Verbatim
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.names import is_reserved, is_reserved_by_product
 from tracegrad.codegen.kernel.render import Printer, line_comment, with_comment
 from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement
-from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
+from tracegrad.codegen.kernel.vectors import Emit, computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
 from tracegrad.codegen.matmul.schedules import Matrix, Store, gemm
@@ -31,10 +32,8 @@ class Callback:
         """used: the names of the kernel so far; operands and epilogue share it, their parameters stand in one list."""
         self.group, self.context = group, context
         self.writer: Writer = context.writer(group)
-        used |= {"a", "b", "c", "i", "j", "k", "part", "column"}
         self.writer.used = used
-        letters = "" if context.target.kind == "gpu" else "dgnopqrstvwxy"       # the product's kernels for CPUs leave these to users
-        self.writer.reserved = lambda name: is_reserved(name) and name.rstrip("0123456789") not in letters
+        self.writer.reserved = is_reserved if context.target.kind == "gpu" else is_reserved_by_product
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.positions: dict[tuple[str, int], Var] = {}
         self.printer = Printer(context.target.clang_builtins)

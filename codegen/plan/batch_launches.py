@@ -7,7 +7,6 @@ work-items. The launches are put in an order that brings them together (whatever
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from heapq import heappop, heappush
@@ -25,7 +24,6 @@ from tracegrad.errors import CompilerBug
 from tracegrad.plan import HostStep
 
 Step = Kernel | HostStep | Turns
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 def merge(steps: Sequence[Step]) -> list[Step]:

@@ -11,7 +11,6 @@ kernel: one launch instead of `length`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -20,6 +19,7 @@ from typing import Any
 from tracegrad.codegen.graph.rewrite import op
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns, bound_to
+from tracegrad.codegen.kernel.names import WORD
 from tracegrad.codegen.kernel.statements import Block, Buffer, Loop, Number, Parameter, Raw, Statement
 from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
@@ -33,8 +33,6 @@ from tracegrad.config import config
 from tracegrad.dtypes import int32
 from tracegrad.function import bind, unique
 from tracegrad.ir import Graph, Node, located
-
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
 
 def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict[Any, Parameter], list[Statement]]:
     """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
-    taken = set(_WORD.findall(kernel.text))
+    taken = set(WORD.findall(kernel.text))
     head: dict[Any, Parameter] = {}
 
     def fresh(base: str) -> str:
@@ -276,7 +274,7 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
     found = head.pop(turn, None)
     name = "turn" if found is None else found.name
     if found is None:
-        words = set(_WORD.findall(kernel.text))
+        words = set(WORD.findall(kernel.text))
         while name in words:
             name += "_"
     loop = Loop(Var(name, length), "int", bound_of(0), bound_of(length))

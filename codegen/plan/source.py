@@ -104,6 +104,9 @@ static void tg_fault(int below, long x, long low, long high, long ignore, __glob
     atomic_max(fault + below, (int)min(excess, (ulong)0x7fffffff));
 }"""
 
+# What the first matrix leaves that has no result: the number of the pivot, and how many matrices there are from that one on.
+_IMPOSSIBLE = "#define IMPOSSIBLE(info, first, step, fault) if (info) atomic_max(fault, (first) + (int)(info))"
+
 
 def vector_access(text: str, context: Context) -> list[str]:
     """The macros that the text uses to read and write vectors."""
@@ -127,12 +130,19 @@ def vector_access(text: str, context: Context) -> list[str]:
         lines.append("#define PREFETCH(p) __builtin_prefetch((__global const void *)(p))")
     if any(name.startswith("IN_RANGE") for name in macros):
         lines.append(_IN_RANGE)
-    for name in sorted(macros - {"KEPT", "PREFETCH", "IN_RANGE"}):
+    if any(name.startswith("IMPOSSIBLE") for name in macros):
+        lines.append(_IMPOSSIBLE)
+    for name in sorted(macros - {"KEPT", "PREFETCH", "IN_RANGE", "IMPOSSIBLE"}):
         width = int(re.findall(r"\d+", name)[0])
         if name.startswith("IN_RANGE"):
             each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))
             anywhere = " | ".join(f"(outside).s{LANES[i]}" for i in range(width))      # any() would be a call, with wide vectors
             lines.append(f"#define {name}(outside, x, low, high, ignore, fault) if ({anywhere}) {{ {each} }}")
+            continue
+        if name.startswith("IMPOSSIBLE"):
+            each = " ".join(f"IMPOSSIBLE((info).s{LANES[i]}, (first) - {i} * (step), step, fault);" for i in range(width))
+            anywhere = " | ".join(f"(info).s{LANES[i]}" for i in range(width))
+            lines.append(f"#define {name}(info, first, step, fault) if ({anywhere}) {{ {each} }}")
             continue
         parts = {
             "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],

@@ -222,7 +222,7 @@ class Anchored:
     @property
     def is_call(self) -> bool:
         """Whether one step computes all results of a call, of which the anchor is one."""
-        return self.node.fn.family in ("host_call", "opencl_call", "loop")
+        return self.node.fn.family in ("host_call", "opencl_call", "loop", "small_matrices")
 
     def __str__(self) -> str:
         return f"the elements of {self.node.fn.name}"

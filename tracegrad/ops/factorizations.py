@@ -30,6 +30,7 @@ from tracegrad.ops.movement import concat, narrow, reshape
 from tracegrad.ops.pointwise import eq
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import full_like_shape, tril, triu
+from tracegrad.plan import MatrixCheck
 
 Array = Any
 _draw = np.random.default_rng(5)
@@ -49,6 +50,7 @@ class Lapack(Shared):
     family, differentiable, batches = "host_call", True, True
     square: ClassVar[bool] = True           # whether the first operand must be square
     symmetric: ClassVar[bool] = False       # whether it is taken to be symmetric: so is the gradient, half of which goes to either side
+    impossible: ClassVar[str] = ""          # what is said of a matrix that has no result (see plan.MatrixCheck)
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
         first = operands[0]
@@ -88,18 +90,16 @@ class Lapack(Shared):
                 try:
                     fn(*(a[place] for a in arrays))
                 except np.linalg.LinAlgError:
-                    at = f" (pivot {pivot(arrays[0][place])})" if pivot else ""
-                    raise self.error(what.replace(":", f"{at}:", 1), arrays[0], place) from None
+                    raise self.error(what, arrays[0], place, pivot(arrays[0][place]) if pivot else 0) from None
             raise LinAlgError(f"{self.name}: {error}") from None
 
-    def error(self, what: str, a: Any, place: tuple[int, ...]) -> LinAlgError:
-        shape = "x".join(map(str, a.shape[-2:]))
-        shown = f"matrix {place[0] if len(place) == 1 else place} of the batch {a.shape[:-2]}" if place else "the matrix"
-        return LinAlgError(f"{self.name}: {shown} ({shape}) {what}")
+    def error(self, what: str, a: Any, place: tuple[int, ...], pivot: int = 0) -> LinAlgError:
+        number = int(np.ravel_multi_index(place, a.shape[:-2])) if place else 0
+        return LinAlgError(MatrixCheck(self.name, a.shape, what).message(number, pivot))
 
 
-_SINGULAR = "is singular: it has no inverse; tg.linalg.lstsq and pinv take it"
-_INDEFINITE = "is not positive definite: it has no Cholesky factor"
+_SINGULAR = "is singular{pivot}: it has no inverse; tg.linalg.lstsq and pinv take it"
+_INDEFINITE = "is not positive definite{pivot}: it has no Cholesky factor"
 _DIVERGED = "has no decomposition: the iteration did not converge (does it hold NaN or infinity?)"
 
 
@@ -114,7 +114,7 @@ def bad_minor(a: Any) -> int:
     """The order of the first leading minor of the matrix `a` that is not positive definite; 0: none."""
     for k in range(1, a.shape[-1] + 1):
         try:
-            if not np.isfinite(np.linalg.cholesky(a[:k, :k])).all():
+            if np.isnan(np.linalg.cholesky(a[:k, :k])).any():
                 return k
         except np.linalg.LinAlgError:
             return k
@@ -171,7 +171,7 @@ def _off_diagonal(x: Node, differences: Any) -> Any:
 
 class Solve(Lapack):
     """X in A X = B, for (*, n, n) and (*, n, k): LU with partial pivoting (gesv)."""
-    name, holomorphic = "solve", True
+    name, holomorphic, impossible = "solve", True, _SINGULAR
     cases = [((_SQUARE, _RIGHT), dict(index=0)), ((_SQUARE[0], _RIGHT[0]), dict(index=0))]
 
     def avals(self, *operands, **attrs):
@@ -189,7 +189,7 @@ class Solve(Lapack):
 
 class Inv(Lapack):
     """The inverses of (*, n, n)."""
-    name, holomorphic = "inv", True
+    name, holomorphic, impossible = "inv", True, _SINGULAR
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
@@ -199,7 +199,7 @@ class Inv(Lapack):
 
 class SolveTriangular(Lapack):
     """X in A X = B, A a triangle of (*, n, n), B (*, n, k): substitution by blocks. unit: the diagonal counts as ones."""
-    name, holomorphic = "solve_triangular", True
+    name, holomorphic, impossible = "solve_triangular", True, "is singular: element {element} is 0"
     cases = [((_SQUARE, _RIGHT), dict(upper=False, unit=False, index=0)), ((_SQUARE, _RIGHT), dict(upper=True, unit=True, index=0))]
 
     def avals(self, *operands, **attrs):
@@ -216,7 +216,7 @@ class SolveTriangular(Lapack):
             a[..., diagonal, diagonal] = 1
         zero = np.argwhere(a[..., diagonal, diagonal] == 0)
         if len(zero):
-            raise self.error(f"is singular: element ({zero[0][-1]}, {zero[0][-1]}) is 0", a, tuple(int(i) for i in zero[0][:-1]))
+            raise self.error(self.impossible, a, tuple(int(i) for i in zero[0][:-1]), int(zero[0][-1]) + 1)
         return [self._solved(a, b, upper)]
 
     def _solved(self, a, b, upper):
@@ -278,8 +278,10 @@ class Info(Lapack):
     def results(self, a, cholesky):
         found = np.zeros(a.shape[:-2], np.int32)
         try:
-            (np.linalg.cholesky if cholesky else np.linalg.inv)(a)
+            unknown = bool(np.isnan((np.linalg.cholesky if cholesky else np.linalg.inv)(a)).any())     # LAPACK takes NaN for any pivot
         except np.linalg.LinAlgError:
+            unknown = True
+        if unknown:
             for place in np.ndindex(found.shape):
                 found[place] = (bad_minor if cholesky else zero_pivot)(a[place])
         return [found]
@@ -288,13 +290,19 @@ class Info(Lapack):
 # ------------------------------------------------------------------------------------------------------------ determinants
 
 
+def _unknown(a: Any, y: Any) -> Any:
+    """y, but NaN for matrices that hold one (LAPACK takes such a pivot to be 0)."""
+    return np.where(np.isnan(a).any((-2, -1)), np.nan, y).astype(y.dtype)
+
+
 class Det(Lapack):
     """The determinants of (*, n, n)."""
     name, holomorphic = "det", True
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-2], operands[0].dtype),)
-    def results(self, a): return [np.asarray(np.linalg.det(a))]
+    @np.errstate(all="ignore")
+    def results(self, a): return [_unknown(a, np.linalg.det(a))]
     def vjp(self, ct, y, a, index): return (scalars(ct) * run(_COFACTORS, a),)
 
 
@@ -331,7 +339,8 @@ class Slogdet(Lapack):
         shape, dtype = operands[0].shape[:-2], operands[0].dtype
         return Aval(shape, dtype), Aval(shape, dtypes.real_of(dtype))
 
-    def results(self, a): return [np.asarray(r) for r in np.linalg.slogdet(a)]
+    @np.errstate(all="ignore")
+    def results(self, a): return [_unknown(a, r) for r in np.linalg.slogdet(a)]
 
     def vjp(self, ct, y, a, index):
         if index:
@@ -350,7 +359,7 @@ class Cholesky(Lapack):
 
     (2016), eq. 10; symmetric.
     """
-    name, symmetric = "cholesky", True
+    name, symmetric, impossible = "cholesky", True, _INDEFINITE
     cases = [((_POSITIVE,), dict(index=0)), ((_POSITIVE[1],), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands

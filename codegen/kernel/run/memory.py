@@ -215,3 +215,12 @@ def _report(outside: Any, x: Any, low: int, high: int, ignore: int, place: Point
             below = value < low
             excess = min(low - value if below else value - high, 0x7FFFFFFF)
             m.array[place.at + below] = max(m.array[place.at + below], excess)
+
+
+def _note(info: Any, first: int, step: int, place: Pointer) -> None:
+    m = place.memory
+    if not 0 <= place.at < len(m.array) - 1:
+        raise KernelFault(f"notes in {m.name}[{place.at}] of {len(m.array)}")
+    for lane, pivot in enumerate(np.atleast_1d(np.asarray(info)).tolist()):
+        if pivot:
+            m.array[place.at] = max(m.array[place.at], first - lane * step + pivot)

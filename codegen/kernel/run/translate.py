@@ -270,6 +270,9 @@ class Translator:
                 return self.stored_half(int(text[11:] or 1))
             if text.startswith("IN_RANGE"):
                 return self.reported()
+            if text.startswith("IMPOSSIBLE"):
+                info, first, step, place = self.arguments()
+                return f"_note({info.code}, {first.code}, {step.code}, {place.code})"
             if text == "PREFETCH":
                 self.arguments()
                 return "pass"
@@ -557,8 +560,11 @@ class Translator:
         if len(type_.dims) > 1:
             return Term(f"{pointer.code}.row({index.code})", Type(type_.kind, type_.lanes, type_.space, type_.const, type_.dims[1:]))
         result = Type(type_.kind, type_.lanes)
-        if type_.lanes > 1:
+        if type_.lanes > 1 and type_.space != "private":
             raise self.error(f"an array of {type_}")
+        if type_.lanes > 1:
+            place = f"{pointer.code}.moved(({index.code}) * {type_.lanes})"
+            return Term(f"{place}.vector({type_.lanes})", result, lambda value: f"{place}.put_vector({value})")
         code = f"{pointer.code}.load({index.code})"
         if type_.kind not in FLOATS:
             code = f"int({code})"

@@ -1,0 +1,187 @@
+"""Factorisations of many small matrices in kernels: against NumPy's LAPACK on every kind of target, and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.kernels import TARGETS, Checked
+from tracegrad import linalg as L
+from tracegrad.codegen.tuning import Tuning, tuned
+from tracegrad.errors import LinAlgError
+from tracegrad.testing import gradcheck, gradgradcheck
+
+
+def matrices(batch: tuple[int, ...], n: int, k: int, dtype: str) -> tuple[Any, ...]:
+    """A, B, a positive definite one and a tall one."""
+    rng = np.random.default_rng(100 * n + k)
+    a, b = rng.standard_normal((*batch, n, n)), rng.standard_normal((*batch, n, k))
+    tall = rng.standard_normal((*batch, n + 1, n)) if n < 16 else a
+    return tuple(x.astype(dtype) for x in (a, b, a @ a.swapaxes(-1, -2) + n * np.eye(n), tall))
+
+
+def everything(a: Any, b: Any, p: Any, tall: Any) -> Any:
+    return (L.solve(a, b), L.inv(a), L.det(a), *L.slogdet(a), L.cholesky(p), L.cholesky_ex(p).info, L.inv_ex(a).info,
+            L.solve_triangular(p, b, upper=True), L.solve_triangular(p, b, upper=False, unitriangular=True), *L.lu_factor(a), *L.lu(tall),
+            *L.qr(a), *L.qr(tall, mode="complete"), *L.lu_factor(tall.mT))
+
+
+def compare(found: Any, wanted: Any, dtype: str) -> None:
+    for k, (y, w) in enumerate(zip(found, wanted, strict=True)):
+        assert (y.shape, y.dtype) == (w.shape, w.dtype)
+        if w.dtype.kind == "f":
+            tolerance = 2e-3 if dtype == "float32" else 1e-9
+            size = np.max(np.abs(w), where=np.isfinite(w), initial=1.0)
+            np.testing.assert_allclose(y, w, rtol=tolerance, atol=tolerance * size, err_msg=f"result {k}")
+        else:
+            np.testing.assert_array_equal(y, w, err_msg=f"result {k}")
+
+
+@pytest.mark.parametrize(("batch", "n", "k", "dtype"), [
+    ((7,), 1, 1, "float64"), ((33,), 2, 3, "float32"), ((129,), 3, 1, "float64"), ((3, 11), 4, 2, "float32"), ((), 5, 5, "float64"),
+    ((1,), 7, 1, "float32"), ((9,), 6, 1, "float64"), ((16,), 6, 2, "float32"), ((2,), 8, 3, "float32"), ((3,), 17, 1, "float64"),
+])
+def test_kernels_of_every_target_give_lapacks_results(batch: tuple[int, ...], n: int, k: int, dtype: str, on_numpy: None) -> None:
+    with Checked(slack=50.0) as checked:
+        for y in tg.trace(everything)(*map(tg.tensor, matrices(batch, n, k, dtype))):
+            y.numpy()
+    assert checked.count == 6
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(13, "float32"), (16, "float64")])
+def test_kernels_of_larger_ones(n: int, dtype: str, on_numpy: None) -> None:
+    with Checked({name: TARGETS[name] for name in ("avx2", "gpu")}, slack=50.0) as checked:
+        f = tg.trace(lambda a, b, p, _: (L.solve(a, b), L.cholesky(p), L.det(a), L.qr(a).Q))
+        for y in f(*map(tg.tensor, matrices((5,), n, 2, dtype))):
+            y.numpy()
+    assert checked.count == 2
+
+
+@pytest.mark.parametrize(("batch", "n", "k", "dtype"), [
+    ((1000,), 2, 1, "float32"), ((129,), 4, 16, "float64"), ((1000,), 5, 2, "float32"), ((33,), 9, 1, "float64"), ((7,), 16, 3, "float32"),
+    ((1,), 11, 2, "float64"), ((129,), 17, 1, "float64"), ((40,), 3, 17, "float32"),
+])
+def test_the_device_gives_lapacks_results(batch: tuple[int, ...], n: int, k: int, dtype: str) -> None:
+    given = matrices(batch, n, k, dtype)
+    f = tg.trace(everything)
+    found = [y.numpy() for y in f(*map(tg.tensor, given))]
+    with tuned(Tuning(matrix_size=0)):
+        host = tg.trace(everything)
+        wanted = [y.numpy() for y in host(*map(tg.tensor, given))]
+        story = host.explain()
+    compare(found, wanted, dtype)
+    if tg.device().kind != "numpy":
+        assert "LAPACK's: larger than 0 x 0" in story
+        assert ("host code" in f.explain()) == (n > 16 or k > 16)
+        assert n > 16 or "LAPACK's steps for" in f.explain()
+
+
+def test_numbers_of_extreme_size() -> None:
+    """Products on the way to a determinant may overflow; a norm's squares may, too."""
+    a = np.stack([np.diag(x) for x in ([1e200, 1e200, 1e-200, -1e-200], [1e-200, 1e-200, 1e200, 3e200], [0.0, 1e300, 1e300, 1.0])])
+    scaled = np.random.default_rng(0).standard_normal((3, 4, 4)) * np.array([1e200, 1.0, 1e-200])[:, None, None]
+    d, q, r = (y.numpy() for y in tg.trace(lambda a, s: (L.det(a), *L.qr(s)))(tg.tensor(a), tg.tensor(scaled)))
+    np.testing.assert_allclose(d, [-1.0, 3.0, 0.0], rtol=1e-12)
+    wanted = np.linalg.qr(scaled)
+    np.testing.assert_allclose(q, wanted[0], rtol=1e-9)
+    np.testing.assert_allclose(r, wanted[1], rtol=1e-9)
+
+
+def test_nan_stays_with_its_matrix() -> None:
+    a = np.random.default_rng(0).standard_normal((9, 3, 3))
+    p = a @ a.swapaxes(-1, -2) + np.eye(3)
+    a[4, 1, 1] = p[6, 1, 1] = np.nan
+
+    @tg.trace
+    def f(a: Any, p: Any) -> Any:
+        return L.det(a), *L.slogdet(a), L.cholesky(p), L.inv_ex(a).info, L.cholesky_ex(p).info, L.lu_factor(a).LU, L.qr(a).R
+
+    found = [y.numpy() for y in f(tg.tensor(a), tg.tensor(p))]
+    for k in (0, 1, 2, 6, 7):
+        assert np.isnan(found[k].reshape(9, -1)).any(1).nonzero()[0].tolist() == [4], k
+    assert np.isnan(found[3].reshape(9, -1)).any(1).nonzero()[0].tolist() == [6]
+    assert found[4].nonzero()[0].tolist() == [4]
+    assert found[5].nonzero()[0].tolist() == [6]
+    with tuned(Tuning(matrix_size=0)):
+        host = [y.numpy() for y in tg.trace(f.__wrapped__)(tg.tensor(a), tg.tensor(p))]
+    compare(found[:6], host[:6], "float64")
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "solve": lambda a, b, p: L.solve(a, b), "inv": lambda a, b, p: L.inv(a), "cholesky": lambda a, b, p: L.cholesky(p),
+    "solve_triangular": lambda a, b, p: L.solve_triangular(p, b, upper=True),
+}
+
+
+def message(call: Callable[..., Any], *given: Any) -> str:
+    with pytest.raises(LinAlgError) as told:
+        call(*map(tg.tensor, given)).numpy()
+    return str(told.value).split(" (at ")[0]
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("batch", [(33,), (3, 11), ()])
+def test_the_error_names_function_matrix_and_pivot(name: str, batch: tuple[int, ...]) -> None:
+    a, b, p, _ = matrices(batch, 4, 2, "float64")
+    places = [(20,), (12,)] if batch == (33,) else [(2, 0), (1, 1)] if batch else [()]
+    for place in places:
+        a[place][:, 2] = 0
+        p[place][2, 2] = 0 if name == "solve_triangular" else -9.0
+    found = message(tg.trace(CALLS[name]), a, b, p)
+    where = f"matrix {12 if batch == (33,) else (1, 1)} of the batch {batch}" if batch else "the matrix"
+    what = {"cholesky": "is not positive definite (pivot 3)", "solve_triangular": "is singular: element (2, 2) is 0"}
+    assert found.startswith(f"{name}: {where} (4x4) {what.get(name, 'is singular (pivot 3)')}")
+    with tuned(Tuning(matrix_size=0)):
+        assert message(tg.trace(CALLS[name]), a, b, p) == found
+    assert message(CALLS[name], a, b, p) == found                      # untraced
+
+
+def test_only_what_depends_on_a_singular_matrix_is_an_error() -> None:
+    a = np.random.default_rng(0).standard_normal((20, 3, 3))
+    a[7] = 0
+    f = tg.trace(lambda a: (L.inv(a) * 2.0, a.sum()))
+    x, total = f(tg.tensor(a))
+    assert np.isclose(total.item(), a.sum())
+    with pytest.raises(LinAlgError, match="inv: matrix 7 of the batch"):
+        (x + 1.0).numpy()
+    a[7] = np.eye(3)
+    np.testing.assert_allclose(f(tg.tensor(a))[0].numpy(), 2 * np.linalg.inv(a), rtol=1e-9)
+
+
+def test_derivatives_of_any_order_in_kernels() -> None:
+    a, b, p, tall = (tg.tensor(x, requires_grad=True) for x in matrices((2,), 3, 2, "float64"))
+
+    def loss(a: Any, b: Any, p: Any, tall: Any) -> Any:
+        s = p @ p.mT
+        return (L.solve(a, b).sum() + L.inv(p).sum() + L.slogdet(p)[1].sum() + (L.cholesky(s) * p).sum() + L.lu_factor(a).LU.sin().sum()
+                + L.qr(tall).R.sum() + (L.solve_triangular(p, b, upper=False) ** 2).sum())
+
+    f = tg.trace(loss)
+    assert gradcheck(f, (a, b, p, tall))
+    assert gradgradcheck(f, (a, b, p, tall), atol=1e-4)
+    first = tg.trace(tg.grad(loss, (0, 1, 2, 3)))
+    first(a, b, p, tall)
+    assert "host code" not in first.explain()
+
+
+def test_vmap_scan_and_cond() -> None:
+    a, b, _, _ = matrices((6, 5), 4, 1, "float64")
+    y = tg.trace(tg.vmap(L.solve))(tg.tensor(a), tg.tensor(b))
+    np.testing.assert_allclose(y.numpy(), np.linalg.solve(a, b), rtol=1e-7)
+
+    def turns(a: Any, x: Any) -> Any:
+        return tg.scan(lambda x, m: (y := L.solve(m, x), y), x, a)[0]
+
+    wanted = b[0]
+    for m in a:
+        wanted = np.linalg.solve(m, wanted)
+    f = tg.trace(turns)
+    np.testing.assert_allclose(f(tg.tensor(a), tg.tensor(b[0])).numpy(), wanted, rtol=1e-6)
+    assert "host code" not in f.explain()
+    a[3, 2] = 0
+    with pytest.raises(LinAlgError, match="solve: matrix 2 of the batch"):
+        f(tg.tensor(a), tg.tensor(b[0])).numpy()
