@@ -8,18 +8,18 @@ from tracegrad.codegen.lower import argreduce, columns_cpu, host_call, opencl_ca
 from tracegrad.codegen.lower.context import LOWERINGS, Context, lowering
 from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
 __all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "scan", "scatter", "sort", "topk"]
 
 
-@lowering("loops")
+@lowering(Flat, Rows, Chunks)
 def _loops(group: Group, context: Context) -> list[Kernel]:
     on_gpu = context.target.kind == "gpu"
     return rows_gpu.loops(group, context) if on_gpu else rows_cpu.lower_loops(group, context)
 
 
-@lowering("columns")
+@lowering(Columns)
 def _columns(group: Group, context: Context) -> list[Kernel]:
     on_gpu = context.target.kind == "gpu"
     return rows_gpu.columns(group, context) if on_gpu else columns_cpu.lower_columns(group, context)

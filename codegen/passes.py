@@ -20,7 +20,8 @@ from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import merge
 from tracegrad.codegen.plan.repeats import lower_all
 from tracegrad.codegen.schedule.donation import arrange, separate
-from tracegrad.codegen.schedule.grouping import schedule, strip
+from tracegrad.codegen.schedule.fusion import schedule
+from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node

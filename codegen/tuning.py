@@ -16,13 +16,13 @@ from dataclasses import dataclass
 class Tuning:
     """The numbers. (Figures were measured with PoCL on 4 cores of Zen 3, where nothing else is said.)"""
 
-    # what is one kernel (schedule/grouping.py)
+    # what is one kernel (schedule/fusion.py)
     max_statements: int = 240          # of one kernel: longer ones take drivers too long to compile
     max_reads: int = 32                # buffers that one kernel reads
     max_again: int = 12                # flops an element that a reader may repeat because it reads a value at several places (a stencil)
     reduced_work: int = 8              # flops an element from which on few elements are reduced in a loop, not written out
 
-    # what is computed again rather than stored (schedule/recompute.py)
+    # what is computed again rather than stored (schedule/rematerialization.py)
     flops_per_byte: int = 6            # what arithmetic costs beside memory traffic
     max_flops: int = 80                # an element of one value that is ever computed again,
     max_chain: int = 120               # and of a chain of them, each counted as 5 at least
@@ -45,7 +45,10 @@ class Tuning:
 
     # the same on GPUs (lower/rows_gpu.py)
     group: int = 256                   # work-items of a group
-    short_row: int = 32                # rows up to this long are one item's
+    short_row: int = 32                # rows up to this long are one item's where there is no local memory
+    column_chunk: int = 64             # rows of a chunk of columns, at least
+    row_registers: int = 32            # words that a work-item keeps of its row between passes
+    owners: int = 64                   # work-items of a group that have nothing to do with each other
 
     # what owners of parts do (lower/)
     arg_chunk: int = 2048              # elements of a chunk of a row, at least
@@ -62,7 +65,8 @@ class Tuning:
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
     pack_items: int = 4096             # elements that a work-item packs, at least
-    gemm_step: int = 16                # k of one block in local memory
+    gemm_step: int = 8                 # k of one block in local memory
+    thin: int = 4                      # rows or columns of a product on a GPU up to which the other operand is read once
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
     # small kernels in one launch (plan/batch_launches.py)

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -339,9 +340,9 @@ class Executable:
             raise ArgumentError(f"{step.name}: returned {len(results)} arrays, {len(step.outputs)} were declared")
         for i, value in zip(step.outputs, results, strict=True):
             array = np.asarray(value, slots[i].dtype)
-            if array.shape != slots[i].shape:
+            if array.size != prod(slots[i].shape):           # (of another shape: the slot is that of a reshape of the result)
                 raise ArgumentError(f"{step.name}: returned an array of shape {array.shape}, {slots[i].shape} was declared")
-            buffers[i].write(array)
+            buffers[i].write(array.reshape(slots[i].shape))
 
     def _bind_input(self, i: int, buffer: Buffer) -> None:
         nbytes, places = self._inputs[i]

@@ -235,6 +235,17 @@ SAMPLES: dict[str, Sample] = {
     "fractional_max_pool2d": lambda f, x: f(x(1, 2, 4, 4), 2, 2, _random_samples=x(1, 2, 2)),
     "fractional_max_pool3d": lambda f, x: f(x(1, 2, 4, 4, 4), 2, 2, _random_samples=x(1, 2, 3)),
     "linear_cross_entropy": lambda f, x: f(x(3, 4), x(5, 4), ints(0, 1, 2)),
+    "stft": lambda f, x: f(x(2, 16), 8, return_complex=True),
+    "istft": lambda f, x: f(x(5, 4), 8),
+    "segment_reduce": lambda f, x: f(x(4, 4), "sum", lengths=ints(1, 3)),
+    "_softmax_backward_data": lambda f, x: f(x(4, 4), x(4, 4), 0, x(1).dtype),
+    "_native_batch_norm_legit": lambda f, x: f(x(4, 4), None, None, None, None, True, 0.1, 1e-5),
+    "_batch_norm_with_update": lambda f, x: f(x(4, 4), None, None, None, None, 0.1, 1e-5),
+    "_upsample_bilinear2d_aa": lambda f, x: f(x(1, 2, 4, 4), (3, 3), False),
+    "max_pool2d_with_indices_backward": lambda f, x: f(x(1, 2, 1, 1), x(1, 2, 4, 4), 4, 4, 0, 1, False, ints([[[[3]], [[5]]]])[0]),
+    "_chunk_cat": lambda f, x: f([x(4, 4), x(4, 3)], 0, 2),
+    "_unsafe_masked_index": lambda f, x: f(x(4, 4), tg.eye(4) > 0, (ints([0], [1], [2], [3]), ints(0, 1, 2, 3)), 1),
+    "_unsafe_masked_index_put_accumulate": lambda f, x: f(x(4, 4), tg.eye(4) > 0, (ints([0], [1], [2], [3]), ints(0, 1, 2, 3)), x(4, 4)),
     "threshold_": lambda f, x: f(x(4, 4) * 1, 0.5, 1.0),
     "multi_head_attention_forward": lambda f, x: f(*[x(3, 1, 4)] * 3, 4, 2, x(12, 4), None, None, None, False, 0.0, x(4, 4), None),
 }
@@ -253,18 +264,21 @@ for _stem in (
     "legendre_polynomial_p",
 ):
     SAMPLES[_stem] = SAMPLES[f"shifted_{_stem}"] = lambda f, x: f(x(4, 4), 3)
-_INTERNAL = "a variant inside of torch of a function that is here"
 REASONS = [  # (names, why they are missing)
-    (r"fft\.|stft|istft", "complex numbers are not supported"),
-    (r"complex|polar|view_as_|imag|H$|mH|cfloat|cdouble|chalf|linalg\.eig$|linalg\.eigvals$", "complex numbers are not supported"),
+    (r"chalf", "a complex number of two float16: NumPy has none"),
     (r"bfloat16|torch\._scaled_mm", "OpenCL has no such dtype (bfloat16, float8)"),
-    (r"linalg\.ldl", "NumPy has no LDL factorisation, and LAPACK itself is no dependency; `linalg.solve` takes symmetric matrices"),
-    (r"sparse|to_sparse|_segment_reduce", "no sparse tensors"),
-    (r"resize", "memory has no layout here, and tensors keep their shape"),
-    (r"jiterator", "CUDA text; see tg.opencl_function"),
-    (r"hash_tensor", "a checksum of torch's bits, for debugging torch"),
-    (r"_|max_pool2d_with_indices_backward|torch\.|slice$", _INTERNAL),
+    (r"sparse|to_sparse", "no sparse tensors"),
+    (r"torch\.ops\.aten\._(flash|efficient)_attention_forward", "kernels of CUDA only, with layouts and random states of their own; "
+     "`nn.functional.scaled_dot_product_attention` is the function"),
 ]
+# names of the database for what has another name in torch itself
+ELSEWHERE = {"_segment_reduce": "segment_reduce", "slice": "ops.aten.slice",
+             "torch.ops.aten._safe_softmax.default": "ops.aten._safe_softmax",
+             "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": "ops.aten._scaled_dot_product_flash_attention_for_cpu",
+             "jiterator_unary": "jiterator.create_jit_fn", "jiterator_binary": "jiterator.create_jit_fn",
+             "jiterator_4inputs_with_extra_args": "jiterator.create_jit_fn",
+             "jiterator_binary_return_by_ref": "jiterator.create_multi_output_jit_fn",
+             "jiterator_2inputs_2outputs": "jiterator.create_multi_output_jit_fn"}  # fmt: skip
 
 
 class Row:
@@ -384,7 +398,7 @@ def public() -> dict[str, Any]:
 
 def present(name: str) -> bool:
     """Whether a name of torch's operator database is here: as a function, a method, or a method that works in place."""
-    space, _, short = name.rpartition(".")
+    space, _, short = ELSEWHERE.get(name, name).rpartition(".")
     if space == "nn.functional":
         return hasattr(F, short)
     if space == "special":
@@ -394,7 +408,7 @@ def present(name: str) -> bool:
         for part in space.split("."):
             owner = getattr(owner, part) if part in dir(owner) else None
         return hasattr(owner, short)
-    return name in PUBLIC or hasattr(tg.Tensor, name) or hasattr(tg.Tensor, f"{name}_")
+    return short in PUBLIC or hasattr(tg.Tensor, short) or hasattr(tg.Tensor, f"{short}_")
 
 
 def missing() -> dict[str, list[str]]:

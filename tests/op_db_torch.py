@@ -16,9 +16,10 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import tracegrad as tg
+from tests.coverage import ELSEWHERE
 from tracegrad.nn import functional as F
 
-DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool)
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.complex128)
 SPACES = {
     "nn.functional": F,
     "special": tg.special,
@@ -36,7 +37,7 @@ RANDOM = (
 
 
 class Skip(Exception):
-    """The sample is about something that is not here: complex numbers, sparse tensors, ..."""
+    """The sample is about something that is not here: sparse tensors, bfloat16, ..."""
 
 
 OWN = {  # how the database calls an operation, where its samples do not have the function's own order: (function, *arguments) -> result
@@ -56,8 +57,16 @@ OWN = {  # how the database calls an operation, where its samples do not have th
     "zero_": lambda f, x: x.clone().zero_(),
     "resize_": lambda f, x, *rest: x.detach().clone().resize_(*rest),
     "resize_as_": lambda f, x, *rest: x.detach().clone().resize_as_(*rest),
+    "max_pool2d_with_indices_backward": lambda f, x, **named: _pooled_backward(x, **named),
     "to": lambda f, x, *rest, **named: f(x, *("numpy" if a == "cpu" else a for a in rest), **named),
 }
+
+
+def _pooled_backward(x: Any, *, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, **_: Any) -> Any:
+    """As the database calls it: the gradient of ones."""
+    args = kernel_size, kernel_size if stride is None else stride, padding, dilation, ceil_mode
+    out, indices = F.max_pool2d(x, *args, return_indices=True)
+    return tg.max_pool2d_with_indices_backward(tg.ones_like(out), x, *args, indices)
 
 
 def called(op: Any) -> Callable[..., Any]:
@@ -69,8 +78,10 @@ def called(op: Any) -> Callable[..., Any]:
 
 
 def function(name: str) -> Callable[..., Any] | None:
-    """tracegrad's function of that name in the database, or None."""
-    space, _, short = name.rpartition(".")
+    """tracegrad's function of that name in the database, or None. (jiterator: tests/test_jiterator.py, for torch has it on CUDA only.)"""
+    if name.startswith("jiterator"):
+        return None
+    space, _, short = ELSEWHERE.get(name, name).rpartition(".")
     if space in SPACES:
         return getattr(SPACES[space], short, None)
     if space:
@@ -78,26 +89,24 @@ def function(name: str) -> Callable[..., Any] | None:
         for part in space.split("."):
             owner = getattr(owner, part, None)
         return getattr(owner, short, None)
-    found = getattr(tg, name, None)
+    found = getattr(tg, short, None)
     if callable(found):
         return found
-    found = getattr(tg.Tensor, name, getattr(tg.Tensor, f"{name}_", None))
+    found = getattr(tg.Tensor, short, getattr(tg.Tensor, f"{short}_", None))
     return found.fget if isinstance(found, property) else found
 
 
 def converted(x: Any) -> Any:
     """A torch argument as tracegrad has it."""
     if isinstance(x, torch.Tensor):
-        if x.is_complex() or x.layout is not torch.strided or x.dtype == torch.bfloat16 or x.device.type != "cpu" or x.ndim > 64:
+        if x.layout is not torch.strided or x.dtype == torch.bfloat16 or x.device.type != "cpu" or x.ndim > 64:
             raise Skip(f"{x.dtype}, {x.layout}, {x.device}")
-        return tg.tensor(x.detach().resolve_neg().numpy(), requires_grad=x.requires_grad)
+        return tg.tensor(x.detach().resolve_neg().resolve_conj().numpy(), requires_grad=x.requires_grad)
     if isinstance(x, torch.dtype):
         try:
             return np.dtype(str(x).removeprefix("torch."))
         except TypeError:
             raise Skip(str(x)) from None
-    if isinstance(x, complex):
-        raise Skip("complex")
     if type(x).__name__ == "LinearCrossEntropyOptions":
         raise Skip("torch's order of the work")
     if isinstance(x, torch.nn.PairwiseDistance):
@@ -124,7 +133,9 @@ def leaves(x: Any) -> Iterator[Any]:
 
 
 def values(x: Any) -> Any:
-    return x.detach().numpy(force=True) if isinstance(x, torch.Tensor) else x.detach().numpy() if isinstance(x, tg.Tensor) else x
+    if isinstance(x, torch.Tensor):
+        return x.detach().resolve_conj().resolve_neg().numpy(force=True)
+    return x.detach().numpy() if isinstance(x, tg.Tensor) else x
 
 
 def disagreement(found: Any, wanted: Any, tolerance: float, exact: bool = True) -> str:
@@ -133,8 +144,8 @@ def disagreement(found: Any, wanted: Any, tolerance: float, exact: bool = True) 
     if len(mine) != len(theirs):
         return f"{len(mine)} results, not {len(theirs)}"
     for a, b in zip(mine, theirs, strict=True):
-        if isinstance(b, torch.Tensor) and (b.is_complex() or b.layout is not torch.strided):
-            raise Skip("complex or sparse result")
+        if isinstance(b, torch.Tensor) and b.layout is not torch.strided:
+            raise Skip("sparse result")
         a, b = values(a), values(b)
         if isinstance(b, np.ndarray) != isinstance(a, np.ndarray):
             return f"{type(a).__name__}, not {type(b).__name__}"
@@ -150,7 +161,7 @@ def disagreement(found: Any, wanted: Any, tolerance: float, exact: bool = True) 
             return f"{a.dtype}, not {b.dtype}"
         if not exact or not b.size:
             continue
-        if b.dtype.kind != "f":
+        if b.dtype.kind not in "fc":
             if not np.array_equal(a, b):
                 return f"values {text(a)}, not {text(b)}"
             continue
@@ -174,17 +185,19 @@ def total(results: Any, library: Any) -> Any:
             n = r.numel()
             weights = (0.5 + (np.arange(n) % 7) / 7.0).reshape(tuple(r.shape)).astype(values(r).dtype)
             part = (r * (torch.tensor(weights) if library is torch else tg.tensor(weights))).sum()
+            if weights.dtype.kind == "c":
+                part = part.real + 0.5 * part.imag
             out = part if out is None else out + part
     return out
 
 
 def tolerance_of(dtype: Any) -> float:
-    return 1e-4 if dtype is not torch.float64 else 1e-7
+    return 1e-7 if dtype in (torch.float64, torch.complex128) else 1e-4
 
 
 def samples(op: Any, dtype: Any, most: int = 24) -> list[Any]:
     torch.manual_seed(0)
-    grad = op.supports_autograd and dtype.is_floating_point
+    grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     found = [*op.sample_inputs("cpu", dtype, requires_grad=grad)]
     step = max(1, len(found) // most)
     return found[::step]
@@ -262,7 +275,7 @@ def differences_of(op: Any, fn: Any, sample: Any, dtype: Any, random: bool) -> I
     if problem:
         yield "value", f"{what}: {problem}"
         return
-    if op.supports_autograd and dtype.is_floating_point and not random:
+    if op.supports_autograd and (dtype.is_floating_point or dtype.is_complex) and not random:
         yield from gradients(what, [sample.input, *sample.args, sample.kwargs], [args, kwargs], processed, theirs, tolerance)
     inplace = op.inplace_variant
     if inplace is not None and isinstance(sample.input, torch.Tensor) and not sample.broadcasts_input:

@@ -306,3 +306,55 @@ class TestHistoriesThatBeganOutside:
         gw, gh = tg.trace(lambda h, w: tg.autograd.grad((h @ w).sum(), (w, h)))(h, w)
         np.testing.assert_allclose(gw.numpy(), np.outer(2 * np.array(X), [1, 1]))
         np.testing.assert_allclose(gh.numpy(), np.array(W).sum(1))
+
+
+# ---------------------------------------------------------------------------------------------- results that a backward did not come from
+
+
+class SquareAndSine(tg.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x, x.sin()
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g + x.cos() * h
+
+
+TWO_RESULTS = {
+    "custom": SquareAndSine.apply,
+    "traced": tg.trace(lambda x: ((x.sin() ** 2).sum(), x.exp() * x)),
+    "scan": lambda x: tg.scan(lambda c, row: (c * row + row.sin(), c * c), x[0], x),
+    "while_loop": lambda x: tg.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * s[2], s[2].sin() * s[2]), (0, x, x + 1))[1:],
+    "cond": lambda x: tg.cond(x.sum() > 0, lambda x: (x * x, x.sin() * x), lambda x: (x.cos() * x, x * x * x), x),
+    "unbind": lambda x: (x * x).unbind(0)[:2],
+    "hooked": lambda x: _hooked(*SquareAndSine.apply(x)),
+}
+
+
+def _hooked(a, b):
+    b.register_hook(lambda g: g * 2)
+    return a, b
+
+
+@pytest.mark.parametrize("device", ["numpy", "default"])
+@pytest.mark.parametrize("name", TWO_RESULTS)
+def test_the_other_result_is_still_there_after_a_backward(name, device, request):
+    """`loss, logits = step(x); loss.backward(); logits.argmax(1)`: three times, since the third is done as the first two were."""
+    if device == "numpy":
+        request.getfixturevalue("on_numpy")
+    array = np.random.default_rng(0).normal(size=(3, 33))
+    function = TWO_RESULTS[name]
+    expected = function(tg.tensor(array, requires_grad=True))[1].detach().numpy()
+    for _ in range(3):
+        x = tg.tensor(array, requires_grad=True)
+        first, other = function(x)
+        pending = other * 2
+        first.sum().backward()
+        np.testing.assert_allclose(other.detach().numpy(), expected)
+        np.testing.assert_allclose((other + pending).detach().numpy(), 3 * expected)
+        np.testing.assert_array_equal(tg.trace(lambda t: t.argmax(-1))(other.detach()).numpy(), expected.argmax(-1))
+        assert x.grad is not None
+        assert x.grad.isfinite().all()

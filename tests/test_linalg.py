@@ -633,3 +633,9 @@ def test_several_results_and_errors_on_the_device(device):
     with pytest.raises(LinAlgError, match=r"^inv: matrix 0 of the batch \(2,\) \(3x3\) is singular"):
         [y.numpy() for y in f(tg.zeros(2, 5, 3, dtype=tg.float64))]
     near(f(tg.tensor(a))[0], a, np.float64, 1000)
+
+
+def test_a_factorisation_whose_only_use_is_a_reshape(device) -> None:
+    """The call's slot is the reshape's: both hold the same numbers, in another shape."""
+    x = tg.eye(3).expand(4, 3, 3) * 2
+    np.testing.assert_array_equal(tg.trace(lambda a: tg.linalg.det(a).reshape(4, 1))(x).numpy(), np.full((4, 1), 8.0))

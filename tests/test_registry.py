@@ -135,6 +135,7 @@ TABLES = {
     "codegen/graph/simplify.py": "rewriting rules, by the op that they start from",
     "codegen/mathlib": "names of C functions, some of which are ops' names",
     "codegen/kernel/run/functions.py": "names of C functions",
+    "tracegrad/jiterator.py": "names of C functions",
     "codegen/conv": "the three convolutions are one lowering's", "codegen/graph/fourier.py": "the three transforms that it composes",
     "tracegrad/python_source.py": "how Python writes what is no plain call",
     "tracegrad/methods.py": "names of methods and in-place methods", "tracegrad/tensor.py": "how views are undone",

@@ -11,7 +11,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import autodiff, ops  # noqa: F401
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.schedule.recompute import computed_again
+from tracegrad.codegen.schedule.rematerialization import rematerialized
 from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, bind, placeholder
 from tracegrad.ir import Aval, Graph, Node
@@ -68,7 +68,7 @@ def test_the_cut_is_the_best_of_all_choices(seed: int) -> None:
     group_of = dict.fromkeys(inner, maker) | {sink: reader}
     readers = {v: [reader] for v in wanted} | {v: [maker, reader] for v in inputs[:1]} | {inputs[1]: [maker]}
     free = [v for v in inner if v not in fixed]
-    again = computed_again([*inner, sink], group_of, deps | {sink: wanted}, costs | {sink: 1}, fixed | {sink}, readers)
+    again = rematerialized([*inner, sink], group_of, deps | {sink: wanted}, costs | {sink: 1}, fixed | {sink}, readers)
     best = min(price(set(chosen) | fixed, inner, deps, costs, maker, reader, wanted)
                for n in range(len(free) + 1) for chosen in combinations(free, n))
     assert price(set(inner) - again, inner, deps, costs, maker, reader, wanted) == pytest.approx(best)
@@ -97,7 +97,7 @@ def test_a_long_chain_is_not_kept_link_by_link() -> None:
     assert moved(plan_of([x], [gradient])) < 20 * x.aval.nbytes
 
 
-def test_cheap_activations_are_computed_again_and_products_are_not() -> None:
+def test_cheap_activations_are_rematerialized_and_products_are_not() -> None:
     x, w, u = leaf(256, 128), leaf(128, 512), leaf(512, 64)
     leaves = [autodiff.variable(n) for n in (x, w, u)]
     hidden = F.gelu(bind(REGISTRY["matmul"], (leaves[0], leaves[1]), {}))

@@ -13,9 +13,11 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Op, Prefix, Select, Spelling, nodes
+from tracegrad.codegen.kernel.expressions import whole as number
 from tracegrad.codegen.kernel.index import Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Local, Value, least, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Local, Statement, clipped, product
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower import context
@@ -36,13 +38,11 @@ class Bench:
         self.x = self.w.buffer(Temp("x", 0, size, F32), "x", F32, "const")
         self.y = self.w.buffer(Temp("y", 0, size, F32), "y", F32, access)
 
-    def load(self, at: Index, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = ()) -> Value:
-        type_ = f"float{lanes}" if lanes > 1 else "float"
-        local = self.w.declare(type_, "v", f"x[{at.c()}]", parts=(Access(self.x, at, lanes, lane, guards),))
-        return Value(local.name, F32, lanes, parts=(local,))
+    def load(self, at: Index, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = ()) -> Local:
+        return self.w.declare("v", Load(Access(self.x, at, lanes, lane, guards), F32, lanes))
 
-    def store(self, at: Index, value: Value, lanes: int = 1, lane: Var | None = None, to: Any = None) -> None:
-        self.w.store(Access(to or self.y, at, lanes, lane), f"y[{at.c()}] = {value.text};", None, (value,))
+    def store(self, at: Index, value: Expression, lanes: int = 1, lane: Var | None = None, to: Any = None) -> None:
+        self.w.store(Access(to or self.y, at, lanes, lane), value)
 
     def kernel(self, items: tuple[int, ...] = (1,), local: tuple[int, ...] | None = None) -> Kernel:
         return Kernel("k", tuple(self.w.params.values()), self.w.blocks[0], items, local or (1,) * len(items))
@@ -65,7 +65,7 @@ def test_what_is_not_declared(where: str) -> None:
         b.store(i.index, value)
     verify_kernel(b.kernel())
     if where == "never":
-        value = Value("v9", F32, parts=(Local("v9", "float"),))
+        value = Local("v9", F32)
     if where == "before":
         loop = b.w.blocks[0].items[0]
         assert isinstance(loop, Block)
@@ -90,8 +90,8 @@ def test_lanes(lanes: int) -> None:
     i = Var("i", 96)
     with b.w.loop(i, 0, 96, 8):
         v = b.load(i.index, lanes, i) if lanes > 1 else b.load(i.index)
-        made = b.w.declare("float8", "w", f"{v.text} * 2.0f", parts=(v,))
-        b.store(i.index, Value(made.name, F32, 8, parts=(made,)), 8, i)
+        op = Spelling((0, " * 2.0f"), True)
+        b.store(i.index, b.w.declare("w", Op(op, (v,), F32, 8)), 8, i)
     if lanes == 4:
         wrong(b.kernel(), "4 lanes of v make 8")
     else:
@@ -104,18 +104,51 @@ def test_lanes_of_a_store_and_of_a_mask_and_the_type_of_a_name() -> None:
     with b.w.loop(i, 0, 96, 8):
         b.store(i.index, b.load(i.index, 8, i), 4, i)
     wrong(b.kernel(), "8 lanes are stored as 4")
-    for type_, size, message in (("int8", 4, ""), ("long8", 8, "lanes of 8 bytes"), ("int8", 8, "m is int8, and is taken to be long8")):
+    for size, message in ((4, ""), (8, "lanes of 8 bytes, what it is for of 4")):
         b = Bench(96)
         with b.w.loop(i, 0, 96, 8):
             v = b.load(i.index, 8, i)
-            mask = b.w.declare(type_, "m", f"{v.text} > 0", parts=(v,) if type_ == "int8" else ())
-            condition = Value(mask.name, np.dtype(bool), 8, mask=size, parts=(mask,))
-            made = b.w.declare("long8" if size == 8 and type_ == "int8" else "float8", "w", f"m ? {v.text} : 0", parts=(condition,))
-            assert made.name == "w"
+            mask = Local("m", np.dtype(bool), 8, size)
+            b.w.raw("", defines=(mask,))
+            b.w.declare("w", Select(mask, v, v))
         if message:
             wrong(b.kernel(), message)
         else:
             verify_kernel(b.kernel())
+
+
+F64, I32, MASK = np.dtype("float64"), np.dtype("int32"), np.dtype(bool)
+V, D, M4, M8 = Local("v", F32, 8), Local("d", F64, 8), Local("m", MASK, 8, 4), Local("l", MASK, 8, 8)
+PLUS = Spelling((0, " + ", 1), True)
+TYPES: dict[str, tuple[Expression, str]] = {           # a value, and what is wrong with it
+    "sum": (Infix("+", V, V), ""), "sum of two types": (Infix("+", V, D), "v is float8, and d is double8"),
+    "comparison": (Infix("<", V, V), ""), "masks": (Infix("&", M4, M4), ""),
+    "masks of two sizes": (Infix("&", M4, M8), "m is int8, and l is long8"),
+    "op": (Op(PLUS, (V, V), F32, 8), ""), "op of two types": (Op(PLUS, (V, D), F32, 8), "lanes of 4, 8 bytes"),
+    "result of an op": (Op(PLUS, (V, V), MASK, 8, 8), "lanes of 4, 8 bytes"), "select": (Select(M8, D, D), ""),
+    "select of two types": (Select(M4, V, D), "v is float8, and d is double8"),
+    "one of many": (Op(PLUS, (V, V), F32, 1), "is one value, of vectors"),
+    "minus": (Prefix("-", V), ""),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types_of_expressions(name: str) -> None:
+    value, message = TYPES[name]
+    b = Bench()
+    b.w.raw("", defines=(V, D, M4, M8))
+    b.w.declare("w", value)
+    if message:
+        wrong(b.kernel(), message)
+    else:
+        verify_kernel(b.kernel())
+
+
+def test_a_variable_of_another_type_than_its_value() -> None:
+    b = Bench()
+    b.w.raw("", defines=(V,))
+    b.w.define(Local("w", F64, 8), V)
+    wrong(b.kernel(), "w is double8, and its value is float8")
 
 
 # ------------------------------------------------------------------------------------------------------------------------- bounds
@@ -173,13 +206,17 @@ def test_items_beyond_the_last_element(guarded: bool) -> None:
     b = Bench()
     i = b.w.item("i", 100, 0)
     if guarded:
-        with b.w.branch("i < 100", (i,), (("range", i.index, 0, 100),)):
+        with b.w.branch(Infix("<", b.w.at(i), number(100)), (("range", i.index, 0, 100),)):
             b.store(i.index, b.load(i.index))
         verify_kernel(b.kernel((128,), (64,)))
     else:
         b.store(i.index, b.load(i.index))
         verify_kernel(b.kernel((100,), (50,)))
         wrong(b.kernel((128,), (64,)), "elements 0..127")
+
+
+def loads(statement: Statement) -> list[Access]:
+    return [x.access for p in statement.parts if isinstance(p, Expression) for x in nodes(p) if isinstance(x, Load)]
 
 
 @pytest.mark.usefixtures("on_numpy")
@@ -193,7 +230,7 @@ def test_guards_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_graph(executable_graph(traced._seen().program.graph), Target())
     guarded = 0
     for kernel in kernels:
-        for part in [p for s in kernel.statements() for p in s.parts if isinstance(p, Access) and p.guards]:
+        for part in [access for s in kernel.statements() for access in loads(s) if access.guards]:
             held, part.guards = part.guards, ()
             wrong(kernel, "are read, of 120 that it has")
             part.guards = held
@@ -218,16 +255,16 @@ def barrier(place: str) -> Kernel:
     b = Bench()
     group, item = b.w.item("group", 4, 0, "group"), b.w.item("item", 8, 0, "local")
     scratch = b.w.array("scratch", "float", 8, shared=True)
-    b.w.store(Access(scratch, item.index), "scratch[item] = 0;", None, (item,))
-    value: Any = item
+    b.w.store(Access(scratch, item.index), Literal(0, F32))
+    value: Expression = b.w.at(item)
     if place == "a value of the item's":
-        value = b.w.declare("int", "n", "item + 1", parts=(item,))
+        value = b.w.declare("n", b.w.at(item.index + 1))
     if place == "the group's":
-        value = group
+        value = b.w.at(group)
     inside: dict[str, Callable[[], Any]] = {
         "a loop of its own": lambda: b.w.loop(Var("i", 100), item, 100, 8), "everywhere": lambda: b.w.loop(Var("i", 100), 0, 100, 8),
     }
-    with inside.get(place, lambda: b.w.branch(f"{value} < 3", (value,)))():
+    with inside.get(place, lambda: b.w.branch(Infix("<", value, number(3))))():
         b.w.barrier()
     return b.kernel((32,), (8,))
 
@@ -269,7 +306,7 @@ def test_parts_of_a_loop(block: int, step: int, fails: bool) -> None:
     """`for (i = part * step; i < min(part * step + block, 95); i++)`"""
     b = Bench()
     part, i = b.w.item("part", 10, 0), Var("i", 95)
-    with b.w.loop(i, product(part, step), least(product(part, step, block), 95)):
+    with b.w.loop(i, product(part, step), clipped(product(part, step, block), 95, block)):
         b.store(i.index, b.load(i.index))
     if fails:
         wrong(b.kernel((10,)), "two work-items may meet")
@@ -281,8 +318,7 @@ def test_parts_of_a_loop(block: int, step: int, fails: bool) -> None:
 def test_reading_what_another_item_writes(shift: int) -> None:
     b = Bench(access="inout")
     i = b.w.item("i", 99, 0)
-    local = b.w.declare("float", "v", f"y[i + {shift}]", parts=(Access(b.y, i.index + shift),))
-    b.store(i.index, Value(local.name, F32, parts=(local,)))
+    b.store(i.index, b.w.declare("v", Load(Access(b.y, i.index + shift), F32)))
     if shift:
         wrong(b.kernel((99,)), "two work-items may meet at an element of y")
     else:
@@ -295,7 +331,7 @@ def test_one_item_of_a_group_writes() -> None:
         row, item = b.w.item("row", 10, 0, "group"), b.w.item("item", 8, 0, "local")
         value = b.load(row.index)
         if alone:
-            with b.w.branch("item == 0", (item,), (("range", item.index, 0, 1),)):
+            with b.w.branch(Infix("==", b.w.at(item), number(0)), (("range", item.index, 0, 1),)):
                 b.store(row.index, value)
             verify_kernel(b.kernel((80,), (8,)))
         else:
@@ -314,13 +350,13 @@ def test_a_dimension_that_nobody_asks_for() -> None:
 def test_what_is_bounded_when_it_runs_is_believed() -> None:
     """The end of a loop that nobody knows: its variable's range holds, which the array has."""
     b = Bench()
-    keys, length, i = Array("keys", "float", 10, False), Local("length", "int"), Var("i", 10)
+    keys, length, i = Array("keys", "float", 10, False), Local("length", I32), Var("i", 10)
     b.w.raw("float keys[10]; int length = 4;", defines=(keys, length))
-    with b.w.loop(i, 0, Bound("length", Index((), 0), None, 10, (length,))):
-        b.w.store(Access(keys, i.index), "keys[i] = 0;", None, (i,))
+    with b.w.loop(i, 0, Bound(length, Index((), 0), None, 10)):
+        b.w.store(Access(keys, i.index), Literal(0, F32))
     verify_kernel(b.kernel())
-    with b.w.loop(Var("j", 11), 0, Bound("length", Index((), 0), None, 11, (length,))) as loop:
-        b.w.store(Access(keys, loop.var.index), "keys[j] = 0;", None, (loop.var,))
+    with b.w.loop(Var("j", 11), 0, Bound(length, Index((), 0), None, 11)) as loop:
+        b.w.store(Access(keys, loop.var.index), Literal(0, F32))
     wrong(b.kernel(), "elements 0..10 of keys are written, of 10 that it has")
 
 

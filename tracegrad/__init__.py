@@ -16,6 +16,7 @@ from tracegrad import (
     errors,
     fft,
     host,
+    jiterator,
     linalg,
     masked,
     moves,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import autodiff
-from tracegrad.compile import realize, resolve
+from tracegrad.compile import free_saved, realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, ShapeError, TraceError
@@ -114,14 +114,12 @@ def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> list[Any]:
 
 def _drop_history(order: Sequence[Node]) -> None:
     """Free the nodes that a backward walked over, if they save anything: they forget their operands."""
+    saving = [node for node in reversed(order) if saves(node)]
+    free_saved(saving)
     freed: dict[Node, Node] = {}  # with what stands for each in the nodes that stay, whose tensors shall not keep its value alive
-    for node in reversed(order):
-        if saves(node):
-            if node.fn.family == "output" and node.operands:
-                node.value = resolve(node).value  # of a custom Function: it is on the node behind
-            forget_operands(node)
-            freed[node] = Node(node.fn, (), node.attrs, node.aval, True)
-            freed[node].loc = node.loc
+    for node in saving:
+        freed[node] = Node(node.fn, (), node.attrs, node.aval, True)
+        freed[node].loc = node.loc
     for node in order:
         behind = node.fn is _VARIABLE or isinstance(node.fn, CustomCall)  # their values are those of operands
         if node.needs_grad and not behind and any(o in freed for o in node.operands):

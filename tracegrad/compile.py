@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,9 +143,31 @@ def resolve(node: Node) -> Node:
         if fn is _VARIABLE or fn is _DETACH:
             node = node.operands[0]
         elif fn is _OUTPUT and node.operands and isinstance(node.operands[0].fn, CustomCall):
-            node = node.operands[0].operands[node.attrs["index"]]
+            call = node.operands[0]
+            node = (call.operands or call.value)[node.attrs["index"]]
         else:
             return node
+
+
+def free_saved(nodes: Iterable[Node]) -> None:
+    """Cut nodes whose derivatives a backward has freed off from their operands, those that read others first.
+
+    Results of a call that the backward did not come from may still be read: the call keeps their values for them.
+    """
+    own: set[tuple[Node, int]] = set()
+    for node in nodes:
+        if node.fn is _OUTPUT and node.operands:
+            own.add((node.operands[0], node.attrs["index"]))
+            node.value = resolve(node).value
+        elif isinstance(node.fn, CustomCall) and node.operands:
+            results = node.operands[:len(node.fn.avals(*(o.aval for o in node.operands)))]
+            node.value = [None if (node, i) in own else _valued(resolve(r)) for i, r in enumerate(results)]
+        forget_operands(node)
+
+
+def _valued(node: Node) -> Node:
+    """A leaf with the node's value, if that is known."""
+    return node if node.value is None else data(node.aval, node.value)
 
 
 class Program:

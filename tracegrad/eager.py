@@ -15,7 +15,8 @@ import contextlib
 import os
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,11 @@ class Structure:
     """What is known of one structure of pending work.
 
     patience: how many of its uses are numpy's; 0 where all are compiled. reason: why so, in words. uses: so far. last: the constants
-    of the latest use; varying: the positions of those that differed from one use to the next. size: how many operations.
+    of the latest use; varying: the positions of those that differed from one use to the next. size: how many operations. loops:
+    whether some are.
     """
 
-    __slots__ = ("last", "patience", "reason", "routine", "size", "uses", "varying")
+    __slots__ = ("last", "loops", "patience", "reason", "routine", "size", "uses", "varying")
 
     def __init__(self, order: Sequence[Node], device: Any) -> None:
         self.size = len(order)
@@ -60,6 +62,7 @@ class Structure:
         self.varying: frozenset[int] = frozenset()
         self.routine: Routine | None = None
         self.patience, self.reason = _patience(order, device)
+        self.loops = any(n.fn.family == "loop" for n in order)
 
     def note(self, values: tuple[Any, ...], constants: Sequence[Node]) -> None:
         """Count a use, and see which constants vary. values: what they are, `constants` their nodes."""
@@ -85,17 +88,39 @@ def _patience(order: Sequence[Node], device: Any) -> tuple[int, str]:
         return 0, "config.eager is off" if not config.eager else "the device is the interpreter"
     if not device.in_host_memory:
         return 0, "the device has memory of its own"
-    estimate = 0.0
+    try:
+        estimate, count = _estimate(order, device)
+    except _AtOnce as reason:
+        return 0, str(reason)
+    times = int((BUILD + BUILD_NODE * count) / (estimate or 1.0))
+    return times, "" if times else f"large: numpy would take about {1e-6 * estimate:.0f} ms"
+
+
+class _AtOnce(Exception):
+    """Why work is compiled whatever it costs."""
+
+
+def _estimate(order: Iterable[Node], device: Any) -> tuple[float, int]:
+    """Nanoseconds that numpy takes for these operations, and how many a driver builds: of a loop, those of one turn."""
+    estimate, count = 0.0, 0
+    loops: set[Any] = set()
     for node in order:
-        fn = node.fn
-        if REGISTRY.get(fn.name) is not fn:
-            return 0, f"{fn.name} is a kernel or function of the user's"
+        fn: Any = node.fn
         if not device.fp64 and node.dtype in (np.float64, np.complex128) and not node.aval.weak:
-            return 0, "the device has no float64"
+            raise _AtOnce("the device has no float64")
+        if fn.family == "loop" and fn.ordinary and not fn.reports:
+            if (fn, node.operands) not in loops:                       # all its results are computed together
+                loops.add((fn, node.operands))
+                inner, nodes = _estimate([n for n in fn.graph if n.fn.family != "leaf"], device)
+                estimate, count = estimate + fn.length * inner, count + nodes
+            continue
+        known: Any = REGISTRY.get(fn.name)
+        if known is not fn:
+            raise _AtOnce(f"{fn.name} is a kernel or function of the user's" if fn.family != "loop" else "a loop has errors to report")
         work = fn.cost * fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs)
         estimate += NODE + (work * HALF if node.dtype == np.float16 else work)
-    times = int((BUILD + BUILD_NODE * len(order)) / (estimate or 1.0))
-    return times, "" if times else f"large: numpy would take about {1e-6 * estimate:.0f} ms"
+        count += 1
+    return estimate, count
 
 
 # ------------------------------------------------------------------------------------------------------------- with numpy
@@ -107,10 +132,11 @@ class Routine:
     """The numpy rules of a structure, ready to be called one after the other: what its second use makes and the later ones take.
 
     Values have places (see compile._pending): those of `size` operations, then those of leaves, the last one first. A step is (function,
-    places of its operands, how many, place, dtype, places that nobody reads after it, whether it reports).
+    places of its operands, how many, place, dtype, places that nobody reads after it, whether it reports). The results of a loop are
+    computed together, by a step whose place is between the operations' and the leaves', and whose dtype is None.
     """
 
-    __slots__ = ("constants", "fixed", "given", "order", "size", "steps")
+    __slots__ = ("constants", "first", "fixed", "size", "steps")
 
     def __init__(self, order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence[int]) -> None:
         self.size = len(order)
@@ -123,6 +149,12 @@ class Routine:
                 last[o] = i
         steps: list[tuple[Any, ...]] = []
         keep = {*ends, *given}
+        loops: dict[Any, list[int]] = {}
+        for i, (node, operands) in enumerate(zip(order, places, strict=True)):
+            if node.fn.family == "loop":
+                loops.setdefault((node.fn, operands), []).append(i)
+        together = dict.fromkeys(loops, -1)
+        self.first: list[int] = []                      # of each loop, the first result
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
             if i in given:
                 continue
@@ -132,12 +164,23 @@ class Routine:
                 keep.add(i)
                 continue
             dead = tuple(o for o in dict.fromkeys(operands) if last[o] == i and o not in keep)
+            if fn.family == "loop":
+                results = loops[fn, operands]
+                used = sorted({order[k].attrs["index"] for k in results})
+                at = together[fn, operands]
+                if at < 0:
+                    at = together[fn, operands] = self.size + len(self.first)
+                    self.first.append(i)
+                    steps.append((fn.turns(tuple(used)), operands, -1, at, None, (), False))
+                rule = itemgetter(used.index(node.attrs["index"]))
+                steps.append((rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
+                continue
             steps.append((fn.numpy_with(**node.attrs), operands, len(operands), i, node.aval.dtype, dead, fn.reports))
         self.steps = steps
 
     def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
         """The values of all places that are needed later, by place. nodes: the operations, for what they report (to `notes`)."""
-        values: list[Any] = [None] * self.size
+        values: list[Any] = [None] * (self.size + len(self.first))
         values += reversed(inputs)
         for i, value in zip(self.constants, constants, strict=True):
             values[i] = value
@@ -153,18 +196,21 @@ class Routine:
                     made = rule(values[operands[0]])
                 else:
                     made = rule(*[values[o] for o in operands])
-                values[i] = made if type(made) is array and made.dtype is dtype else np.asarray(made, dtype)
+                values[i] = made if dtype is None or (type(made) is array and made.dtype is dtype) else np.asarray(made, dtype)
                 if reports:
                     notes += nodes[i].fn.excess(values[operands[0]], nodes[i])
                 for o in dead:
                     values[o] = None
         except LinAlgError as error:
-            error.of(str(nodes[i].loc))
+            error.of(str(self._node(nodes, i).loc))
             raise
         except MemoryError:
-            raise _out_of_memory(nodes[i]) from None
+            raise _out_of_memory(self._node(nodes, i)) from None
         return values
 
+    def _node(self, nodes: Any, i: int) -> Any:
+        """The operation whose step has the place i."""
+        return nodes[i if i < self.size else self.first[i - self.size]]
 
     def flat(self, inputs: Sequence[Any], constants: Sequence[Any], ends: Sequence[int]) -> list[Any] | None:
         """The values at `ends`, of operations that report nothing; None where numpy raises."""
@@ -187,7 +233,7 @@ def run(work: Any, seen: Structure) -> list[Any]:
     inputs = [_array(leaf) for leaf in leaves]
     notes: list[int] = []
     with np.errstate(all="ignore"), one_thread():
-        if seen.uses == 1:
+        if seen.uses == 1 and not seen.loops:
             values = _once(order, places, ends, inputs, notes)
         else:
             if seen.routine is None:

@@ -18,6 +18,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
+from tracegrad.intervals import Interval
 from tracegrad.ir import INTERN, Aval, Entry, Location, Node, enter
 from tracegrad.modes import state
 from tracegrad.operators import Operators
@@ -38,7 +39,6 @@ class _Primitives:
 
 primitive = _Primitives()
 Shape = tuple[int, ...]
-Interval = tuple[int, int]              # two integers, the ends included
 _REAL_SCALARS = (bool, int, float)            # numpy.float64 is a float: to torch, too, a Python number that promotes nothing
 _PYTHON_SCALARS = (*_REAL_SCALARS, complex)
 
@@ -193,7 +193,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             if wrapper is not None and a._device is not wrapper._device:
                 raise different_devices(fn.name, wrapper, a)
             wrapper = a
-            plain[i] = a._node()
+            plain[i] = a._operand()
     operands = fn.prepare(plain)
     if wrapper is None:
         if plain and not any(isinstance(a, Node) for a in plain):

@@ -92,12 +92,15 @@ class _Override(threading.local):
 LINE = _Override()
 
 
-def user_location() -> Location:
-    """The nearest line outside tracegrad on the Python stack (or the line on whose behalf a derivative is being made)."""
+def user_location(depth: int = 1) -> Location:
+    """The nearest line outside tracegrad on the Python stack (or the line on whose behalf a derivative is being made).
+
+    depth: so many calls lie between that line and here at least (looking at a frame costs as much as calling a function).
+    """
     override = LINE.location
     if override is not None:
         return override
-    frame = sys._getframe(1)
+    frame = sys._getframe(depth)
     while True:
         code = frame.f_code
         internal = _internal_code.get(code)

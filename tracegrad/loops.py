@@ -8,7 +8,8 @@ over what the first one kept: its carries, and what is slow to compute again. Wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,8 @@ import numpy as np
 from tracegrad import autodiff
 from tracegrad.autodiff import substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
-from tracegrad.compile import executable_graph
+from tracegrad.compile import Key, Work, executable_graph
+from tracegrad.eager import Routine
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node, topological
@@ -74,6 +76,8 @@ class Loop(Shared):
         self._batched: dict[Any, tuple[Loop, list[bool], list[bool]]] = {}
         self._trimmed: dict[Any, Any] = {}
         self._relevant: dict[int, list[int]] = {}
+        self._calls: dict[Any, LoopCall] = {}
+        self._turns: dict[tuple[int, ...], Callable[..., list[Any]]] = {}
         n = body.carries
         self._avals = (*(o.aval for o in body.outs[:n]), *(Aval((length, *o.shape), o.dtype) for o in body.outs[n:]))
         self._graph: Graph | None = None
@@ -121,6 +125,37 @@ class Loop(Shared):
                 stack[i] = y
             worst = [max(a, b) for a, b in zip(worst, notes, strict=True)]
         return [*carry, *stacks], worst
+
+    def turns(self, used: tuple[int, ...]) -> Callable[..., list[Any]]:
+        """For arrays of the operands the results `used`, as `run` computes them; prepared, for bodies that report nothing."""
+        if used not in self._turns:
+            n, rows, length = self.body.carries, self.body.rows, self.length
+            stacked = [i for i in used if i >= n]
+            inputs, outs = self.graph.inputs, self.graph.outputs
+            work = Work([*outs[:n], *(outs[i] for i in stacked)], None, inputs=inputs)
+            routine, constants = Routine(work.order, work.places, work.ends), [c.attrs["value"] for c in work.constants]
+            lasts, ends = work.ends[:n], work.ends[n:]
+            avals = [self._avals[i] for i in stacked]
+            order = range(length - 1, -1, -1) if self.reverse else range(length)
+
+            def turns(*arrays: Any) -> list[Any]:
+                carry, scanned, rest = list(arrays[:n]), arrays[n:n + rows], list(arrays[n + rows:])
+                stacks = [np.empty(a.shape, a.dtype) for a in avals]
+                for i in order:
+                    values = routine([*carry, *[x[i] for x in scanned], *rest], constants, (), [])
+                    carry = [values[e] for e in lasts]
+                    for stack, e in zip(stacks, ends, strict=True):
+                        stack[i] = values[e]
+                found = dict(zip(stacked, stacks, strict=True))
+                return [found[i] if i >= n else carry[i] for i in used]
+
+            self._turns[used] = turns
+        return self._turns[used]
+
+    @cached_property
+    def ordinary(self) -> bool:
+        """Whether a turn is made of the library's own operations alone."""
+        return all(n.fn.ordinary if isinstance(n.fn, (Loop, LoopCall)) else REGISTRY.get(n.fn.name) is n.fn for n in self.body.graph)
 
     @cached_property
     def reports(self) -> bool:  # type: ignore[override]
@@ -253,6 +288,15 @@ class LoopCall(CustomCall):
         """
         self.loop, self.count, self.kept, self.keep_values = loop, results, list(kept), keep_values
         self.name = "scan"  # type: ignore[misc]
+        self.structural = self.ordinary = loop.ordinary  # type: ignore[misc]
+
+    @classmethod
+    def of(cls, loop: Loop, results: int, kept: Sequence[tuple[str, int]], keep_values: bool) -> LoopCall:
+        """The call of these, one for as long as the loop is there."""
+        key = (results, tuple(kept), keep_values)
+        if key not in loop._calls:
+            loop._calls[key] = cls(loop, results, kept, keep_values)
+        return loop._calls[key]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return self.loop._avals
@@ -396,7 +440,7 @@ def _call(loop: Loop, operands: Sequence[Node], count: int, kept: Sequence[tuple
     raw = [bind(loop, sources, {"index": k}) for k in range(len(loop._avals))]
     if not any(o.needs_grad for o in operands):
         return raw
-    call = bind(LoopCall(loop, count, kept, keep_values), (*raw, *operands), {})
+    call = bind(LoopCall.of(loop, count, kept, keep_values), (*raw, *operands), {})
     return [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) if r.dtype.kind == "f" else r for i, r in enumerate(raw)]
 
 
@@ -459,12 +503,47 @@ def loop_nodes(
         values = _slow(outs[:count], inputs[:n + len(places)]) if keep_values else []
         kept += [("value", count + n + k) for k in range(len(values))]
         outs += values
-    found_ = _call(Loop(Body(inputs, outs, n, len(places)), length, reverse), operands, count, kept, keep_values)
+    found_ = _call(_one_of(Loop(Body(inputs, outs, n, len(places)), length, reverse)), operands, count, kept, keep_values)
     if not state.grad:
         found_ = [bind(_DETACH, (r,), {}) if r.needs_grad else r for r in found_]
     for i, last in zip(left, found_, strict=False):
         lasts[i] = last
     return lasts, found_[n:count]
+
+
+def turned(f: Callable[[list[Node], list[Node]], tuple[Sequence[Node], Sequence[Node]]], init: Sequence[Node], scanned: Sequence[Node],
+           reverse: bool) -> tuple[list[Node], list[Node]]:
+    """(the last carries, the rows of results stacked) of a scan by f: carries and rows to carries and ys, over nodes. It keeps dtypes."""
+    varies = [n.needs_grad for n in init]
+
+    def stand_in(aval: Aval, live: bool) -> Node:
+        return variable(placeholder(aval)) if live else placeholder(aval)
+
+    while True:
+        carries = [stand_in(n.aval, v) for n, v in zip(init, varies, strict=True)]
+        rows = [stand_in(Aval(x.shape[1:], x.dtype), x.needs_grad) for x in scanned]
+        outs, ys = f(carries, rows)
+        grown = [v or (o.needs_grad and state.grad) for v, o in zip(varies, outs, strict=True)]
+        if grown == varies:
+            return loop_nodes(carries, rows, outs, ys, init, scanned, scanned[0].shape[0], reverse)
+        varies = grown
+
+
+_loops: weakref.WeakValueDictionary[Key, Loop] = weakref.WeakValueDictionary()
+
+
+def _one_of(loop: Loop) -> Loop:
+    """The loop, or an equal one that is there: untraced, the same work at the next turn of the user's own loop is then known."""
+    if state.trace is not None or not loop.ordinary or loop.reports:      # its lines are told: by explain(), by errors
+        return loop
+    body = loop.body
+    number = {p: i for i, p in enumerate(body.inputs)}
+    parts: list[Any] = [loop.length, loop.reverse, body.carries, body.rows, *(p.aval for p in body.inputs)]
+    for node in topological(body.outs, number.__contains__):
+        number[node] = len(number)
+        parts += [node.fn, node.aval, node.needs_grad, *node.attrs.items(), *[number[o] for o in node.operands]]
+    key = Key((*parts, None, *[number[o] for o in body.outs]))
+    return _loops.setdefault(key, loop)
 
 
 def _stacked(y: Node, length: int) -> Node:

@@ -1,4 +1,4 @@
-"""t_, squeeze_, unsqueeze_ and transpose_: a tensor becomes a view of itself, in place. Start at `move`.
+"""t_, squeeze_, unsqueeze_ and transpose_: a tensor becomes a view of itself, in place. Start at `move`. resize_ is at the end.
 
 Views of the tensor are made relative to how it was laid out. So it keeps what undoes each of its moves, and a view puts what was added
 since in front of its own steps (`Tensor._chain`).
@@ -6,17 +6,20 @@ since in front of its own steps (`Tensor._chain`).
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from tracegrad import methods
 from tracegrad.autodiff import variable
-from tracegrad.errors import AutogradError, TraceError
-from tracegrad.function import REGISTRY, bind
+from tracegrad.errors import ArgumentError, AutogradError, ShapeError, TraceError
+from tracegrad.function import REGISTRY, bind, const
 from tracegrad.ir import user_location
 from tracegrad.modes import enable_grad, state
 from tracegrad.operators import PUBLIC
-from tracegrad.ops.movement import inverse
+from tracegrad.ops.arguments import sizes_of
+from tracegrad.ops.movement import concat, expand, inverse, narrow, reshape
 from tracegrad.tensor import Step, Tensor
 from tracegrad.tracing.recording import base_of
 
@@ -68,3 +71,42 @@ def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 for _name in ("t", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims"):
     setattr(Tensor, f"{_name}_", _in_place(PUBLIC[_name], f"{_name}_"))
+
+
+def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+    """Give the tensor another shape in place: its first elements stay, in their order, and further ones are 0 (torch: not initialised).
+
+    sizes: integers, as several arguments or one tuple. Not inside @trace, where shapes are known before values: use x.reshape, x[:n]
+    or nn.functional.pad there. AutogradError for a tensor that requires grad; ArgumentError where the number of elements changes and the
+    tensor is a view, or other tensors are views of it, for they would keep the old memory.
+
+    >>> tg.arange(6).resize_(2, 2)
+    """
+    size = sizes_of("resize_", sizes)
+    if min(size, default=0) < 0:
+        raise ShapeError(f"resize_: sizes must not be negative, got {size}")
+    if state.trace is not None:
+        raise TraceError("resize_: a tensor cannot be resized inside @trace; use x.reshape(...), x[:n] or nn.functional.pad")
+    if self.requires_grad:
+        raise AutogradError("resize_: the tensor requires grad; use x.reshape(...), x[:n] or nn.functional.pad, which have derivatives")
+    have, want = self.numel(), prod(size)
+    if have == want:
+        return self if self.shape == size else move(self, PUBLIC["reshape"](self, size), "resize_")
+    # Nothing else knows who looks at a tensor's memory, so the collector is asked: resizing is rare.
+    if self._base is not None or any(isinstance(other, Tensor) and other._base is self for other in gc.get_referrers(self)):
+        kin = "it is a view of another tensor" if self._base is not None else "another tensor is a view of it"
+        raise ArgumentError(f"resize_: from {self.shape} to {size} the number of elements changes, and {kin}; clone() it first")
+    flat = reshape(self._node(), (have,))
+    flat = narrow(flat, 0, 0, want) if want < have else concat([flat, expand(const(0, self.dtype), (want - have,))], 0)
+    self._set_node(reshape(flat, size))
+    self._versions += 1
+    return self
+
+
+def resize_as_(self: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
+    """`resize_` to the shape of the_template."""
+    return resize_(self, the_template.shape)
+
+
+for _fn in (resize_, resize_as_):
+    setattr(Tensor, _fn.__name__, _fn)

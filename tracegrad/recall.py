@@ -137,7 +137,7 @@ class _Walk:
                     continue
                 if not (place or fn.family == "leaf" or fn.family == "index"):
                     return False
-                if fn not in _ordinary and not (isinstance(fn, CustomCall) and fn.structural):
+                if fn not in _ordinary and not (isinstance(fn, CustomCall) and fn.structural) and not getattr(fn, "ordinary", False):
                     return False
                 parts.append(fn)
                 if fn is _CONST:
@@ -197,11 +197,7 @@ class Backward:
         assert walk.key is not None
         _recipes.move_to_end(walk.key)
         self.walk = None
-        for i in recipe.saving:
-            node = nodes[i]
-            if node.fn.family == "output" and node.operands:
-                node.value = compile_.resolve(node).value
-            forget_operands(node)
+        compile_.free_saved([nodes[i] for i in recipe.saving])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
         walk.number.clear()
         walk.pending.clear()

@@ -3,12 +3,12 @@
 A composed function takes shapes, dtypes and Python values apart, and applies a handful of primitives; a loop calls it with the same ones at
 every turn. What it makes is a function of its operands' avals, of whether derivatives go through them, and of the static arguments. So the
 second call of one signature is remembered, and the later ones make its nodes from there: no argument is checked again, no shape rule asked.
-Not so where a function may look behind its operands: at constants, and at integers, of which `ops.ranges` follows the range.
+Not so where a function may look behind its operands, at constants. Of integers it may see the range (see intervals.py), which is a part of
+the signature.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from types import EllipsisType, NoneType
 from typing import Any
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.intervals import has_range, interval
 from tracegrad.ir import INTERN, Node, enter, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
-_ranges: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 KEPT = 500                                   # signatures of one function; when there are more, all are forgotten
 _PLAIN = (str, NoneType, EllipsisType)
 
@@ -84,7 +84,7 @@ class Template:
             found = None if entry is None else entry()
             if found is not None and found.value is None and found.operands:
                 return {self.result: found}
-        line = user_location()
+        line = user_location(3)                      # behind make and what calls it, which is never the user
         new, add = Node.__new__, values.append
         interned = self.shared and len(self.steps) == 1
         for fn, attrs, items, aval, needs_grad, places in self.steps:
@@ -121,67 +121,65 @@ def _places(result: Any, places: Sequence[int]) -> Any:
 def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Node], Any] | None:
     """What tells a call from others (hashable), the nodes behind its tensors, each once, and the first of these tensors.
 
-    None where that is not enough to know what the call makes, or where no tensor is given.
+    None where that is not enough to know what the call makes, or where no tensor is given. (A hot path: every call of an operation.)
     """
     if state.trace is not None or state.examples:
         return None
     nodes: list[Node] = []
-    first: list[Any] = []
     parts: list[Any] = [dtypes.get_default_dtype()]
     try:
-        for a in args:
-            _add(a, parts, nodes, first)
+        first = _add(args, parts, nodes, None)
         for name, a in kwargs.items():
             parts.append(name)
-            _add(a, parts, nodes, first)
+            first = _add((a,), parts, nodes, first)
     except _Unknown:
         return None
-    return (tuple(parts), nodes, first[0]) if first else None
+    return None if first is None else (tuple(parts), nodes, first)
 
 
-def _add(a: Any, parts: list[Any], nodes: list[Node], first: list[Any]) -> None:
-    """What tells the argument `a` from others, appended to `parts`."""
-    cls = a.__class__
-    if cls is int or cls is bool:
-        parts += (cls, a)                                                 # 1 is not True, nor 1.0
-    elif cls is float:
-        parts += (cls, a if a and a == a else repr(a))                    # NaN is not itself, and 0.0 equals -0.0
-    elif isinstance(a, Operators):
-        if cls is Node:
-            raise _Unknown
-        if not first:
-            first.append(a)
-        elif a._device is not first[0]._device:
-            raise _Unknown
-        node: Node = a._node()
-        aval = node.aval
-        if node.constant or (aval.dtype.kind != "f" and _has_range(node.fn)):
-            raise _Unknown
-        if node in nodes:
-            parts.append(nodes.index(node))
+def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -> Any:
+    """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before."""
+    for a in args:
+        cls = a.__class__
+        if cls is int or cls is bool:
+            parts.append(cls)
+            parts.append(a)                                               # 1 is not True, nor 1.0
+        elif cls is float:
+            parts.append(cls)
+            parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
+        elif cls in _PLAIN:
+            parts.append(a)
+        elif isinstance(a, Operators):
+            if cls is Node:
+                raise _Unknown
+            if first is None:
+                first = a
+            elif a._device is not first._device:
+                raise _Unknown
+            node: Node = a._operand()
+            aval = node.aval
+            if node.constant:
+                raise _Unknown
+            if node in nodes:
+                parts.append(nodes.index(node))
+            else:
+                nodes.append(node)
+                parts.append(aval)
+                parts.append(node.needs_grad)
+                if aval.dtype.kind in "biu" and has_range(node.fn):
+                    parts.append(interval(node))                          # checks of indices depend on it
+        elif cls is tuple or cls is list:
+            parts.append(cls)
+            parts.append(len(a))
+            first = _add(a, parts, nodes, first)
+        elif cls is slice:
+            parts.append(cls)
+            first = _add((a.start, a.stop, a.step), parts, nodes, first)
+        elif isinstance(a, np.dtype):
+            parts.append(a)
         else:
-            nodes.append(node)
-            parts += (aval, node.needs_grad)
-    elif cls is tuple or cls is list:
-        parts += (cls, len(a))
-        for b in a:
-            _add(b, parts, nodes, first)
-    elif cls is slice:
-        parts.append(cls)
-        for b in (a.start, a.stop, a.step):
-            _add(b, parts, nodes, first)
-    elif cls in _PLAIN or isinstance(a, np.dtype):
-        parts.append(a)
-    else:
-        raise _Unknown
-
-
-def _has_range(fn: Any) -> bool:
-    """Whether a primitive's integers may be known to lie between others than all of the dtype's: see ops/ranges.py."""
-    known = _ranges.get(fn)
-    if known is None:
-        known = _ranges[fn] = type(fn).interval.__qualname__ != "Primitive.interval"
-    return known
+            raise _Unknown
+    return first
 
 
 def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], result: Any) -> None:

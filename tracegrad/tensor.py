@@ -110,6 +110,15 @@ class Tensor(Operators):
             )
         return self._n if self._base is None else self._replay(self._base._node())
 
+    def _operand(self) -> Node:
+        """`_node`, as an operation takes it: under no_grad without the history, which the result would not have anyway."""
+        node = self._node()
+        if node.needs_grad and not state.grad and state.trace is None and not (state.examples or state.hidden):
+            while node.fn is _VARIABLE:
+                node = node.operands[0]
+            return bind(_DETACH, (node,), {}) if node.needs_grad else node
+        return node
+
     def _node_outside(self) -> Node:
         """The node of a tensor that belongs to no trace, whether or not one is being recorded."""
         return self._n if self._base is None else self._replay(self._base._node_outside())
@@ -235,13 +244,13 @@ class Tensor(Operators):
         """Mark `result`, which an op of pure movement made from this tensor, as a view of it."""
         if result is self:
             result = Tensor(self._node(), self._device, state.trace)
-        source = self._node()
+        source, given = self._node(), self._operand()
         chain: list[Step] = []
         node = result._n
-        result._detached, result._source = False, None
-        if node.fn is _DETACH and node is not source:
+        result._detached, result._source = given is not source, None
+        if node.fn is _DETACH and node is not source and node is not given:
             result._detached, node = True, node.operands[0]
-        while node is not source:
+        while node is not source and node is not given:
             if (not isinstance(node.fn, Movement) and node.fn.name not in _PARTS) or len(node.operands) != 1:
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))

@@ -1,69 +1,115 @@
-"""The GPU kernels of convolutions: one result a work-item, bounds tested in the loop, fused loads in place. Also for empty sums."""
+"""The GPU kernels of convolutions: matrix products whose operand is the image, read window by window. Start at `taps`.
+
+(Implicit GEMM: no array of windows is made.) The generator of products brings blocks of both to local memory, with fused loads and
+zeros outside of the image, and splits k where there are few results. `empty` is for sums of nothing, on any device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
+from dataclasses import replace
 
 import numpy as np
 
-from tracegrad.codegen.conv.problem import Array, Store, Taps, Window
+from tracegrad.codegen.conv.problem import Array, Pair, Store, Taps, Window
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import ctype, plus
+from tracegrad.codegen.kernel.text import Text
+from tracegrad.codegen.kernel.vectors import Emit, ctype, plus
+from tracegrad.codegen.matmul.problem import DType, Operand, Product
+from tracegrad.codegen.matmul.problem import Store as Results
+from tracegrad.codegen.matmul.schedules import gpu_product
+from tracegrad.plan import Target
 
 
-@contextmanager
-def _inside(emit: Text, t: Taps, pixel: str, k: str, size: int, axis: int) -> Iterator[str]:
-    """The loop over the taps `k` of one axis whose pixel, `ix` or `iy`, is in the image."""
-    with emit.counting(k, size) as tap:
-        emit(f"const int i{pixel} = {plus((pixel, t.stride[axis]), (tap, t.dilation[axis]), -t.padding[axis])};")
-        emit(f"if (i{pixel} >= 0 && i{pixel} < {t.image[axis]}) {{")
-        yield tap
-        emit("}")
+def _apart(emit: Emit, of: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+    """Emits the coordinates `names` of element number `of`, which has one fewer `sizes`: those of all but the first."""
+    inner = 1
+    for name, size in reversed(list(zip(names, (0, *sizes), strict=True))):
+        at = f"{of} / {inner}" if inner > 1 else of
+        emit(f"const int {name} = {at} % {size};" if size else f"const int {name} = {at};")
+        inner *= size or 1
+
+
+def _windowed(emit: Emit, x: Array, dtype: DType, n: str, channel: str, image: Pair, stride: Pair, dilation: Pair, padding: Pair) -> str:
+    """Emits the load of what tap (ky, kx) of the window at (y, x) sees: the image's element, or 0 outside."""
+    for i, at, tap, axis in (("iy", "y", "ky", 0), ("ix", "x", "kx", 1)):
+        emit(f"const int {i} = {plus((at, stride[axis]), (tap, dilation[axis]), -padding[axis])};")
+    emit(f"{ctype(dtype)} image = 0;")
+    emit(f"if (iy >= 0 && iy < {image[0]} && ix >= 0 && ix < {image[1]}) {{")
+    emit(f"image = {x.load(emit, n, channel, 'iy', 'ix')};")
+    emit("}")
+    return "image"
 
 
 def taps(t: Taps) -> list[Kernel]:
-    """One output pixel a work-item."""
-    empty = t.c * t.size[0] * t.size[1] == 0
-    operands = [] if empty else [t.x.params, t.w.params]
-    params = merge(*operands, t.store.params)
+    """The output channels by the output pixels, added up over channels and taps."""
     (oh, ow), (kh, kw) = t.out, t.size
-    emit = Text(t.name, f"{kh}x{kw} taps over {t.c} channels, one output pixel a work-item.", params, None)
+
+    def weight(emit: Emit, b: str, line: str, k: str) -> str:
+        _apart(emit, k, ("channel", "ky", "kx"), t.size)
+        return t.w.load(emit, b, line, "channel", "ky", "kx")
+
+    def pixel(emit: Emit, b: str, line: str, k: str) -> str:
+        _apart(emit, line, ("n", "y", "x"), t.out)
+        _apart(emit, k, ("channel", "ky", "kx"), t.size)
+        return _windowed(emit, t.x, t.dtype, "n", plus((b, t.c), "channel"), t.image, t.stride, t.dilation, t.padding)
+
+    def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+        _apart(emit, j, ("n", "y", "x"), t.out)
+        t.store.write(emit, "n", plus((b, t.o), i), "y", "x", value, width)
+
+    a = Operand("a", t.o, weight, t.w.params, t.groups > 1)
+    b = Operand("b", t.n * oh * ow, pixel, t.x.params, t.groups > 1, across=True)
+    return _product(t.name, t.groups, a, b, t.c * kh * kw, t.dtype, Results(write, t.store.params), t.target, t.owner, t.bytes)
+
+
+def weight_grad(name: str, v: Window, dtype: DType, x: Array, gy: Array, store: Store, target: Target, owner: Hashable) -> list[Kernel]:
+    """The output channels by the weights of one, added up over the pixels of all images."""
+    og, cg, taps_ = v.o // v.groups, v.c // v.groups, (v.kh, v.kw)
+
+    def grad(emit: Emit, b: str, line: str, k: str) -> str:
+        _apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
+        return gy.load(emit, "n", plus((b, og), line), "y", "x")
+
+    def pixel(emit: Emit, b: str, line: str, k: str) -> str:
+        _apart(emit, line, ("channel", "ky", "kx"), taps_)
+        _apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
+        return _windowed(emit, x, dtype, "n", plus((b, cg), "channel"), (v.h, v.w), v.stride, v.dilation, v.padding)
+
+    def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+        _apart(emit, j, ("channel", "ky", "kx"), taps_)
+        store.write(emit, plus((b, og), i), "channel", "ky", "kx", value, width)
+
+    a = Operand("a", og, grad, gy.params, v.groups > 1)
+    b = Operand("b", cg * v.kh * v.kw, pixel, x.params, v.groups > 1)
+    moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * cg * v.kh * v.kw) * dtype.itemsize
+    return _product(name, v.groups, a, b, v.n * v.oh * v.ow, dtype, Results(write, store.params), target, owner, moved)
+
+
+def _product(
+    name: str, batch: int, a: Operand, b: Operand, k: int, dtype: DType, store: Results, target: Target, owner: Hashable, moved: int
+) -> list[Kernel]:
+    kernels = gpu_product(Product(name, batch, a, b, k, dtype, store, target, owner))
+    return [replace(kernels[0], bytes=moved), *kernels[1:]]
+
+
+def empty_taps(t: Taps) -> list[Kernel]:
+    """Zeros, where there is nothing to add up."""
+    (oh, ow), (kh, kw) = t.out, t.size
+    emit = Text(t.name, f"{kh}x{kw} taps over {t.c} channels, one output pixel a work-item.", t.store.params, None)
     emit(f"const int x = get_global_id(0) % {ow}, y = get_global_id(0) / {ow};")
     emit("const int channel = get_global_id(1), n = get_global_id(2);")
     emit(f"{ctype(t.dtype)} sum = 0;")
-    if not empty:
-        emit(f"const int g = channel / {t.o}, o = channel % {t.o};")
-        with emit.counting("c", t.c) as c, _inside(emit, t, "y", "ky", kh, 0) as ky, _inside(emit, t, "x", "kx", kw, 1) as kx:
-            value = t.x.load(emit, "n", plus(("g", t.c), c), "iy", "ix")
-            weight = t.w.load(emit, "g", "o", c, ky, kx)
-            emit(f"sum += {value} * {weight};")
     t.store.write(emit, "n", "channel", "y", "x", "sum", 1)
     return [emit.kernel((oh * ow, t.groups * t.o, t.n), None, t.flops, t.bytes, "one output pixel a work-item")]
 
 
-def weight_grad(name: str, v: Window, dtype: np.dtype[np.generic], x: Array, gy: Array, store: Store) -> Kernel:
-    """One weight a work-item."""
-    operands = [x.params, gy.params] if v.n * v.oh * v.ow else []
-    params = merge(*operands, store.params)
-    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights, one weight a work-item.", params, None)
+def empty_weight_grad(name: str, v: Window, dtype: np.dtype[np.generic], store: Store) -> Kernel:
+    """Zeros, where there are no pixels."""
+    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights, one weight a work-item.", store.params, None)
     emit(f"const int kx = get_global_id(0) % {v.kw}, ky = get_global_id(0) / {v.kw};")
     emit("const int c = get_global_id(1), o = get_global_id(2);")
     emit(f"{ctype(dtype)} sum = 0;")
-    if operands:
-        emit(f"const int channel = {plus((f'o / {v.o // v.groups}', v.c // v.groups), 'c')};")
-        emit(f"for (int n = 0; n < {v.n}; n++) {{")
-        for k, pixel, size, image, axis in (("ky", "y", v.oh, v.h, 0), ("kx", "x", v.ow, v.w, 1)):
-            emit(f"for (int {pixel} = 0; {pixel} < {size}; {pixel}++) {{")
-            emit(f"const int i{pixel} = {plus((pixel, v.stride[axis]), (k, v.dilation[axis]), -v.padding[axis])};")
-            emit(f"if (i{pixel} >= 0 && i{pixel} < {image}) {{")
-        value = x.load(emit, "n", "channel", "iy", "ix")
-        grad = gy.load(emit, "n", "o", "y", "x")
-        emit(f"sum += {value} * {grad};")
-        for _ in range(5):
-            emit("}")
     store.write(emit, "o", "c", "ky", "kx", "sum", 1)
-    flops = 2 * v.n * v.o * v.oh * v.ow * (v.c // v.groups) * v.kh * v.kw
     moved = (v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * (v.c // v.groups) * v.kh * v.kw) * dtype.itemsize
-    return emit.kernel((v.kh * v.kw, v.c // v.groups, v.o), None, flops, moved, "one weight a work-item")
+    return emit.kernel((v.kh * v.kw, v.c // v.groups, v.o), None, 0, moved, "one weight a work-item")

@@ -12,11 +12,10 @@ from typing import Any
 
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.conv.schedules import conv2d, conv2d_input_grad, conv2d_weight_grad
+from tracegrad.codegen.kernel.expressions import Expression, Verbatim
 from tracegrad.codegen.kernel.index import ravel
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Value
 from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
-from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, flops, lowering
 from tracegrad.codegen.matmul.lower import Callback, lanes_from
 from tracegrad.codegen.schedule.grouping import Group
@@ -29,7 +28,6 @@ GENERATORS = {"conv2d": conv2d, "conv2d_input_grad": conv2d_input_grad, "conv2d_
 @lowering("conv")
 def lower_conv(group: Group, context: Context) -> list[Kernel]:
     result = group.anchor
-    assert result is not None
     used: set[str] = set()
     dtype = computed_in(result.dtype)
     calls = [_callback(group, context, used) for _ in range(3)]
@@ -103,15 +101,12 @@ def _epilogue(result: Node, group: Group, context: Context, call: Callback) -> S
         pixel = lanes_from(x, result.shape[3], width, emit, call)
         call.begin(next(iter(pixel.vars), None) if width > 1 else None, width)
         names = set(call.writer.used)
-        if not plain:
-            if not value.isidentifier():
-                value = call.writer.declare(register_type(result.dtype, width), call.writer.base(result), value, result).name
-        known = Value(value, result.dtype, width)
+        known: Expression = Verbatim(value, result.dtype, width)
+        if not plain and not value.isidentifier():
+            known = call.writer.declare(call.writer.base(result), known, result)
         call.ev.given = lambda node, _: known if node is result else None
         flat = ravel((*(call.position(i, size) for i, size in zip((n, c, y), result.shape, strict=False)), pixel), result.shape)
-        values = [call.ev.value(sink, flat) for sink in stored]
-        for sink, found in zip(stored, values, strict=True):
-            call.ev.store(context.output(group, sink), sink, flat, found)
+        context.store(call.ev, group, stored, flat)
         several = len(call.statements) > 1
         if several:
             emit("{")

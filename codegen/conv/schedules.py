@@ -110,4 +110,6 @@ def _spread(store: Store, v: Window, fy: int, fx: int) -> Store:
 def _kernels(t: Taps) -> list[Kernel]:
     if t.n * t.groups * t.o * t.out[0] * t.out[1] == 0:
         return []
-    return gpu.taps(t) if t.target.kind == "gpu" or t.c * t.size[0] * t.size[1] == 0 else cpu.taps(t)
+    if t.c * t.size[0] * t.size[1] == 0:
+        return gpu.empty_taps(t)
+    return gpu.taps(t) if t.target.kind == "gpu" else cpu.taps(t)

@@ -31,8 +31,10 @@ def conv2d_weight_grad(
     v, dtype, kernels = window, np.dtype(dtype), []
     if v.o * (v.c // v.groups) * v.kh * v.kw == 0:
         return []
-    if target.kind == "gpu" or v.n * v.oh * v.ow == 0:
-        return [gpu.weight_grad(name, v, dtype, x, gy, store)]
+    if v.n * v.oh * v.ow == 0:
+        return [gpu.empty_weight_grad(name, v, dtype, store)]
+    if target.kind == "gpu":
+        return gpu.weight_grad(name, v, dtype, x, gy, store, target, owner)
     u = units((v.oh, v.ow), dtype, target, overlapping=True)
     planes = in_place(x, (v.h, v.w), u, (v.kh, v.kw), v.stride, v.dilation, v.padding)
     if planes is None:

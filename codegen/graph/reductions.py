@@ -118,6 +118,15 @@ def _columns(fn: Primitive, x: Node, target: Target) -> Node:
     outer, middle, inner = x.shape
     if middle <= tuning().unrolled:
         return bind(fn, (x,), {"dim": (1,)})
+    if target.kind == "gpu" and target.local_memory:         # as many work-groups as fill the device (lower/rows_gpu.py)
+        across = min(32, 1 << (inner - 1).bit_length())
+        chunks = max(1, min(-(-4 * target.cores // (outer * -(-inner // across))), middle // tuning().column_chunk))
+        while chunks > 1:
+            x = bind(PARTIAL, (x,), {"op": fn, "length": -(-x.shape[1] // chunks)})
+            if x.shape[1] <= tuning().unrolled:
+                return bind(fn, (x,), {"dim": (1,)})
+            chunks = 1
+        return bind(PARTIAL, (x,), {"op": fn, "length": x.shape[1]})
     if target.kind == "gpu":
         wanted = -(-target.cores * 1024 // (outer * inner))
     else:

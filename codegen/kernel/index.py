@@ -13,8 +13,6 @@ from itertools import count
 from math import gcd
 from typing import Union
 
-from tracegrad.codegen.kernel.vectors import unwrapped
-
 IndexLike = Union["Index", int]
 
 
@@ -25,18 +23,18 @@ class Var:
     """An integer variable of a kernel, lo <= value <= hi: of a loop, a work-item's number, or one that was computed, such as a row read.
 
     It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
-    of all lanes.
+    of all lanes. sum: it is called by an expression, of another generator, which is a factor only in parentheses.
     """
 
-    __slots__ = ("hi", "index", "key", "lo", "name")
+    __slots__ = ("hi", "index", "key", "lo", "name", "sum")
 
-    def __init__(self, name: str, size: int, lo: int = 0) -> None:
-        self.name, self.lo, self.hi = name, lo, lo + max(size, 1) - 1
-        self.key = f"{name}#{next(_serials)}"                # terms are put in order by name
+    def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False) -> None:
+        self.name, self.lo, self.hi, self.sum = name, lo, lo + max(size, 1) - 1, sum
+        self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
         self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)
 
     def __str__(self) -> str:
-        return self.name
+        return f"({self.name})" if self.sum else self.name
 
     def __repr__(self) -> str:
         return f"{self.name} in {self.lo}..{self.hi}"
@@ -203,13 +201,11 @@ class Index:
 
     def c(self, names: Mapping[Var, str] | None = None) -> str:
         """C text; `names` maps variables to other texts (a vector of lanes, say)."""
-        parts: list[str] = []
-        for atom, c in self.terms:
-            text = _atom_text(atom, names)
-            parts.append(unwrapped(text) if c == 1 else f"-{text}" if c == -1 else f"{text} * {c}")
+        parts = [f"-{_atom_text(atom, names, True)}" if c == -1 else f"{_atom_text(atom, names, True)} * {c}" if c != 1
+                 else _atom_text(atom, names, False) for atom, c in self.terms]
         if self.constant or not parts:
             parts.append(str(self.constant))
-        if len(parts) > 1 and parts[0].startswith("-") and self.terms[0][1] == -1:
+        if len(parts) > 1 and self.terms[0][1] == -1:
             parts.append(parts.pop(0))                   # 3 - i, rather than -i + 3
         return " + ".join(parts).replace("+ -", "- ")
 
@@ -262,21 +258,27 @@ def _reopen(atom: Atom) -> Index:
     return base if atom.kind == "bounded" else base // atom.divisor if atom.kind == "div" else base % atom.divisor
 
 
-def _atom_text(atom: Atom, names: Mapping[Var, str] | None) -> str:
+def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str:
+    """An atom as C; factor: it is multiplied, or subtracted."""
     if atom.var is not None:
-        return names.get(atom.var, atom.var.name) if names else atom.var.name
+        if names is not None and atom.var in names:
+            return names[atom.var]
+        return str(atom.var) if factor else atom.var.name
     base, k = atom.base, atom.divisor
     assert base is not None
     if atom.kind == "bounded":
-        return f"({base.c(names)})"
-    shift = -(base.lo // k) if base.lo < 0 else 0        # C truncates: make the dividend non-negative first
-    if shift:
-        base = base + shift * k
-    text = base.c(names)
-    text = text if text.isidentifier() else f"({text})"
-    if atom.kind == "mod":
-        return f"({text} % {k})"
-    return f"({text} / {k} - {shift})" if shift else f"({text} / {k})"
+        text = base.c(names)
+    else:
+        shift = -(base.lo // k) if base.lo < 0 else 0    # C truncates: make the dividend non-negative first
+        if shift:
+            base = base + shift * k
+        (term, c), *more = base.terms
+        text = base.c(names)
+        alone = term.var is not None and (not term.var.sum or (names is not None and term.var in names))
+        alone = alone and c == 1 and not more and not base.constant
+        text = text if alone else f"({text})"
+        text = f"{text} % {k}" if atom.kind == "mod" else f"{text} / {k} - {shift}" if shift else f"{text} / {k}"
+    return f"({text})" if factor else text
 
 
 def constant(value: int) -> Index:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel import render
-from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Declare, If, Item, Loop, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Declare, Item, Number, Parameter, Raw, Statement
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
@@ -55,7 +55,7 @@ class Turn:
 def bound_to(parameter: Parameter, ref: Any) -> Parameter:
     """The parameter, bound to something else."""
     if isinstance(parameter, Number):
-        return Number(ref, parameter.name, parameter.type)
+        return Number(ref, parameter.name, parameter.dtype)
     other = Buffer(ref, parameter.name, parameter.dtype, parameter.size, parameter.access)
     other.restrict = parameter.restrict
     return other
@@ -68,7 +68,8 @@ _OF_BODY = ("lines", "names", "form", "cooperates")         # what a kernel that
 class Kernel:
     """One OpenCL kernel. `helpers` names the library functions it calls (see mathlib).
 
-    local_size: None if the driver may choose it; group: the work-group size that the text requires.
+    local_size: None if the driver may choose it; group: the work-group size that the text requires. For `explain()`: note, how it is
+    written; why, the reasons for what is fused in it and for its end (see schedule/grouping.py).
     """
 
     entry: str
@@ -81,10 +82,12 @@ class Kernel:
     note: str = ""
     helpers: frozenset[str] = frozenset()
     fused: tuple[tuple[str, int, bool], ...] = ()          # see plan.Launch
+    why: tuple[str, ...] = ()
     group: tuple[int, ...] | None = None
     comment: str = ""                       # what stands above the text
     launches: int = 1                       # how often a plan launches it
     wide: int = 110                         # how long the line of the parameters may become
+    clang: bool = False                     # whether it may be printed with clang's builtins
 
     @cached_property
     def refs(self) -> tuple[Any, ...]:
@@ -94,7 +97,7 @@ class Kernel:
     @cached_property
     def lines(self) -> list[str]:
         """The text of the body."""
-        return render.lines(self.body)
+        return render.lines(self.body, self.clang)
 
     @cached_property
     def text(self) -> str:
@@ -140,13 +143,12 @@ class Kernel:
         while todo:
             block = todo.pop()
             found |= {v.name for v in block.vars}
-            if not isinstance(block, (Loop, If)):
-                found.update(_variables(block.head))
+            found.update(_variables(block.head))
             for item in block.items:
                 if isinstance(item, Block):
                     todo.append(item)
                 elif isinstance(item, Raw):
-                    found.update(_variables(item.text))
+                    found.update(_variables(item.code))
                 elif isinstance(item, Declare):
                     found.add(item.symbol.name)
                 elif isinstance(item, Item):

@@ -1,30 +1,326 @@
-"""Kernels as OpenCL C: blocks as indented lines, with the line of the user's program that a statement came from. Start at `lines`."""
+"""Kernels as OpenCL C: expressions, blocks as indented lines, the user's line that a statement came from. Start at `Printer`, `lines`.
+
+Parentheses, the spelling of literals and the names of vector accesses and conversions are decided here, and nowhere else.
+"""
 
 from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os.path import basename
 from typing import Any
 
-from tracegrad.codegen.kernel.statements import Block, Parameter, Statement
+import numpy as np
+
+from tracegrad.codegen.kernel.expressions import (
+    COMPARISONS,
+    Access,
+    At,
+    Bits,
+    Buffer,
+    Call,
+    Cast,
+    Convert,
+    Expression,
+    Held,
+    Infix,
+    Lanes,
+    Literal,
+    Load,
+    Local,
+    Number,
+    Op,
+    Position,
+    Prefix,
+    Select,
+    Splat,
+    Spread,
+    Steps,
+    Vector,
+    Verbatim,
+    Zeros,
+)
+from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.statements import (
+    Allocate,
+    Assign,
+    Barrier,
+    Block,
+    Declare,
+    If,
+    Item,
+    Loop,
+    Parameter,
+    Raw,
+    Statement,
+    Store,
+)
+from tracegrad.codegen.kernel.vectors import LANES, ctype
+from tracegrad.dtypes import OPENCL, DType
+from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
+# How tightly an expression holds together: what is below the level of where it stands is put in parentheses.
+_OPEN, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(7)
+_LEVEL = dict.fromkeys(COMPARISONS, _COMPARISON) | dict.fromkeys(("&&", "||"), _LOGIC) | (
+    dict.fromkeys("+-", _SUM) | dict.fromkeys("*/%", _PRODUCT))
 
-def lines(body: Block) -> list[str]:
+
+def literal(value: Any, dtype: DType) -> tuple[str, int]:
+    """`value` as a C literal of exactly `dtype` (of another, it would make calls of overloaded functions ambiguous), and its level."""
+    if dtype.kind == "b":
+        return ("1" if value else "0"), _ATOM
+    if dtype.kind in "iu":
+        v = int(value)
+        if dtype.itemsize < 4:
+            return (f"({OPENCL[dtype]}){v}" if v >= 0 else f"({OPENCL[dtype]})({v})"), _PREFIX
+        suffix = {"int64": "L", "uint32": "u", "uint64": "UL"}.get(dtype.name, "")
+        if v == -(1 << 63):
+            return "-9223372036854775807L - 1", _OPEN
+        if v == -(1 << 31) and not suffix:
+            return "-2147483647 - 1", _OPEN
+        return f"{v}{suffix}", _OPEN if v < 0 else _ATOM
+    x = float(value)
+    if x != x or x in (float("inf"), float("-inf")):
+        text = "NAN" if x != x else "INFINITY" if x > 0 else "-INFINITY"
+        if dtype == np.float64:
+            return f"(double)({text})" if x < 0 else f"(double){text}", _PREFIX
+        return text, _OPEN if x < 0 else _ATOM
+    text = repr(x) if dtype == np.float64 else str(np.float32(x))
+    if "." not in text and "e" not in text:
+        text += ".0"
+    return text if dtype == np.float64 else text + "f", _OPEN if text[0] == "-" else _ATOM
+
+
+class Printer:
+    """Prints what kernels are made of. clang: whether its builtins are there; names: parameters that are called otherwise."""
+
+    def __init__(self, clang: bool, names: Mapping[str, str] | None = None) -> None:
+        self.clang, self.names = clang, names
+
+    # -- expressions
+
+    def top(self, x: Expression) -> str:
+        """An expression that stands for itself."""
+        return _PRINT[type(x)](self, x)[0]
+
+    def operand(self, x: Expression, level: int = _COMPARISON + 1) -> str:
+        """An expression as a part of another, where what is below `level` needs parentheses."""
+        text, own = _PRINT[type(x)](self, x)
+        return text if own >= level else f"({text})"
+
+    def atom(self, x: Expression) -> str:
+        return self.operand(x, _ATOM)
+
+    def name(self, symbol: Any) -> str:
+        return self.names.get(symbol.name, symbol.name) if self.names else symbol.name
+
+    def index(self, x: Index) -> str:
+        return x.c()
+
+    def address(self, access: Access) -> str:
+        at = "" if access.at is None else self.index(access.at.opened())
+        return self.name(access.memory) if at == "0" else f"{self.name(access.memory)} + {at}"
+
+    def element(self, access: Access) -> str:
+        return f"{self.name(access.memory)}[{'' if access.at is None else self.index(access.at.opened())}]"
+
+    # -- statements
+
+    def statement(self, s: Statement) -> str:
+        if isinstance(s, Declare):
+            return f"{s.type} {s.symbol.name} = {self.top(s.value)};"
+        if isinstance(s, Assign):
+            return f"{s.symbol.name} = {self.top(s.value)};"
+        if isinstance(s, Store):
+            return self.store(s.access, self.top(s.value))
+        if isinstance(s, Raw):
+            return self.renamed(s.code)
+        if isinstance(s, Item):
+            return f"const {s.type} {s.var.name} = get_{s.of}_id({s.axis});"
+        if isinstance(s, Allocate):
+            return f"{'__local ' * s.array.shared}{s.array.type} {s.array.name}[{s.array.size}];"
+        if isinstance(s, Barrier):
+            return "barrier(CLK_LOCAL_MEM_FENCE);"
+        raise CompilerBug(f"render: {type(s).__name__} is no statement")
+
+    def store(self, access: Access, value: str) -> str:
+        memory, lanes = access.memory, access.lanes
+        half = isinstance(memory, Buffer) and memory.dtype == np.float16
+        if lanes == 1:
+            if half:
+                return f"vstore_half({value}, {'' if access.at is None else self.index(access.at.opened())}, {self.name(memory)});"
+            return f"{self.element(access)} = {value};"
+        if half:
+            return f"vstore_half{lanes}({value}, 0, {self.address(access)});"
+        if isinstance(memory, Buffer):
+            return f"STORE({ctype(memory.dtype, lanes)}, {self.address(access)}, {value});"
+        return f"KEPT({memory.type}{lanes}, {self.address(access)}) = {value};"
+
+    def head(self, block: Block) -> str:
+        """The line that a block begins with."""
+        if isinstance(block, Loop):
+            var, step = block.var, block.step
+            stop = self.operand(block.stop.value)
+            fits = f"{var} + {step} <= {stop}" if block.whole else f"{var} < {stop}"
+            more = f"{var} += {step}" if step > 1 else f"{var}++"
+            above = "#pragma unroll\n" * block.unrolled
+            return f"{above}for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {more}) {{"
+        if isinstance(block, If):
+            return f"{'else ' * block.otherwise}if ({self.top(block.condition)}) {{"
+        return self.renamed(block.head)
+
+    def renamed(self, code: str) -> str:
+        """Text that nobody looks into, with parameters called as they are now."""
+        names = self.names
+        return _WORD.sub(lambda match: names.get(match[0], match[0]), code) if names else code
+
+
+def _literal(p: Printer, x: Literal) -> tuple[str, int]:
+    return literal(x.value, x.dtype)
+
+
+def _zeros(p: Printer, x: Zeros) -> tuple[str, int]:
+    return ("0" if x.lanes == 1 else f"({x.type})(0)"), _ATOM
+
+
+def _symbol(p: Printer, x: Local | Number) -> tuple[str, int]:
+    return p.name(x), _ATOM
+
+
+def _held(p: Printer, x: Held) -> tuple[str, int]:
+    return _PRINT[type(x.x)](p, x.x)
+
+
+def _at(p: Printer, x: At) -> tuple[str, int]:
+    index = x.index
+    text = index.c() if x.each is None or x.lane is None else index.c({x.lane: p.top(x.each)})
+    if not index.terms:
+        return text, _ATOM if index.constant >= 0 else _SUM
+    (atom, c), *more = index.terms
+    if more or index.constant or c != 1 or atom.kind == "bounded":
+        return text, _SUM
+    if atom.var is not None:
+        return text, _SUM if atom.var.sum and atom.var is not x.lane else _ATOM
+    return text, _SUM if atom.base is not None and atom.base.lo < 0 else _PRODUCT
+
+
+def _steps(p: Printer, x: Steps) -> tuple[str, int]:
+    return f"({x.type})({', '.join(map(str, range(x.lanes)))})", _ATOM
+
+
+def _load(p: Printer, x: Load) -> tuple[str, int]:
+    access, memory, lanes = x.access, x.access.memory, x.lanes
+    half = isinstance(memory, Buffer) and memory.dtype == np.float16
+    if lanes == 1:
+        if half and access.at is not None:
+            return f"vload_half({p.index(access.at.opened())}, {p.name(memory)})", _ATOM
+        return p.element(access), _ATOM
+    if isinstance(memory, Buffer):
+        type_ = ctype(memory.dtype, lanes)
+    else:
+        return f"KEPT({memory.type}{lanes}, {p.address(access)})", _ATOM
+    if x.places is not None:
+        places, only = p.atom(x.places), "" if x.only is None else p.atom(x.only)
+        if half:
+            each = [f"vload_half({places}.s{LANES[i]}, {p.name(memory)})" for i in range(lanes)]
+            each = [f"({only}.s{LANES[i]} ? {e} : 0)" if only else e for i, e in enumerate(each)]
+            return f"({x.type})({', '.join(each)})", _ATOM
+        return f"{x.macro}({type_}, {p.name(memory)}, {places}{only and f', {only}'})", _ATOM
+    if half:
+        return f"vload_half{lanes}(0, {p.address(access)})", _ATOM
+    if x.macro:
+        return f"{x.macro}({type_}, {p.address(access)}, {x.stride})", _ATOM
+    return f"LOAD({type_}, {p.address(access)})", _ATOM
+
+
+def _infix(p: Printer, x: Infix) -> tuple[str, int]:
+    a, b = x.parts
+    level = _LEVEL.get(x.sign, _OPEN)
+    least = _COMPARISON if level == _LOGIC else max(level, _COMPARISON + 1)
+    again = isinstance(a, Infix) and a.sign == x.sign and level < _COMPARISON       # a & b & c
+    return f"{p.top(a) if again else p.operand(a, least)} {x.sign} {p.operand(b, least + (level >= _SUM))}", level
+
+
+def _prefix(p: Printer, x: Prefix) -> tuple[str, int]:
+    return f"{x.sign}{p.operand(x.parts[0], _PREFIX)}", _PREFIX
+
+
+def _select(p: Printer, x: Select) -> tuple[str, int]:
+    condition, a, b = x.parts
+    texts = [p.operand(v, _OPEN + (isinstance(v, (Literal, Op)) or (v is a and isinstance(a, Select)))) for v in (a, b)]
+    return f"{p.operand(condition, _LOGIC)} ? {texts[0]} : {texts[1]}", _OPEN
+
+
+def _cast(p: Printer, x: Cast) -> tuple[str, int]:
+    return f"({x.type}){p.operand(x.parts[0], _PREFIX)}", _PREFIX
+
+
+def _convert(p: Printer, x: Convert) -> tuple[str, int]:
+    given = x.parts[0]
+    text = p.operand(given) if isinstance(given, Select) else p.top(given)
+    return (f"__builtin_convertvector({text}, {x.type})" if p.clang else f"convert_{x.type}({text})"), _ATOM
+
+
+def _bits(p: Printer, x: Bits) -> tuple[str, int]:
+    return f"as_{x.type}({p.top(x.parts[0])})", _ATOM
+
+
+def _splat(p: Printer, x: Splat) -> tuple[str, int]:
+    return f"({x.type})({p.top(x.parts[0])})", _ATOM
+
+
+def _spread(p: Printer, x: Spread) -> tuple[str, int]:
+    return f"({x.type})(-{p.operand(x.parts[0])})", _ATOM
+
+
+def _vector(p: Printer, x: Vector) -> tuple[str, int]:
+    return f"({x.type})({', '.join(map(p.operand, x.parts))})", _ATOM
+
+
+def _lanes(p: Printer, x: Lanes) -> tuple[str, int]:
+    return f"{p.atom(x.parts[0])}.{x.which if isinstance(x.which, str) else 's' + LANES[x.which]}", _ATOM
+
+
+def _op(p: Printer, x: Op) -> tuple[str, int]:
+    pieces = [piece if isinstance(piece, str) else p.operand(x.parts[piece]) for piece in x.spelling.pieces]
+    return "".join(pieces), _OPEN if x.spelling.open else _ATOM
+
+
+def _call(p: Printer, x: Call) -> tuple[str, int]:
+    return f"{x.name}({', '.join(map(p.top, x.parts))})", _ATOM
+
+
+def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
+    return p.renamed(x.c), _ATOM
+
+
+_PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
+    Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Held: _held, At: _at, Steps: _steps, Load: _load, Infix: _infix,
+    Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat, Spread: _spread,
+    Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim,
+}
+PLAIN = Printer(False)
+
+
+Expression.shown = staticmethod(PLAIN.operand)
+
+
+def lines(body: Block, clang: bool) -> list[str]:
     """The lines of a kernel's body, indented, with comments."""
     out: list[str] = []
     previous: Any = None
+    plain = printer = Printer(clang)
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
     outer: list[dict[str, str]] = []                         # the same, in the blocks around
 
     def add(pad: str, statement: Statement) -> None:
         nonlocal previous
         comment, previous = line_comment(statement.node, previous)
-        out.append(with_comment(pad + (renamed(statement.text, names) if names else statement.text), comment))
+        out.append(with_comment(pad + printer.statement(statement), comment))
 
     stack: list[tuple[Block, int]] = [(body, 0)]
     while stack:
@@ -37,14 +333,17 @@ def lines(body: Block) -> list[str]:
                 if not item.items:
                     continue
                 outer.append(names)
-                names = names | {old: names.get(new, new) for old, new in item.renamed.items()} if item.renamed else names
+                if item.renamed:
+                    names = names | {old: names.get(new, new) for old, new in item.renamed.items()}
+                    printer = Printer(clang, names)
                 previous = None if item.comment else previous
-                head = renamed(item.head, names) if names else item.head
+                head = printer.head(item).replace("\n", f"\n{pad}")
                 inner = item.items[0]
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
                     out.append(pad + head[:-2])
                     add(pad + "  ", inner)
                     names = outer.pop()
+                    printer = Printer(clang, names) if names else plain
                     continue
                 out.append(f"{pad}{head}  // {item.comment}" if item.comment else pad + head)
                 stack.append((block, at))
@@ -54,6 +353,7 @@ def lines(body: Block) -> list[str]:
         else:
             if stack:
                 names = outer.pop()
+                printer = Printer(clang, names) if names else plain
                 out.append(pad[:-2] + "}")
     return out
 
@@ -67,10 +367,6 @@ def function(
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
     above = "".join([*(f"// {comment}\n" for comment in comments if comment), attribute and f"{attribute}\n"])
     return f"{above}__kernel void {entry}({joined}) {{\n" + "".join(f"{line}\n" for line in body) + "}\n"
-
-
-def renamed(code: str, names: dict[str, str]) -> str:
-    return _WORD.sub(lambda match: names.get(match[0], match[0]), code)
 
 
 def with_comment(text: str, comment: str) -> str:

@@ -1,135 +1,53 @@
-"""What a kernel is made of: parameters, variables, values, statements. Start at `Block`.
+"""What a kernel is made of: statements, and blocks of them. Start at `Block`.
 
-`Writer` makes them, `render` prints them, `verify` checks them, and passes over kernels look at them. The C of a statement is written
-once, when it is made; what it declares, reads and writes stands beside it as objects, so that nobody has to read it out of the text.
-Index variables (`index.Var`) are among those objects.
+`Writer` makes them, `render` prints them, `verify` checks them, and passes over kernels look at them. What a statement computes is a tree
+of `expressions`; what it declares, reads and writes are objects. Only `Raw` is text, which says what it reads and writes.
 """
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any
 
+from tracegrad.codegen.kernel.expressions import (
+    Access,
+    Array,
+    At,
+    Buffer,
+    Call,
+    Expression,
+    Infix,
+    Local,
+    Number,
+    Parameter,
+    Part,
+    Parts,
+    Pointer,
+    Select,
+    Symbol,
+    whole,
+)
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
-from tracegrad.dtypes import OPENCL, DType
 from tracegrad.ir import Node
 
-# ---------------------------------------------------------------------------------------------------------- parameters and variables
-
-
-class Buffer:
-    """A pointer parameter. ref: what it binds to; size: elements (None: not known); access: "const", "out" or "inout"."""
-
-    __slots__ = ("access", "dtype", "name", "ref", "restrict", "size")
-
-    def __init__(self, ref: Any, name: str, dtype: DType, size: int | None, access: str) -> None:
-        self.ref, self.name, self.dtype, self.size, self.access = ref, name, dtype, size, access
-        self.restrict = access != "inout"                    # what is updated in place may be read by another name
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def declaration(self) -> str:
-        return f"__global {'const ' * (self.access == 'const')}{OPENCL[self.dtype]} *{'restrict ' * self.restrict}{self.name}"
-
-
-class Number:
-    """A by-value parameter of the C type `type`."""
-
-    __slots__ = ("name", "ref", "type")
-
-    def __init__(self, ref: Any, name: str, type_: str) -> None:
-        self.ref, self.name, self.type = ref, name, type_
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def declaration(self) -> str:
-        return f"const {self.type} {self.name}"
-
-
-Parameter = Buffer | Number
-
-
-class Local:
-    """A variable of a work-item, of the C type `type`."""
-
-    __slots__ = ("name", "type")
-
-    def __init__(self, name: str, type_: str) -> None:
-        self.name, self.type = name, type_
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Array:
-    """An array of `size` elements of the C type `type`: a work-item's own, or (shared) a work-group's."""
-
-    __slots__ = ("name", "shared", "size", "type")
-
-    def __init__(self, name: str, type_: str, size: int, shared: bool) -> None:
-        self.name, self.type, self.size, self.shared = name, type_, size, shared
-
-    def __str__(self) -> str:
-        return self.name
-
-
-Symbol = Buffer | Number | Local | Array | Var
-
-
-class Access:
-    """Elements that a statement reads or writes: `at`, where `guards` hold; with `lanes` the elements for as many values of `lane`.
-
-    at: None if only the running program knows. It may say that something is in a range (`index.bounded`); what proves it is a guard.
-    """
-
-    __slots__ = ("at", "guards", "lane", "lanes", "memory")
-
-    def __init__(
-        self, memory: Buffer | Array, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = ()
-    ) -> None:
-        self.memory, self.at, self.lanes, self.lane, self.guards = memory, at, lanes, lane, guards
-
-
-Part = Union[Symbol, Access, Index, "Value"]
-Parts = tuple[Part, ...]
-
-
-class Value:
-    """A C expression: its text, its type, and the `parts` it reads. lanes: 1 if it is the same for all lanes; mask: bytes a lane of a bool
-    vector; depth: how deep the innermost block is that it depends on.
-
-    only_if: the condition without which it is 0, if it was loaded under one. narrow: a 64-bit position as a vector of indices, and its
-    bound. guards: what is known where it is true.
-    """
-
-    __slots__ = ("depth", "dtype", "guards", "lanes", "mask", "narrow", "only_if", "parts", "text")
-
-    def __init__(
-        self, text: str, dtype: DType, lanes: int = 1, depth: int = 0, mask: int = 0, parts: Parts = (), only_if: str = "",
-        narrow: tuple[Value, int] | None = None,
-    ) -> None:
-        self.text, self.dtype, self.lanes, self.depth, self.mask = text, dtype, lanes, depth, mask
-        self.parts, self.only_if, self.narrow = parts, only_if, narrow
-        self.guards: tuple[Any, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"Value({self.text!r}, {self.dtype}, {self.lanes} lanes)"
+__all__ = [
+    "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Buffer", "Declare", "If", "Item", "Local", "Loop",
+    "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Statement", "Store", "Symbol", "bound", "clipped", "product",
+]
 
 
 class Bound:
-    """Where a loop begins or ends: C text, and the indices that it is not below and not above. None: known when the program runs only."""
+    """Where a loop begins or ends: its value, and the indices that it is not below and not above. None: known when the program runs only.
 
-    __slots__ = ("high", "limit", "low", "parts", "text")
+    limit: it is the less of `high` and this.
+    """
 
-    def __init__(self, text: str, low: Index | None, high: Index | None, limit: int | None = None, parts: Parts = ()) -> None:
-        self.text, self.low, self.high, self.limit = text, low, high, limit      # limit: it is the less of `high` and this
-        self.parts = parts or tuple(x for x in (high if high is not None else low,) if x is not None)
+    __slots__ = ("high", "limit", "low", "value")
+
+    def __init__(self, value: Expression, low: Index | None, high: Index | None, limit: int | None = None) -> None:
+        self.value, self.low, self.high, self.limit = value, low, high, limit
 
     def __str__(self) -> str:
-        return self.text
+        return str(self.value)
 
 
 BoundLike = int | Index | Var | Bound
@@ -138,67 +56,81 @@ BoundLike = int | Index | Var | Bound
 def bound(x: BoundLike) -> Bound:
     if isinstance(x, Bound):
         return x
-    if isinstance(x, Var):
-        return Bound(x.name, x.index, x.index, parts=(x,))
-    at = x if isinstance(x, Index) else constant(x)
-    return Bound(at.c(), at, at)
+    at = x if isinstance(x, Index) else x.index if isinstance(x, Var) else constant(x)
+    return Bound(At(at), at, at)
 
 
 def product(x: Var, factor: int, more: int = 0) -> Bound:
-    """x * factor + more, written out: the parts of something begin and end there."""
-    text = f"{x} * {factor}" + (f" + {more}" if more else "")
-    at = x.index * factor + more
-    return Bound(text, at, at, parts=(x,))
+    """x * factor + more: the parts of something begin and end there."""
+    return bound(x.index * factor + more)
 
 
-def least(end: BoundLike, size: int, form: str = "({0} < {1} ? {0} : {1})") -> Bound:
-    """The less of an end and a size: where the last part of something ends."""
+def clipped(end: BoundLike, size: int, length: int, function: str = "") -> Bound:
+    """Where a part, of `length`, of 0..size-1 ends: at `end`, but the last one, which may be shorter, at `size`.
+
+    function: what tells the less of the two, if not a comparison.
+    """
     end = bound(end)
-    return Bound(form.format(end.text, size), ZERO, end.high, size, end.parts)
+    if size % length == 0:
+        return end
+    a, b = end.value, whole(size)
+    return Bound(Call(function, a, b) if function else Select(Infix("<", a, b), a, b), ZERO, end.high, size)
 
 
 # ---------------------------------------------------------------------------------------------------------------------- statements
 
 
 class Statement:
-    """One line. node: what it computes, for the Python line beside it; parts: what it reads."""
+    """One line. node: what it computes, for the Python line beside it."""
 
-    __slots__ = ("node", "parts", "text")
+    __slots__ = ("node",)
 
-    def __init__(self, text: str, node: Node | None = None, parts: Parts = ()) -> None:
-        self.text, self.node, self.parts = text, node, parts
+    def __init__(self, node: Node | None = None) -> None:
+        self.node = node
+
+    @property
+    def parts(self) -> Parts:
+        """What it reads."""
+        return ()
 
 
 class Declare(Statement):
-    """A variable and its value; bounds: those of an index."""
+    """A variable and its value; bound: that of an index."""
 
-    __slots__ = ("bound", "symbol", "value")
+    __slots__ = ("bound", "symbol", "type", "value")
 
-    def __init__(
-        self, symbol: Local | Var, type_: str, text: str, node: Node | None = None, parts: Parts = (), bound: Bound | None = None
-    ) -> None:
-        super().__init__(f"{type_} {symbol.name} = {text};", node, parts)
-        self.symbol, self.value, self.bound = symbol, text, bound
+    def __init__(self, symbol: Local | Var, type_: str, value: Expression, node: Node | None = None, bound: Bound | None = None) -> None:
+        self.symbol, self.type, self.value, self.node, self.bound = symbol, type_, value, node, bound
+
+    @property
+    def parts(self) -> Parts:
+        return (self.value,)
 
 
 class Assign(Statement):
     """A variable's new value."""
 
-    __slots__ = ("symbol",)
+    __slots__ = ("symbol", "value")
 
-    def __init__(self, symbol: Local, text: str, node: Node | None = None, parts: Parts = ()) -> None:
-        super().__init__(f"{symbol.name} = {text};", node, parts)
-        self.symbol = symbol
+    def __init__(self, symbol: Local, value: Expression, node: Node | None = None) -> None:
+        self.symbol, self.value, self.node = symbol, value, node
+
+    @property
+    def parts(self) -> Parts:
+        return (self.value,)
 
 
 class Store(Statement):
-    """Element(s) written."""
+    """Element(s) written: `value`, as a `dtype` of memory."""
 
-    __slots__ = ("access",)
+    __slots__ = ("access", "value")
 
-    def __init__(self, access: Access, text: str, node: Node | None = None, parts: Parts = ()) -> None:
-        super().__init__(text, node, parts)
-        self.access = access
+    def __init__(self, access: Access, value: Expression, node: Node | None = None) -> None:
+        self.access, self.value, self.node = access, value, node
+
+    @property
+    def parts(self) -> Parts:
+        return (self.value,)
 
 
 class Item(Statement):
@@ -207,8 +139,7 @@ class Item(Statement):
     __slots__ = ("axis", "of", "type", "var")
 
     def __init__(self, var: Var, type_: str, axis: int, of: str) -> None:
-        super().__init__(f"const {type_} {var.name} = get_{of}_id({axis});")
-        self.var, self.type, self.axis, self.of = var, type_, axis, of
+        self.var, self.type, self.axis, self.of, self.node = var, type_, axis, of, None
 
 
 class Allocate(Statement):
@@ -217,8 +148,7 @@ class Allocate(Statement):
     __slots__ = ("array",)
 
     def __init__(self, array: Array, node: Node | None = None) -> None:
-        super().__init__(f"{'__local ' * array.shared}{array.type} {array.name}[{array.size}];", node)
-        self.array = array
+        self.array, self.node = array, node
 
 
 class Barrier(Statement):
@@ -226,33 +156,37 @@ class Barrier(Statement):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__("barrier(CLK_LOCAL_MEM_FENCE);")
-
 
 class Raw(Statement):
     """C text that nobody looks into: it reads its parts, makes `defines` and `writes`; cooperates: with other items of the work-group."""
 
-    __slots__ = ("cooperates", "defines", "writes")
+    __slots__ = ("code", "cooperates", "defines", "given", "writes")
 
     def __init__(
-        self, text: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
+        self, code: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
         writes: tuple[Symbol | Access, ...] = (), cooperates: bool = False,
     ) -> None:
-        super().__init__(text, node, parts)
+        self.code, self.node, self.given = code, node, parts
         self.defines, self.writes, self.cooperates = defines, writes, cooperates
+
+    @property
+    def parts(self) -> Parts:
+        return self.given
 
 
 class Block:
-    """Statements and inner blocks after `head` (none: just one after the other). vars: the index variables it binds; memo: the values
-    that were computed in it, while it is written; comment: what is said beside the head; known: what holds in it, ("range", Index, low,
-    high) or ("between", Index, Bound, Bound), though the ranges of its variables do not show it."""
+    """Statements and inner blocks after `head` (none: just one after the other), which is text, or what the block's class says.
+
+    vars: the variables it binds; memo: the values that were computed in it, while it is written; comment: what is said beside the head;
+    known: what holds in it, ("range", Index, low, high) or ("between", Index, Bound, Bound), though the ranges of its variables do not
+    show it.
+    """
 
     __slots__ = ("comment", "head", "items", "known", "memo", "parts", "renamed", "vars")
 
     def __init__(self, head: str, parts: Parts = (), vars: tuple[Var, ...] = (), known: tuple[Any, ...] = ()) -> None:
         self.head, self.parts, self.known = head, parts, known
-        self.vars = frozenset(vars)
+        self.vars: set[Var | Local] = set(vars)
         self.items: list[Statement | Block] = []
         self.memo: dict[Any, Any] = {}
         self.comment = ""
@@ -260,22 +194,22 @@ class Block:
 
 
 class Loop(Block):
-    """`for (var = start; var < stop; var += step)`; whole: only as long as a whole step fits."""
+    """`for (var = start; var < stop; var += step)`; whole: only as long as a whole step fits; unrolled: the compiler is asked to."""
 
-    __slots__ = ("start", "step", "stop", "var", "whole")
+    __slots__ = ("start", "step", "stop", "type", "unrolled", "var", "whole")
 
     def __init__(self, var: Var, type_: str, start: Bound, stop: Bound, step: int = 1, whole: bool = False,
-                 known: tuple[Any, ...] = ()) -> None:
-        more = f"{var} += {step}" if step > 1 else f"{var}++"
-        fits = f"{var} + {step} <= {stop}" if whole else f"{var} < {stop}"
-        super().__init__(f"for ({type_} {var} = {start}; {fits}; {more}) {{", (*start.parts, *stop.parts), (var,), known)
-        self.var, self.start, self.stop, self.step, self.whole = var, start, stop, step, whole
+                 known: tuple[Any, ...] = (), unrolled: bool = False) -> None:
+        super().__init__("", (start.value, stop.value), (var,), known)
+        self.var, self.type, self.start, self.stop, self.step, self.whole = var, type_, start, stop, step, whole
+        self.unrolled = unrolled
 
 
 class If(Block):
-    """What is done only where the condition holds."""
+    """What is done only where the condition holds; otherwise: where that of the `If` in front did not hold, too."""
 
-    __slots__ = ()
+    __slots__ = ("condition", "otherwise")
 
-    def __init__(self, condition: str, parts: Parts = (), known: tuple[Any, ...] = ()) -> None:
-        super().__init__(f"if ({condition}) {{", parts, (), known)
+    def __init__(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> None:
+        super().__init__("", (condition,), (), known)
+        self.condition, self.otherwise = condition, otherwise

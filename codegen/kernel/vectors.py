@@ -39,13 +39,15 @@ def lanes(dtype: np.dtype[Any], target: Target) -> int:
 
 def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
     """The LOAD and STORE macros for those of `dtypes` that the target computes in: once in front of a program whose kernels use them."""
-    out = ["#define LOAD(V, p) LOAD_##V(p)", "#define LOAD_PRIVATE(V, p) LOAD_PRIVATE_##V(p)", "#define STORE(V, p, v) STORE_##V(p, v)"]
+    out = ["#define LOAD(V, p) LOAD_##V(p)", "#define LOAD_PRIVATE(V, p) LOAD_PRIVATE_##V(p)",
+           "#define LOAD_LOCAL(V, p) LOAD_LOCAL_##V(p)", "#define STORE(V, p, v) STORE_##V(p, v)"]
     sizes = {ctype(dtype): np.dtype(dtype).itemsize for dtype in dtypes}
     for scalar, size in sorted(sizes.items()):
         if scalar == "half" or (scalar == "double" and not target.fp64):
             continue
         for width in WIDTHS:
             v = f"{scalar}{width}"
+            out.append(f"#define LOAD_LOCAL_{v}(p) (*(__local const {v} *)(p))")
             if target.clang_builtins:
                 out += [
                     f"typedef {v} __attribute__((aligned({size}))) {v}_u;",

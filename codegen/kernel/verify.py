@@ -10,12 +10,29 @@ knows (`Access.at` is None, or an index that was read and brought into range). `
 
 from __future__ import annotations
 
-import re
 from math import prod
 from typing import Any, NamedTuple
 
+from tracegrad.codegen.kernel.expressions import (
+    At,
+    Bits,
+    Expression,
+    Held,
+    Infix,
+    Lanes,
+    Load,
+    Number,
+    Op,
+    Select,
+    Splat,
+    Spread,
+    Vector,
+    Verbatim,
+    nodes,
+)
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import FAULTS, Foreign, Kernel
+from tracegrad.codegen.kernel.render import PLAIN
 from tracegrad.codegen.kernel.statements import (
     Access,
     Allocate,
@@ -32,13 +49,11 @@ from tracegrad.codegen.kernel.statements import (
     Raw,
     Statement,
     Store,
-    Value,
 )
-from tracegrad.codegen.kernel.writer import mask_type, register_type
+from tracegrad.codegen.kernel.vectors import computed_in, ctype
 from tracegrad.errors import CompilerBug
 
 Range = tuple[int, int]
-_LANES = re.compile(r"^\D+?(\d+)$")
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -66,7 +81,7 @@ class _Check:
     def fail(self, what: str) -> CompilerBug:
         statement = self.at
         node = getattr(statement, "node", None)
-        text = statement.text if isinstance(statement, Statement) else statement.head
+        text = PLAIN.statement(statement) if isinstance(statement, Statement) else PLAIN.head(statement)
         return CompilerBug(f"verify_kernel: in {self.kernel.entry}, `{text}`{f' (for {node!r})' if node is not None else ''}: {what}")
 
     def run(self) -> None:
@@ -145,21 +160,20 @@ class _Check:
         if isinstance(s, Item):
             self.item(s)
         elif isinstance(s, Declare):
-            self.types(s, s.symbol.type if isinstance(s.symbol, Local) else "")
+            if isinstance(s.symbol, Local):
+                self.made(s.symbol, s.value)
             self.scope.add(s.symbol)
             if isinstance(s.symbol, Var):
                 self.declared(s.symbol, s.bound)
             if any(self.differs(p) for p in s.parts):
                 self.divergent.add(s.symbol)
         elif isinstance(s, Assign):
-            self.types(s, s.symbol.type)
+            self.made(s.symbol, s.value)
             self.use(s.symbol)
             if diverges or any(self.differs(p) for p in s.parts):
                 self.divergent.add(s.symbol)
         elif isinstance(s, Store):
-            for value in s.parts:
-                if isinstance(value, Value) and value.lanes not in (1, s.access.lanes):
-                    raise self.fail(f"{value.lanes} lanes are stored as {s.access.lanes}")
+            self.stored(s)
             self.access(s.access, True)
         elif isinstance(s, Allocate):
             self.scope.add(s.array)
@@ -210,8 +224,8 @@ class _Check:
 
     def read(self, parts: tuple[Part, ...]) -> None:
         for part in parts:
-            if isinstance(part, Value):
-                self.read(part.parts)
+            if isinstance(part, Expression):
+                self.expression(part)
             elif isinstance(part, Access):
                 self.access(part, False)
             elif isinstance(part, Index):
@@ -221,31 +235,77 @@ class _Check:
                 self.use(part)
 
     def differs(self, part: Part) -> bool:
-        if isinstance(part, Value):
-            return any(self.differs(p) for p in part.parts)
+        if isinstance(part, Expression):
+            return not part.vars.isdisjoint(self.divergent) or any(
+                self.differs(p) for x in nodes(part) if isinstance(x, Verbatim) for p in x.reads)
         if isinstance(part, Access):
             return part.at is None or self.differs(part.at)
         if isinstance(part, Index):
             return not part.vars.isdisjoint(self.divergent)
         return part in self.divergent
 
-    def types(self, s: Statement, type_: str) -> None:
-        """The lanes of what is read fit what is made; a value has the type of the variable that holds it."""
-        match = _LANES.match(type_)
-        lanes = int(match[1]) if match else 1
-        loads = any(isinstance(p, Access) for p in s.parts)
-        for value in s.parts:
-            if not isinstance(value, Value):
-                continue
-            if type_ and value.lanes not in (1, lanes) and not (loads and lanes == 1):
-                raise self.fail(f"{value.lanes} lanes of {value.text} make {lanes}")
-            if type_ and not loads and value.dtype.kind == "b" and value.lanes > 1 and value.mask != _size(type_):
-                raise self.fail(f"the mask {value.text} has lanes of {value.mask} bytes, what it is for of {_size(type_)}")
-            if len(value.parts) == 1 and isinstance(value.parts[0], Local) and value.text == value.parts[0].name:
-                is_mask = value.dtype.kind == "b" and value.lanes > 1
-                expected = mask_type(value.mask, value.lanes) if is_mask else register_type(value.dtype, value.lanes)
-                if value.parts[0].type != expected:
-                    raise self.fail(f"{value.text} is {value.parts[0].type}, and is taken to be {expected}")
+    # -- types
+
+    def expression(self, x: Expression) -> None:
+        """That variables are declared, elements are there, and types agree."""
+        for part in x.operands:
+            self.expression(part)
+        if isinstance(x, (Local, Number)):
+            self.use(x)
+        elif isinstance(x, At):
+            for var in x.index.vars:
+                self.use(var)
+        elif isinstance(x, Load):
+            self.access(x.access, False)
+        elif isinstance(x, Verbatim):
+            self.read(x.reads)
+        if x.lanes > 1:
+            self.vector(x)
+        elif not isinstance(x, (Vector, Lanes)) and any(part.lanes > 1 for part in x.operands):
+            raise self.fail(f"{x} is one value, of vectors")
+
+    def vector(self, x: Expression) -> None:
+        """That a vector's operands are vectors of as many lanes, or single values that become some."""
+        wide = [part for part in x.operands if part.lanes > 1]
+        for part in wide:
+            if part.lanes != x.lanes and not isinstance(x, Lanes):
+                raise self.fail(f"{part.lanes} lanes of {part} make {x.lanes}")
+        sizes = {_size(part) for part in wide}
+        if isinstance(x, Select):
+            condition, a, b = x.parts
+            if condition.lanes > 1 and _size(condition) != _size(x):
+                raise self.fail(f"the mask {condition} has lanes of {_size(condition)} bytes, what it is for of {_size(x)}")
+            if a.type != b.type:
+                raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
+        elif isinstance(x, Infix):
+            a, b = x.parts
+            if len(wide) == 2 and a.type != b.type:
+                raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
+        elif isinstance(x, Op):
+            if len(sizes | {_size(x)}) > 1:
+                raise self.fail(f"{x} is of lanes of {', '.join(map(str, sorted(sizes | {_size(x)})))} bytes")
+        elif isinstance(x, (Bits, Held)):
+            if sizes and sizes != {_size(x)}:
+                raise self.fail(f"{x} is {x.type}, made of lanes of {sizes.pop()} bytes")
+        elif isinstance(x, (Splat, Spread, Vector)) and wide:
+            raise self.fail(f"{x} is made of vectors")
+
+    def made(self, symbol: Local, value: Expression) -> None:
+        """That a variable is of the type of its value."""
+        if symbol.lanes != value.lanes:
+            raise self.fail(f"{value.lanes} lanes of {value} make {symbol.lanes}")
+        if symbol.lanes > 1 and symbol.type != value.type:
+            raise self.fail(f"{symbol} is {symbol.type}, and its value is {value.type}")
+
+    def stored(self, s: Store) -> None:
+        access, value = s.access, s.value
+        if value.lanes not in (1, access.lanes):
+            raise self.fail(f"{value.lanes} lanes are stored as {access.lanes}")
+        if value.lanes > 1:
+            memory = access.memory
+            wanted = ctype(computed_in(memory.dtype), value.lanes) if isinstance(memory, Buffer) else f"{memory.type}{value.lanes}"
+            if value.type != wanted:
+                raise self.fail(f"a {value.type} is stored as {wanted}")
 
     # -- bounds
 
@@ -331,9 +391,24 @@ class _Check:
         """The elements as sums (None: not linear in the work-items' numbers)."""
         assert access.at is not None
         alone = frozenset(v for v in self.items if self.ranges[v][0] == self.ranges[v][1])
-        form = Form(writes, alone, self.at.text if isinstance(self.at, Statement) else "")
-        x = access.at.opened()
-        form.constant = x.constant
+        form = Form(writes, alone, PLAIN.statement(self.at) if isinstance(self.at, Statement) else "")
+        x = access.at
+        held = next((a for a, c in x.terms if a.kind == "bounded" and c > 0 and self.holds(a.base, a.lo, a.hi, access.guards)), None)
+        among: list[Term] = []                               # terms that a guard bounds all together
+        if held is not None and held.base is not None:
+            factor = dict(x.terms)[held]
+            x = x - Index(((held, 1),), 0) * factor
+            inner = self.expand(held.base.opened())
+            form.constant = factor * inner.constant
+            for part, k in inner.terms:
+                if k < 0 or (part.var not in self.items and not part.vars.isdisjoint(self.items)):
+                    return None
+                first, last = self.ranges[part.var] if part.var in self.items and part.var is not None else (part.lo, part.hi)
+                form.constant += factor * k * first
+                among.append(Term(factor * k, last - first, part.var if part.var in self.items else None))
+            form.sums.append(([t for t in among if t.most], factor * (held.hi - held.lo), [], factor * (held.hi - held.lo)))
+        x = x.opened()
+        form.constant += x.constant
         for atom, c in x.terms:
             lanes = access.lanes if atom.var is not None and atom.var is access.lane else 1
             if access.lane is not None and access.lanes > 1 and access.lane in atom.vars and lanes == 1:
@@ -362,6 +437,12 @@ class _Check:
                 (shared if common.get(part) == k else terms).append(term)
             form.sums.append(([t for t in terms if t.most], rest_most, [t for t in shared if t.most], abs(c) * (high - low + lanes - 1)))
         return form
+
+    def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:
+        """Whether a guard says that x is in low..high."""
+        return x is not None and any(
+            kind == "range" and (x.opened() - g.opened()).key == "0" and low <= rest[0] and rest[1] <= high + 1
+            for kind, g, *rest in (*guards, *self.known))
 
     def expanded(self, vars: frozenset[Var]) -> bool:
         """Whether a quotient or remainder of these has nothing to do with the number of the work-item."""
@@ -475,7 +556,6 @@ def _divides(step: int, x: Index) -> bool:
     return x.constant % step == 0 and all(c % step == 0 for _, c in x.terms)
 
 
-def _size(type_: str) -> int:
-    """Bytes of a lane of an OpenCL type."""
-    scalar = type_.rstrip("0123456789").removeprefix("u")
-    return {"char": 1, "short": 2, "half": 2, "int": 4, "float": 4, "long": 8, "double": 8}[scalar]
+def _size(x: Expression) -> int:
+    """Bytes of a lane."""
+    return x.mask if x.dtype.kind == "b" else computed_in(x.dtype).itemsize

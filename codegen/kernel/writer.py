@@ -8,15 +8,15 @@ that node's line of the user's program beside it, wherever the line changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
-from tracegrad.codegen.kernel.index import Var
+from tracegrad.codegen.kernel.expressions import At, Expression
+from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
+from tracegrad.codegen.kernel.render import Printer
 from tracegrad.codegen.kernel.statements import (
     Access,
     Allocate,
@@ -39,8 +39,7 @@ from tracegrad.codegen.kernel.statements import (
     Symbol,
     bound,
 )
-from tracegrad.codegen.kernel.vectors import computed_in, ctype, unwrapped
-from tracegrad.dtypes import OPENCL, DType, int32
+from tracegrad.dtypes import DType, int32, int64
 from tracegrad.ir import Node
 from tracegrad.plan import Target
 
@@ -87,6 +86,7 @@ class Writer:
 
     def __init__(self, target: Target, namer: Namer, index: str = "int") -> None:
         self.target, self.namer, self.index = target, namer, index
+        self.index_dtype = int32 if index == "int" else int64
         self.params: dict[Any, Buffer | Number] = {}         # by what they bind to
         self.helpers: set[str] = set()                       # keys of mathlib
         self.macros: set[str] = set()
@@ -130,11 +130,11 @@ class Writer:
             found = self.params[storage] = Buffer(storage, self.unique(base, pointer=True), dtype, size, access)
         return found
 
-    def scalar(self, ref: Any, base: str, type_: str) -> Number:
+    def scalar(self, ref: Any, base: str, dtype: DType) -> Number:
         """The by-value parameter that binds to `ref`."""
         found = self.params.get(ref)
         if not isinstance(found, Number):
-            found = self.params[ref] = Number(ref, self.unique(base), type_)
+            found = self.params[ref] = Number(ref, self.unique(base), dtype)
         return found
 
     # -- statements and blocks
@@ -152,29 +152,46 @@ class Writer:
             items = self.blocks[depth].items
             items.insert(len(items) - 1, statement)
 
-    def declare(self, type_: str, base: str, text: str, node: Node | None = None, depth: int | None = None, parts: Parts = ()) -> Local:
-        """A new variable with the value `text`, which reads `parts`."""
-        local = Local(self.unique(base), type_)
-        self.add(Declare(local, type_, unwrapped(text), node, parts), depth)
+    def declare(self, base: str, value: Expression, node: Node | None = None, depth: int | None = None,
+                only_if: Expression | None = None) -> Local:
+        """A new variable with that value."""
+        local = Local(self.unique(base), value.dtype, value.lanes, value.mask, only_if)
+        self.define(local, value, node, depth)
         return local
 
-    def computed(self, base: str, size: int, text: str, node: Node | None = None, depth: int | None = None, parts: Parts = (),
-                 lanes: int = 1) -> Var:
+    def define(self, local: Local, value: Expression, node: Node | None = None, depth: int | None = None, const: bool = False) -> None:
+        """Declares a variable that is there already."""
+        self.add(Declare(local, f"{'const ' * const}{local.type}", value, node), depth)
+        self.blocks[self.depth if depth is None else depth].vars.add(local)
+
+    def computed(self, base: str, size: int, value: Expression, node: Node | None = None, depth: int | None = None) -> Var:
         """A new index variable, known to be in 0..size-1, that is computed: a row number that was read, say."""
         var = Var(self.unique(base), size)
-        self.add(Declare(var, self.index + (str(lanes) if lanes > 1 else ""), text, node, parts), depth)
+        self.add(Declare(var, self.index + (str(value.lanes) if value.lanes > 1 else ""), value, node), depth)
         self.bind(var, depth)
         return var
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""
         var, value = Var(name, size + 1), bound(value)
-        self.add(Declare(var, f"const {self.index}", unwrapped(value.text), None, value.parts, value))
+        self.add(Declare(var, f"const {self.index}", value.value, None, value))
         return var
+
+    def at(self, x: Index | Var | int) -> At:
+        """An index as a number."""
+        return At(x if isinstance(x, Index) else x.index if isinstance(x, Var) else constant(x), self.index_dtype)
 
     def bind(self, var: Var, depth: int | None = None) -> None:
         """What depends on `var` is computed in the innermost block, or the one at `depth`."""
-        self.blocks[self.depth if depth is None else depth].vars |= {var}
+        self.blocks[self.depth if depth is None else depth].vars.add(var)
+
+    def depth_of(self, vars: Set[Any]) -> int:
+        """The depth of the innermost block that binds one of `vars`: what depends on them is computed there, in front of inner loops."""
+        if vars:
+            for depth in range(len(self.blocks) - 1, 0, -1):
+                if not self.blocks[depth].vars.isdisjoint(vars):
+                    return depth
+        return 0
 
     def item(self, name: str, size: int, axis: int, of: str = "global", type_: str = "") -> Var:
         """The number of the work-item along a dimension of the launch: all there is in the kernel depends on it."""
@@ -183,12 +200,12 @@ class Writer:
         self.bind(var, 0)
         return var
 
-    def assign(self, to: Local, text: str, node: Node | None = None, parts: Parts = ()) -> None:
-        self.add(Assign(to, unwrapped(text), node, parts))
+    def assign(self, to: Local, value: Expression, node: Node | None = None) -> None:
+        self.add(Assign(to, value, node))
 
-    def store(self, access: Access, text: str, node: Node | None = None, parts: Parts = ()) -> None:
-        """`text` writes what `access` says."""
-        self.add(Store(access, text, node, parts))
+    def store(self, access: Access, value: Expression, node: Node | None = None) -> None:
+        """Writes `value` to what `access` says."""
+        self.add(Store(access, value, node))
 
     def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None) -> Array:
         array = Array(self.unique(base), type_, size, shared)
@@ -216,58 +233,18 @@ class Writer:
         yield block
         self.blocks.pop().memo = {}
 
-    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = ()) -> Any:
-        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block."""
-        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known))
+    def loop(self, var: Var, start: BoundLike, stop: BoundLike, step: int = 1, whole: bool = False, known: tuple[Any, ...] = (),
+             unrolled: bool = False) -> Any:
+        """`with w.loop(...)`: for var from start to stop; whole: as long as a whole step fits. known: see Block. unrolled: asked to be."""
+        return self.block(Loop(var, self.index, bound(start), bound(stop), step, whole, known, unrolled))
 
-    def branch(self, condition: str, parts: Parts = (), known: tuple[Any, ...] = ()) -> Any:
-        """`with w.branch(...)`: only where the condition holds. known: see Block."""
-        return self.block(If(condition, parts, known))
+    def branch(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> Any:
+        """`with w.branch(...)`: only where the condition holds (and that of the branch before does not). known: see Block."""
+        return self.block(If(condition, known, otherwise))
+
+    def shown(self, x: Expression) -> str:
+        """An expression as a part of text that nobody looks into."""
+        return Printer(self.target.clang_builtins).operand(x)
 
     def helper(self, names: frozenset[str]) -> None:
         self.helpers |= names
-
-
-# ------------------------------------------------------------------------------------------------------------ types, literals
-
-
-def register_type(dtype: DType, width: int = 1) -> str:
-    """The type a value of `dtype` has in registers. (Bools: int; halves: float.)"""
-    if dtype.kind == "b":
-        return "int" if width == 1 else mask_type(4, width)
-    return ctype(computed_in(dtype), width)
-
-
-def register_dtype(dtype: DType) -> DType:
-    """The dtype of one value as `register_type` holds it."""
-    return int32 if dtype.kind == "b" else computed_in(dtype)
-
-
-def mask_type(size: int, width: int) -> str:
-    """The vector type of a comparison of `width` elements of `size` bytes."""
-    return f"{ {1: 'char', 2: 'short', 4: 'int', 8: 'long'}[size] }{width}".replace(" ", "")
-
-
-def literal(value: Any, dtype: DType) -> str:
-    """`value` as a C literal of exactly `dtype`: of another, it would make calls of overloaded functions ambiguous."""
-    if dtype.kind == "b":
-        return "1" if value else "0"
-    if dtype.kind in "iu":
-        v = int(value)
-        if dtype.itemsize < 4:
-            return f"({OPENCL[dtype]}){v}" if v >= 0 else f"({OPENCL[dtype]})({v})"
-        suffix = {"int64": "L", "uint32": "u", "uint64": "UL"}.get(dtype.name, "")
-        if v == -(1 << 63):
-            return "(-9223372036854775807L - 1)"
-        if v == -(1 << 31) and not suffix:
-            return "(-2147483647 - 1)"
-        return f"({v}{suffix})" if v < 0 else f"{v}{suffix}"
-    x = float(value)
-    suffix = "" if dtype == np.float64 else "f"
-    if x != x or x in (float("inf"), float("-inf")):
-        text = "NAN" if x != x else "INFINITY" if x > 0 else "(-INFINITY)"
-        return f"(double){text}" if dtype == np.float64 else text
-    text = repr(x) if dtype == np.float64 else str(np.float32(x))
-    if "." not in text and "e" not in text:
-        text += ".0"
-    return f"({text}{suffix})" if text.startswith("-") else text + suffix

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Load, Local
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Local, Parts, Value, bound, least
-from tracegrad.codegen.kernel.writer import register_type
+from tracegrad.codegen.kernel.statements import Access, clipped
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
-from tracegrad.ir import Node
 
 
 @lowering("arg_reduction")
 def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
     chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
     length = -(-n // chunks)
@@ -33,16 +31,15 @@ def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     return [_search(group, context, length, winners), _best_of(group, context, chunks, winners)]
 
 
-def _better(node: Node, value: str, best: str, is_float: bool) -> str:
-    fn: Any = node.fn
-    plain = f"{value} {fn.better} {best}"
-    return f"{plain} || ({value} != {value} && {best} == {best})" if is_float else plain
-
-
-def _keep_better(o: Owner, value: Value, best: Local, at: Local, number: str, parts: Parts) -> None:
+def _keep_better(o: Owner, value: Expression, best: Local, at: Local, number: Expression) -> None:
     """What is better than the best so far takes its place."""
-    test = _better(o.node, value.text, best.name, value.dtype.kind == "f")
-    o.writer.raw(f"if ({test}) {{ {best} = {value.text}; {at} = {number}; }}", o.node, (value, best, *parts), writes=(best, at))
+    fn: Any = o.node.fn
+    better: Expression = Infix(fn.better, value, best)
+    if value.dtype.kind == "f":
+        better = Infix("||", better, Infix("&&", Infix("!=", value, value), Infix("==", best, best)))
+    with o.writer.branch(better):
+        o.writer.assign(best, value, o.node)
+        o.writer.assign(at, number, o.node)
 
 
 def _search(group: Group, context: Context, length: int, winners: Temp | None) -> Kernel:
@@ -58,24 +55,21 @@ def _search(group: Group, context: Context, length: int, winners: Temp | None) -
     with o.loop("result", outer * inner, first, last) as result:
         row, column = result // inner, result % inner
 
-        def value(i: Index) -> Value:
+        def value(i: Index) -> Expression:
             return ev.value(x, (row * n + i) * inner + column)
 
         start = chunk * length
-        type_ = register_type(x.dtype)
-        found = value(start)
-        best = w.declare(type_, "best", found.text, node, parts=(found,))
-        at = w.declare(w.index, "at", start.c(), node, parts=(start,))
-        end = start + length
-        stop = bound(end) if n % length == 0 else least(end, n)
+        best = w.declare("best", value(start), node)
+        at = w.declare("at", w.at(start), node)
+        stop = clipped(start + length, n, length)
         with o.loop("i", n, start + 1 if start.terms else 1, stop if chunks > 1 else n) as i:
-            _keep_better(o, value(i), best, at, i.c(), (i,))
+            _keep_better(o, value(i), best, at, w.at(i))
         if winners is None:
-            ev.store(context.output(group, node), node, result, Value(at.name, node.dtype, parts=(at,)))
+            ev.store(context.output(group, node), node, result, at)
         else:
             where = (row * chunks + chunk) * inner + column
             pointer = w.buffer(winners, "winners", int64, "out")
-            w.store(Access(pointer, where), f"{pointer}[{where.c()}] = {at};", node, (at,))
+            w.store(Access(pointer, where), at, node)
     return o.finish()
 
 
@@ -89,16 +83,16 @@ def _best_of(group: Group, context: Context, chunks: int, winners: Temp) -> Kern
     result = o.item("result", outer * inner)
     row, column = result // inner, result % inner
 
-    def winner(chunk: Index) -> tuple[Var, Value]:
+    def winner(chunk: Index) -> tuple[Var, Expression]:
         where = (row * chunks + chunk) * inner + column
-        var = w.computed("winner", n, f"{pointer}[{where.c()}]", node, parts=(Access(pointer, where),))
+        var = w.computed("winner", n, Load(Access(pointer, where), int64), node)
         return var, ev.value(x, (row * n + var.index) * inner + column)
 
     at, value = winner(ZERO)
-    best = w.declare(register_type(x.dtype), "best", value.text, node, parts=(value,))
-    index = w.declare(w.index, "found", at.name, node, parts=(at,))
+    best = w.declare("best", value, node)
+    index = w.declare("found", w.at(at), node)
     with o.loop("chunk", chunks, 1) as chunk:
         at, value = winner(chunk)
-        _keep_better(o, value, best, index, at.name, (at,))
-    ev.store(context.output(group, node), node, result, Value(index.name, node.dtype, parts=(index,)))
+        _keep_better(o, value, best, index, w.at(at))
+    ev.store(context.output(group, node), node, result, index)
     return o.finish()

@@ -6,26 +6,24 @@ along the contiguous inner dimension. A later kernel adds the few partial result
 
 from __future__ import annotations
 
+from tracegrad.codegen.kernel.expressions import Local
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Value, bound, least
+from tracegrad.codegen.kernel.statements import bound, clipped
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import vector_width
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.schedule.grouping import Columns, Group, Place
 from tracegrad.ir import Node
 
 
 def lower_columns(group: Group, context: Context) -> list[Kernel]:
     """The kernel of one or more reductions over the middle of the same view."""
-    assert group.view is not None
-    assert group.length is not None
-    outer, middle, inner = group.view
-    length = group.length
-    chunks = -(-middle // length)
+    kind = group.kind
+    assert isinstance(kind, Columns)
+    outer, middle, inner, length, chunks = kind.outer, kind.middle, kind.inner, kind.length, kind.chunks
     w = context.writer(group)
     ev = context.evaluator(group, w)
-    reductions = [s for s in group.stored if s.fn.family == "partial"]
-    sinks = [s for s in group.stored if s.fn.family != "partial"]
+    reductions = group.results(Place.CHUNK)
     sizes = []
     a: Index = ZERO
     part: Index = ZERO
@@ -37,7 +35,7 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
         sizes.append(outer)
     first = part * length
     end = first + length
-    stop = bound(middle) if chunks == 1 else bound(end) if middle % length == 0 else least(end, middle)
+    stop = bound(middle) if chunks == 1 else clipped(end, middle, length)
 
     def body(row: Index, fresh: bool) -> None:
         width = vector_width(group, context)
@@ -52,14 +50,12 @@ def lower_columns(group: Group, context: Context) -> list[Kernel]:
                     value = ev.value(r.operands[0], at)
                     where = (a * chunks + part) * inner + col.index
                     if not fresh:
-                        value = ev.fold(r, [accumulator(r, where), value], ev.width, w.depth)
+                        value = ev.fold(r, [accumulator(r, where), value])
                     ev.store(context.output(group, r), r, where, value)
-                values = [ev.value(sink, at) for sink in sinks]
-                for sink, value in zip(sinks, values, strict=True):
-                    ev.store(context.output(group, sink), sink, at, value)
+                context.store(ev, group, group.results(Place.ELEMENT), at)
         ev.lane, ev.width = None, 1
 
-    def accumulator(r: Node, where: Index) -> Value:
+    def accumulator(r: Node, where: Index) -> Local:
         return ev.load(r, context.output(group, r), where, (), written=True)
 
     body(first, True)

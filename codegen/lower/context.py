@@ -6,12 +6,14 @@ and evaluators for a kernel, and gives out entry names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Evaluator, Storage
+from tracegrad.codegen.kernel.elements import Storage
+from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Turns
 from tracegrad.codegen.kernel.vectors import index_type
 from tracegrad.codegen.kernel.verify import verify_kernel
@@ -100,6 +102,12 @@ class Context:
         ref = self.ref(node)
         return Storage(ref, "inout" if ref is not node else "out")
 
+    def store(self, ev: Evaluator, group: Group, sinks: Iterable[Node], at: Index) -> None:
+        """Element `at` of each of these results. All are computed, then all written: one may lie where another's operand was."""
+        values = {sink: ev.value(sink, at) for sink in sinks}
+        for sink, value in values.items():
+            ev.store(self.output(group, sink), sink, at, value)
+
     def writer(self, group: Group, target: Target | None = None) -> Writer:
         sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]
         writer = Writer(target or self.target, self.namer, index_type(*sizes))
@@ -120,7 +128,8 @@ class Context:
         self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
-                      group.note, frozenset(writer.helpers), group=local_size if required else None)
+                      helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None,
+                      clang=writer.target.clang_builtins)
 
 
 def traffic(group: Group) -> int:
@@ -134,11 +143,11 @@ def flops(group: Group) -> int:
 
 
 Lowering = Callable[[Group, Context], list[Kernel | HostStep | Turns]]
-LOWERINGS: dict[str, Lowering] = {}
+LOWERINGS: dict[type | str, Lowering] = {}
 
 
-def lowering(*kinds: str) -> Callable[[Any], Any]:
-    """Decorator: the function lowers groups of these kinds (families of ops, or "loops" and "columns")."""
+def lowering(*kinds: type | str) -> Callable[[Any], Any]:
+    """Decorator: the function lowers groups of these kinds (classes of `grouping.Kind`), or those that ops of these families anchor."""
 
     def attach(fn: Any) -> Any:
         for kind in kinds:
@@ -150,12 +159,11 @@ def lowering(*kinds: str) -> Callable[[Any], Any]:
 
 def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
     """The kernels of one group."""
-    found = LOWERINGS.get(group.kind)
+    found = LOWERINGS.get(group.lowered_by)
     if found is None:
-        what = group.anchor.fn.name if group.anchor is not None else group.kind
-        raise UnsupportedError(f"{what}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
+        raise UnsupportedError(f"{group.sinks[0].fn.name}: this operation cannot be compiled yet; run it with TRACEGRAD_DEVICE=numpy")
     steps = found(group, context)
-    if group.kind == "loop":                       # those of its body came through here, and are bound to other buffers by now
+    if group.lowered_by == "loop":                       # those of its body came through here, and are bound to other buffers by now
         return steps
     if config.check:
         for step in steps:
@@ -163,8 +171,7 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
                 verify_kernel(step)
     last = steps[-1] if steps else None
     if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
-        note = "; ".join(dict.fromkeys(filter(None, (last.note, group.note))))
-        steps[-1] = replace(last, note=note, fused=computed(group, context))
+        steps[-1] = replace(last, why=group.why, fused=computed(group, context))
     return steps
 
 

@@ -19,7 +19,6 @@ def _call(node: Node) -> dict[str, Any]:
 def siblings(group: Group, context: Context) -> list[Any] | None:
     """Where each result of the anchor's call goes (a node, or scratch for one that nobody uses); None if it was lowered before."""
     anchor = group.anchor
-    assert anchor is not None
     attrs = _call(anchor)
     key = (anchor.fn, anchor.operands, tuple(attrs.items()))
     if key in context.called:
@@ -27,10 +26,9 @@ def siblings(group: Group, context: Context) -> list[Any] | None:
     context.called.add(key)
     places: dict[int, Node] = {}
     for other in context.schedule.groups:
-        node = other.anchor
-        if node is not None and node.fn is anchor.fn and node.operands == anchor.operands:
-            if _call(node) == attrs:
-                places[node.attrs["index"]] = node
+        node = other.sinks[0]
+        if node.fn is anchor.fn and node.operands == anchor.operands and _call(node) == attrs:
+            places[node.attrs["index"]] = node
     avals = anchor.fn.avals(*[o.aval for o in anchor.operands], **attrs)  # type: ignore[attr-defined]
     return [places.get(k) or Temp(f"unused_{k}", key, max(1, aval.size), aval.dtype) for k, aval in enumerate(avals)]
 
@@ -38,7 +36,6 @@ def siblings(group: Group, context: Context) -> list[Any] | None:
 @lowering("host_call")
 def lower_host(group: Group, context: Context) -> list[HostStep]:
     anchor = group.anchor
-    assert anchor is not None
     outputs = siblings(group, context)
     if outputs is None:
         return []

@@ -6,7 +6,6 @@ from typing import Any
 
 from tracegrad.codegen.kernel.ir import Foreign, RuntimeScalar
 from tracegrad.codegen.kernel.statements import Block, Buffer, Number
-from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.lower.context import Context, lowering, traffic
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.schedule.grouping import Group, strip
@@ -16,7 +15,6 @@ from tracegrad.codegen.schedule.grouping import Group, strip
 def lower_opencl(group: Group, context: Context) -> list[Foreign]:
     """One launch: inputs, outputs, then scalars, in the order of the user's parameters."""
     anchor = group.anchor
-    assert anchor is not None
     outputs = siblings(group, context)
     if outputs is None:
         return []
@@ -32,6 +30,6 @@ def lower_opencl(group: Group, context: Context) -> list[Foreign]:
             scalars.append(context.constant(value, dtype))
     entry, text = context.user_sources.add(fn.source, fn.entry, context.entries)
     buffers = [Buffer(ref, "", ref.dtype, None, "inout") for ref in (*inputs, *map(context.ref, outputs))]
-    numbers = [Number(scalar, "", ctype(scalar.dtype)) for scalar in scalars]
+    numbers = [Number(scalar, "", scalar.dtype) for scalar in scalars]
     return [Foreign(entry, (*buffers, *numbers), Block(""), attrs["global_size"], attrs["local_size"], anchor.aval.size, traffic(group),
                     "a kernel of the user's", source=text)]

@@ -12,16 +12,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Evaluator
+from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
 from tracegrad.codegen.kernel.facts import picked
 from tracegrad.codegen.kernel.guards import Reads, peeled
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Value, bound, least, product
-from tracegrad.codegen.kernel.vectors import splat, unwrapped
-from tracegrad.codegen.kernel.writer import Writer, literal, register_type
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, bound, clipped, product
+from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.schedule.grouping import Group, cost, small_reduction
+from tracegrad.codegen.schedule.access_maps import IDENTITY
+from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction
 from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
@@ -51,21 +53,16 @@ def levels(group: Group, context: Context) -> tuple[dict[Node, int], list[Node]]
     level: dict[Node, int] = {}
     deps = group_deps(group, context)
     for sink in group.sinks:
-        level[sink] = max((level[d] + (group.place[d] == "row" and is_reduction(d)) for d in deps[sink]), default=0)
+        level[sink] = max((level[d] + (group.place[d] is Place.ROW and is_reduction(d)) for d in deps[sink]), default=0)
     needed = set(group.stored)
     for sink in reversed(group.sinks):
         if sink in needed:
             needed.update(deps[sink])
     last = max((level[s] for s in needed), default=0)
     for sink in group.stored:        # an in-place result is written when nothing reads the old value any more
-        if sink in context.alias and group.place[sink] == "full":
+        if sink in context.alias and group.place[sink] is Place.ELEMENT:
             level[sink] = last
     return level, [s for s in group.sinks if s in needed and is_reduction(s)]
-
-
-def is_reduction(node: Node) -> bool:
-    """Whether a node is accumulated over a loop (a reduction over few elements is written out like arithmetic)."""
-    return node.fn.family == "partial" or (node.fn.family == "reduction" and not small_reduction(node))
 
 
 def group_deps(group: Group, context: Context) -> dict[Node, list[Node]]:
@@ -84,7 +81,7 @@ def reads(group: Group, context: Context, flat: Index) -> Reads:
     for sink in group.sinks:
         if sink in reductions:
             found.add(sink.operands[0], flat)
-        elif group.place[sink] == "full" and sink in group.stored:
+        elif group.place[sink] is Place.ELEMENT and sink in group.stored:
             found.add(sink, flat)
     return found
 
@@ -105,7 +102,7 @@ def shape_of(group: Group, context: Context) -> Shape:
         return shape
     if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
         return shape
-    if any(is_reduction(s) for s in group.sinks) or any(place == "row" for place in group.place.values()):
+    if not isinstance(group.kind, Flat):
         return shape
     row, col = Var("row", shape.rows), Var("col", shape.cols[0])
     found = reads(group, context, row.index * shape.cols[0] + col.index).indices
@@ -116,19 +113,20 @@ def shape_of(group: Group, context: Context) -> Shape:
 
 def _plain(group: Group) -> bool:
     """Whether everything is read at its own element, at its row, or as a whole."""
-    return not group.positional and all(relations <= {1, group.cols or 1, group.size} for relations in group.reads.values())
+    return not group.positional and all(maps <= {IDENTITY, group.cols, group.size} for maps in group.reads.values())
 
 
 def _row_by_row(group: Group, context: Context) -> Shape:
     cores, width = context.target.cores, vector_width(group, context)
     simple = _plain(group)
-    if group.cols is not None:
-        cols, rows = group.cols, group.size // group.cols
+    kind = group.kind
+    if isinstance(kind, Chunks):
+        return Shape(kind.rows, (kind.cols,), width, 1, kind.length)
+    if isinstance(kind, Rows):
+        cols, rows = kind.cols, kind.rows
         row, col = Var("row", rows), Var("col", cols)
         found = [] if simple else breakpoints(reads(group, context, row.index * cols + col.index).indices, col)
         points = [k for k in found if k >= 2 * width]
-        if group.length is not None:
-            return Shape(rows, (cols,), width, 1, group.length)
         inner = points[0] if points else cols
         block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
@@ -146,10 +144,10 @@ def _row_by_row(group: Group, context: Context) -> Shape:
 
 def lower_loops(group: Group, context: Context) -> list[Kernel]:
     """The kernel of an elementwise group or of row reductions."""
-    return [Rows(group, context, shape_of(group, context)).kernel()]
+    return [RowKernel(group, context, shape_of(group, context)).kernel()]
 
 
-class Rows:
+class RowKernel:
     """One kernel while it is written."""
 
     def __init__(self, group: Group, context: Context, shape: Shape) -> None:
@@ -191,18 +189,18 @@ class Rows:
             chunk = w.item("chunk", -(-n // s.length), 0)
             self.chunk = chunk.index
             self.first = w.bounding("first", n, product(chunk, s.length))
-            end = Bound(f"first + {s.length}", None, chunk.index * s.length + s.length, parts=(self.first,))
-            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n))
+            end = Bound(w.at(self.first.index + s.length), None, chunk.index * s.length + s.length)
+            self.last = w.bounding("last", n, clipped(end, n, s.length))
         self.depth = w.depth
         for node in self.kept:
             self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), s.row_size)
         self.passes()
-        self.store([x for x in self.group.stored if self.group.place[x] == "row"], self.row)
+        self.context.store(self.ev, self.group, self.group.results(Place.ROW), self.row)
         return self.context.finish(self.group, w, tuple(sizes) or (1,), (1,) * max(1, len(sizes)), True)
 
     def passes(self) -> None:
         """All passes over the row, and between them the sums that need none."""
-        full = [x for x in self.group.stored if self.group.place[x] == "full"]
+        full = self.group.results(Place.ELEMENT)
         wanted = {self.level[x] for x in (*self.reductions, *self.picks, *full)}
         looping = [number for number in sorted(wanted) if any(self.work_of(number))]
         for number in sorted(wanted):
@@ -220,8 +218,8 @@ class Rows:
         self.row = row.index
         if s.block >= s.rows:
             return self.writer.loop(row, 0, s.rows)
-        end = product(self.part, s.block, s.block)
-        return self.writer.loop(row, product(self.part, s.block), end if s.rows % s.block == 0 else least(end, s.rows))
+        end = clipped(product(self.part, s.block, s.block), s.rows, s.block)
+        return self.writer.loop(row, product(self.part, s.block), end)
 
     # -- what one pass leaves for the next
 
@@ -233,7 +231,7 @@ class Rows:
         for sink in (*self.reductions, *self.group.stored):
             if is_reduction(sink):
                 roots.setdefault(self.level[sink], []).append(sink.operands[0])
-            elif self.group.place[sink] == "full":
+            elif self.group.place[sink] is Place.ELEMENT:
                 roots.setdefault(self.level[sink], []).append(sink)
         if len(roots) < 2 or self.shape.length is not None:
             return kept
@@ -254,18 +252,15 @@ class Rows:
         bytes_ = sum(node.dtype.itemsize for node in kept) * self.shape.row_size
         return kept if bytes_ <= tuning().private_bytes else {}
 
-    def kept_value(self, node: Node, flat: Index) -> Value | None:
+    def kept_value(self, node: Node, flat: Index) -> Expression | None:
         """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
         if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
-        depth = w.depth                                      # here: an earlier pass wrote it
-        type_, array = register_type(node.dtype, ev.width), self.arrays[node]
-        text = f"{array}[{at.c()}]"
         if ev.width > 1:
             w.macros.add("KEPT")
-            text = f"KEPT({type_}, {array} + {at.c()})"
-        return ev.declared(node.dtype, type_, w.base(node), text, None, depth, (Access(array, at, ev.width, ev.lane),), ev.width)
+        value = Load(Access(self.arrays[node], at, ev.width, ev.lane), node.dtype, ev.width)
+        return w.declare(w.base(node), value)                # here: an earlier pass wrote it
 
     def keep(self, at: Index) -> None:
         """Store what later passes need of the element(s) at hand."""
@@ -273,19 +268,18 @@ class Rows:
             value = self.ev.find(node, at) if number == self.number else None
             if value is not None:
                 col = at - self.row * self.shape.row_size
-                to, width = f"{self.arrays[node]}[{col.c()}]", self.ev.width
+                width = self.ev.width
                 if width > 1:
                     self.writer.macros.add("KEPT")
-                    to = f"KEPT({register_type(node.dtype, width)}, {self.arrays[node]} + {col.c()})"
                     value = self.ev.vector(value)
-                self.writer.store(Access(self.arrays[node], col, width, self.ev.lane), f"{to} = {value.text};", None, (value,))
+                self.writer.store(Access(self.arrays[node], col, width, self.ev.lane), value)
 
     # -- one pass over a row
 
     def work_of(self, number: int) -> tuple[list[Node], list[Node]]:
         """The reductions and the results that a pass goes over the row for."""
         return ([r for r in self.reductions if self.level[r] == number],
-                [x for x in self.group.stored if self.group.place[x] == "full" and self.level[x] == number])
+                [x for x in self.group.results(Place.ELEMENT) if self.level[x] == number])
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
@@ -297,16 +291,15 @@ class Rows:
         vector_acc: dict[Node, list[Local]] = {}
         total: dict[Node, Local] = {}
         for r in reductions:
-            start = literal(r_identity(r), r.dtype)
+            start = Literal(r_identity(r), r.dtype)
             base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
-            total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), register_type(r.dtype))
+            total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), r.dtype)
             if tail:
-                w.add(Declare(total[r], total[r].type, unwrapped(start), r))
+                w.define(total[r], start, r)
             if vectors:
-                type_ = register_type(r.dtype, width)
                 stem = total[r].name.replace(f"{base}_i", base, 1)
                 names = [f"{stem}_v{u}" if unroll > 1 else f"{stem}_v" for u in range(unroll)]
-                vector_acc[r] = [w.declare(type_, name, splat(type_, start), r) for name in names]
+                vector_acc[r] = [w.declare(name, Splat(start, width), r) for name in names]
         with ExitStack() as outer:
             self.along(outer, reductions, sinks, unroll, vector_acc, total)
         for r in reductions:
@@ -342,7 +335,7 @@ class Rows:
             with ExitStack() as inner:
                 inner.enter_context(block)
                 if once:
-                    w.add(Declare(col, f"const {w.index}", str(begin), bound=bound(begin)))
+                    w.add(Declare(col, f"const {w.index}", w.at(begin), bound=bound(begin)))
                 if self.ahead:
                     self.fetch_next_row(col, step)
                 if s.across:
@@ -359,7 +352,8 @@ class Rows:
             if s.length is None:
                 block = w.loop(col, n - tail if vectors else 0, n)
             else:
-                rest = Bound(f"last - last % {step}", self.chunk * s.length, None, parts=(self.last,))
+                last = w.at(self.last)
+                rest = Bound(Infix("-", last, Infix("%", last, whole(step))), self.chunk * s.length, None)
                 block = w.loop(col, rest if vectors else self.first, self.last)
             with ExitStack() as inner:
                 inner.enter_context(block)
@@ -383,7 +377,7 @@ class Rows:
         clang compiles for the CPU itself, as it does where plain operators are vectorised: by way of SPIR-V, Mesa's driver aborts.
         """
         s, w, group = self.shape, self.writer, self.group
-        reads = [d for d, relations in group.reads.items() if 1 in relations and d.aval.size == group.size]
+        reads = [d for d, maps in group.reads.items() if IDENTITY in maps and d.aval.size == group.size]
         size = sum(d.aval.nbytes for d in reads)
         if not (w.target.clang_builtins and w.target.plain_math) or s.length is not None or len(s.cols) > 1:
             return
@@ -410,12 +404,12 @@ class Rows:
         """The sum over a row in which one term can differ from 0: that term, found by its column (a class by its label)."""
         s, w, ev = self.shape, self.writer, self.ev
         label = ev.value(*self.term(r, Var("col", s.row_size))[1])
-        inside = w.declare("int", "inside", f"{label.text} >= 0 && {label.text} < {s.row_size}", depth=self.depth, parts=(label,))
-        at = w.computed("at", s.row_size, f"{inside} ? ({w.index}){label.text} : 0", depth=self.depth, parts=(inside, label))
-        x = ev.value(*self.term(r, at)[0])
-        zero = literal(0, r.dtype)
-        text = f"{inside} ? {x.text} + {zero} : {zero}"      # a sum: -0 becomes 0
-        ev.put(r, self.row, ev.declared(r.dtype, register_type(r.dtype), w.base(r), text, r, self.depth, (inside, x)))
+        test = Infix("&&", Infix(">=", label, whole(0)), Infix("<", label, whole(s.row_size)))
+        inside = w.declare("inside", test, depth=self.depth)
+        at = w.computed("at", s.row_size, Select(inside, Cast(label, w.index_dtype), whole(0)), depth=self.depth)
+        x, zero = ev.value(*self.term(r, at)[0]), Literal(0, r.dtype)
+        found = Select(inside, Infix("+", x, zero), zero)    # a sum: -0 becomes 0
+        ev.put(r, self.row, w.declare(w.base(r), found, r, self.depth))
 
     def term(self, r: Node, col: Var) -> tuple[tuple[Node, Index], tuple[Node, Index]]:
         """The only term of `r`, in column `col`, and the label it is found by."""
@@ -439,44 +433,36 @@ class Rows:
         self.at = at
         for r in reductions:
             self.ev.accumulate(r, accumulators[r], self.ev.value(r.operands[0], at))
-        self.store(sinks, at)
+        self.context.store(self.ev, self.group, sinks, at)
         self.keep(at)
         self.at = None
-
-    def store(self, sinks: list[Node], at: Index) -> None:
-        """Compute all, then write all: a result may lie where another's operand was."""
-        values = [self.ev.value(sink, at) for sink in sinks]
-        for sink, value in zip(sinks, values, strict=True):
-            self.ev.store(self.context.output(self.group, sink), sink, at, value)
 
     def result(self, r: Node, vectors: list[Local], total: Local, tail: bool) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
         ev, w = self.ev, self.writer
-        combine = ev.combiner(r)
         if vectors:
             width = self.shape.width
             while len(vectors) > 1:
                 half = len(vectors) // 2
                 for a, b in zip(vectors[:half], vectors[half:], strict=True):
-                    w.assign(a, ev.translate(combine(a.name, b.name), r.dtype, width), r, (a, b))
+                    w.assign(a, ev.combined(r, a, b), r)
                 vectors = vectors[:half]
             sums = vectors[0]
             for part in ("half", "quarter", "eighth"):
                 if width > 2:
                     width //= 2
-                    sums = w.declare(register_type(r.dtype, width), f"{vectors[0].name.rpartition('_')[0]}_{part}",
-                                     ev.translate(combine(f"{sums}.lo", f"{sums}.hi"), r.dtype, width), r, parts=(sums,))
-            lanes = unwrapped(ev.translate(combine(f"{sums}.lo", f"{sums}.hi"), r.dtype, 1))
+                    halves = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
+                    sums = w.declare(f"{vectors[0].name.rpartition('_')[0]}_{part}", halves, r)
+            lanes = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
             if tail:
-                w.assign(total, ev.translate(combine(total.name, f"({lanes})"), r.dtype, 1), r, (total, sums))
+                w.assign(total, ev.combined(r, total, lanes), r)
             else:
-                w.add(Declare(total, total.type, lanes, r, (sums,)))
-        value = Value(total.name, r.dtype, 1, self.depth, parts=(total,))
+                w.define(total, lanes, r)
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
-            ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
+            ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, total)
         else:
-            ev.put(r, self.row, value)
+            ev.put(r, self.row, total)
 
 
 def r_identity(r: Node) -> object:

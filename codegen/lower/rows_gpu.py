@@ -1,36 +1,49 @@
 """The same groups on devices with many small work-items: one element each, rows by work-groups. Start at `loops`, `columns`.
 
-A reduction over a row is a work-group's: its items stride along the row, then add up in a tree in local memory, always in the
-same order. Where local memory is not real (or rows are short) an item does a row by itself.
+A row is done by 2 to 256 work-items side by side, which stride along it and then add up in local memory, always in the same order; a
+work-group does as many rows as it has room for. Where there is no real local memory an item does a row by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.index import ZERO, Var
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Verbatim, whole
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, BoundLike, Local, Value, bound, least, product
-from tracegrad.codegen.kernel.vectors import unwrapped
-from tracegrad.codegen.kernel.writer import Writer, literal, register_type
+from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Local, bound, clipped, product
+from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows_cpu import Rows, Shape, r_identity
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, r_identity
+from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import bool_
 from tracegrad.ir import Node
 
 
 def loops(group: Group, context: Context) -> list[Kernel]:
     """Elementwise groups, row reductions, and chunks of them."""
-    if group.cols is None:
+    kind = group.kind
+    if isinstance(kind, Flat):
         return [_elementwise(group, context)]
-    rows = group.size // group.cols
-    shape = Shape(rows, (group.cols,), 1, 1, group.length)
-    if group.cols <= tuning().short_row or not context.target.local_memory:
-        return [Rows(group, context, shape).kernel()]
+    assert isinstance(kind, (Rows, Chunks))
+    shape = Shape(kind.rows, (kind.cols,), 1, 1, kind.length if isinstance(kind, Chunks) else None)
+    if not context.target.local_memory or room(context) == 1:
+        return [RowKernel(group, context, shape).kernel()]
     return [Team(group, context, shape).kernel()]
+
+
+def room(context: Context) -> int:
+    """Work-items of a group that have to do with each other: a power of two."""
+    return 1 << (min(tuning().group, context.target.max_work_group).bit_length() - 1)
+
+
+def up(n: int) -> int:
+    """The power of two that is not less."""
+    return 1 << (n - 1).bit_length()
 
 
 def _elementwise(group: Group, context: Context) -> Kernel:
@@ -40,9 +53,7 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
     i = w.item("i", n, 0)
     with guarded(w, i, n, -(-n // local) * local):
-        values = [ev.value(sink, i.index) for sink in group.stored]
-        for sink, value in zip(group.stored, values, strict=True):
-            ev.store(context.output(group, sink), sink, i.index, value)
+        context.store(ev, group, group.stored, i.index)
     return context.finish(group, w, (-(-n // local) * local,), (local,))
 
 
@@ -52,118 +63,259 @@ def guarded(w: Writer, i: Var, size: int, items: int) -> Iterator[None]:
     if items == size:
         yield
         return
-    with w.branch(f"{i} < {size}", (i,), (("range", i.index, 0, size),)):
+    with w.branch(Infix("<", w.at(i), whole(size)), (("range", i.index, 0, size),)):
         w.bind(i)
         yield
 
 
-class Team(Rows):
-    """A kernel in which a work-group does a row, or a chunk of one."""
+class Team(RowKernel):
+    """A kernel in which work-items side by side do a row, or a chunk of one; of short rows a work-group does several.
+
+    What several passes over a row need stays in registers, where a work-item's share of the row is short enough.
+    """
+
+    def lanes(self) -> int:
+        """Work-items of a row: some elements each, but enough of them all together."""
+        s, most = self.shape, room(self.context)
+        cols = s.length or s.cols[0]
+        rows = s.rows * (-(-s.cols[0] // s.length) if s.length else 1)
+        lanes = min(up(cols), most, 32)
+        while 2 * lanes <= min(most, up(cols)) and (cols > 8 * lanes or rows * lanes < 1024 * self.context.target.cores):
+            lanes *= 2
+        return lanes
 
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
-        self.size = 1
-        while self.size < min(tuning().group, self.context.target.max_work_group) and self.size < (s.length or s.cols[0]):
-            self.size *= 2
-        self.kept = {}
-        self.scratch: dict[str, Array] = {}
+        self.size = self.lanes()
+        chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
+        self.lines = min(room(self.context) // self.size, up(s.rows))           # rows of a group
+        if self.picks and s.rows % self.lines:                                   # labels of rows that are not there
+            self.lines = 1
+        self.scratch: dict[str, list[Array]] = {}
+        self.turn: dict[str, int] = {}
         for r in self.reductions:
-            type_ = register_type(r.dtype)
-            if type_ not in self.scratch:
-                self.scratch[type_] = w.array(f"scratch_{type_}", type_, self.size, shared=True)
+            self.turn[register_type(r.dtype)] = self.turn.get(register_type(r.dtype), -1) + 1
+        for type_, last in self.turn.items():
+            # One level: two arrays by turns, so that none is written while others read it. Two levels: their barriers see to that.
+            first = w.array(f"scratch_{type_}", type_, self.lines * self.size, shared=True)
+            again = last > 0 or self.second() > 1
+            size = self.lines * (self.second() if self.second() > 1 else self.size)
+            self.scratch[type_] = [first, w.array(f"part_{type_}", type_, size, shared=True) if again else first]
+            self.turn[type_] = 0
         self.item = w.item("item", self.size, 0, "local", "int")
-        sizes = [self.size]
-        local = [self.size]
+        sizes, local = [self.size], [self.size]
         if s.length is not None:
-            n, chunks = s.cols[0], -(-s.cols[0] // s.length)
+            n = s.cols[0]
             chunk = w.item("chunk", chunks, 0, "group")
             self.chunk = chunk.index
             end = product(chunk, s.length, s.length)
-            self.last = w.bounding("last", n, end if n % s.length == 0 else least(end, n, "min({0}, {1})"))
+            self.last = w.bounding("last", n, clipped(end, n, s.length, "min"))
             sizes[0] *= chunks
+        self.line, self.whole = ZERO, True
+        self.row_var = None
         if s.rows > 1:
-            axis = 0 if s.length is None else 1
-            self.row = w.item("row", s.rows, axis, "group").index
-            if axis:
-                sizes.append(s.rows)
-                local.append(1)
-            else:
-                sizes[0] *= s.rows
+            if self.lines > 1:
+                self.line = w.item("line", self.lines, 1, "local", "int").index
+            self.row_var = w.item("row", s.rows, 1, "group" if self.lines == 1 else "global")
+            self.row = self.row_var.index
+            self.whole = s.rows % self.lines == 0
+            sizes.append(-(-s.rows // self.lines) * self.lines)
+            local.append(self.lines)
         self.depth = w.depth
+        for node in self.kept:
+            self.arrays[node] = w.array(w.base(node) + "_row", register_type(node.dtype), self.share())
         self.passes()
-        sinks = [x for x in self.group.stored if self.group.place[x] == "row"]
+        sinks = self.group.results(Place.ROW)
         if sinks:
-            with self.first_item():
-                self.store(sinks, self.row)
+            with self.there(), self.first_item():
+                self.context.store(self.ev, self.group, sinks, self.row)
         return self.context.finish(self.group, w, tuple(sizes), tuple(local), True)
 
     def first_item(self) -> Any:
-        return self.writer.branch(f"{self.item} == 0", (self.item,), (("range", self.item.index, 0, 1),))
+        return self.writer.branch(Infix("==", self.writer.at(self.item), whole(0)), (("range", self.item.index, 0, 1),))
+
+    @contextmanager
+    def there(self) -> Iterator[None]:
+        """Only rows that there are."""
+        if self.whole or self.row_var is None:
+            yield
+            return
+        rows = self.shape.rows
+        with self.writer.branch(Infix("<", self.writer.at(self.row), whole(rows)), (("range", self.row, 0, rows),)):
+            self.writer.bind(self.row_var)
+            yield
+
+    # -- what stays in registers
+
+    def share(self) -> int:
+        """Elements of a row that are one work-item's."""
+        return -(-self.shape.cols[0] // self.lanes())
+
+    def costly(self) -> dict[Node, int]:
+        """What passes over a row need again, and the first pass that has it: what is loaded, and what takes long to compute."""
+        if self.shape.length is not None or self.share() > tuning().row_registers:
+            return {}
+        first: dict[Node, int] = {}
+        kept: dict[Node, int] = {}
+        roots: dict[int, list[Node]] = {}
+        for sink in (*self.reductions, *self.group.stored):
+            if sink in self.reductions:
+                roots.setdefault(self.level[sink], []).append(sink.operands[0])
+            elif self.group.place[sink] is Place.ELEMENT:
+                roots.setdefault(self.level[sink], []).append(sink)
+        for number in sorted(roots):
+            seen: set[Node] = set()
+            todo = list(roots[number])
+            while todo:
+                node = todo.pop()
+                if node in seen or node in kept or node.aval.size != self.group.size or node in self.context.scalars:
+                    continue
+                seen.add(node)
+                loaded = self.ev.storage(node) is not None
+                if loaded or (node.fn.family == "elementwise" and cost(node) >= tuning().costly):
+                    if first.setdefault(node, number) < number:
+                        kept[node] = first[node]
+                        continue
+                if not loaded and (node.fn.family == "elementwise" or node.fn.name == "reshape"):
+                    todo += node.operands
+        words = sum(max(1, node.dtype.itemsize // 4) for node in kept)
+        return kept if words * self.share() <= tuning().row_registers else {}
+
+    def kept_value(self, node: Node, flat: Index) -> Expression | None:
+        if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
+            return None
+        return self.writer.declare(self.writer.base(node), Load(Access(self.arrays[node], self.turn_of_row), node.dtype))
+
+    def keep(self, at: Index) -> None:
+        for node, number in self.kept.items():
+            value = self.ev.find(node, at) if number == self.number else None
+            if value is not None:
+                self.writer.store(Access(self.arrays[node], self.turn_of_row), value)
+
+    # -- one pass over a row
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
-        accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-        start: BoundLike = self.item
-        if s.length is not None:
-            at = self.chunk * s.length + self.item.index
-            start = Bound(f"chunk * {s.length} + item", at, at)
-        col = Var("col", s.cols[0])
-        with w.loop(col, start, s.cols[0] if s.length is None else self.last, self.size):
-            self.body(self.row * s.cols[0] + col.index, reductions, sinks, accumulators)
+        accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
+        n = s.cols[0]
+        with self.there():
+            if self.kept:
+                with ExitStack() as inside:
+                    turn = ZERO
+                    if self.share() > 1:
+                        var = Var("turn", self.share())
+                        inside.enter_context(w.loop(var, 0, self.share(), unrolled=True))
+                        turn = var.index
+                    self.turn_of_row = turn
+                    col = turn * self.size + self.item.index
+                    if n % self.size:
+                        inside.enter_context(w.branch(Infix("<", w.at(col), whole(n)), (("range", col, 0, n),)))
+                        for each in col.vars:
+                            w.bind(each)
+                        col = bounded(col, 0, n)
+                    self.body(self.row * n + col, reductions, sinks, accumulators)
+            else:
+                start: BoundLike = self.item
+                if s.length is not None:
+                    at = self.chunk * s.length + self.item.index
+                    start = bound(at)
+                each = Var("col", n)
+                with w.loop(each, start, n if s.length is None else self.last, self.size):
+                    self.body(self.row * n + each.index, reductions, sinks, accumulators)
         for r in reductions:
             self.tree(r, accumulators[r])
 
+    def second(self) -> int:
+        """Work-items that add up the first level's values, where one level would be too long."""
+        return 1 if self.size <= 32 else 8 if self.size == 64 else 16
+
     def tree(self, r: Node, accumulator: Local) -> None:
-        """Combine the items' accumulators in local memory."""
-        w, ev = self.writer, self.ev
-        scratch = self.scratch[register_type(r.dtype)]
-        mine = Access(scratch, self.item.index)
-        w.store(mine, f"{scratch}[item] = {accumulator};", r, (accumulator, self.item))
-        w.barrier()
-        with w.block(Block(f"for (int half_size = {self.size // 2}; half_size > 0; half_size /= 2) {{")):
-            text = ev.translate(ev.combiner(r)(f"{scratch}[item]", f"{scratch}[item + half_size]"), r.dtype, 1)
-            w.raw(f"if (item < half_size) {scratch}[item] = {unwrapped(text)};", r, (self.item, Access(scratch, None)), writes=(mine,))
+        """Combine the items' accumulators in local memory: each item reads all of a row's, or, of long rows, those that a few combined."""
+        w, ev, type_ = self.writer, self.ev, register_type(r.dtype)
+        few = self.second()
+        turn = self.turn[type_]
+        self.turn[type_] = 1 - turn
+        scratch = self.scratch[type_][turn if few == 1 else 0]
+        if self.size > 1:
+            place = self.line * self.size + self.item.index
+            w.store(Access(scratch, place), accumulator, r)
             w.barrier()
-        w.assign(accumulator, f"{scratch}[0]", r, (Access(scratch, ZERO),))
-        w.barrier()
-        value = Value(accumulator.name, r.dtype, 1, self.depth, parts=(accumulator,))
+            count = self.size
+            if few > 1:
+                part = self.scratch[type_][1]
+                with w.branch(Infix("<", w.at(self.item), whole(few)), (("range", self.item.index, 0, few),)):
+                    self.gathered(r, accumulator, scratch, place, few, self.size // few)
+                    at = self.line * few + self.item.index
+                    w.store(Access(part, at), accumulator, r)
+                w.barrier()
+                scratch, count = part, few
+            self.gathered(r, accumulator, scratch, self.line * count, 1, count)
         if r.fn.family == "partial":
             chunks = r.aval.size // self.shape.rows
-            with self.first_item():
-                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, value)
+            with self.there(), self.first_item():
+                ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, accumulator)
         else:
-            ev.put(r, self.row, value)
+            ev.put(r, self.row, accumulator)
+
+    def gathered(self, r: Node, accumulator: Local, scratch: Array, first: Index, step: int, count: int) -> None:
+        """The accumulator becomes what `count` values in local memory, `step` apart, make together."""
+        w = self.writer
+        w.assign(accumulator, Load(Access(scratch, first), r.dtype), r)
+        if count > 1:
+            other = Var("other", count - 1, 1)
+            with w.loop(other, 1, count):
+                at = first + other.index * step
+                w.assign(accumulator, self.ev.combined(r, accumulator, Load(Access(scratch, at), r.dtype)), r)
 
 
 def columns(group: Group, context: Context) -> list[Kernel]:
-    """A work-item adds up one column of one chunk; neighbours read neighbouring columns."""
-    assert group.view is not None
-    assert group.length is not None
-    outer, middle, inner = group.view
-    chunks = -(-middle // group.length)
+    """Work-items side by side read neighbouring columns, those one above the other every so manieth row; they add up in local memory."""
+    kind = group.kind
+    assert isinstance(kind, Columns)
+    outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
     w = context.writer(group)
     ev = context.evaluator(group, w)
-    local = min(64, context.target.max_work_group)
-    col, chunk = w.item("col", inner, 0), w.item("chunk", chunks, 1)
-    part = chunk.index
+    most = room(context)
+    across = min(up(inner), most, 32)
+    lines = min(most // across, up(kind.length)) if context.target.local_memory else 1
+    reductions = group.results(Place.CHUNK)
+    scratch = {register_type(r.dtype): None for r in reductions} if lines > 1 else {}
+    arrays = {type_: w.array(f"scratch_{type_}", type_, across * lines, shared=True) for type_ in scratch}
+    lane = w.item("lane", across, 0, "local", "int") if lines > 1 else None
+    col = w.item("col", inner, 0)
+    line = w.item("line", lines, 1, "local", "int") if lines > 1 else None
+    part = w.item("chunk", chunks, 1, "group").index if chunks > 1 else ZERO
     a = w.item("row", outer, 2).index if outer > 1 else ZERO
-    with w.branch(f"col < {inner}", (col,), (("range", col.index, 0, inner),)):
-        w.bind(col)
-        w.bind(chunk)
-        reductions = [s for s in group.stored if s.fn.family == "partial"]
-        sinks = [s for s in group.stored if s.fn.family != "partial"]
-        accumulators = {r: w.declare(register_type(r.dtype), w.base(r), literal(r_identity(r), r.dtype), r) for r in reductions}
-        end = part * group.length + group.length
-        stop = bound(middle) if chunks == 1 else bound(end) if middle % group.length == 0 else least(end, middle, "min({0}, {1})")
+    accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
+    end = part * kind.length + kind.length
+    stop = bound(middle) if chunks == 1 else clipped(end, middle, kind.length, "min")
+    padded = -(-inner // across) * across
+    with guarded(w, col, inner, padded):
         each = Var("r", middle)
-        with w.loop(each, part * group.length, stop):
+        start = part * kind.length + (line.index if line is not None else 0)
+        with w.loop(each, start, stop, lines):
             at = (a * middle + each.index) * inner + col.index
             for r in reductions:
                 ev.accumulate(r, accumulators[r], ev.value(r.operands[0], at))
-            values = [ev.value(sink, at) for sink in sinks]
-            for sink, value in zip(sinks, values, strict=True):
-                ev.store(context.output(group, sink), sink, at, value)
+            context.store(ev, group, group.results(Place.ELEMENT), at)
+    for number, r in enumerate(reductions if line is not None else ()):
+        assert line is not None
+        assert lane is not None
+        array = arrays[register_type(r.dtype)]
+        mine = line.index * across + lane.index
+        if number:
+            w.barrier()                                      # the one before is read
+        w.store(Access(array, mine), accumulators[r], r)
+        w.barrier()
+        with w.block(Block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{")):
+            other = Verbatim(f"{array}[{mine.c()} + half_size * {across}]", r.dtype, 1, (Access(array, None),))
+            with w.branch(Verbatim("line < half_size", bool_, 1, (line,))):
+                w.store(Access(array, mine), ev.combined(r, Load(Access(array, mine), r.dtype), other), r)
+            w.barrier()
+        w.assign(accumulators[r], Load(Access(array, lane.index), r.dtype), r)
+    with guarded(w, col, inner, padded), ExitStack() as first:
+        if line is not None:
+            first.enter_context(w.branch(Infix("==", w.at(line), whole(0)), (("range", line.index, 0, 1),)))
         for r in reductions:
-            total = Value(accumulators[r].name, r.dtype, parts=(accumulators[r],))
-            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, total)
-    return [context.finish(group, w, (-(-inner // local) * local, chunks, outer), (local, 1, 1))]
+            ev.store(context.output(group, r), r, (a * chunks + part) * inner + col.index, accumulators[r])
+    return [context.finish(group, w, (padded, chunks * lines, outer), (across, lines, 1), lines > 1)]

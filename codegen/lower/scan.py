@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, Local, Value, bound, least
-from tracegrad.codegen.kernel.vectors import ctype
-from tracegrad.codegen.kernel.writer import literal, register_type
+from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts, scratch, view
 from tracegrad.codegen.schedule.grouping import Group
@@ -23,7 +22,6 @@ from tracegrad.ir import Node
 @lowering("scan")
 def lower_scan(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
     chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))
@@ -44,15 +42,14 @@ def _columns(o: Owner, inner: int, rows: int) -> tuple[BoundLike, BoundLike]:
 def _total(o: Owner) -> Local:
     """Declares the running sum or product."""
     fn: Any = o.node.fn
-    start, type_ = literal(fn.identity(o.node.dtype), o.node.dtype), register_type(o.node.dtype, o.ev.width)
-    return o.writer.declare(type_, fn.total, f"({type_})({start})" if o.ev.width > 1 else start, o.node)
+    start = Literal(fn.identity(o.node.dtype), o.node.dtype)
+    return o.writer.declare(fn.total, o.ev.vector(start) if o.ev.width > 1 else start, o.node)
 
 
-def _step(o: Owner, total: Local, value: Value) -> None:
+def _step(o: Owner, total: Local, value: Expression) -> None:
     fn: Any = o.node.fn
     value = o.ev.vector(value) if o.ev.width > 1 else value
-    both = f"{total} {fn.bools} {value.text}" if o.node.dtype.kind == "b" else fn.combine(total.name, value.text)
-    o.writer.assign(total, both, o.node, (total, value))
+    o.writer.assign(total, Infix(fn.bools, total, value) if o.node.dtype.kind == "b" else o.ev.combined(o.node, total, value), o.node)
 
 
 def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
@@ -70,8 +67,7 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kern
         with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
             _step(o, total, o.ev.value(node.operands[0], (row * n + i) * inner + column))
         at = (row * chunks + chunk) * inner + column
-        wide = f"STORE({ctype(sums.dtype, o.ev.width)}, {pointer} + {at.c()}, {total});"
-        w.store(Access(pointer, at, o.ev.width, o.ev.lane), wide if o.ev.width > 1 else f"{pointer}[{at.c()}] = {total};", node, (total,))
+        w.store(Access(pointer, at, o.ev.width, o.ev.lane), total, node)
 
     o.columns("column", inner, low, high, body)
     context.dtypes.add(sums.dtype)
@@ -84,7 +80,7 @@ def _start(chunk: Index, length: int) -> BoundLike:
 
 def _end(chunk: Index, length: int, n: int) -> Bound:
     end = chunk * length + length
-    return bound(end) if n % length == 0 or not chunk.terms else least(end, n)
+    return clipped(end, n, length) if chunk.terms else bound(end)
 
 
 def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Kernel:
@@ -105,14 +101,11 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
         if sums and pointer:
             with o.loop("before", chunks, 0, chunk) as before:
                 at = (row * chunks + before) * inner + column
-                type_ = ctype(sums.dtype, ev.width)
-                text = f"LOAD({type_}, {pointer} + {at.c()})" if ev.width > 1 else f"{pointer}[{at.c()}]"
-                _step(o, total, Value(text, node.dtype, ev.width, parts=(Access(pointer, at, ev.width, ev.lane),)))
+                _step(o, total, Load(Access(pointer, at, ev.width, ev.lane), node.dtype, ev.width))
         with o.loop("i", n, _start(chunk, length), _end(chunk, length, n)) as i:
             at = (row * n + i) * inner + column
             _step(o, total, ev.value(node.operands[0], at))
-            mask = 4 if node.dtype.kind == "b" else 0
-            ev.store(context.output(group, node), node, at, Value(total.name, node.dtype, ev.width, mask=mask, parts=(total,)))
+            ev.store(context.output(group, node), node, at, total)
 
     if rows is None:
         o.columns("column", inner, low, high, lambda column: body(row, column))
@@ -134,20 +127,20 @@ def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
 
     def body(column: Index) -> None:
         def put(at: Index) -> None:
-            ev.store(context.output(group, node), node, at, Value(total.name, node.dtype, ev.width, parts=(total,)))
+            ev.store(context.output(group, node), node, at, total)
 
-        def value(x: Node, at: Index) -> Value:
+        def value(x: Node, at: Index) -> Expression:
             return ev.vector(ev.value(x, at)) if ev.width > 1 else ev.value(x, at)
 
         first = row * n * inner + column
         start = value(b, first)
-        total = w.declare(register_type(node.dtype, ev.width), "carried", start.text, node, parts=(start,))
+        total = w.declare("carried", start, node)
         put(first)
         if n > 1:
             with o.loop("i", n, 1) as i:
                 at = (row * n + i) * inner + column
                 factor, term = value(a, at), value(b, at)
-                w.assign(total, f"{factor.text} * {total} + {term.text}", node, (factor, total, term))
+                w.assign(total, Infix("+", Infix("*", factor, total), term), node)
                 put(at)
 
     o.columns("column", inner, low, high, body)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+from tracegrad.codegen.kernel.expressions import Infix
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import BoundLike, bound
@@ -53,7 +54,8 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         mine: AbstractContextManager[Any] = nullcontext()
         if last != rows and to.terms:
             begin, end = bound(first), bound(last)
-            mine = w.branch(f"{to.c()} >= {first} && {to.c()} < {last}", (to, *begin.parts, *end.parts), (("between", to, begin, end),))
+            test = Infix("&&", Infix(">=", w.at(to), begin.value), Infix("<", w.at(to), end.value))
+            mine = w.branch(test, (("between", to, begin, end),))
 
         def write(k: Index, to: Index, column: Index) -> None:
             value, at = ev.value(source, k * rest + column), to * rest + column

@@ -7,19 +7,22 @@ so results are deterministic. A target differs in how many parts there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from math import prod
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Evaluator
+from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Local, whole
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Bound, BoundLike, Value, bound, least
+from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.kernel.vectors import computed_in
-from tracegrad.codegen.kernel.writer import Writer, register_type
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import vector_width
 from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import DType
 from tracegrad.ir import Node
 
@@ -42,19 +45,30 @@ class Owner:
     """One kernel while it is written; `node` is what it computes."""
 
     def __init__(self, group: Group, context: Context) -> None:
-        assert group.anchor is not None
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
         self.writer.used |= NAMES
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
+        self.local: list[int] = []                               # of a work-group, on a GPU
+        self.inside = ExitStack()                                # the guards that keep out items beyond the last
 
     def item(self, name: str, count: int) -> Index:
         """The number of the work-item along a new dimension of the launch, as variable `name`."""
         if count <= 1:
             return constant(0)
-        self.sizes.append(count)
-        return self.writer.item(name, count, len(self.sizes) - 1).index
+        w, axis = self.writer, len(self.sizes)
+        if self.context.target.kind == "cpu":
+            self.sizes.append(count)
+            return w.item(name, count, axis).index
+        left = min(tuning().owners, self.context.target.max_work_group) // prod(self.local)
+        self.local.append(min(left, 1 << (count - 1).bit_length()))
+        self.sizes.append(-(-count // self.local[-1]) * self.local[-1])
+        var = w.item(name, count, axis)
+        if self.sizes[-1] > count:
+            self.inside.enter_context(w.branch(Infix("<", w.at(var), whole(count)), (("range", var.index, 0, count),)))
+            w.bind(var)
+        return var.index
 
     def part(self, name: str, size: int, length: int) -> tuple[BoundLike, BoundLike]:
         """The range of 0..size-1 that this work-item owns, `length` each; name: what is counted."""
@@ -63,8 +77,8 @@ class Owner:
         w = self.writer
         item = self.item(f"{name}_part", -(-size // length))
         first = w.bounding(f"{name}_first", size, item * length)
-        end = Bound(f"{first} + {length}", None, item * length + length, parts=(first,))
-        return first, w.bounding(f"{name}_last", size, end if size % length == 0 else least(end, size))
+        end = Bound(w.at(first.index + length), None, item * length + length)
+        return first, w.bounding(f"{name}_last", size, clipped(end, size, length))
 
     @contextmanager
     def loop(self, name: str, size: int, first: BoundLike = 0, last: BoundLike | None = None) -> Iterator[Index]:
@@ -97,31 +111,29 @@ class Owner:
         start = first
         if width > 1:
             begin, end = bound(first), bound(last)
-            rest = Bound(f"{end} - ({end} - {begin}) % {width}", begin.low, None, parts=(*begin.parts, *end.parts))
+            left = Infix("%", Infix("-", end.value, begin.value), whole(width))
+            rest = Bound(Infix("-", end.value, left), begin.low, None)
             start = size - size % width if known else rest
         var = Var(name, size)
         with w.loop(var, start, last):
             body(var.index)
 
-    def add(self, a: Value, b: Value, name: str, depth: int | None = None) -> Value:
+    def add(self, a: Expression, b: Expression, name: str) -> Local:
         """a + b in a new variable (of bools: or)."""
-        lanes, dtype, w = max(a.lanes, b.lanes), a.dtype, self.writer
-        a, b = (self.ev.vector(v) if lanes > 1 else v for v in (a, b))
-        text = f"{a.text} {'|' if dtype.kind == 'b' else '+'} {b.text}"
-        found = w.declare(register_type(dtype, lanes), name, text, self.node, parts=(a, b))
-        return Value(found.name, dtype, lanes, w.depth if depth is None else depth, parts=(found,))
+        if max(a.lanes, b.lanes) > 1:
+            a, b = self.ev.vector(a), self.ev.vector(b)
+        return self.writer.declare(name, Infix("|" if a.dtype.kind == "b" else "+", a, b), self.node)
 
-    def clamped(self, index: Value, count: int) -> Index:
+    def clamped(self, index: Expression, count: int) -> Index:
         """A row number that was read, brought into range: negative ones are 0, those beyond the end the last."""
         if count == 1:
             return constant(0)
-        text = index.text
-        clamped = f"({self.writer.index})({text} < 0 ? 0 : {text} > {count - 1} ? {count - 1} : {text})"
-        return self.writer.computed("at", count, clamped, self.node, parts=(index,)).index
+        return self.writer.computed("at", count, self.ev.clamped(index, count - 1), self.node).index
 
     def finish(self) -> Kernel:
+        self.inside.close()
         if self.context.target.kind == "gpu":
-            return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), None)
+            return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), tuple(self.local) or (1,))
         return self.context.finish(self.group, self.writer, tuple(self.sizes) or (1,), (1,) * max(1, len(self.sizes)), True)
 
 

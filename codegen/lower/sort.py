@@ -7,11 +7,12 @@ serially. Left runs come first among equals, so the sort is stable.
 
 from __future__ import annotations
 
+from tracegrad.codegen.kernel.expressions import Infix, Load, Local, Select, whole
 from tracegrad.codegen.kernel.index import ZERO, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Bound, Declare, Local, Symbol, bound
+from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Bound, Pointer, Symbol, bound
+from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.vectors import ctype
-from tracegrad.codegen.kernel.writer import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, scratch
 from tracegrad.codegen.schedule.grouping import Group
@@ -24,7 +25,6 @@ Pair = tuple[Temp, Temp]                # keys, and where they came from
 @lowering("sort")
 def lower_sort(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     n = node.shape[-1]
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64
@@ -64,18 +64,18 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     for (keys, order), side in zip(pairs[:0 if short else min(passes, 1) + 1], "ab", strict=False):
         for what, temp in (("key", keys), ("from", order)):
             pointer = w.buffer(temp, f"{'keys' if what == 'key' else 'order'}_{side}", temp.dtype, "inout")
-            there.append(Local(f"{what}_{side}", ""))
+            there.append(Pointer(f"{what}_{side}"))
             w.raw(f"__global {ctype(temp.dtype)} *{there[-1]} = {pointer} + {base};", node, (pointer, row), (there[-1],))
     start, i = Var("start", n), Var("i", min(tuning().sort_run, n))
     ends = bound(first), bound(last)
     with w.loop(start, first, last, tuning().sort_run):
-        run = f"{last} - start < {tuning().sort_run} ? {last} - start : {tuning().sort_run}"
-        length = Local("length", w.index)
-        w.add(Declare(length, f"const {w.index}", run, node, (start, *ends[1].parts)))
+        length, left = Local("length", w.index_dtype), Infix("-", ends[1].value, w.at(start))
+        run = whole(tuning().sort_run)
+        w.define(length, Select(Infix("<", left, run), left, run), node, const=True)
         mine, order_here = Array("keys", key, tuning().sort_run, False), Array("order", w.index, tuning().sort_run, False)
         w.add(Allocate(mine, node))
         w.add(Allocate(order_here, node))
-        stop = Bound("length", ZERO, None, min(tuning().sort_run, n), (length,))
+        stop = Bound(length, ZERO, None, min(tuning().sort_run, n))
         with w.loop(i, 0, stop, known=(("range", start.index + i.index, 0, n),)):
             value = ev.value(x, row * n + start.index + i.index)
             w.text([
@@ -91,7 +91,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
         with w.loop(each, 0, stop, known=(("range", start.index + each.index, 0, n),)):
             if short and result:
                 at = row * n + start.index + each.index
-                w.store(Access(result, at), f"{result}[{base} + start + i] = order[i];", node, (row, start, each, order_here))
+                w.store(Access(result, at), Load(Access(order_here, each.index), w.index_dtype), node)
             else:
                 both = ["key_a[start + i] = keys[i];", "from_a[start + i] = order[i];"]
                 w.text(both, node, (start, each, mine, order_here), tuple(there))
@@ -111,7 +111,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
             f"  __global {ctype(pairs[0][0].dtype)} *key = key_a; key_a = key_b; key_b = key;",
             f"  __global {ctype(pairs[0][1].dtype)} *order = from_a; from_a = from_b; from_b = order;",
             "}",
-        ], node, (*there, *ends[0].parts, *ends[1].parts), tuple(there))
+        ], node, (*there, ends[0].value, ends[1].value), tuple(there))
     if result and not short:
         writes = (Access(result, None),)
         w.raw(f"for ({w.index} i = 0; i < {n}; i++) {result}[{base} + i] = from_a[i];", node, (*there, row), writes=writes)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracegrad.codegen.kernel.expressions import Infix, Load, Local, Select, Verbatim, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Local, Parts, bound, least
-from tracegrad.codegen.kernel.writer import register_type
+from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Parts, bound, clipped
+from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts
 from tracegrad.codegen.lower.sort import precedes
@@ -23,7 +24,6 @@ from tracegrad.dtypes import int64
 @lowering("selection")
 def lower_selection(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
-    assert node is not None
     k, n = node.shape[-1], node.operands[0].shape[-1]
     rows = node.aval.size // k
     chunks = max(1, min(-(-parts(context) // rows), n // max(tuning().select_chunk, 16 * k)))
@@ -51,10 +51,10 @@ class Heap:
 def _start(o: Owner) -> Heap:
     w, k = o.writer, o.node.shape[-1]
     key = register_type(o.node.operands[0].dtype)
-    heap = Heap(Array("keys", key, k, False), Array("order", w.index, k, False), Local("length", w.index))
+    heap = Heap(Array("keys", key, k, False), Array("order", w.index, k, False), Local("length", w.index_dtype))
     w.add(Allocate(heap.keys, o.node))
     w.add(Allocate(heap.order, o.node))
-    w.add(Declare(heap.length, w.index, "0", o.node))
+    w.define(heap.length, whole(0, w.index_dtype), o.node)
     return heap
 
 
@@ -63,7 +63,7 @@ def _offer(o: Owner, heap: Heap, row: Index, at: Index) -> None:
     w, k = o.writer, o.node.shape[-1]
     x = o.node.operands[0]
     value = o.ev.value(x, row * x.shape[-1] + at)
-    with w.branch(f"length < {k}", (heap.length,)):
+    with w.branch(Infix("<", heap.length, whole(k))):
         w.text([
             f"{w.index} place = length++;",
             f"for (; place > 0 && !{precedes(o, value.text, 'keys[(place - 1) / 2]')}; place = (place - 1) / 2) {{ "
@@ -97,13 +97,14 @@ def _finish(o: Owner, heap: Heap, pointer: Buffer, first: Index) -> Kernel:
     """Takes the worst out of the heap until it is in order, and writes it."""
     w, node = o.writer, o.node
     with w.block(Block(f"for ({w.index} last = length - 1; last > 0; last--) {{", (heap.length,))):
-        mine, place = Local("mine", register_type(node.operands[0].dtype)), Local("from", w.index)
-        w.add(Declare(mine, f"const {mine.type}", "keys[last]", node, (heap.keys,)))
-        w.add(Declare(place, f"const {w.index}", "order[last]", node, (heap.order,)))
+        dtype = node.operands[0].dtype
+        mine, place = Local("mine", dtype), Local("from", w.index_dtype)
+        w.define(mine, Verbatim("keys[last]", dtype, 1, (heap.keys,)), node, const=True)
+        w.define(place, Verbatim("order[last]", w.index_dtype, 1, (heap.order,)), node, const=True)
         w.text(["keys[last] = keys[0];", "order[last] = order[0];"], node, heap.parts, heap.parts)
         _sink(o, heap, "mine", "from", "last", (mine, place))
-    with o.loop("j", o.node.shape[-1], last=Bound("length", ZERO, None, o.node.shape[-1], (heap.length,))) as j:
-        w.store(Access(pointer, first + j), f"{pointer}[{(first + j).c()}] = order[{j.c()}];", node, (heap.order, j))
+    with o.loop("j", o.node.shape[-1], last=Bound(heap.length, ZERO, None, o.node.shape[-1])) as j:
+        w.store(Access(pointer, first + j), Load(Access(heap.order, j), w.index_dtype), node)
     return o.finish()
 
 
@@ -114,7 +115,7 @@ def _select(group: Group, context: Context, length: int, kept: Temp | None) -> K
     chunks, rows = -(-n // length), o.node.aval.size // k
     chunk, row = o.item("chunk", chunks), o.item("row", rows)
     heap, end = _start(o), chunk * length + length
-    with o.loop("i", n, chunk * length, bound(end) if n % length == 0 else least(end, n)) as i:
+    with o.loop("i", n, chunk * length, clipped(end, n, length)) as i:
         _offer(o, heap, row, i)
     out = context.output(group, o.node)
     pointer = o.writer.buffer(kept, "kept", int64, "out") if kept else o.writer.buffer(out.ref, o.writer.base(o.node), int64, out.access)
@@ -131,10 +132,11 @@ def _select_kept(group: Group, context: Context, length: int, kept: Temp) -> Ker
     heap = _start(o)
     last = n - (chunks - 1) * length                        # elements of the last chunk: it may have kept fewer than k
     with o.loop("chunk", chunks) as chunk:
-        kept_here = bound(k) if last >= k else Bound(f"(chunk < {chunks - 1} ? {k} : {last})", ZERO, constant(k), parts=(chunk,))
+        kept_last = Select(Infix("<", w.at(chunk), whole(chunks - 1)), whole(k), whole(last))
+        kept_here = bound(k) if last >= k else Bound(kept_last, ZERO, constant(k))
         with o.loop("j", k, last=kept_here) as j:
             where = (row * chunks + chunk) * k + j
-            at = w.computed("at", n, f"{source}[{where.c()}]", o.node, parts=(Access(source, where),))
+            at = w.computed("at", n, Load(Access(source, where), int64), o.node)
             _offer(o, heap, row, at.index)
     out = context.output(group, o.node)
     return _finish(o, heap, w.buffer(out.ref, w.base(o.node), int64, out.access), row * k)

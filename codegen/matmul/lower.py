@@ -10,13 +10,14 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Evaluator
+from tracegrad.codegen.kernel.evaluator import Evaluator
+from tracegrad.codegen.kernel.expressions import Expression, Verbatim
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.render import line_comment, with_comment
-from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement, Value
+from tracegrad.codegen.kernel.render import Printer, line_comment, with_comment
+from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement
 from tracegrad.codegen.kernel.vectors import Emit, computed_in, is_reserved
-from tracegrad.codegen.kernel.writer import Writer, register_type
+from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context, flops, lowering, traffic
 from tracegrad.codegen.matmul.schedules import Matrix, Store, gemm
 from tracegrad.codegen.schedule.grouping import Group
@@ -36,6 +37,7 @@ class Callback:
         self.writer.reserved = lambda name: is_reserved(name) and name.rstrip("0123456789") not in letters
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.positions: dict[tuple[str, int], Var] = {}
+        self.printer = Printer(context.target.clang_builtins)
         self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
 
     def begin(self, lane: Var | None = None, width: int = 1) -> None:
@@ -46,7 +48,7 @@ class Callback:
         previous = self.shown[1] if self.shown[0] is emit else None
         for statement in self.statements:
             comment, previous = line_comment(statement.node, previous)
-            emit(with_comment(statement.text, comment))
+            emit(with_comment(self.printer.statement(statement), comment))
         self.shown = emit, previous
 
     def read(self, emit: Emit, node: Node, at: Index) -> str:
@@ -54,17 +56,17 @@ class Callback:
         self.begin()
         value = self.ev.value(node, at)
         found = self.statements
-        if len(found) == 1 and isinstance(found[0], Declare) and found[0].symbol in value.parts:
-            self.writer.used.discard(value.text)
-            return found[0].value
+        if len(found) == 1 and isinstance(found[0], Declare) and found[0].symbol is value:
+            self.writer.used.discard(found[0].symbol.name)
+            return self.printer.top(found[0].value)
         self.flush(emit)
-        return value.text
+        return self.printer.operand(value)
 
     def position(self, text: str, size: int) -> Index:
         """An index that another generator gives as C text, known to be in range: one variable for each text."""
         if text.isdigit():
             return constant(int(text))
-        return self.positions.setdefault((text, size), Var(text if text.isidentifier() else f"({text})", size)).index
+        return self.positions.setdefault((text, size), Var(text, size, sum=not text.isidentifier())).index
 
     @property
     def params(self) -> tuple[Parameter, ...]:
@@ -122,14 +124,11 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
         at = lanes_from(j, n, width, emit, call)
         call.begin(next(iter(at.vars), None) if width > 1 else None, width)
         flat = (call.position(b, batch) * m + call.position(i, m)) * n + at
-        kind = Value(value, product.dtype, width)
+        kind: Expression = Verbatim(value, product.dtype, width)
         if not value.isidentifier() and (len(stored) > 1 or stored[0] is not product):
-            made = call.writer.declare(register_type(product.dtype, width), call.writer.base(product), value, product)
-            kind = Value(made.name, product.dtype, width, parts=(made,))
+            kind = call.writer.declare(call.writer.base(product), kind, product)
         call.ev.given = lambda node, _: kind if node is product else None
-        values = [call.ev.value(sink, flat) for sink in stored]
-        for sink, result in zip(stored, values, strict=True):
-            call.ev.store(context.output(group, sink), sink, flat, result)
+        context.store(call.ev, group, stored, flat)
         call.flush(emit)
 
     write(lambda line: None, "b", "i", "j", "value", 1)
@@ -139,7 +138,6 @@ def epilogue(product: Node, group: Group, context: Context, used: set[str]) -> t
 @lowering("contraction")
 def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     product = group.anchor
-    assert product is not None
     x, y = product.operands
     used: set[str] = set()
     a, call_a = operand(x, group, context, used)

@@ -53,7 +53,10 @@ Store = Epilogue[Write]
 
 @dataclass(frozen=True)
 class Operand:
-    """A matrix seen as lines (rows of A, columns of B) along k; `strides` are those of batch, line and k."""
+    """A matrix seen as lines (rows of A, columns of B) along k; `strides` are those of batch, line and k.
+
+    across: it is no plain buffer, and neighbouring lines are read side by side rather than neighbours along k.
+    """
 
     name: str
     lines: int
@@ -62,6 +65,7 @@ class Operand:
     batched: bool
     pointer: str | None = None
     strides: tuple[int, int, int] = (0, 0, 0)
+    across: bool = False
 
 
 @dataclass(frozen=True)

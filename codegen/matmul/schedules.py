@@ -56,7 +56,7 @@ def gemm(
     p = Product(name, batch, _rows(a, m), _columns(b, n), k, dtype, store, target, owner)
     if k == 0:
         return [_total(p, 0)]
-    return _split(p, _on_gpu) if target.kind == "gpu" else _on_cpu(p)
+    return gpu_product(p) if target.kind == "gpu" else _on_cpu(p)
 
 
 def _rows(x: Matrix, m: int) -> Operand:
@@ -230,13 +230,16 @@ def _dot(p: Product, parts: int) -> list[Kernel]:
     return [tiles(p, parts, _in_place(p.a), _in_place(p.b), Dot(p.dtype, lanes(p.dtype, p.target), rows, columns))]
 
 
-def _on_gpu(p: Product, parts: int) -> list[Kernel]:
-    return [gpu.gemm(p, parts)]
+def gpu_product(p: Product) -> list[Kernel]:
+    """The kernels of a product on a GPU."""
+    return _split(p, gpu.product)
 
 
 def _total(p: Product, parts: int) -> Kernel:
     """The kernel that adds the partial results in order and runs the epilogue; with no parts it stores zeros."""
-    width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1)) if p.target.kind == "cpu" else 1
+    if p.target.kind == "gpu":
+        return gpu.total(p, parts, _partial(p, parts) if parts else None)
+    width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
     name = f"{p.name}_total" if parts else p.name
     temp = (_partial(p, parts).buffer("partial", "const"),) if parts else ()
     params = merge(temp, p.store.params)

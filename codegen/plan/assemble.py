@@ -112,7 +112,8 @@ def numbered(
             args = tuple(TurnNumber(loops[r]) if isinstance(r, Turn) else Scalar(r.index, r.dtype) if isinstance(r, RuntimeScalar)
                          else r if isinstance(r, Fault) else slots.of(r) for r in step.refs)
             entry, more = entries[step.entry]
-            final.append(Launch(entry, step.global_size, step.local_size, (*args, *map(Offset, more)), step.flops, step.bytes, step.note,
+            note = "; ".join(filter(None, (step.note, *step.why)))
+            final.append(Launch(entry, step.global_size, step.local_size, (*args, *map(Offset, more)), step.flops, step.bytes, note,
                                 step.fused))
     return tuple(final)
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
+from tracegrad.codegen.kernel.expressions import whole
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
 from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
@@ -148,11 +149,16 @@ def together(parts: Sequence[Kernel]) -> Kernel:
         block.comment = f"{k.entry}: {k.comment}" if k.comment else k.entry
         block.renamed = {p.name: called[p.ref] for p in k.parameters if p.name != called[p.ref]}
         body.items.append(block)
-    notes = "; ".join(dict.fromkeys(note for k in parts for note in k.note.split("; ") if note))
+    notes = "; ".join(dict.fromkeys(k.note for k in parts if k.note))
     sizes = (1,) * max(len(k.global_size) for k in parts)
     return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
-                  f"{len(parts)} small kernels in one launch: {notes}", frozenset().union(*(k.helpers for k in parts)),
-                  fused=tuple(x for k in parts for x in k.fused), group=sizes, wide=0)
+                  f"{len(parts)} small kernels in one launch{': ' * bool(notes)}{notes}", frozenset().union(*(k.helpers for k in parts)),
+                  **_of_all(parts), group=sizes, wide=0, clang=main.clang)
+
+
+def _of_all(parts: Sequence[Kernel]) -> dict[str, Any]:
+    """What a merged kernel computes, and why."""
+    return {"fused": tuple(x for k in parts for x in k.fused), "why": tuple(dict.fromkeys(x for k in parts for x in k.why))}
 
 
 def alike(parts: Sequence[Kernel]) -> Hashable:
@@ -165,7 +171,7 @@ def alike(parts: Sequence[Kernel]) -> Hashable:
 def merged_again(found: Kernel, parts: Sequence[Kernel]) -> Kernel:
     """together(parts), where `found` is that of parts which are `alike`."""
     refs = dict.fromkeys(r for k in parts for r in k.refs)
-    made = found.bound(refs, fused=tuple(x for k in parts for x in k.fused))
+    made = found.bound(refs, **_of_all(parts))
     if config.check:
         other = together(parts)
         if (other.form, other.refs) != (made.form, made.refs):
@@ -177,7 +183,7 @@ def united(given: Sequence[Parameter], name: str) -> Parameter:
     """The parameter that several kernels' are: written if one writes it, and `restrict` if it is to all."""
     first = given[0]
     if isinstance(first, Number):
-        return Number(first.ref, name, first.type)
+        return Number(first.ref, name, first.dtype)
     access = max((p.access for p in given if isinstance(p, Buffer)), key=("const", "out", "inout").index)
     buffer = Buffer(first.ref, name, first.dtype, first.size, access)
     buffer.restrict = all(p.restrict for p in given if isinstance(p, Buffer))
@@ -201,9 +207,9 @@ def as_block(kernel: Kernel, taken: Collection[str]) -> Block:
     for s in kernel.body.items:
         if isinstance(s, Item):
             if s.axis not in sizes:                          # there was but one
-                loops[-1].items.append(Declare(s.var, f"const {s.type}", "0", bound=bound(0)))
+                loops[-1].items.append(Declare(s.var, f"const {s.type}", whole(0), bound=bound(0)))
         elif isinstance(s, Raw):
-            text = s.text
+            text = s.code
             for axis in range(3):
                 text = text.replace(f"get_global_id({axis})", f"{stem}{axis}" if axis in sizes else "0")
             loops[-1].items.append(Raw(text, s.node, s.parts, s.defines, s.writes))

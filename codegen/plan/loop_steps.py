@@ -25,9 +25,12 @@ from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import effects, is_serial, merge, together
-from tracegrad.codegen.schedule.grouping import SAME, Group, schedule, strip
+from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
+from tracegrad.codegen.schedule.fusion import schedule
+from tracegrad.codegen.schedule.grouping import Flat, Group, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
+from tracegrad.dtypes import int32
 from tracegrad.function import bind, unique
 from tracegrad.ir import Graph, Node, located
 
@@ -63,13 +66,11 @@ class Carry:
 
 
 Place = Whole | Row | Carry
-_SAME = frozenset((SAME,))
 
 
 @lowering("loop")
 def lower_turns(group: Group, context: Context) -> list[Any]:
     anchor = group.anchor
-    assert anchor is not None
     results = siblings(group, context)
     if results is None:
         return []
@@ -124,8 +125,9 @@ def _kernels(graph: Graph, context: Context) -> tuple[list[Group], list[Any]]:
 
 def _by_element(group: Group, carries: list[Node]) -> bool:
     """Whether elements of the new carries depend on no other elements of the old ones, so that work-items need not wait for others."""
-    full = group.kind == "loops" and group.length is None and all(p == "full" for p in group.place.values())
-    return full and all(group.reads.get(c, _SAME) == _SAME and c.aval.size == group.size for c in carries)
+    return isinstance(group.kind, Flat) and all(
+        group.reads.get(c, ONLY_IDENTITY) == ONLY_IDENTITY and c.aval.size == group.size for c in carries
+    )
 
 
 def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
@@ -224,7 +226,7 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict
 
     def number() -> Parameter:
         if turn not in head:
-            head[turn] = Number(turn, fresh("turn"), "int")
+            head[turn] = Number(turn, fresh("turn"), int32)
         return head[turn]
 
     statements: list[Statement] = []

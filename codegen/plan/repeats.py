@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Storage
+from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.facts import never_positive, picked
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
 from tracegrad.codegen.lower.context import Context, computed, lower
-from tracegrad.codegen.lower.rows_cpu import is_reduction
 from tracegrad.codegen.plan.batch_launches import is_serial
-from tracegrad.codegen.schedule.grouping import Group, small_reduction
+from tracegrad.codegen.schedule.grouping import Anchored, Group, Rows, is_reduction, small_reduction
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
@@ -78,7 +77,7 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
 
     out = []
     for kernel in kernels:
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"why": group.why} if kernel.why else {}
         if is_serial(kernel):                                           # it may be merged: the longest of a merged kernel lends its name
             changes["entry"] = context.entry(group)
         if kernel is kernels[-1]:
@@ -92,7 +91,7 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
 def compare(given: Sequence[Kernel], wanted: Sequence[Any]) -> None:
     """Raise if kernels that were taken from another group are not what their own would have."""
     for a, b in zip(given, wanted, strict=True):
-        for what in ("form", "bound", "global_size", "local_size", "flops", "bytes", "helpers", "fused"):
+        for what in ("form", "bound", "global_size", "local_size", "flops", "bytes", "helpers", "fused", "why"):
             x, y = ([_unnamed(r) for r in k.refs] if what == "bound" else getattr(k, what) for k in (a, b))
             if x != y:
                 raise CompilerBug(f"repeats: equal groups have different kernels ({what} of {a.entry}):\n{x}\n{y}\n{a.text}\n{b.text}")
@@ -105,7 +104,8 @@ def _unnamed(ref: Any) -> Any:
 
 def form_of(group: Group, context: Context) -> Form | None:
     """The form of a group; None where its kernels may depend on more."""
-    if group.kind in ("host_call", "opencl_call", "loop"):
+    kind = group.kind
+    if isinstance(kind, Anchored) and kind.is_call:
         return None
     schedule, find = context.schedule, context.storage(group)
     given: dict[Node, Storage | None] = {}
@@ -144,21 +144,19 @@ def form_of(group: Group, context: Context) -> Form | None:
                 facts.append(may_wrap(node))
         elif family in ("reduction", "partial"):
             facts.append(small_reduction(node))
-            if group.kind == "loops" and node in own and is_reduction(node) and _picks(node, group):
+            if isinstance(kind, Rows) and node in own and is_reduction(node) and _picks(node, kind):
                 return None
         place = (group.place[node], node in schedule.stored, schedule.costs.get(node)) if node in own else node in schedule.group_of
         parts.append((fn, _exact(tuple(node.attrs.items())), node.aval, tuple([number[o] for o in node.operands]), place, *facts))
     into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in group.stored]
     reads = sorted((at(d), tuple(sorted(relations)), d.aval) for d, relations in group.reads.items())
-    key = (group.kind, group.size, group.cols, group.length, group.view, None if group.anchor is None else number[group.anchor],
-           tuple([number[s] for s in group.sinks]), tuple(into), tuple([r[:2] for r in reads]), tuple([r[2] for r in reads]), group.work,
-           group.positional, group.note, tuple(parts))
+    key = (number[kind.node] if isinstance(kind, Anchored) else kind, tuple([number[s] for s in group.sinks]), tuple(into),
+           tuple([r[:2] for r in reads]), tuple([r[2] for r in reads]), group.work, group.positional, tuple(parts))
     return Form(key, nodes)
 
 
-def _picks(node: Node, group: Group) -> bool:
-    cols = group.cols or 1
-    return picked(node, Var("row", group.size // cols).index, Var("col", cols).index) is not None
+def _picks(node: Node, kind: Rows) -> bool:
+    return picked(node, Var("row", kind.rows).index, Var("col", kind.cols).index) is not None
 
 
 def _exact(value: Any) -> Hashable:

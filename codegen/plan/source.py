@@ -109,7 +109,7 @@ def vector_access(text: str, context: Context) -> list[str]:
     """The macros that the text uses to read and write vectors."""
     lines = []
     macros = {name for name in context.macros if re.search(rf"\b{name}\(", text)}
-    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|STORE)\((\w+),", text))
+    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|LOAD_LOCAL|STORE)\((\w+),", text))
     used = {type_ for _, type_ in uses}
     if used:
         scalars = {re.sub(r"\d+$", "", t) for t in used}

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import networkx as nx
 
 from tracegrad.codegen.graph.rewrite import at, op
-from tracegrad.codegen.schedule.grouping import SAME, Group, Schedule, strip
+from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY
+from tracegrad.codegen.schedule.grouping import Anchored, Break, Flat, Group, Place, Schedule, strip
 from tracegrad.function import unique
 from tracegrad.ir import Graph, Node
 
@@ -86,11 +87,11 @@ def arrange(schedule: Schedule, donations: Donations) -> tuple[dict[Node, Node],
 
 
 def _aligned(group: Group, result: Node, into: Node) -> bool:
-    if group.kind in ("host_call", "opencl_call", "loop"):          # one step writes all results of a call, also those of other groups
+    if isinstance(group.kind, Anchored) and group.kind.is_call:     # it writes results of other groups, too
         return False
     if into not in group.reads:
         return True
-    allowed = {SAME} if group.place[result] == "full" else {SAME, group.cols or SAME}
+    allowed = {IDENTITY} if group.place[result] is Place.ELEMENT else {IDENTITY, group.cols}
     return group.reads[into] <= allowed
 
 
@@ -102,11 +103,11 @@ def _reaches(order: nx.DiGraph, group: Group, others: Iterable[Group]) -> bool:
 def _copy_group(schedule: Schedule, result: Node) -> Group:
     """A group that copies a stored result; it runs last."""
     copy = _copy(result)
-    group = Group("loops", result.aval.size, 1 + max(g.number for g in schedule.groups), sinks=[copy], place={copy: "full"}, stored=[copy],
-                  reads={result: frozenset((SAME,))}, note="a copy: the old value of the buffer was still being read")
+    group = Group(Flat(result.aval.size), 1 + max(g.number for g in schedule.groups), sinks=[copy], place={copy: Place.ELEMENT},
+                  stored=[copy], reads={result: ONLY_IDENTITY}, why=(Break.COPY.text(),))
     schedule.groups.append(group)
     schedule.group_of[copy] = group
     schedule.stored.add(copy)
-    schedule.deps[copy] = {result: frozenset((SAME,))}
+    schedule.deps[copy] = {result: ONLY_IDENTITY}
     schedule.costs[copy] = 0
     return group

@@ -5,8 +5,10 @@ linalg, matrices, neural, losses."""
 from tracegrad.ops import (
     activations,
     arithmetic,
+    aten,
     attention,
     bessel,
+    bits,
     complex_numbers,
     contraction,
     convolution,
@@ -16,6 +18,7 @@ from tracegrad.ops import (
     fourier,
     image,
     indexing,
+    ldl,
     linalg,
     losses,
     lu,
@@ -36,14 +39,15 @@ from tracegrad.ops import (
     shaping,
     sorting,
     special,
+    spectrogram,
     stacking,
     statistics,
     variants,
     windows,
 )
 
-__all__ = ["activations", "arithmetic", "attention", "bessel", "complex_numbers", "contraction", "convolution",
-           "convolution3d", "elementwise", "factorizations", "fourier", "image", "indexing", "linalg", "losses", "lu",
+__all__ = ["activations", "arithmetic", "aten", "attention", "bessel", "bits", "complex_numbers", "contraction", "convolution",
+           "convolution3d", "elementwise", "factorizations", "fourier", "image", "indexing", "ldl", "linalg", "losses", "lu",
            "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural", "order_statistics", "orthogonal",
-           "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special",
+           "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special", "spectrogram",
            "stacking", "statistics", "variants", "windows"]

@@ -97,7 +97,7 @@ def _plain(name: str, a: Any, found: list[Any]) -> Any:
             if not isinstance(other, Node) and other._device is not a._device:
                 raise different_devices(name, other, a)
         found.append(a)
-        return a._node()
+        return a._operand()
     if type(a) in (list, tuple):
         return type(a)([_plain(name, b, found) for b in a])
     return a

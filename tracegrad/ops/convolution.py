@@ -11,7 +11,6 @@ from operator import index
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
@@ -33,12 +32,18 @@ def out_size(n: int, kernel: int, stride: int, padding: Pair, dilation: int) -> 
 
 def _windows(x: Any, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair) -> Any:
     """(N, C, H, W) -> (N, C, kh, kw, OH, OW): a strided view of the padded array."""
-    x = np.pad(x, ((0, 0), (0, 0), *padding))
     n, c, h, w = x.shape
-    oh, ow = (out_size(s, k, st, (0, 0), d) for s, k, st, d in zip((h, w), kernel, stride, dilation, strict=True))
+    (top, bottom), (left, right) = padding
+    if top or bottom or left or right:                      # np.pad and as_strided do the same in 40 us more
+        padded = np.zeros((n, c, h + top + bottom, w + left + right), x.dtype)
+        padded[:, :, top:top + h, left:left + w] = x
+        x = padded
+    elif not x.flags.c_contiguous:
+        x = np.ascontiguousarray(x)
+    oh, ow = (out_size(s, k, st, (0, 0), d) for s, k, st, d in zip(x.shape[2:], kernel, stride, dilation, strict=True))
     a, b, p, q = x.strides
-    return as_strided(x, (n, c, *kernel, max(oh, 0), max(ow, 0)), (a, b, p * dilation[0], q * dilation[1], p * stride[0], q * stride[1]),
-                      writeable=False)
+    strides = (a, b, p * dilation[0], q * dilation[1], p * stride[0], q * stride[1])
+    return np.ndarray((n, c, *kernel, max(oh, 0), max(ow, 0)), x.dtype, x, 0, strides)
 
 
 class Conv(Primitive):

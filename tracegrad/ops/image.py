@@ -70,17 +70,22 @@ def interpolate(input: Array, size: Any = None, scale_factor: Any = None, mode: 
         raise ShapeError(f"interpolate: input {image} and output {tuple(sizes)} sizes must be positive")
     if mode == "area":
         return adaptive_average("interpolate", n, input, sizes)
-    x: Any = input
+    return resampled(input, sizes, scales, mode, bool(align_corners), antialias)
+
+
+def resampled(x: Any, sizes: Any, scales: Any, mode: str, align_corners: bool, antialias: bool) -> Any:
+    """(N, C, spatial) resampled to sizes, one dimension after the other; scales are what the user gave, or None."""
+    image = x.shape[2:]
     for i, (out, scale) in enumerate(zip(sizes, scales, strict=True)):
         d, s = 2 + i, image[i]
         if antialias:
-            x = _antialiased(x, d, out, scale, bool(align_corners), mode == "bicubic")
+            x = _antialiased(x, d, out, scale, align_corners, mode == "bicubic")
         elif mode == "nearest" and (scale is None or scale == int(scale)) and out % s == 0 and (scale is None or out == s * scale):
             x = _repeated(x, d, out // s)
         elif mode.startswith("nearest"):
             x = _nearest(x, d, out, scale, 0.5 if mode == "nearest-exact" else 0.0)
         elif out != s or (mode == "bicubic" and scale not in (None, 1.0)):
-            at = _places(x, d, out, scale, bool(align_corners), mode == "bicubic")
+            at = _places(x, d, out, scale, align_corners, mode == "bicubic")
             x = (_cubic if mode == "bicubic" else _linear)(x, d, at)
     return x
 

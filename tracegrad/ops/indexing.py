@@ -523,7 +523,13 @@ def getitem(x: Array, key: Any) -> Array:
 
     known (lists, numpy arrays). Raises IndexOutOfRange, and TraceError for a mask that only the device knows.
     """
-    return _getitem(x, key, None if is_basic(key) else _constants(x))
+    return _getitem(x, key, None if _holds_no_arrays(key) else _constants(x))
+
+
+def _holds_no_arrays(key: Any) -> bool:
+    """Whether all index arrays of a key are tensors already."""
+    items = key if isinstance(key, tuple) else (key,)
+    return all(k is None or k is Ellipsis or isinstance(k, (slice, int, np.integer, Operators)) for k in items)
 
 
 @on_nodes

@@ -112,9 +112,22 @@ class Pad(Movement):
         return Aval(tuple(a + n + max(0, n - 1) * g + b for n, a, b, g in zip(x.shape, low, high, interior, strict=True)), x.dtype)
 
     def numpy(self, x, *, low, high, interior, value):
-        out = np.full([a + n + max(0, n - 1) * g + b for n, a, b, g in zip(x.shape, low, high, interior, strict=True)], value, x.dtype)
-        out[tuple(slice(a, a + n + max(0, n - 1) * g, g + 1) for n, a, g in zip(x.shape, low, interior, strict=True))] = x
-        return out
+        return self.numpy_with(low=low, high=high, interior=interior, value=value)(x)
+
+    def numpy_with(self, *, low, high, interior, value):
+        known = {}                              # where an array goes, by shape
+
+        def rule(x):
+            if x.shape not in known:
+                sizes = [n + max(0, n - 1) * g for n, g in zip(x.shape, interior, strict=True)]
+                known[x.shape] = (tuple(a + n + b for n, a, b in zip(sizes, low, high, strict=True)),
+                                  tuple(slice(a, a + n, g + 1) for n, a, g in zip(sizes, low, interior, strict=True)))
+            shape, place = known[x.shape]
+            out = np.full(shape, value, x.dtype)
+            out[place] = x
+            return out
+
+        return rule
 
     def vjp(self, ct, y, x, *, low, high, interior, value):
         stop = tuple(a + n + max(0, n - 1) * g for n, a, g in zip(x.shape, low, interior, strict=True))

@@ -1,4 +1,4 @@
-"""Indices that must lie in a range: the primitive InRange, `in_range` that makes it, and `interval`, which finds out that it is not needed.
+"""Indices that must lie in a range: the primitive InRange, and `in_range`, which makes it where `interval` cannot tell that all fit.
 
 Whether an index fits is known at the call for constants and for what cannot be larger (arange, argmax, randint, ...); otherwise only on
 the device, which cannot raise. There InRange notes what it sees, and whoever looks at a value computed with it gets the error.
@@ -14,13 +14,13 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import DTypeError, IndexOutOfRange
-from tracegrad.function import REGISTRY, Elementwise, Interval, Primitive, bind, cast, const
+from tracegrad.function import REGISTRY, Elementwise, bind, cast, const
+from tracegrad.intervals import all_of, interval
 from tracegrad.ir import Aval, Node
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.pointwise import lt
 from tracegrad.plan import Check
 
-NODES = 64                             # how far `interval` looks
 _conditions: list[Node] = []           # what must hold for the code being recorded to count (see `counts_where`)
 
 
@@ -98,35 +98,9 @@ def counts_where(condition: Node) -> Iterator[None]:
         _conditions.pop()
 
 
-def interval(node: Node) -> Interval:
-    """Two integers between which every element of an integer node lies, the ends included. (Iterative; gives up after NODES nodes.)"""
-    known: dict[Node, Interval] = {}
-    stack = [node]
-    while stack:
-        n = stack[-1]
-        if n not in known:
-            rule = n.dtype.kind in "biu" and type(n.fn).interval is not Primitive.interval
-            missing = [o for o in n.operands if o not in known] if rule else []
-            if missing and len(known) + len(stack) + len(missing) <= NODES:
-                stack += missing
-                continue
-            found = n.fn.interval(n, *(known[o] for o in n.operands)) if rule and not missing else None
-            low, high = _all_of(n)
-            known[n] = found if found is not None and low <= found[0] and found[1] <= high else (low, high)
-        stack.pop()
-    return known[node]
-
-
 def may_wrap(node: Node) -> bool:
     """Whether an integer result may be beyond its dtype: it then wraps, which C leaves undefined for signed types."""
     found = node.fn.interval(node, *map(interval, node.operands))
-    low, high = _all_of(node)
+    low, high = all_of(node.dtype)
     return found is None or found[0] < low or found[1] > high
 
-
-def _all_of(node: Node) -> Interval:
-    """What the dtype holds; nothing is known of floats."""
-    if node.dtype.kind == "b":
-        return 0, 1
-    info = np.iinfo(node.dtype if node.dtype.kind in "iu" else np.int64)
-    return int(info.min), int(info.max)

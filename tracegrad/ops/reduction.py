@@ -10,7 +10,8 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, Interval, Pair, Primitive, Reduction, bind, by_parts, cast, filled, refuse_complex
+from tracegrad.function import REGISTRY, Pair, Primitive, Reduction, bind, by_parts, cast, filled, refuse_complex
+from tracegrad.intervals import Interval
 from tracegrad.ir import Aval, Node
 from tracegrad.ops import pairs
 from tracegrad.ops.elementwise import eq

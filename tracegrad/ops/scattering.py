@@ -6,14 +6,17 @@ All are pure here (the methods with a trailing underscore write in place). Check
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
+
+import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes, cast, const, iota, scalar
 from tracegrad.ir import Node
-from tracegrad.operators import Operators, public
+from tracegrad.modes import state
+from tracegrad.operators import PUBLIC, Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, sizes_of
 from tracegrad.ops.elementwise import where
@@ -146,6 +149,72 @@ def index_reduce(input: Array, dim: int, index: Array, source: Array, reduce: st
     place = mv.expand(mv.reshape(index, tuple(index.aval.size if i == d else 1 for i in range(input.ndim))), expected)
     lines = _linear("index_reduce", input.shape, d, place)
     return mv.reshape(_reduced_at(_flat(input), _flat(lines), _flat(source), reduce, include_self), input.shape)
+
+
+@public("segment_reduce", method=False)
+def segment_reduce(data: Array, reduce: str, *, lengths: Any = None, indices: Any = None, offsets: Any = None, axis: int = 0,
+                   unsafe: bool = False, initial: Any = None) -> Array:
+    """data with each segment along axis reduced by "sum", "mean", "prod", "max" or "min": (*lead, segments, ...).
+
+    lengths (*lead, segments): how many elements each segment has; they add up to data's size along axis, which comes after `lead`.
+    offsets (*lead, segments + 1): where segments start and the last one ends, in place of lengths. indices: not supported, as in torch.
+    initial: what each segment starts from (default: 0 for "sum", 1 for "prod", -inf for "max", inf for "min"; an empty "mean" is NaN).
+    unsafe: whether not to check the lengths' values; inside @trace, where they are not known, they are not checked either.
+    Equal extremes share the gradient. Raises ArgumentError for what does not fit together, DTypeError unless data are floats.
+
+    >>> tg.segment_reduce(tg.tensor([1.0, 2.0, 3.0]), "sum", lengths=tg.tensor([1, 2]))
+    """
+    if reduce not in _SEGMENTS:
+        raise ArgumentError(f"segment_reduce: reduce must be one of {', '.join(_SEGMENTS)}, got {reduce!r}")
+    if indices is not None or (lengths is None) == (offsets is None):
+        raise ArgumentError("segment_reduce: give lengths or offsets (one of them; indices are not supported, as in torch)")
+    given = lengths if offsets is None else offsets
+    if not isinstance(given, Node) and state.trace is None and not unsafe and isinstance(data, Operators):
+        found = given.detach().numpy()
+        counts = np.diff(found, axis=-1) if lengths is None else found
+        d = one_dim("segment_reduce", axis, data.ndim)
+        if counts.size and (counts.min() < 0 or (counts.sum(-1) != data.shape[d]).any()):
+            raise ArgumentError(f"segment_reduce: the lengths of the segments must not be negative and must add up to {data.shape[d]}, the "
+                                f"size of dimension {d}, got {counts.tolist()}")
+    return _segments(data, reduce, lengths, offsets, axis, initial)
+
+
+_SEGMENTS = {"sum": ("sum", 0.0), "mean": ("sum", 0.0), "prod": ("prod", 1.0), "max": ("amax", -inf), "min": ("amin", inf)}
+
+
+@on_nodes
+def _segments(data: Array, reduce: str, lengths: Any, offsets: Any, axis: int, initial: Any) -> Any:
+    name = "segment_reduce"
+    if data.dtype.kind != "f":
+        raise DTypeError(f"{name}: data must be floats, got {data.dtype}; use data.float()")
+    d = one_dim(name, axis, data.ndim)
+    given = offsets if lengths is None else lengths
+    fits = given.dtype.kind in "iu" and given.ndim == d + 1 and given.shape[:d] == data.shape[:d]
+    if not fits or (lengths is None and not given.shape[d]):
+        raise ShapeError(f"{name}: {'offsets' if lengths is None else 'lengths'} must be integers {(*data.shape[:d], 'segments')} for "
+                         f"data {data.shape} and axis {d}, got {given.aval}")
+    given = cast(given, dtypes.int64)
+    if lengths is None:
+        count = given.shape[d] - 1
+        ends, lengths = mv.narrow(given, d, 1, count), mv.narrow(given, d, 1, count) - mv.narrow(given, d, 0, count)
+    else:
+        count = given.shape[d]
+        ends = cumsum(given, d)
+    lead, n, rest = data.shape[:d], data.shape[d], data.shape[d + 1:]
+    tail = (1,) * len(rest)
+    lengths = mv.reshape(lengths, (*lead, count, *tail))
+    how, start = _SEGMENTS[reduce]
+    base = full_like_shape((*lead, count, *rest), start if initial is None else initial, data.dtype)
+    if n and count:
+        # the segment of an element: how many end at it or before (one behind the last: beyond all of them)
+        segment = PUBLIC["searchsorted"](ends, mv.expand(iota((n,), 0, dtypes.int64), (*lead, n)), right=True)
+        places = mv.expand(mv.reshape(segment, (*lead, n, *tail)), data.shape)
+        room = mv.pad(base, (0,) * base.ndim, tuple(1 if k == d else 0 for k in range(base.ndim)))
+        base = mv.narrow(scatter_reduce(room, d, places, data, how), d, 0, count)
+    if reduce != "mean":
+        return base
+    empty = eq(lengths, 0)
+    return where(empty, const(float("nan") if initial is None else initial, data.dtype), base / cast(where(empty, 1, lengths), data.dtype))
 
 
 # ------------------------------------------------------------------------------------------------------------ by several

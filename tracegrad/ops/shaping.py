@@ -17,6 +17,7 @@ from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import inferred, integer, known_values, on_nodes, one_dim, sizes_of, some_dims
+from tracegrad.ops.bits import view_dtype
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.pointwise import eq, ge, le
 
@@ -36,7 +37,12 @@ def reshape(input: Array, *shape: Any) -> Array:
 @public("view")
 @on_nodes
 def view(input: Array, *shape: Any) -> Array:
-    """The same elements in another shape, as `reshape`; every tensor can be viewed (there is no "not contiguous" here)."""
+    """The same elements in another shape, as `reshape`; every tensor can be viewed (there is no "not contiguous" here).
+
+    x.view(dtype): the same bytes as elements of another dtype, as a copy; see `ops.bits.view_dtype`.
+    """
+    if len(shape) == 1 and isinstance(shape[0], (np.dtype, type, str)):
+        return view_dtype(input, shape[0])
     return mv.reshape(input, inferred("view", input.shape, sizes_of("view", shape)))
 
 

@@ -45,6 +45,8 @@ def overlapped(parts: Node, dim: int, n: int, step: int, gap: int = 1) -> Any:
     count, out = parts.shape[dim], None
     if count == 0:
         return mv.expand(const(0, parts.dtype), (*parts.shape[:dim], n, *parts.shape[dim + 1:-1]))
+    if gap == 1 and step > 1 and parts.shape[-1] > 8:
+        return _overlapped_blocks(parts, dim, n, step)
     zeros = [0] * (parts.ndim - 1)
     for k in range(parts.shape[-1]):
         part = mv.reshape(mv.narrow(parts, parts.ndim - 1, k, 1), parts.shape[:-1])
@@ -53,6 +55,26 @@ def overlapped(parts: Node, dim: int, n: int, step: int, gap: int = 1) -> Any:
         part = mv.pad(part, tuple(low), tuple(high), tuple(interior), 0)
         out = part if out is None else out + part
     return out
+
+
+def _overlapped_blocks(parts: Node, dim: int, n: int, step: int) -> Any:
+    """`overlapped` of long windows: block k (of `step` elements) of window i belongs to block i + k, so there are size / step terms."""
+    size, d = parts.shape[-1], parts.ndim
+    terms, count = -(-size // step), parts.shape[dim]
+    x = mv.pad(parts, (0,) * d, (*(0,) * (d - 1), terms * step - size))
+    x = mv.permute(x, (*range(dim + 1), d - 1, *range(dim + 1, d - 1)))                 # (..., windows, elements, ...)
+    x = mv.reshape(x, (*x.shape[:dim + 1], terms, step, *x.shape[dim + 2:]))
+    out: Any = None
+    for k in range(terms):
+        part = mv.narrow(x, dim + 1, k, 1)
+        part = mv.reshape(part, (*x.shape[:dim + 1], *x.shape[dim + 2:]))               # (..., windows, step, ...)
+        part = mv.pad(part, tuple(k if e == dim else 0 for e in range(d)), tuple(terms - 1 - k if e == dim else 0 for e in range(d)))
+        out = part if out is None else out + part
+    found = (count + terms - 1) * step
+    out = mv.reshape(out, (*out.shape[:dim], found, *out.shape[dim + 2:]))
+    if found < n:
+        return mv.pad(out, (0,) * (d - 1), tuple(n - found if e == dim else 0 for e in range(d - 1)))
+    return mv.narrow(out, dim, 0, n)
 
 
 def windows(x: Node, dim: int, size: int, step: int, gap: int = 1) -> Node:

@@ -120,6 +120,9 @@ class Translator:
             while self.taken("["):
                 dims.append(int(self.take()))
                 self.take("]")
+            if self.taken("__attribute__"):                          # an alignment
+                while self.here not in (";", ","):
+                    self.take()
             if dims:
                 self.array(name, base, space or "private", tuple(dims))
             else:
@@ -626,7 +629,7 @@ class Translator:
         if match := re.fullmatch(r"get_(global_id|local_id|group_id|local_size|global_size)", name):
             dimension, = self.arguments()
             return Term(f"S.{match[1]}[{dimension.code}]", INT)
-        if name in ("LOAD", "LOAD_PRIVATE", "KEPT"):
+        if name in ("LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "KEPT"):
             type_, (pointer,) = self.typed_arguments()
             self.through(pointer, type_)
 

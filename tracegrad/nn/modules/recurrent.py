@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
+from tracegrad import modes
 from tracegrad.control import scan
 from tracegrad.creation import empty, zeros
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.loops import turned
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
 from tracegrad.nn.module import Module
@@ -51,6 +54,28 @@ def _gru_step(gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
     return (n + (z + z_h).sigmoid() * (h - n),)
 
 
+_STEPS: dict[str, Callable[..., State]] = {"LSTM": _lstm_step, "GRU": _gru_step, **{n: partial(_rnn_step, n) for n in _NONLINEARITIES}}
+
+
+def _turn(kind: str, row: tuple[Tensor, ...], state: State, weight: Tensor, bias: Any, projection: Any) -> tuple[State, Tensor]:
+    """A step of a layer: the new state, and the output. row: the gates' share from the input, and which sequences still go on."""
+    new = _STEPS[kind](row[0], state, weight, bias)
+    if projection is not None:
+        new = (F.linear(new[0], projection), *new[1:])
+    return new if len(row) == 1 else tuple(PUBLIC["where"](row[1], a, b) for a, b in zip(new, state, strict=True)), new[0]
+
+
+@on_nodes
+def _layer(kind: str, rows: tuple[Tensor, ...], state: State, weight: Tensor, bias: Any, projection: Any, reverse: bool) -> Any:
+    """A layer over a whole sequence as one operation, where no trace makes one of `scan`: the outputs and the last state."""
+    def turn(state: Any, row: Any) -> Any:
+        new, out = _turn(kind, tuple(row), tuple(state), weight, bias, projection)
+        return list(new), [out]
+
+    last, (outs,) = turned(turn, state, rows, reverse)  # type: ignore[arg-type]
+    return outs, tuple(last)
+
+
 # ------------------------------------------------------------------------------------------------------------------- layers
 
 
@@ -63,6 +88,7 @@ class _Recurrent(Module):
     """
 
     gates: ClassVar[int] = 1
+    step: str                                                 # of _STEPS
     states: ClassVar[tuple[str, ...]] = ("h_0",)
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int, bias: bool, batch_first: bool, dropout: float,
@@ -89,9 +115,6 @@ class _Recurrent(Module):
                 for kind, shape in shapes.items():
                     self.register_parameter(kind + end, Parameter(empty(*shape, dtype=dtype, device=device)))
         self.reset_parameters()
-
-    def _step(self, gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
-        raise NotImplementedError
 
     def _ends(self, layer: int) -> list[str]:
         """How the names of a layer's parameters end, one for each direction."""
@@ -168,15 +191,11 @@ class _Recurrent(Module):
         if not x.shape[0]:
             raise ShapeError(f"{type(self).__name__}: the sequence has length 0; it needs at least one step")
 
-        def turn(state: State, row: tuple[Tensor, ...]) -> tuple[State, Tensor]:
-            new = self._step(row[0], state, weight, bias)
-            if projection is not None:
-                new = (F.linear(new[0], projection), *new[1:])
-            return new if going is None else tuple(PUBLIC["where"](row[1], a, b) for a, b in zip(new, state, strict=True)), new[0]
-
         gates = F.linear(x, getattr(self, "weight_ih" + end), getattr(self, "bias_ih" + end) if self.bias else None)
-        rows = (gates,) if going is None else (gates, going)
-        last, outs = scan(turn, state, rows, reverse=end.endswith("_reverse"))
+        rows, reverse = (gates,) if going is None else (gates, going), end.endswith("_reverse")
+        if modes.state.trace is None and not modes.state.examples:
+            return _layer(self.step, rows, state, weight, bias, projection, reverse)  # type: ignore[no-any-return]
+        last, outs = scan(lambda state, row: _turn(self.step, row, state, weight, bias, projection), state, rows, reverse=reverse)
         return outs, last
 
     def extra_repr(self) -> str:
@@ -204,10 +223,7 @@ class RNN(_Recurrent):
         if nonlinearity not in _NONLINEARITIES:
             raise ArgumentError(f"RNN: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype)
-        self.nonlinearity = nonlinearity
-
-    def _step(self, gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
-        return _rnn_step(self.nonlinearity, gates, state, weight, bias)
+        self.nonlinearity = self.step = nonlinearity
 
     def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
         """input: (L, N, in), or (N, L, in) with batch_first, or (L, in), or a PackedSequence; hx: (layers * directions, N, hidden).
@@ -228,7 +244,7 @@ class GRU(_Recurrent):
     """
 
     gates = 3
-    _step = staticmethod(_gru_step)
+    step = "GRU"
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None) -> None:
@@ -249,7 +265,7 @@ class LSTM(_Recurrent):
     """
 
     gates, states = 4, ("h_0", "c_0")
-    _step = staticmethod(_lstm_step)
+    step = "LSTM"
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: Any = None) -> None:
@@ -270,6 +286,7 @@ class _Cell(Module):
     """Base of cells, one step of one layer: weight_ih (gates * hidden, in), weight_hh (gates * hidden, hidden), bias_ih, bias_hh."""
 
     gates: ClassVar[int] = 1
+    step: str                                                 # of _STEPS
     weight_ih: Parameter
     weight_hh: Parameter
     bias_ih: Parameter | None
@@ -291,9 +308,6 @@ class _Cell(Module):
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
 
-    def _step(self, gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
-        raise NotImplementedError
-
     def _run(self, input: Tensor, hx: State | None, count: int = 1) -> State:
         name = type(self).__name__
         if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
@@ -304,7 +318,7 @@ class _Cell(Module):
         for given in hx:
             if given.shape != shape:
                 raise ShapeError(f"{name}: the state must be {shape}, got {given.shape}")
-        return self._step(F.linear(input, self.weight_ih, self.bias_ih), hx, self.weight_hh, self.bias_hh)
+        return _STEPS[self.step](F.linear(input, self.weight_ih, self.bias_ih), hx, self.weight_hh, self.bias_hh)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
@@ -322,20 +336,17 @@ class RNNCell(_Cell):
         if nonlinearity not in _NONLINEARITIES:
             raise ArgumentError(f"RNNCell: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
         super().__init__(input_size, hidden_size, bias, device, dtype)
-        self.nonlinearity = nonlinearity
+        self.nonlinearity = self.step = nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         return self._run(input, None if hx is None else (hx,))[0]
-
-    def _step(self, gates: Tensor, state: State, weight: Tensor, bias: Any) -> State:
-        return _rnn_step(self.nonlinearity, gates, state, weight, bias)
 
 
 class GRUCell(_Cell):
     """One step of `GRU`: (N, input_size), (N, hidden_size) -> (N, hidden_size); also without N."""
 
     gates = 3
-    _step = staticmethod(_gru_step)
+    step = "GRU"
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
@@ -348,7 +359,7 @@ class LSTMCell(_Cell):
     """One step of `LSTM`: (N, input_size), (h, c) -> (h', c'), each (N, hidden_size); also without N."""
 
     gates = 4
-    _step = staticmethod(_lstm_step)
+    step = "LSTM"
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)

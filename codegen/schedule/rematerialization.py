@@ -1,4 +1,4 @@
-"""Which values that several kernels need are stored, and which those kernels compute again: minimum cuts. Start at `computed_again`.
+"""Which values that several kernels need are stored, and which those kernels compute again: minimum cuts. Start at `rematerialized`.
 
 For the values between a forward pass and its backward pass this is the choice of residuals. For a kernel g, every value v that it
 needs of other kernels has two nodes in a flow network: n(v), "g needs v", and c(v), "g computes v itself". On the sink's side of a cut
@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 import networkx as nx
 
+from tracegrad.codegen.schedule.access_maps import UNKNOWN, Reads
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
@@ -30,17 +31,19 @@ Cuts = dict[Hashable, frozenset[int]]
 
 
 class Reader(Protocol):
-    """A kernel to be (schedule.Group): `reads` holds what it reads directly, `sinks` what it computes."""
+    """A kernel to be (grouping.Group): `reads` holds what it reads directly, and by which access maps; `sinks` what it computes."""
 
-    size: int
     sinks: list[Node]
-    reads: dict[Node, frozenset[int]]
+    reads: Reads
+
+    @property
+    def size(self) -> int: ...
 
 
 G = TypeVar("G", bound=Reader)
 
 
-def computed_again(
+def rematerialized(
     order: Iterable[Node], group_of: Mapping[Node, G], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int],
     fixed: set[Node], readers: Mapping[Node, set[G]],
 ) -> set[Node]:
@@ -93,7 +96,7 @@ def loads(
         if v not in free or spent_here > tuning().max_chain or len(spent) > tuning().max_values:
             network.append((SOURCE, at("c", v), None))
             continue
-        work = costs.get(v, 0) * max(v.aval.size, g.size if 0 in g.reads.get(v, ()) else 0)
+        work = costs.get(v, 0) * max(v.aval.size, g.size if UNKNOWN in g.reads.get(v, ()) else 0)
         network.append((SOURCE, at("c", v), 0 if v.aval.nbytes <= tuning().few_bytes else max(0, 2 * work - 1)))
         for d in deps[v]:
             if group_of.get(d) is g or (d in g.reads and d not in spent):

@@ -1,0 +1,141 @@
+"""Elements of buffers: when they are read, and how: one, a vector of neighbours, or lane by lane. Start at `Elements.load`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegrad.codegen.kernel.expressions import (
+    Access,
+    At,
+    Convert,
+    Expression,
+    Held,
+    Infix,
+    Load,
+    Local,
+    Select,
+    Splat,
+    Spread,
+    Zeros,
+    whole,
+)
+from tracegrad.codegen.kernel.guards import Guard, Guards
+from tracegrad.codegen.kernel.index import Index
+from tracegrad.codegen.kernel.lanes import Vectors
+from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.dtypes import int32, uint8
+from tracegrad.ir import Node
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where a node's elements lie: what the parameter binds to (an in-place output: its input), and how the kernel may use it."""
+
+    ref: Any
+    access: str
+
+
+class Condition(NamedTuple):
+    """Whether guards hold, and what is known where they do."""
+
+    test: Local
+    holds: Guards
+
+
+class Elements(Vectors):
+    """Reads and writes elements of nodes."""
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(writer)
+        self.indices: list[Index] = []                  # of every load and guard: products and convolutions look at it
+
+    def condition(self, guards: Guards) -> Condition | None:
+        """Whether all guards hold; None if there is nothing to check."""
+        tests: list[tuple[Expression, bool]] = []
+        keys: list[Any] = []
+        holds: list[Guard] = []                              # what is tested, and what is known without
+        dtype = self.writer.index_dtype
+        varying = any(self.varies(g[1].vars) for g in guards)
+        for kind, x, *rest in guards:
+            self.indices.append(x)
+            wide = varying and self.varies(x.vars)
+            there = x.opened().key
+            if kind == "range":
+                low, high = rest
+                from_, to = x.lo, x.hi + 1
+                at = self.lanes_of(x) if wide else At(x, dtype)
+                if x.lo < low:
+                    tests.append((Infix(">=", at, whole(low, dtype)), wide))
+                    keys.append((there, ">=", low))
+                    from_ = low
+                if x.hi >= high:
+                    tests.append((Infix("<", at, whole(high, dtype)), wide))
+                    keys.append((there, "<", high))
+                    to = high
+                holds.append(("range", x, from_, to))
+            else:
+                k, = rest
+                if (x % k).key != "0":
+                    x = x + (-(x.lo // k) * k if x.lo < 0 else 0)
+                    at = self.lanes_of(x) if wide else At(x, dtype)
+                    tests.append((Infix("==", Infix("%", at, whole(k, dtype)), whole(0, dtype)), wide))
+                    keys.append((there, "%", k))
+        if not tests:
+            return None
+        varying = any(wide for _, wide in tests)
+        key = ("guard", *keys, self.width if varying else 1)
+        found = self.recall(key)
+        if found is None:
+            each = [t if wide or not varying else Spread(t, self.width, dtype.itemsize) for t, wide in tests]
+            all_ = each[0]
+            for t in each[1:]:
+                all_ = Infix("&", all_, t)
+            found = Condition(self.let("inside", all_), tuple(holds))
+            self.remember(key, found, all_.vars)
+        return found  # type: ignore[no-any-return]
+
+    def load(self, node: Node, stored: Storage, flat: Index, guards: Guards, written: bool = False) -> Local:
+        """The element `flat` of a buffer. written: this kernel writes it, too, so it is read here and not before a loop."""
+        w, dtype, width = self.writer, node.dtype, self.width
+        where, flat = flat, flat.opened()
+        self.indices.append(flat)
+        condition = self.condition(guards)
+        pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
+        test, holds = condition or (None, ())
+        depth = w.depth if written else 0
+        base = w.base(node) + ("_i" if flat.vars else "_0")
+        uniform = test is None or test.lanes == 1
+        if uniform and not self.varies(flat.vars):
+            one = Load(Access(pointer, where, guards=holds), dtype)
+            return self.let(base, one if test is None else Select(test, one, Zeros(dtype)), None, depth, test)
+        stride = flat.stride(self.lane) if self.lane is not None and self.vector_vars.isdisjoint(flat.vars) else None
+        access = Access(pointer, where, width, self.lane, holds)
+        memory = uint8 if dtype.kind == "b" else dtype
+        half = dtype == np.float16
+        if uniform and (stride == 1 or (stride is not None and not half)):
+            read = Load(access, memory, width, stride)
+        else:
+            read = Load(access, memory, width, 1, self.places(flat), None if uniform else test)
+        if read.macro:
+            w.macros.add(read.macro)
+        value = read if test is None or not uniform else Select(test, read, Zeros(memory, width))
+        if dtype.kind == "b":
+            return self.let(base, Infix("!=", Convert(value, int32), whole(0)), None, depth, test)
+        return self.let(base, value, None, depth, test)
+
+    def store(self, stored: Storage, node: Node, flat: Index, value: Expression) -> None:
+        """Write `value` as element(s) `flat` of `node`; in vector code the lanes follow one another."""
+        w, dtype, width = self.writer, node.dtype, self.width
+        pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
+        if width == 1 or not self.varies(flat.opened().vars):
+            w.store(Access(pointer, flat), value, node)
+            return
+        if dtype.kind == "b":
+            wide = value.lanes > 1
+            value = Convert(Infix("&", self.vector(value), whole(1)), uint8) if wide else Splat(Held(value, uint8), width)
+        else:
+            value = self.vector(value)
+        w.store(Access(pointer, flat, width, self.lane), value, node)

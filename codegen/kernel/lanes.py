@@ -1,0 +1,80 @@
+"""What is a vector and what is not: values along a loop that goes in steps of several lanes. Start at `Vectors`."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import At, Convert, Expression, Infix, Local, Number, Splat, Spread, Steps, whole
+from tracegrad.codegen.kernel.index import Index, Var
+from tracegrad.codegen.kernel.numbering import Numbering
+from tracegrad.codegen.kernel.writer import Writer
+
+
+class Vectors(Numbering):
+    """lane: the variable along which values are vectors of `width` (None in scalar code).
+
+    vector_vars: opaque variables that are vectors themselves (gathered indices).
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        super().__init__(writer)
+        self.lane: Var | None = None
+        self.width = 1
+        self.vector_vars: frozenset[Var] = frozenset()
+
+    def varies(self, vars: Set[Any]) -> bool:
+        """Whether an index over `vars` differs between lanes."""
+        return self.width > 1 and (self.lane in vars or not self.vector_vars.isdisjoint(vars))
+
+    def lane_numbers(self, lane: Var) -> Local:
+        """The values of the lane variable, a vector."""
+        key = ("lanes", lane, self.width)
+        found = self.recall(key)
+        if found is None:
+            dtype = self.writer.index_dtype
+            value = Infix("+", At(lane.index, dtype), Steps(dtype, self.width))
+            found = self.let("lanes" if lane.sum else f"{lane.name}s", value)
+            self.remember(key, found, frozenset((lane,)))
+        return found  # type: ignore[no-any-return]
+
+    def lanes_of(self, x: Index) -> Expression:
+        """x as a vector, one index a lane (where it varies)."""
+        dtype, lane = self.writer.index_dtype, self.lane
+        if lane is None or lane not in x.vars:
+            return At(x, dtype, self.width)
+        each = self.lane_numbers(lane)
+        return each if x == lane.index else At(x, dtype, self.width, lane, each)
+
+    def places(self, x: Index) -> Expression:
+        """The same, or the same index in all lanes, as a variable: each lane of it is looked at."""
+        dtype = self.writer.index_dtype
+        found = self.lanes_of(x) if self.varies(x.vars) else Splat(At(x, dtype), self.width)
+        if is_name(found):
+            return found
+        key = ("indices", x.key, self.width)
+        known = self.recall(key)
+        if known is None:
+            known = self.let("at", found)
+            self.remember(key, known, found.vars)
+        return known  # type: ignore[no-any-return]
+
+    def vector(self, x: Expression, mask: int = 4) -> Expression:
+        """The value as a vector (a bool: as lane masks of `mask` bytes)."""
+        if x.dtype.kind == "b":
+            if x.lanes == 1:
+                return Spread(x, self.width, mask)
+            if x.mask == mask:
+                return x
+            found = Convert(x, x.dtype, mask)
+            return Infix("!=", found, whole(0)) if mask > x.mask else found     # Mesa (22.3) takes the sign of a widened mask to be 0
+        return x if x.lanes > 1 else Splat(x, self.width)
+
+
+def is_name(x: Expression) -> bool:
+    """Whether it is a variable."""
+    if isinstance(x, At):
+        index = x.index
+        alone = len(index.terms) == 1 and index.terms[0][1] == 1 and not index.constant
+        return alone and x.each is None and (var := index.terms[0][0].var) is not None and not var.sum
+    return isinstance(x, (Local, Number))

@@ -1,0 +1,26 @@
+"""What values are in registers: the OpenCL type of a dtype and a number of lanes. Start at `register_type`."""
+
+from __future__ import annotations
+
+from tracegrad.codegen.kernel.vectors import computed_in, ctype
+from tracegrad.dtypes import DType, int32
+
+
+def register_type(dtype: DType, width: int = 1, mask: int = 4) -> str:
+    """The type a value of `dtype` has in registers. (Bools: int, vectors of them masks of `mask` bytes a lane; halves: float.)"""
+    if dtype.kind == "b":
+        return "int" if width == 1 else mask_type(mask, width)
+    return ctype(computed_in(dtype), width)
+
+
+def register_dtype(dtype: DType) -> DType:
+    """The dtype of one value as `register_type` holds it."""
+    return int32 if dtype.kind == "b" else computed_in(dtype)
+
+
+def mask_type(size: int, width: int) -> str:
+    """The vector type of a comparison of `width` elements of `size` bytes."""
+    return f"{_SIGNED[size]}{width}"
+
+
+_SIGNED = {1: "char", 2: "short", 4: "int", 8: "long"}

@@ -1,0 +1,404 @@
+"""Which nodes become which kernels. Start at `schedule`.
+
+Nodes are either *inlined* into the kernels that use them (movement, elementwise) or *sinks* that a kernel computes: results,
+expensive nodes, and elementwise nodes with several users. Sinks are put into groups, one group a kernel, in topological order: a
+sink joins a group whose kind accepts it (see `grouping`) if everything it reads of that group it reads at its own position (its
+own element, or its own row's reduction). Nothing else that it reads may depend on the group: each group keeps the set of its
+ancestors (a bit mask), so merging never makes a cycle. Then each sink that other groups read is stored, or, where that moves
+fewer bytes, computed again by its readers: a minimum cut (see `rematerialization`). What kept a sink out of the groups that it reads
+is remembered: `explain()` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import networkx as nx
+
+from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY, ONLY_UNKNOWN, UNKNOWN, Reads, access_map, add, compose
+from tracegrad.codegen.schedule.grouping import (
+    Accepted,
+    Anchored,
+    Break,
+    Fusion,
+    Group,
+    Kind,
+    Place,
+    Rows,
+    Schedule,
+    cost,
+    is_inline,
+    kind_of,
+    strip,
+)
+from tracegrad.codegen.schedule.rematerialization import rematerialized
+from tracegrad.codegen.tuning import tuning
+from tracegrad.ir import Graph, Node
+from tracegrad.plan import Target
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A node that a kernel is to compute. kind: that of a group of it alone; reads: what it reads (a reduction: to compute an element of
+    its operand)."""
+
+    node: Node
+    kind: Kind
+    reads: Reads
+    cost: int
+
+
+class Scheduler:
+    """State of one scheduling run; see `schedule`."""
+
+    def __init__(self, graph: Graph, outputs: Iterable[Node], scalars: Mapping[Node, object], target: Target, fuse: bool) -> None:
+        self.graph, self.target, self.fuse = graph, target, fuse
+        self.scalars = scalars
+        self.outputs = {o for o in outputs if not self.is_leaf(o) or o in scalars or o.fn.name == "const"}
+        self.groups: list[Group] = []
+        self.group_of: dict[Node, Group] = {}
+        self.deps: dict[Node, Reads] = {}          # of inlined nodes and of sinks: what they read, and how
+        self.costs: dict[Node, int] = {}
+        self.times: dict[Node, dict[Node, int]] = {}      # at how many places one element of a node reads each of its deps
+        self.by_size: dict[int, list[Group]] = {}
+        self.forced: set[Node] = set(self.outputs)
+        self.candidates: set[Node] = set()
+        self.once: set[Node] = set()              # what takes a random draw or a gather, which are never done twice
+        self.breaks: dict[tuple[Group, Node], Break] = {}      # why a sink is not in a group that it reads from
+        self.positional: set[Node] = set()        # nodes computed with index arithmetic, unless something stored is in between
+
+    # -- kinds of nodes
+
+    def is_leaf(self, node: Node) -> bool:
+        return node.fn.family == "leaf" or node in self.scalars
+
+    # -- the steps
+
+    def run(self) -> Schedule:
+        self.choose_candidates()
+        for node in self.graph:
+            if node.aval.size == 0:
+                continue
+            if self.is_leaf(node):
+                if node in self.forced:
+                    self.deps[node] = {}
+                    self.place_sink(node)
+                elif node.fn.name != "const" and node not in self.scalars:
+                    self.deps[node] = {node: ONLY_IDENTITY}
+                continue
+            if is_inline(node):
+                deps, flops = self.inline_deps(node)
+                inherited = any(o in self.once and o not in self.group_of for o in node.operands)
+                if inherited or (node.fn.expensive and node.fn.family != "reduction"):
+                    self.once.add(node)
+                large = len(deps) > tuning().max_reads // 2 or flops > 4 * tuning().max_statements
+                sink = node in self.candidates or node in self.forced or large
+                sink = sink and node.fn.name != "reshape"
+                self.deps[node], self.costs[node] = deps, flops
+                if sink:
+                    self.place_sink(node)
+                continue
+            self.deps[node], self.costs[node] = self.sink_deps(node)
+            self.place_sink(node)
+        self.choose_stored()
+        return self.finish()
+
+    def choose_candidates(self) -> None:
+        users: dict[Node, int] = {}
+        terms: dict[Node, int] = {}               # how many elements of a node an element of what uses it takes, written out
+        for node in reversed(list(self.graph)):
+            if self.is_leaf(node) or node.aval.size == 0:
+                continue
+            count = users.get(node, 0)
+            self.limit_terms(node, terms)
+            through = node.fn.family == "movement" and node not in self.forced
+            if not self.fuse and node.fn.name != "reshape":
+                self.forced.add(node)
+            elif is_inline(node) and node.fn.family not in ("movement", "index") and count > 1:
+                self.candidates.add(node)
+            for i, o in enumerate(node.operands):
+                if o not in node.operands[:i]:
+                    repeats = node.aval.size > o.aval.size and is_inline(node) and access_map(o, node.shape, node.aval.size) == UNKNOWN
+                    users[o] = users.get(o, 0) + (count if through else 1) + (1 if repeats and node.fn.family != "reduction" else 0)
+            if node.fn.family == "contraction":
+                for o in node.operands:
+                    self.force_base(o)
+            elif not is_inline(node) and node.fn.family not in ("reduction", "partial", "arg_reduction"):
+                for o in node.operands:
+                    if node.fn.family == "opencl_call" and o in self.scalars:
+                        continue                             # passed by value
+                    if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
+                        self.forced.add(strip(o))
+
+    def limit_terms(self, node: Node, terms: dict[Node, int]) -> None:
+        """Store a reduction that is written out if what it is a term of is written out, too, and they are too many together."""
+        if not is_inline(node):
+            return
+        each = node.operands[0].aval.size // node.aval.size if node.fn.family == "reduction" else 1
+        if terms.get(node, 1) > 1 and each > 1 and terms[node] * each > tuning().unrolled:
+            self.forced.add(node)
+        count = each * (1 if node in self.forced else terms.get(node, 1))
+        for o in node.operands if count > 1 else ():
+            terms[o] = max(terms.get(o, 1), count)
+
+    def force_base(self, node: Node) -> None:
+        """A contraction reads its operands through transposes and casts; anything more is stored first."""
+        while True:
+            if self.is_leaf(node) or not is_inline(node) or node.aval.size == 0 or node.fn.family == "index":
+                return
+            single = node.fn.family == "movement" and len(node.operands) == 1
+            if not (single or (node.fn.name == "cast" and node.operands[0].dtype.itemsize <= node.dtype.itemsize)):
+                self.forced.add(node)
+                return
+            node = node.operands[0]
+
+    def external(self, node: Node) -> tuple[Reads, int]:
+        """What a user of `node` reads, and the arithmetic it repeats."""
+        if node in self.group_of:
+            return {node: ONLY_IDENTITY}, 0
+        return self.deps.get(node, {}), self.costs.get(node, 0)
+
+    def inline_deps(self, node: Node) -> tuple[Reads, int]:
+        size, flops = node.aval.size, cost(node)
+        each = flops if node.fn.family == "reduction" else 1     # elements of an operand that one of `node` takes
+        out: Reads = {}
+        times: dict[Node, int] = {}
+        if node.fn.family == "index" or any(o in self.positional for o in node.operands):
+            self.positional.add(node)
+        for o in dict.fromkeys(node.operands):
+            if o.aval.size == 0:
+                continue
+            deps, inner = self.external(o)
+            flops += each * inner
+            if node.fn.family == "elementwise" or node.fn.name == "expand":
+                how = access_map(o, node.shape, size)
+            else:
+                how = IDENTITY if node.fn.name == "reshape" else UNKNOWN
+            if how == UNKNOWN:
+                self.positional.add(node)
+            for dep, maps in deps.items():
+                found = compose(how, maps)
+                again = each * (1 if o in self.group_of else self.times.get(o, {}).get(dep, 1))
+                if dep in out:
+                    again = again + times[dep] if found != out[dep] or UNKNOWN in found else max(again, times[dep])
+                times[dep] = again
+                add(out, dep, found)
+        self.times[node] = times
+        return out, flops
+
+    def sink_deps(self, node: Node) -> tuple[Reads, int]:
+        """Of a reduction: relative to its operand's elements. Of anything else: anyhow."""
+        out: Reads = {}
+        flops = 1
+        for o in dict.fromkeys(node.operands):
+            deps, inner = self.external(o)
+            flops += inner
+            keep = node.fn.family in ("reduction", "partial")
+            for dep, maps in deps.items():
+                add(out, dep, maps if keep else ONLY_UNKNOWN)
+        return out, flops
+
+    # -- grouping
+
+    def place_sink(self, node: Node) -> None:
+        sink = Sink(node, kind_of(node, self.target), self.deps[node], self.costs.get(node, 0))
+        near = sorted({self.group_of[d] for d in sink.reads if d in self.group_of}, key=lambda g: -g.number)
+        group, found = self.best(sink, near)
+        if group is None:
+            group = Group(sink.kind, len(self.groups))
+            found = Accepted(sink.kind, sink.kind.place)
+            self.groups.append(group)
+            self.by_size.setdefault(group.size, []).append(group)
+        for other in near:
+            if other is not group:
+                self.breaks.setdefault((other, node), Break.FUSED)
+        self.join(group, sink, found)
+
+    def best(self, sink: Sink, near: list[Group]) -> tuple[Group | None, Accepted]:
+        """The group that takes a sink in: one that it reads from, the latest first, else one of the last of the same size."""
+        if not self.fuse or self.is_leaf(sink.node):
+            self.breaks.update({(g, sink.node): Break.OFF for g in near})
+        elif not isinstance(sink.kind, Anchored):
+            siblings = [g for g in reversed(self.by_size.get(sink.kind.size, ())) if g not in near][:8]
+            for group in (*near, *siblings):
+                found = self.accept(group, sink)
+                if isinstance(found, Accepted):
+                    return group, found
+                if group in near:
+                    self.breaks[group, sink.node] = found
+        else:
+            self.breaks.update({(g, sink.node): Break.OPERAND for g in near})
+        return None, Accepted(sink.kind, sink.kind.place)
+
+    def accept(self, group: Group, sink: Sink) -> Accepted | Break:
+        """How `group` would take a sink in, or why it does not."""
+        if group.statements + sink.cost > tuning().max_statements:
+            return Break.LENGTH
+        own = {dep: maps for dep, maps in sink.reads.items() if self.group_of.get(dep) is group}
+        places = {group.place[dep] for dep in own}
+        if Place.CHUNK in places:
+            return Break.CHUNKS
+        found = group.kind.accept(sink.kind, Place.ROW in places)
+        if isinstance(found, Break):
+            return Break.POSITION if found is Break.SHAPE and any(UNKNOWN in maps for maps in own.values()) else found
+        elements = found.place is not Place.ROW or isinstance(sink.kind, Rows)          # what it reads is read of elements
+        row = frozenset((found.kind.cols,)) if elements and isinstance(found.kind, Rows) else ONLY_IDENTITY
+        for dep, maps in own.items():
+            element = group.place[dep] is Place.ELEMENT
+            if maps != (ONLY_IDENTITY if element else row) or (element and not elements):
+                return Break.POSITION
+        for dep in sink.reads:
+            other = self.group_of.get(dep)
+            if other is not None and other is not group and other.ancestors >> group.number & 1:
+                return Break.WAITS
+        if all(map(is_inline, own)) and not self.timely(group, sink.node, bool(own)):
+            return Break.WAITS
+        if len(group.reads.keys() | {d for d in sink.reads if self.group_of.get(d) is not group}) > tuning().max_reads:
+            return Break.BUFFERS
+        return found
+
+    def timely(self, group: Group, node: Node, related: bool) -> bool:
+        """Whether `node` may share a kernel with what it does not have to: neither then waits for what only the other needs."""
+        mask = 0
+        for dep in self.deps[node]:
+            other = self.group_of.get(dep)
+            if other is not None and other is not group:
+                mask |= other.ancestors | 1 << other.number
+        return not mask & ~group.ancestors and (related or not group.ancestors & ~mask or not self.graph.out_degree(node))
+
+    def join(self, group: Group, sink: Sink, found: Accepted) -> None:
+        node = sink.node
+        if group.sinks:
+            related = any(self.group_of.get(d) is group for d in sink.reads)
+            group.fused[node] = Fusion.PRODUCER if related else Fusion.SIBLING
+        group.kind, group.place[node] = found.kind, found.place
+        of_operand = found.place is not Place.ELEMENT and any(o in self.positional for o in node.operands)
+        group.positional |= node in self.positional or of_operand
+        group.sinks.append(node)
+        group.work += self.costs.get(node, 1) * (node.aval.size if is_inline(node) else group.size)
+        group.statements += max(1, sink.cost // 4)
+        for dep, maps in sink.reads.items():
+            add(group.reads, dep, maps)
+            other = self.group_of.get(dep)
+            if other is not None and other is not group:
+                other.users[group.number] = group
+                self.add_ancestors(group, other.ancestors | 1 << other.number)
+        self.group_of[node] = group
+
+    def add_ancestors(self, group: Group, mask: int) -> None:
+        """Tell a group and all that depend on it of more groups they depend on."""
+        todo = [group]
+        while todo:
+            g = todo.pop()
+            if mask & ~g.ancestors:
+                g.ancestors |= mask
+                todo += g.users.values()
+
+    # -- what is stored
+
+    def choose_stored(self) -> None:
+        self.stored: set[Node] = set()
+        readers: dict[Node, set[Group]] = {}
+        for group in self.groups:
+            for dep in group.reads:
+                readers.setdefault(dep, set()).add(group)
+        order = [n for n in self.graph if n in self.group_of]
+        fixed = {n for n in order if n in self.forced or n in self.once or not is_inline(n)}
+        again = rematerialized(order, self.group_of, self.deps, self.costs, fixed, readers)
+        places: dict[Node, int] = {}              # at how many places a reader's element would compute the node, were it not stored
+        for node in reversed(order):
+            outside = {g for g in readers.get(node, ()) if g is not self.group_of[node]}
+            if node in self.forced:
+                self.stored.add(node)
+            elif outside:
+                longer = max(1, self.costs.get(node, 0) // 4)
+                if node not in again or self.costs.get(node, 0) * (places.get(node, 1) - 1) > tuning().max_again or (
+                    any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
+                ):
+                    self.stored.add(node)
+                else:
+                    for g in outside:
+                        g.statements += longer
+                    for dep in self.deps[node]:
+                        readers.setdefault(dep, set()).update(outside)
+            for dep in self.deps[node]:
+                found = self.times.get(node, {}).get(dep, 1) * (1 if node in self.stored else places.get(node, 1))
+                places[dep] = max(places.get(dep, 1), found)
+
+    def finish(self) -> Schedule:
+        """Drop groups that store nothing, find out what the others read."""
+        resolved: dict[Node, Reads] = {}
+
+        def reads_of(node: Node) -> Reads:
+            """What evaluating an unstored sink reads: its own deps, with those of unstored sinks put in."""
+            stack = [node]
+            while stack:
+                top = stack[-1]
+                pending = [d for d in self.deps[top] if d in self.group_of and d not in self.stored and d not in resolved and d is not top]
+                if pending:
+                    stack.extend(pending)
+                    continue
+                stack.pop()
+                out: Reads = {}
+                for dep, outer in self.deps[top].items():
+                    inner = {dep: ONLY_IDENTITY} if dep not in resolved or dep in self.stored or dep is top else resolved[dep]
+                    for d, maps in inner.items():
+                        add(out, d, frozenset(x for k in outer for x in compose(k, maps)))
+                resolved[top] = out
+            return resolved[node]
+
+        groups = []
+        for group in self.groups:
+            group.stored = [s for s in group.sinks if s in self.stored]
+            if not group.stored:
+                continue
+            group.reads = {}
+            for sink in group.sinks:
+                for dep, maps in reads_of(sink).items():
+                    if self.group_of.get(dep) is not group:
+                        add(group.reads, dep, maps)
+            groups.append(group)
+        self.explain(groups)
+        return Schedule(in_order(groups, self.group_of, self.stored), self.group_of, self.stored, self.deps, self.costs)
+
+    def explain(self, groups: list[Group]) -> None:
+        """Note for each group what it is, why its values are one kernel's, and why it does not go on."""
+        readers: dict[Node, list[Node]] = {}
+        for node in self.group_of:
+            for dep in self.deps[node]:
+                if dep is not node:
+                    readers.setdefault(dep, []).append(node)
+        for group in groups:
+            fused: dict[Fusion, list[Node]] = {}
+            for node, why in group.fused.items():
+                fused.setdefault(why, []).append(node)
+            found = [f"over {group.kind}", *(why.text(nodes) for why, nodes in fused.items())]
+            ends = []
+            for value in group.stored:
+                todo, seen = [value], {value}
+                while todo:                                  # down to where another kernel reads it, or what was computed of it again
+                    at = todo.pop()
+                    for user in readers.get(at, ()):
+                        if self.group_of[user] is not group:
+                            ends.append(self.breaks[group, user].text(value, user))
+                        elif user not in self.stored and user not in seen:
+                            seen.add(user)
+                            todo.append(user)
+            group.why = tuple(dict.fromkeys((*found, *(ends or [Break.RESULT.text()]))))
+
+
+def in_order(groups: list[Group], group_of: dict[Node, Group], stored: set[Node]) -> list[Group]:
+    """The groups, each after those it reads from, else by number."""
+    order = nx.DiGraph()
+    order.add_nodes_from(groups)
+    for group in groups:
+        for node in group.reads:
+            if node in stored and group_of[node] is not group:
+                order.add_edge(group_of[node], group)
+    return list(nx.lexicographical_topological_sort(order, key=lambda g: g.number))
+
+
+def schedule(graph: Graph, outputs: Iterable[Node], scalars: Mapping[Node, object], target: Target, fuse: bool = True) -> Schedule:
+    """The kernels of `graph`. outputs: the nodes that must be stored; scalars: 0-d nodes that are computed on the host."""
+    return Scheduler(graph, outputs, scalars, target, fuse).run()

@@ -1,0 +1,127 @@
+"""Whether plans for GPUs are what a GPU is built for: one program of each class, audited (tests/plan_audit.py). Start at `CLASSES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+import tracegrad.nn.functional as F
+from tests.plan_audit import GPU, Finding, audit
+
+RNG = np.random.default_rng(0)
+
+
+def f4(*shape: int) -> Any:
+    """An array whose values do not matter: its pages are touched only where the sample looks."""
+    return np.zeros(shape, np.float32)
+
+
+def ints(top: int, *shape: int) -> Any:
+    return RNG.integers(0, top, shape)
+
+
+def gradients(fn: Callable[..., Any], *which: int) -> Callable[..., Any]:
+    return tg.grad(lambda *x: fn(*x).square().sum(), argnums=which)
+
+
+def adam(*tensors: Any) -> Any:
+    """An update of many small parameters, each its own tensor."""
+    out = []
+    for p, g in zip(tensors[::2], tensors[1::2], strict=True):
+        p.sub_(g / (g.abs() + 1e-8), alpha=0.1)
+        out.append(p)
+    return tuple(out)
+
+
+CLASSES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "elementwise": (lambda x, y: tg.tanh(x * y + 1), [f4(1 << 21), f4(1 << 21)]),
+    "elementwise, broadcast": (lambda x, b: x + b, [f4(4096, 1000), f4(1000)]),
+    "transposed read": (lambda x, y: x.t() + y, [f4(1024, 2048), f4(2048, 1024)]),
+    "gather of rows": (lambda x, i: x[i], [f4(50000, 64), ints(50000, 20000)]),
+    "halves": (lambda x: x.half() * 2, [f4(1 << 20)]),
+    "short rows": (lambda x: x.softmax(-1), [f4(100_000, 10)]),
+    "rows of 64": (lambda x: x.sum(-1), [f4(50_000, 64)]),
+    "rows": (lambda x: x.softmax(-1), [f4(4096, 1000)]),
+    "row norms": (lambda x, w: F.layer_norm(x, (768,), w, w), [f4(8192, 768), f4(768)]),
+    "long rows": (lambda x: x.log_softmax(-1), [f4(64, 50_000)]),
+    "whole sum": (lambda x: (x * x).sum(), [f4(1 << 22)]),
+    "sum of columns": (lambda x: x.sum(0), [f4(1 << 17, 64)]),
+    "sum of few columns": (lambda x: x.sum(0), [f4(1 << 17, 5)]),
+    "sum of many columns": (lambda x: x.sum(0), [f4(512, 4096)]),
+    "two small softmaxes": (lambda x, y: (x.softmax(-1), y.softmax(-1)), [f4(32, 100), f4(48, 100)]),
+    "matrix times vector": (lambda a, x: a @ x, [f4(2048, 2048), f4(2048)]),
+    "vector times matrix": (lambda a, x: x @ a, [f4(2048, 2048), f4(2048)]),
+    "product": (lambda a, b: a @ b, [f4(1024, 1024), f4(1024, 1024)]),
+    "product, transposed": (lambda a, b: a @ b.t(), [f4(1024, 1024), f4(1024, 1024)]),
+    "product, odd sizes": (lambda a, b: a @ b, [f4(1000, 700), f4(700, 1003)]),
+    "product, split k": (lambda a, b: a @ b, [f4(64, 16384), f4(16384, 64)]),
+    "linear layer": (lambda x, w, b: F.relu(F.linear(x, w, b)), [f4(512, 784), f4(256, 784), f4(256)]),
+    "batched products": (lambda a, b: a @ b, [f4(64, 128, 64), f4(64, 64, 128)]),
+    "convolution": (lambda x, w: F.conv2d(x, w, padding=1), [f4(16, 64, 28, 28), f4(64, 64, 3, 3)]),
+    "convolution, first layer": (lambda x, w: F.conv2d(x, w, stride=2, padding=3), [f4(8, 3, 64, 64), f4(64, 3, 7, 7)]),
+    "convolution, gradients": (gradients(lambda x, w: F.conv2d(x, w, padding=1), 0, 1), [f4(16, 32, 28, 28), f4(64, 32, 3, 3)]),
+    "convolution, strided, gradient": (gradients(lambda x, w: F.conv2d(x, w, stride=2, padding=1), 0),
+                                       [f4(16, 32, 28, 28), f4(64, 32, 3, 3)]),
+    "cumsum": (lambda x: x.cumsum(0), [f4(1 << 21)]),
+    "cumsum of rows": (lambda x: x.cumsum(-1), [f4(2000, 1000)]),
+    "cumsum of columns": (lambda x: x.cumsum(0), [f4(4096, 256)]),
+    "argmax": (lambda x: x.argmax(), [f4(1 << 21)]),
+    "argmax of rows": (lambda x: x.argmax(-1), [f4(4096, 1000)]),
+    "argmax of columns": (lambda x: x.argmax(0), [f4(4096, 256)]),
+    "sort": (lambda x: x.sort()[1], [f4(1 << 18)]),
+    "sort of rows": (lambda x: x.sort(-1)[1], [f4(1000, 1000)]),
+    "topk": (lambda x: x.topk(8)[1], [f4(64, 50_000)]),
+    "scatter": (gradients(lambda t, i: F.embedding(i, t), 0), [f4(50_000, 64), ints(50_000, 20_000)]),
+    "scatter of scalars": (lambda x, i, s: x.index_add(0, i, s), [f4(50_000), ints(50_000, 100_000), f4(100_000)]),
+    "attention": (F.scaled_dot_product_attention, [f4(2, 8, 256, 64), f4(2, 8, 256, 64), f4(2, 8, 256, 64)]),
+    "many small updates": (adam, [f4(64 + 17 * k) for k in range(20) for _ in range(2)]),
+}
+LAUNCHES = {"attention": 1, "many small updates": 2, "cumsum": 3}         # at most
+
+# Not yet what a GPU would be built for, and why.
+WAITING = {
+    "transposed read": "each item reads a column: no tile in local memory turns it",
+    "short rows": "rows of up to 16 are written out in each item, which reads its row alone",
+    **dict.fromkeys(["cumsum", "cumsum of rows", "cumsum of columns"], "an item scans a chunk by itself"),
+    **dict.fromkeys(["argmax", "argmax of rows", "argmax of columns"], "an item searches a chunk by itself"),
+    **dict.fromkeys(["sort", "sort of rows"], "items sort runs by insertion, and merge 16 elements each"),
+    "topk": "an item keeps the best of a chunk in a heap",
+    **dict.fromkeys(["scatter", "scatter of scalars"], "the owner of rows goes through all indices"),
+    "attention": "products and softmax are launches of their own, with an array of all weights between them",
+    "many small updates": "an update is a launch",
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_plan_for_gpus(name: str, request: pytest.FixtureRequest) -> None:
+    """No launch has a problem. A class that is waiting must have one: who mends it takes it off the list."""
+    if name in WAITING:
+        request.applymarker(pytest.mark.xfail(reason=WAITING[name], strict=True))
+    fn, arrays = CLASSES[name]
+    found = audit(fn, arrays, GPU)
+    assert not problems(name, found), "\n".join([*problems(name, found), *map(str, found)])
+
+
+def problems(name: str, found: list[Finding]) -> list[str]:
+    said = [f"{f.entry}: {p}" for f in found for p in f.problems(GPU)]
+    if len(found) > LAUNCHES.get(name, len(found)):
+        said.append(f"{len(found)} launches, {LAUNCHES[name]} wanted")
+    return said
+
+
+def main() -> None:
+    """The table of all classes."""
+    for name, (fn, arrays) in CLASSES.items():
+        found = audit(fn, arrays, GPU)
+        print(f"{name}: {'; '.join(problems(name, found)) or 'good'}")
+        for f in found:
+            print(f"    {f.entry} items {f.items} local {f.local} work {f.work} trips {f.trips} sectors {f.sectors:.2f} "
+                  f"conflicts {f.conflicts:.2f} registers {f.registers}")
+
+
+if __name__ == "__main__":
+    main()

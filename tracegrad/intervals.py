@@ -1,0 +1,54 @@
+"""Between which integers the elements of a node lie, as far as its operations tell: `interval`. Each op's rule is `Primitive.interval`."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from tracegrad.dtypes import DType
+from tracegrad.ir import Node
+
+Interval = tuple[int, int]              # two integers, the ends included
+NODES = 64                              # how far `interval` looks
+_ruled: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_whole: dict[DType, Interval] = {}
+
+
+def interval(node: Node) -> Interval:
+    """Two integers between which every element of an integer node lies, the ends included. (Iterative; gives up after NODES nodes.)"""
+    if not has_range(node.fn):
+        return all_of(node.aval.dtype)
+    known: dict[Node, Interval] = {}
+    stack = [node]
+    while stack:
+        n = stack[-1]
+        if n not in known:
+            rule = n.dtype.kind in "biu" and has_range(n.fn)
+            missing = [o for o in n.operands if o not in known] if rule else []
+            if missing and len(known) + len(stack) + len(missing) <= NODES:
+                stack += missing
+                continue
+            found = n.fn.interval(n, *(known[o] for o in n.operands)) if rule and not missing else None
+            low, high = all_of(n.dtype)
+            known[n] = found if found is not None and low <= found[0] and found[1] <= high else (low, high)
+        stack.pop()
+    return known[node]
+
+
+def has_range(fn: Any) -> bool:
+    """Whether a primitive's integers may be known to lie between others than all of the dtype's."""
+    known = _ruled.get(fn)
+    if known is None:
+        known = _ruled[fn] = type(fn).interval.__qualname__ != "Primitive.interval"
+    return known
+
+
+def all_of(dtype: DType) -> Interval:
+    """What a dtype holds; nothing is known of floats."""
+    found = _whole.get(dtype)
+    if found is None:
+        info = np.iinfo(dtype if dtype.kind in "iu" else np.int64)
+        found = _whole[dtype] = (0, 1) if dtype.kind == "b" else (int(info.min), int(info.max))
+    return found
