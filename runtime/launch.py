@@ -107,6 +107,7 @@ class Executable:
         self._constants = {i: upload(device, _array(slot)) for i, slot in enumerate(plan.slots) if slot.kind == "constant"}
         self._blocks: list[Buffer] | None = None
         self._used = next(_clock)
+        self._items: list[Any] | None = None                               # what a run enqueues; None without kernels
         self._load()
         device.caches.add(self)
 
@@ -121,33 +122,18 @@ class Executable:
             if executable is not self:
                 executable.unload()
 
-    def unload(self) -> None:
-        """Give up kernels, the driver's program, unless somebody else has it, and storage, until the next run. Nothing while it runs."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            if self._busy or self._items is None:
-                return
-            self._items, self._built, self._blocks, self._temps = None, {}, None, []
-            self._inputs, self._fresh = ([(nbytes, []) for nbytes, _ in known] for known in (self._inputs, self._fresh))
-            for binding in (*self._faults, *(b for by_dtype in self._scalars for b in by_dtype)):
-                binding.places.clear()                                     # what is bound is known, should a profiler ask
-            with _loading:
-                _loaded.discard(self)
-        finally:
-            self._lock.release()
-
     def _bind_plan(self) -> None:
         """Create the kernels; note the places where each slot and scalar goes; bind the constants."""
         plan = self.plan
-        built = self._built = kernels(self.device, plan, self.small) if plan.launches else {}
+        built: Kernels = kernels(self.device, plan, self.small) if plan.launches else {}
+        self._built = built                                # others may have them, too
         places: list[list[Place]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._faults = [_ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
         to: dict[Any, list[Place]] = {Turn(step.number): [] for step in loops(plan.steps)}      # where by-value arguments go, but scalars
         to |= {Fault(i): binding.places for i, binding in enumerate(self._faults)}
         numbers = count()
-        self._items: list[Any] | None = _items(plan.steps, built, numbers, places, scalars, to)
+        self._items = _items(plan.steps, built, numbers, places, scalars, to)
         for i, slot in enumerate(plan.slots):
             if slot.alias is not None:                  # an in-place output is its input's buffer
                 places[slot.alias] += places[i]
@@ -175,6 +161,23 @@ class Executable:
         self._made = [i for i, slot in enumerate(plan.outputs) if plan.slots[slot].kind == "output"]     # not handed through
         self._reads, self._checked = ([masks[i] for i in self._made] if masks else [0] * len(self._made)
                                       for masks in (plan.reads, plan.checked))
+
+    def unload(self) -> None:
+        """Give up kernels, the driver's program, unless somebody else has it, and storage, until the next run. Nothing while it runs."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._busy or self._items is None:
+                return
+            self._items, self._built, self._blocks, self._temps = None, {}, None, []
+            for _, places in (*self._inputs, *self._fresh):
+                places.clear()
+            for binding in (*self._faults, *(b for by_dtype in self._scalars for b in by_dtype)):
+                binding.places.clear()                                     # what is bound is known, should a profiler ask
+            with _loading:
+                _loaded.discard(self)
+        finally:
+            self._lock.release()
 
     def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[str] | None = None) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
