@@ -34,6 +34,9 @@ Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       #
 
 _PACK = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
 _INT = struct.Struct("=i").pack
+_clock = count()                           # ticks at every run of any Executable
+_loading = threading.Lock()                # guards the next
+_loaded: weakref.WeakSet[Executable] = weakref.WeakSet()       # those that have kernels
 _EVENTS = 4096                             # profiled launches kept before they are summed up
 
 
@@ -102,14 +105,28 @@ class Executable:
         self._events: list[tuple[int, cl.Event]] = []
         self._times = [LaunchTime(step.entry) for step in plan.launches]
         self._constants = {i: upload(device, _array(slot)) for i, slot in enumerate(plan.slots) if slot.kind == "constant"}
-        self._bind_plan()
         self._blocks: list[Buffer] | None = None
+        self._used = next(_clock)
+        self._items: list[Any] | None = None                               # what a run enqueues; None without kernels
+        self._load()
         device.caches.add(self)
+
+    def _load(self) -> None:
+        """Have kernels; others, that were not used for the longest time, may lose theirs for it."""
+        self._bind_plan()
+        with _loading:
+            _loaded.add(self)
+            over = len(_loaded) - max(1, config.programs)
+            oldest = sorted(_loaded, key=lambda e: e._used)[:over + config.programs // 8] if over > 0 else []
+        for executable in oldest:
+            if executable is not self:
+                executable.unload()
 
     def _bind_plan(self) -> None:
         """Create the kernels; note the places where each slot and scalar goes; bind the constants."""
         plan = self.plan
-        built = self._built = kernels(self.device, plan, self.small) if plan.launches else {}
+        built: Kernels = kernels(self.device, plan, self.small) if plan.launches else {}
+        self._built = built                                # others may have them, too
         places: list[list[Place]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._faults = [_ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
@@ -145,6 +162,23 @@ class Executable:
         self._reads, self._checked = ([masks[i] for i in self._made] if masks else [0] * len(self._made)
                                       for masks in (plan.reads, plan.checked))
 
+    def unload(self) -> None:
+        """Give up kernels, the driver's program, unless somebody else has it, and storage, until the next run. Nothing while it runs."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._busy or self._items is None:
+                return
+            self._items, self._built, self._blocks, self._temps = None, {}, None, []
+            for _, places in (*self._inputs, *self._fresh):
+                places.clear()
+            for binding in (*self._faults, *(b for by_dtype in self._scalars for b in by_dtype)):
+                binding.places.clear()                                     # what is bound is known, should a profiler ask
+            with _loading:
+                _loaded.discard(self)
+        finally:
+            self._lock.release()
+
     def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[str] | None = None) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
 
@@ -164,6 +198,9 @@ class Executable:
             if self._busy:
                 raise DeviceError("run: a host step called the plan it is a step of")
             fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
+            self._used = next(_clock)
+            if self._items is None:
+                self._load()
             if self._blocks is None:
                 self._bind_blocks()
             bound, inherits = self._bound, False
@@ -183,7 +220,7 @@ class Executable:
             if self._host:
                 self._run_with_host_steps(inputs, fresh, run)
             else:
-                self._enqueue(self._items)
+                self._enqueue(self._items or ())
         if self._plain:
             return fresh
         results = (self._pick(source, inputs, fresh) for source in self._results)
@@ -223,6 +260,9 @@ class Executable:
 
     def bind(self, inputs: Sequence[Buffer]) -> tuple[list[Any], list[Buffer]]:
         """Bind inputs, outputs of its own and storage; checks report to nobody. What a run enqueues, and the buffer of each slot."""
+        if self._items is None:
+            self._load()
+        assert self._items is not None
         fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
         for i, buffer in enumerate(inputs):
             self._bind_input(i, buffer)
@@ -265,7 +305,7 @@ class Executable:
         buffers = [self._pick(source, inputs, fresh) for source in self._slot_sources]
         self._busy = True
         try:
-            self._walk(self._items, buffers, run)
+            self._walk(self._items or (), buffers, run)
         finally:
             self._busy = False
             if run is not None:
