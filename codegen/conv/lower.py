@@ -37,8 +37,6 @@ def lower_conv(group: Group, context: Context) -> list[Kernel]:
     generate = GENERATORS[result.fn.name]
     kernels = generate(context.entry(group), window(result), dtype, first, second, store, context.target, result)
     helpers = frozenset().union(*(call.writer.helpers for call in calls))
-    for call in calls:
-        context.macros |= call.writer.macros
     context.dtypes |= {dtype, *(n.dtype for n in (*group.reads, *group.sinks))}
     more = flops(group)
     return [replace(k, flops=k.flops + more if k is kernels[-1] else k.flops, helpers=k.helpers | helpers) for k in kernels]

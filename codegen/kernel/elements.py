@@ -119,8 +119,6 @@ class Elements(Vectors):
             read = Load(access, memory, width, stride)
         else:
             read = Load(access, memory, width, 1, self.places(flat), None if uniform else test)
-        if read.macro:
-            w.macros.add(read.macro)
         value = read if test is None or not uniform else Select(test, read, Zeros(memory, width))
         if dtype.kind == "b":
             return self.let(base, Infix("!=", Convert(value, int32), whole(0)), None, depth, test)

@@ -40,6 +40,7 @@ from tracegrad.codegen.kernel.guards import Guards, branches, reduced_indices
 from tracegrad.codegen.kernel.index import Index, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.lanes import is_name
+from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.spelling import spelling
 from tracegrad.codegen.kernel.statements import Parts
 from tracegrad.codegen.kernel.types import register_dtype, register_type
@@ -249,10 +250,9 @@ class Evaluator(Elements):
             macro = f"IN_RANGE{x.lanes}"
             outside = w.declare("outside", Infix("|", Infix("<", x, low), Infix(">", x, high)), node, depth)
             given, parts = f"{outside}, ", (x, outside)
-        w.macros.add(macro)
         ignore = high if check.ignore is None else Literal(check.ignore, x.dtype)
         faults, place = w.buffer(FAULTS, "faults", FAULTS.dtype, "inout"), w.scalar(self.fault(node), "fault", int32)
-        text = f"{macro}({given}{w.shown(x)}, {low}, {high}, {ignore}, {faults} + {place});"
+        text = f"{used(macro)}({given}{w.shown(x)}, {low}, {high}, {ignore}, {faults} + {place});"
         w.raw(text, node, (*parts, place), writes=(faults,), depth=depth)
 
     # -- positions, movement

@@ -6,13 +6,14 @@ at its types, and nobody else looks into text to learn something. Trees are smal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tracegrad.codegen.kernel.index import Index, Var, constant
+from tracegrad.codegen.kernel.marks import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.dtypes import OPENCL, DType, int32
 
@@ -33,7 +34,7 @@ class Buffer:
 
     @property
     def declaration(self) -> str:
-        return f"__global {'const ' * (self.access == 'const')}{OPENCL[self.dtype]} *{'restrict ' * self.restrict}{self.name}"
+        return f"__global {'const ' * (self.access == 'const')}{OPENCL[self.dtype]} *{'restrict ' * self.restrict}{marked(self.name)}"
 
 
 class Array:
@@ -175,7 +176,7 @@ class Number(Expression):
 
     @property
     def declaration(self) -> str:
-        return f"const {self.type} {self.name}"
+        return f"const {self.type} {marked(self.name)}"
 
 
 class Held(Expression):
@@ -455,7 +456,7 @@ class Verbatim(Expression):
             elif isinstance(part, (Expression, Index)):
                 vars |= part.vars
         super().__init__(dtype, lanes, 4 * (dtype.kind == "b" and lanes > 1), vars)
-        self.c, self.reads = c, reads
+        self.c, self.reads = marked_in(c, names_of(reads)), reads
 
     @property
     def key(self) -> Any:
@@ -472,6 +473,26 @@ Parts = tuple[Part, ...]
 def whole(n: int, dtype: DType = int32) -> At:
     """A number of the kernel's own: a size, a bound."""
     return At(constant(n), dtype)
+
+
+def names_of(parts: Iterable[Part]) -> set[str]:
+    """What the variables are called that occur in `parts`."""
+    found = set()
+    for part in parts:
+        if isinstance(part, Access):
+            found |= {part.memory.name, *(v.name for v in (part.at.vars if part.at is not None else ()))}
+        elif isinstance(part, Index):
+            found |= {v.name for v in part.vars}
+        elif isinstance(part, (Local, Number)) or not isinstance(part, Expression):
+            found.add(part.name)
+        else:
+            found |= {v.name for v in part.vars}
+            for x in nodes(part):
+                if isinstance(x, (Load, Verbatim)):
+                    found |= names_of((x.access,) if isinstance(x, Load) else x.reads)
+                elif isinstance(x, Number):
+                    found.add(x.name)
+    return found
 
 
 def is_zero(x: Expression) -> bool:

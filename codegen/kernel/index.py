@@ -13,6 +13,8 @@ from itertools import count
 from math import gcd
 from typing import Union
 
+from tracegrad.codegen.kernel.marks import marked, plain
+
 IndexLike = Union["Index", int]
 
 
@@ -26,11 +28,12 @@ class Var:
     of all lanes. sum: it is called by an expression, of another generator, which is a factor only in parentheses.
     """
 
-    __slots__ = ("hi", "index", "key", "lo", "name", "sum")
+    __slots__ = ("hi", "index", "key", "lo", "marked", "name", "sum")
 
     def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False) -> None:
         self.name, self.lo, self.hi, self.sum = name, lo, lo + max(size, 1) - 1, sum
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
+        self.marked = name if sum else marked(name)
         self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)
 
     def __str__(self) -> str:
@@ -201,6 +204,10 @@ class Index:
 
     def c(self, names: Mapping[Var, str] | None = None) -> str:
         """C text; `names` maps variables to other texts (a vector of lanes, say)."""
+        return plain(self.marked(names))
+
+    def marked(self, names: Mapping[Var, str] | None = None) -> str:
+        """The same, with the names of variables marked (see `marks`)."""
         parts = [f"-{_atom_text(atom, names, True)}" if c == -1 else f"{_atom_text(atom, names, True)} * {c}" if c != 1
                  else _atom_text(atom, names, False) for atom, c in self.terms]
         if self.constant or not parts:
@@ -263,17 +270,17 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str
     if atom.var is not None:
         if names is not None and atom.var in names:
             return names[atom.var]
-        return str(atom.var) if factor else atom.var.name
+        return f"({atom.var.name})" if factor and atom.var.sum else atom.var.marked
     base, k = atom.base, atom.divisor
     assert base is not None
     if atom.kind == "bounded":
-        text = base.c(names)
+        text = base.marked(names)
     else:
         shift = -(base.lo // k) if base.lo < 0 else 0    # C truncates: make the dividend non-negative first
         if shift:
             base = base + shift * k
         (term, c), *more = base.terms
-        text = base.c(names)
+        text = base.marked(names)
         alone = term.var is not None and (not term.var.sum or (names is not None and term.var in names))
         alone = alone and c == 1 and not more and not base.constant
         text = text if alone else f"({text})"

@@ -6,7 +6,6 @@ this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,11 +14,9 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel import render
-from tracegrad.codegen.kernel.names import WORD
-from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Declare, Item, Number, Parameter, Raw, Statement
-
-_VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!\s*\()")
-_TYPE = re.compile(r"(u?(char|short|int|long)|float|double|half)\d*(_u)?|\w+_t|void|INFINITY|NAN|(M|CLK)_\w+")
+from tracegrad.codegen.kernel.marks import called, names_in, plain, uses_in, words_in
+from tracegrad.codegen.kernel.render import with_comment
+from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,8 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
     return other
 
 
-_OF_BODY = ("lines", "names", "form", "cooperates")         # what a kernel that was bound to other buffers has in common with itself
+# What a kernel that was bound to other buffers has in common with itself
+_OF_BODY = ("printed", "lines", "uses", "names", "form", "cooperates")
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,19 @@ class Kernel:
         return tuple(p.ref for p in self.parameters)
 
     @cached_property
+    def printed(self) -> list[tuple[str, str]]:
+        """The lines of the body, with names marked, and what is said beside each."""
+        return render.lines(self.body, self.clang)
+
+    @cached_property
+    def uses(self) -> frozenset[tuple[str, str]]:
+        """The functions for vectors, and for what is reported, that it uses, each with the type of what it reads or writes."""
+        return uses_in("\n".join([text for text, _ in self.printed]))
+
+    @cached_property
     def lines(self) -> list[str]:
         """The text of the body."""
-        return render.lines(self.body, self.clang)
+        return [with_comment(plain(text), comment) for text, comment in self.printed]
 
     @cached_property
     def text(self) -> str:
@@ -137,42 +145,26 @@ class Kernel:
 
     @cached_property
     def names(self) -> set[str]:
-        """What is called by a name in it: parameters, what its statements declare, and in text that nobody looks into what may be."""
+        """What nothing else in it may be called: the names in it, and all words of text that nobody looks into."""
         found = {p.name for p in self.parameters}
+        found.update(names_in("\n".join([text for text, _ in self.printed])))
         todo = [self.body]
         while todo:
             block = todo.pop()
-            found |= {v.name for v in block.vars}
-            found.update(_variables(block.head))
+            found.update(words_in(block.head))
             for item in block.items:
                 if isinstance(item, Block):
                     todo.append(item)
                 elif isinstance(item, Raw):
-                    found.update(_variables(item.code))
-                elif isinstance(item, Declare):
-                    found.add(item.symbol.name)
-                elif isinstance(item, Item):
-                    found.add(item.var.name)
-                elif isinstance(item, Allocate):
-                    found.add(item.array.name)
+                    found.update(words_in(item.code))
         return found
 
     @cached_property
     def form(self) -> str:
         """The text without comments, its names numbered in order: equal forms compute the same with other arguments."""
         numbers: dict[str, str] = {}
-        names = self.names
-        lines = [*(p.declaration for p in self.parameters), *(line.partition("//")[0].rstrip() for line in self.lines)]
-
-        def number(match: re.Match[str]) -> str:
-            return numbers.setdefault(match[0], f"${len(numbers)}") if match[0] in names else match[0]
-
-        return f"{self.group} " + WORD.sub(number, "\n".join(lines))
-
-
-def _variables(text: str) -> list[str]:
-    """The words in C text that may be names of variables."""
-    return [word for word in _VARIABLE.findall(text.partition("//")[0]) if not _TYPE.fullmatch(word)]
+        lines = [*(p.declaration for p in self.parameters), *(text.partition("//")[0].rstrip() for text, _ in self.printed)]
+        return f"{self.group} " + called("\n".join(lines), lambda name: numbers.setdefault(name, f"${len(numbers)}"))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Parentheses, the spelling of literals and the names of vector accesses and conve
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from os.path import basename
 from typing import Any
 
@@ -41,7 +41,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zeros,
 )
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.names import WORD
+from tracegrad.codegen.kernel.marks import called, marked, plain, used, width
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
@@ -94,10 +94,10 @@ def literal(value: Any, dtype: DType) -> tuple[str, int]:
 
 
 class Printer:
-    """Prints what kernels are made of. clang: whether its builtins are there; names: parameters that are called otherwise."""
+    """Prints what kernels are made of, with names marked (see `marks`). clang: whether its builtins are there."""
 
-    def __init__(self, clang: bool, names: Mapping[str, str] | None = None) -> None:
-        self.clang, self.names = clang, names
+    def __init__(self, clang: bool) -> None:
+        self.clang = clang
 
     # -- expressions
 
@@ -114,10 +114,10 @@ class Printer:
         return self.operand(x, _ATOM)
 
     def name(self, symbol: Any) -> str:
-        return self.names.get(symbol.name, symbol.name) if self.names else symbol.name
+        return marked(symbol.name)
 
     def index(self, x: Index) -> str:
-        return x.c()
+        return x.marked()
 
     def address(self, access: Access) -> str:
         at = "" if access.at is None else self.index(access.at.opened())
@@ -130,17 +130,17 @@ class Printer:
 
     def statement(self, s: Statement) -> str:
         if isinstance(s, Declare):
-            return f"{s.type} {s.symbol.name} = {self.top(s.value)};"
+            return f"{s.type} {self.name(s.symbol)} = {self.top(s.value)};"
         if isinstance(s, Assign):
-            return f"{s.symbol.name} = {self.top(s.value)};"
+            return f"{self.name(s.symbol)} = {self.top(s.value)};"
         if isinstance(s, Store):
             return self.store(s.access, self.top(s.value))
         if isinstance(s, Raw):
-            return self.renamed(s.code)
+            return s.code
         if isinstance(s, Item):
-            return f"const {s.type} {s.var.name} = get_{s.of}_id({s.axis});"
+            return f"const {s.type} {self.name(s.var)} = get_{s.of}_id({s.axis});"
         if isinstance(s, Allocate):
-            return f"{'__local ' * s.array.shared}{s.array.type} {s.array.name}[{s.array.size}];"
+            return f"{'__local ' * s.array.shared}{s.array.type} {self.name(s.array)}[{s.array.size}];"
         if isinstance(s, Barrier):
             return "barrier(CLK_LOCAL_MEM_FENCE);"
         raise CompilerBug(f"render: {type(s).__name__} is no statement")
@@ -155,13 +155,13 @@ class Printer:
         if half:
             return f"vstore_half{lanes}({value}, 0, {self.address(access)});"
         if isinstance(memory, Buffer):
-            return f"STORE({ctype(memory.dtype, lanes)}, {self.address(access)}, {value});"
-        return f"KEPT({memory.type}{lanes}, {self.address(access)}) = {value};"
+            return f"{used('STORE', ctype(memory.dtype, lanes))}, {self.address(access)}, {value});"
+        return f"{used('KEPT', f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
 
     def head(self, block: Block) -> str:
         """The line that a block begins with."""
         if isinstance(block, Loop):
-            var, step = block.var, block.step
+            var, step = self.name(block.var), block.step
             stop = self.operand(block.stop.value)
             fits = f"{var} + {step} <= {stop}" if block.whole else f"{var} < {stop}"
             more = f"{var} += {step}" if step > 1 else f"{var}++"
@@ -169,12 +169,7 @@ class Printer:
             return f"{above}for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {more}) {{"
         if isinstance(block, If):
             return f"{'else ' * block.otherwise}if ({self.top(block.condition)}) {{"
-        return self.renamed(block.head)
-
-    def renamed(self, code: str) -> str:
-        """Text that nobody looks into, with parameters called as they are now."""
-        names = self.names
-        return WORD.sub(lambda match: names.get(match[0], match[0]), code) if names else code
+        return block.head
 
 
 def _literal(p: Printer, x: Literal) -> tuple[str, int]:
@@ -195,7 +190,7 @@ def _held(p: Printer, x: Held) -> tuple[str, int]:
 
 def _at(p: Printer, x: At) -> tuple[str, int]:
     index = x.index
-    text = index.c() if x.each is None or x.lane is None else index.c({x.lane: p.top(x.each)})
+    text = index.marked() if x.each is None or x.lane is None else index.marked({x.lane: p.top(x.each)})
     if not index.terms:
         return text, _ATOM if index.constant >= 0 else _SUM
     (atom, c), *more = index.terms
@@ -220,19 +215,19 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
     if isinstance(memory, Buffer):
         type_ = ctype(memory.dtype, lanes)
     else:
-        return f"KEPT({memory.type}{lanes}, {p.address(access)})", _ATOM
+        return f"{used('KEPT', f'{memory.type}{lanes}')}, {p.address(access)})", _ATOM
     if x.places is not None:
         places, only = p.atom(x.places), "" if x.only is None else p.atom(x.only)
         if half:
             each = [f"vload_half({places}.s{LANES[i]}, {p.name(memory)})" for i in range(lanes)]
             each = [f"({only}.s{LANES[i]} ? {e} : 0)" if only else e for i, e in enumerate(each)]
             return f"({x.type})({', '.join(each)})", _ATOM
-        return f"{x.macro}({type_}, {p.name(memory)}, {places}{only and f', {only}'})", _ATOM
+        return f"{used(x.macro, type_)}, {p.name(memory)}, {places}{only and f', {only}'})", _ATOM
     if half:
         return f"vload_half{lanes}(0, {p.address(access)})", _ATOM
     if x.macro:
-        return f"{x.macro}({type_}, {p.address(access)}, {x.stride})", _ATOM
-    return f"LOAD({type_}, {p.address(access)})", _ATOM
+        return f"{used(x.macro, type_)}, {p.address(access)}, {x.stride})", _ATOM
+    return f"{used('LOAD', type_)}, {p.address(access)})", _ATOM
 
 
 def _infix(p: Printer, x: Infix) -> tuple[str, int]:
@@ -293,7 +288,7 @@ def _call(p: Printer, x: Call) -> tuple[str, int]:
 
 
 def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
-    return p.renamed(x.c), _ATOM
+    return x.c, _ATOM
 
 
 _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
@@ -304,21 +299,25 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
 PLAIN = Printer(False)
 
 
-Expression.shown = staticmethod(PLAIN.operand)
+Expression.shown = staticmethod(lambda x: plain(PLAIN.operand(x)))
 
 
-def lines(body: Block, clang: bool) -> list[str]:
-    """The lines of a kernel's body, indented, with comments."""
-    out: list[str] = []
+def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
+    """The lines of a kernel's body, indented, with names marked; and what is said beside each."""
+    out: list[tuple[str, str]] = []
     previous: Any = None
-    plain = printer = Printer(clang)
+    printer = Printer(clang)
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
     outer: list[dict[str, str]] = []                         # the same, in the blocks around
 
-    def add(pad: str, statement: Statement) -> None:
+    def add(text: str, comment: str = "") -> None:
+        given = names
+        out.append((called(text, lambda name: marked(given.get(name, name))) if given else text, comment))
+
+    def add_statement(pad: str, statement: Statement) -> None:
         nonlocal previous
         comment, previous = line_comment(statement.node, previous)
-        out.append(with_comment(pad + printer.statement(statement), comment))
+        add(pad + printer.statement(statement), comment)
 
     stack: list[tuple[Block, int]] = [(body, 0)]
     while stack:
@@ -333,26 +332,23 @@ def lines(body: Block, clang: bool) -> list[str]:
                 outer.append(names)
                 if item.renamed:
                     names = names | {old: names.get(new, new) for old, new in item.renamed.items()}
-                    printer = Printer(clang, names)
                 previous = None if item.comment else previous
                 head = printer.head(item).replace("\n", f"\n{pad}")
                 inner = item.items[0]
                 if len(item.items) == 1 and isinstance(inner, Statement) and not item.comment and head != "{":
-                    out.append(pad + head[:-2])
-                    add(pad + "  ", inner)
+                    add(pad + head[:-2])
+                    add_statement(pad + "  ", inner)
                     names = outer.pop()
-                    printer = Printer(clang, names) if names else plain
                     continue
-                out.append(f"{pad}{head}  // {item.comment}" if item.comment else pad + head)
+                add(f"{pad}{head}  // {item.comment}" if item.comment else pad + head)
                 stack.append((block, at))
                 stack.append((item, 0))
                 break
-            add(pad, item)
+            add_statement(pad, item)
         else:
             if stack:
                 names = outer.pop()
-                printer = Printer(clang, names) if names else plain
-                out.append(pad[:-2] + "}")
+                add(pad[:-2] + "}")
     return out
 
 
@@ -360,7 +356,7 @@ def function(
     entry: str, parameters: Sequence[Parameter], body: Sequence[str], comments: Sequence[str], attribute: str, wide: int
 ) -> str:
     """The text of a kernel. wide: from which length on its parameters stand on a line each."""
-    declared = [p.declaration for p in parameters]
+    declared = [plain(p.declaration) for p in parameters]
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
     above = "".join([*(f"// {comment}\n" for comment in comments if comment), attribute and f"{attribute}\n"])
@@ -368,7 +364,7 @@ def function(
 
 
 def with_comment(text: str, comment: str) -> str:
-    return f"{text:<70}  // {comment}" if comment else text
+    return f"{text}{' ' * (70 - width(text))}  // {comment}" if comment else text
 
 
 def is_fixed(node: Node) -> bool:

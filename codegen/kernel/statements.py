@@ -6,6 +6,7 @@ of `expressions`; what it declares, reads and writes are objects. Only `Raw` is 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from tracegrad.codegen.kernel.expressions import (
@@ -24,9 +25,11 @@ from tracegrad.codegen.kernel.expressions import (
     Pointer,
     Select,
     Symbol,
+    names_of,
     whole,
 )
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
+from tracegrad.codegen.kernel.marks import marked_in
 from tracegrad.ir import Node
 
 __all__ = [
@@ -158,15 +161,18 @@ class Barrier(Statement):
 
 
 class Raw(Statement):
-    """C text that nobody looks into: it reads its parts, makes `defines` and `writes`; cooperates: with other items of the work-group."""
+    """C text that nobody looks into: it reads its parts, makes `defines` and `writes`; cooperates: with other items of the work-group.
+
+    names: of more variables that it has in common with other statements.
+    """
 
     __slots__ = ("code", "cooperates", "defines", "given", "writes")
 
     def __init__(
         self, code: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
-        writes: tuple[Symbol | Access, ...] = (), cooperates: bool = False,
+        writes: tuple[Symbol | Access, ...] = (), cooperates: bool = False, names: Set[str] = frozenset(),
     ) -> None:
-        self.code, self.node, self.given = code, node, parts
+        self.code, self.node, self.given = marked_in(code, names_of((*parts, *defines, *writes)) | names), node, parts
         self.defines, self.writes, self.cooperates = defines, writes, cooperates
 
     @property
@@ -185,7 +191,7 @@ class Block:
     __slots__ = ("comment", "head", "items", "known", "memo", "parts", "renamed", "vars")
 
     def __init__(self, head: str, parts: Parts = (), vars: tuple[Var, ...] = (), known: tuple[Any, ...] = ()) -> None:
-        self.head, self.parts, self.known = head, parts, known
+        self.head, self.parts, self.known = marked_in(head, names_of(parts)), parts, known
         self.vars: set[Var | Local] = set(vars)
         self.items: list[Statement | Block] = []
         self.memo: dict[Any, Any] = {}

@@ -45,7 +45,8 @@ class Text:
     ) -> Kernel:
         """The kernel, once all lines are there."""
         body = Block("")
-        body.items += [Raw(line, cooperates=self.cooperates) for line in self.lines]
+        names = {p.name for p in self.parameters}
+        body.items += [Raw(line, cooperates=self.cooperates, names=names) for line in self.lines]
         return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
                       comment=self.comment, wide=1 << 30)
 

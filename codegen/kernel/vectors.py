@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.marks import used
 from tracegrad.dtypes import OPENCL
 from tracegrad.plan import Target
 
@@ -62,12 +63,12 @@ def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
 
 def load(dtype: np.dtype[Any], width: int, address: str, private: bool = False) -> str:
     """The expression that reads `width` elements at `address`, in global memory or in an array of the work-item's own."""
-    return f"*({address})" if width == 1 else f"LOAD{'_PRIVATE' * private}({ctype(dtype, width)}, {address})"
+    return f"*({address})" if width == 1 else f"{used('LOAD_PRIVATE' if private else 'LOAD', ctype(dtype, width))}, {address})"
 
 
 def write(emit: Emit, dtype: np.dtype[Any], width: int, address: str, value: str) -> None:
     """Emits the statement that writes the `width`-lane `value` to `address`."""
-    emit(f"*({address}) = {value};" if width == 1 else f"STORE({ctype(dtype, width)}, {address}, {value});")
+    emit(f"*({address}) = {value};" if width == 1 else f"{used('STORE', ctype(dtype, width))}, {address}, {value});")
 
 
 def pieces(first: int, stop: int) -> list[tuple[int, int]]:
@@ -115,23 +116,6 @@ def plus(*terms: tuple[str | int, int] | str | int) -> str:
     if constant or not out:
         out.append(str(constant))
     return " + ".join(out).replace("+ -", "- ")
-
-
-def unwrapped(text: str) -> str:
-    """C text without its outer parentheses, if they belong together."""
-    if text.startswith("(") and text.endswith(")"):
-        level = 0
-        for ch in text[:-1]:
-            level += (ch == "(") - (ch == ")")
-            if level == 0:
-                return text
-        return text[1:-1]
-    return text
-
-
-def splat(type_: str, text: str) -> str:
-    """The vector whose lanes are all `text`."""
-    return f"({type_})({unwrapped(text)})"
 
 
 def index_type(*sizes: int) -> str:

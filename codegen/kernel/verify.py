@@ -32,6 +32,7 @@ from tracegrad.codegen.kernel.expressions import (
 )
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import FAULTS, Foreign, Kernel
+from tracegrad.codegen.kernel.marks import plain
 from tracegrad.codegen.kernel.render import PLAIN
 from tracegrad.codegen.kernel.statements import (
     Access,
@@ -81,7 +82,7 @@ class _Check:
     def fail(self, what: str) -> CompilerBug:
         statement = self.at
         node = getattr(statement, "node", None)
-        text = PLAIN.statement(statement) if isinstance(statement, Statement) else PLAIN.head(statement)
+        text = plain(PLAIN.statement(statement) if isinstance(statement, Statement) else PLAIN.head(statement))
         return CompilerBug(f"verify_kernel: in {self.kernel.entry}, `{text}`{f' (for {node!r})' if node is not None else ''}: {what}")
 
     def run(self) -> None:
@@ -391,7 +392,7 @@ class _Check:
         """The elements as sums (None: not linear in the work-items' numbers)."""
         assert access.at is not None
         alone = frozenset(v for v in self.items if self.ranges[v][0] == self.ranges[v][1])
-        form = Form(writes, alone, PLAIN.statement(self.at) if isinstance(self.at, Statement) else "")
+        form = Form(writes, alone, plain(PLAIN.statement(self.at)) if isinstance(self.at, Statement) else "")
         x = access.at
         held = next((a for a, c in x.terms if a.kind == "bounded" and c > 0 and self.holds(a.base, a.lo, a.hi, access.guards)), None)
         among: list[Term] = []                               # terms that a guard bounds all together

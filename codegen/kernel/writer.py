@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import At, Expression
+from tracegrad.codegen.kernel.expressions import At, Expression, names_of
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
+from tracegrad.codegen.kernel.marks import plain
 from tracegrad.codegen.kernel.names import means_something, possible
 from tracegrad.codegen.kernel.render import Printer
 from tracegrad.codegen.kernel.statements import (
@@ -55,7 +56,6 @@ class Writer:
         self.index_dtype = int32 if index == "int" else int64
         self.params: dict[Any, Buffer | Number] = {}         # by what they bind to
         self.helpers: set[str] = set()                       # keys of mathlib
-        self.macros: set[str] = set()
         self.blocks: list[Block] = [Block("")]
         self.used: set[str] = set()
         self.held: frozenset[str] = frozenset()              # what the buffers are called
@@ -188,8 +188,9 @@ class Writer:
 
     def text(self, lines: Sequence[str], node: Node | None = None, parts: Parts = (), writes: tuple[Symbol | Access, ...] = ()) -> None:
         """Lines of C that nobody looks into, which belong together."""
+        names = names_of((*parts, *writes))
         for number, line in enumerate(lines):
-            self.raw(line, node, () if number else parts, (), () if number else writes)
+            self.add(Raw(line, node, () if number else parts, (), () if number else writes, names=names))
 
     @contextmanager
     def block(self, block: Block) -> Iterator[Block]:
@@ -210,7 +211,7 @@ class Writer:
 
     def shown(self, x: Expression) -> str:
         """An expression as a part of text that nobody looks into."""
-        return Printer(self.target.clang_builtins).operand(x)
+        return plain(Printer(self.target.clang_builtins).operand(x))
 
     def helper(self, names: frozenset[str]) -> None:
         self.helpers |= names

@@ -29,14 +29,13 @@ from tracegrad.plan import Fault, HostStep, Target
 class Context:
     """What lowerings need to know of the plan that is being made.
 
-    alias: nodes that are written into an input's buffer, with that input; macros: the vector-access helpers used so far.
+    alias: nodes that are written into an input's buffer, with that input.
     """
 
     def __init__(
         self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]
     ) -> None:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
-        self.macros: set[str] = set()
         self.dtypes: set[Any] = set()
         self.entries: set[str] = set()
         self.numbers: dict[str, int] = {}
@@ -124,7 +123,6 @@ class Context:
     ) -> Kernel:
         """The kernel of what `writer` holds; required: it is right for work-groups of that size only."""
         entry = self.entry(group)
-        self.macros |= writer.macros
         self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),

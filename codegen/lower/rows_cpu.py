@@ -18,6 +18,7 @@ from tracegrad.codegen.kernel.facts import picked
 from tracegrad.codegen.kernel.guards import Reads, peeled
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
@@ -257,8 +258,6 @@ class RowKernel:
         if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
-        if ev.width > 1:
-            w.macros.add("KEPT")
         value = Load(Access(self.arrays[node], at, ev.width, ev.lane), node.dtype, ev.width)
         return w.declare(w.base(node), value)                # here: an earlier pass wrote it
 
@@ -269,9 +268,7 @@ class RowKernel:
             if value is not None:
                 col = at - self.row * self.shape.row_size
                 width = self.ev.width
-                if width > 1:
-                    self.writer.macros.add("KEPT")
-                    value = self.ev.vector(value)
+                value = self.ev.vector(value) if width > 1 else value
                 self.writer.store(Access(self.arrays[node], col, width, self.ev.lane), value)
 
     # -- one pass over a row
@@ -390,9 +387,8 @@ class RowKernel:
             pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
             line = tuning().line_bytes // node.dtype.itemsize
             for i in range(0, step, line):
-                w.macros.add("PREFETCH")
                 at = (self.row + 1) * s.row_size + col.index + i
-                w.raw(f"PREFETCH({pointer} + {at.c()});", node, (at, pointer))
+                w.raw(f"{used('PREFETCH')}({pointer} + {at.c()});", node, (at, pointer))
 
     def is_pick(self, r: Node) -> bool:
         s = self.shape

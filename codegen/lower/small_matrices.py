@@ -16,6 +16,7 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import Access, Array, Literal, Parts, Verbatim
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel
+from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.statements import BoundLike, product
 from tracegrad.codegen.kernel.types import mask_type
 from tracegrad.codegen.kernel.vectors import LANES, ctype
@@ -117,8 +118,7 @@ class Matrices(Owner):
         with self.loop("e", size) as e:
             at = self.matrix * size + e
             if lanes > 1:
-                w.macros.add(f"STRIDED{lanes}")
-                text = f"STRIDED{lanes}({ctype(node.dtype, lanes)}, {pointer} + {at.c()}, {size})"
+                text = f"{used(f'STRIDED{lanes}', ctype(node.dtype, lanes))}, {pointer} + {at.c()}, {size})"
                 if node.dtype != self.dtype:
                     clang = self.context.target.clang_builtins
                     text = f"__builtin_convertvector({text}, {self.type})" if clang else f"convert_{self.type}({text})"
@@ -163,12 +163,11 @@ class Matrices(Owner):
         """Note the first matrix that is impossible: the largest note is kept."""
         w, lanes = self.writer, self.lanes
         macro = f"IMPOSSIBLE{lanes if lanes > 1 else ''}"
-        w.macros.add(macro)
         faults, place = w.buffer(FAULTS, "faults", FAULTS.dtype, "inout"), w.scalar(self.context.fault(self.node), "fault", int32)
         first = f"({self.batch} - {self.matrix.c()}) * {MatrixCheck.PIVOTS}"
         info = self.info
         assert info is not None
-        w.raw(f"{macro}({info}[0], {first}, {MatrixCheck.PIVOTS}, {faults} + {place});", self.node, (info, *self.matrix.vars, place),
+        w.raw(f"{used(macro)}({info}[0], {first}, {MatrixCheck.PIVOTS}, {faults} + {place});", self.node, (info, *self.matrix.vars, place),
               writes=(faults,))
 
     # -- text

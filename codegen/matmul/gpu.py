@@ -9,6 +9,7 @@ split into partial results that `total` adds up in order. Convolutions are produ
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, load, plus
 from tracegrad.codegen.matmul.problem import Operand, Product
@@ -59,7 +60,7 @@ def gemm(p: Product, parts: int) -> Kernel:
         for first in range(0, tile, 4):                       # rows are neighbours, four at a time; columns lie apart, as they are stored
             line = plus(("y", min(4, tile)), first * side)
             if tile >= 4:
-                emit(f"const {t}4 a{first} = LOAD_LOCAL({t}4, block_a[panel][k] + {line});")
+                emit(f"const {t}4 a{first} = {used('LOAD_LOCAL', f'{t}4')}, block_a[panel][k] + {line});")
             for lane in range(min(4, tile)):
                 emit(f"a[{first + lane}] = {f'a{first}.s{lane}' if tile >= 4 else f'block_a[panel][k][{plus(line, lane)}]'};")
         _unrolled(emit, tile)

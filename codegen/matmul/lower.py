@@ -146,8 +146,6 @@ def lower_contraction(group: Group, context: Context) -> list[Kernel]:
     batch, (m, k), n = prod(product.shape[:-2]), x.shape[-2:], y.shape[-1]
     kernels = gemm(entry, batch, m, n, k, dtype, a, b, store, context.target, product)
     helpers = frozenset(call_a.writer.helpers | call_b.writer.helpers | call_c.writer.helpers)
-    for call in (call_a, call_b, call_c):
-        context.macros |= call.writer.macros
     context.dtypes |= {dtype, *(n.dtype for n in (*group.reads, *group.sinks))}
     work, moved = 2 * product.aval.size * x.shape[-1] + flops(group), traffic(group)
     kernels[-1] = replace(kernels[-1], flops=kernels[-1].flops or work, bytes=kernels[-1].bytes or moved)

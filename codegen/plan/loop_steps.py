@@ -19,7 +19,6 @@ from typing import Any
 from tracegrad.codegen.graph.rewrite import op
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns, bound_to
-from tracegrad.codegen.kernel.names import WORD
 from tracegrad.codegen.kernel.statements import Block, Buffer, Loop, Number, Parameter, Raw, Statement
 from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
@@ -201,7 +200,7 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
 
 def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict[Any, Parameter], list[Statement]]:
     """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
-    taken = set(WORD.findall(kernel.text))
+    taken = set(kernel.names)
     head: dict[Any, Parameter] = {}
 
     def fresh(base: str) -> str:
@@ -259,7 +258,7 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict
             both = parameter(place.both, p, f"{place.both.name}_both")
             which = f"({n} + 1 & 1)" if place.written else f"({n} & 1)"
             state(f"if ({n} {'< ' + str(place.length - 1) if place.written else '> 0'})", number())
-            state(f"  {p.name} = {both.name} + {which} * (long){place.size};", both, number())
+            state(f"  {p.name} = {both.name} + {which} * (long){place.size};", p, both, number())
     return head, statements
 
 
@@ -274,8 +273,7 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
     found = head.pop(turn, None)
     name = "turn" if found is None else found.name
     if found is None:
-        words = set(WORD.findall(kernel.text))
-        while name in words:
+        while name in kernel.names:
             name += "_"
     loop = Loop(Var(name, length), "int", bound_of(0), bound_of(length))
     loop.items = [*declarations, *kernel.body.items]

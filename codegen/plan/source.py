@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Allocate, Block, Declare, Item
-from tracegrad.codegen.kernel.vectors import LANES, ctype, prelude
+from tracegrad.codegen.kernel.vectors import LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.plan import Function
@@ -25,7 +25,7 @@ _CALLED = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?=\s*\()")
 def source(kernels: Sequence[Kernel], context: Context) -> str:
     """The program's text: extensions, vector access, math functions, kernels."""
     body = "\n".join(k.text for k in kernels)
-    extensions, access, helpers = above(body, set().union(*(k.helpers for k in kernels)), context)
+    extensions, access, helpers = above(body, kernels, context)
     parts = extensions
     if access:
         parts += ["// Access to vectors at any element's address, and to elements by index.", *access]
@@ -35,16 +35,16 @@ def source(kernels: Sequence[Kernel], context: Context) -> str:
     return (f"{text}\n\n" if text else "") + body.rstrip() + "\n"
 
 
-def above(body: str, helpers: Collection[str], context: Context) -> tuple[list[str], list[str], list[str]]:
-    """What stands in front of kernels: extensions, vector access, the functions that they call (`helpers`) with all that these call."""
-    functions = mathlib.parts(helpers, context.target)
+def above(body: str, kernels: Sequence[Kernel], context: Context) -> tuple[list[str], list[str], list[str]]:
+    """What stands in front of kernels: extensions, vector access, the functions that they call with all that these call."""
+    functions = mathlib.parts(set().union(*(k.helpers for k in kernels)), context.target)
     text = "\n".join([*functions, body])
     extensions = []
     if context.target.clang_builtins and wider(text, context.target.simd_bytes):
         extensions.append('#pragma clang diagnostic ignored "-Wpsabi"')      # how vectors wider than a register would be passed to others
     if context.target.fp64 and re.search(r"\bdouble\d*\b", text):
         extensions.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    return extensions, vector_access(text, context), functions
+    return extensions, vector_access(frozenset().union(*(k.uses for k in kernels)), context), functions
 
 
 def functions(kernels: Sequence[Kernel], context: Context) -> tuple[tuple[Function, ...], tuple[str, ...]]:
@@ -52,7 +52,7 @@ def functions(kernels: Sequence[Kernel], context: Context) -> tuple[tuple[Functi
     found: list[Function] = []
     number: dict[str, int] = {}
     for kernel in () if any(k.foreign for k in kernels) else kernels:
-        text, groups = canonical(kernel), above(kernel.text, kernel.helpers, context)
+        text, groups = canonical(kernel), above(kernel.text, [kernel], context)
         key = hashlib.sha256("\n".join([*(part for group in groups for part in group), text]).encode()).hexdigest()[:32]
         needs = tuple(tuple([number.setdefault(part, len(number)) for part in group]) for group in groups)
         found.append(Function(kernel.entry, key, text, needs))
@@ -108,31 +108,30 @@ static void tg_fault(int below, long x, long low, long high, long ignore, __glob
 _IMPOSSIBLE = "#define IMPOSSIBLE(info, first, step, fault) if (info) atomic_max(fault, (first) + (int)(info))"
 
 
-def vector_access(text: str, context: Context) -> list[str]:
-    """The macros that the text uses to read and write vectors."""
+def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[str]:
+    """The functions that kernels use to read and write vectors, and to report, with their types."""
     lines = []
-    macros = {name for name in context.macros if re.search(rf"\b{name}\(", text)}
-    uses = set(re.findall(r"\b(LOAD|LOAD_PRIVATE|LOAD_LOCAL|STORE)\((\w+),", text))
-    used = {type_ for _, type_ in uses}
-    if used:
-        scalars = {re.sub(r"\d+$", "", t) for t in used}
-        dtypes = {d for d in context.dtypes if ctype(d) in scalars}
-        keep = {f"{macro}_{type_}(" for macro, type_ in uses} | {f" {type_}_u;" for type_ in used}
-        heads = tuple(f"#define {macro}(" for macro, _ in uses)
+    given = {(name, type_) for name, type_ in uses if name in ("LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "STORE")}
+    names = {name for name, _ in uses}
+    if given:
+        types = {type_ for _, type_ in given}
+        dtypes = {d for d in context.dtypes if any(ctype(d, width) in types for width in WIDTHS)}
+        keep = {f"{name}_{type_}(" for name, type_ in given} | {f" {type_}_u;" for type_ in types}
+        heads = tuple(f"#define {name}(" for name, _ in given)
         lines += [line for line in prelude(dtypes, context.target).splitlines() if line.startswith(heads) or any(k in line for k in keep)]
-    if "KEPT" in macros:
-        for type_ in sorted(set(re.findall(r"\bKEPT\((\w+),", text))):
-            scalar = type_.rstrip("0123456789")
+    if "KEPT" in names:
+        for type_ in sorted(type_ for name, type_ in uses if name == "KEPT"):
             if f" {type_}_u;" not in "".join(lines):
-                lines.append(f"typedef {type_} __attribute__((aligned({_SIZE[scalar.removeprefix('u')]}))) {type_}_u;")
+                size = _SIZE[type_.rstrip("0123456789").removeprefix("u")]
+                lines.append(f"typedef {type_} __attribute__((aligned({size}))) {type_}_u;")
         lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
-    if "PREFETCH" in macros:
+    if "PREFETCH" in names:
         lines.append("#define PREFETCH(p) __builtin_prefetch((__global const void *)(p))")
-    if any(name.startswith("IN_RANGE") for name in macros):
+    if any(name.startswith("IN_RANGE") for name in names):
         lines.append(_IN_RANGE)
-    if any(name.startswith("IMPOSSIBLE") for name in macros):
+    if any(name.startswith("IMPOSSIBLE") for name in names):
         lines.append(_IMPOSSIBLE)
-    for name in sorted(macros - {"KEPT", "PREFETCH", "IN_RANGE", "IMPOSSIBLE"}):
+    for name in sorted(names - {"LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "STORE", "KEPT", "PREFETCH", "IN_RANGE", "IMPOSSIBLE"}):
         width = int(re.findall(r"\d+", name)[0])
         if name.startswith("IN_RANGE"):
             each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))
