@@ -8,7 +8,6 @@ Where the time goes: "lower" is Python from the captured graph to the plan, "bui
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import statistics
@@ -16,28 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.traced import STEPS, UNROLLED
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def framework(name: str) -> Any:
-    """T, F, trace and value_and_grad of the framework."""
-    if name == "torch":
-        import torch
-
-        def value_and_grad(fn: Any) -> Any:
-            both = torch.func.grad_and_value(fn)
-            return lambda *args: tuple(reversed(both(*args)))
-
-        return SimpleNamespace(T=torch, F=torch.nn.functional, trace=lambda fn: fn, value_and_grad=value_and_grad)
-    import tracegrad
-
-    return SimpleNamespace(T=tracegrad, F=tracegrad.nn.functional, trace=tracegrad.trace, value_and_grad=tracegrad.value_and_grad)
+from benchmarks.frameworks import ROOT, environment, namespace
+from benchmarks.traced import PROGRAMS
 
 
 def timed(owner: Any, name: str, spent: dict[str, float], key: str) -> None:
@@ -56,7 +37,7 @@ def timed(owner: Any, name: str, spent: dict[str, float], key: str) -> None:
 
 def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
     """In a process of its own: the times of one program."""
-    f = framework(framework_name)
+    f = namespace(framework_name)
     spent: dict[str, float] = {}
     plans: list[Any] = []
     if framework_name == "tracegrad":
@@ -73,7 +54,7 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
             bind(self, plan, device)
 
         launch.Executable.__init__ = noted  # type: ignore[method-assign]
-    call = importlib.import_module(f"benchmarks.traced.{name}").program(f)
+    call = PROGRAMS[name](f)
     spent.clear()
     plans.clear()
     start, used = time.perf_counter(), sum(os.times()[:4])
@@ -94,9 +75,8 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
 
 
 def measure(python: str, name: str, framework_name: str, caches: str, seconds: float) -> dict[str, Any]:
-    environment = {**os.environ, "XDG_CACHE_HOME": caches, "POCL_CACHE_DIR": f"{caches}/pocl", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([python, "-m", "benchmarks.first_call", name, "--work", framework_name, "--seconds", str(seconds)], cwd=ROOT,
-                          env=environment, capture_output=True, text=True, check=False)
+                          env=environment(caches), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name}, {framework_name}: failed: {done.stderr.strip()[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout)
@@ -116,7 +96,7 @@ def main() -> None:
     heads = "".join(f"{h:>{w}}" for h, w in (("cold: first", 12), ("cpu", 8), ("lower", 8), ("build", 8), ("kernels", 9), ("launches", 9),
                                              ("again: first", 14), ("warm", 10), ("torch", 10)))
     print(f"{'':14}{heads}")
-    for name in options.names or (*UNROLLED, *STEPS):
+    for name in options.names or PROGRAMS:
         with tempfile.TemporaryDirectory() as caches:
             cold = measure(sys.executable, name, "tracegrad", caches, options.seconds)
             again = measure(sys.executable, name, "tracegrad", caches, options.seconds)

@@ -4,14 +4,14 @@
     python -m benchmarks.loops gru pendulum --unrolled --turns 64 2048
     python -m benchmarks.loops --torch /path/to/python/with/torch
 
-For each: the time to the first result (tracing, compiling, running: in a fresh process, nothing cached) and of a call after that.
+For each: the time to the first result (tracing, compiling, running: in a fresh process, nothing cached), its processor time with that of
+the linkers which PoCL starts (what counts where others use the machine), and the time of a call after that.
 A case is written once, for tracegrad and for torch (eager), whose namespace is `T`.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import subprocess
@@ -22,6 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from benchmarks.frameworks import environment, namespace
 
 T: Any = None             # the framework: tracegrad or torch
 Scan = Callable[..., Any]
@@ -137,16 +139,16 @@ def gru(scan: Scan, turns: int) -> Case:
     return loss, 2, (_numbers(32, 192) * 0.1, _numbers(64, 192) * 0.1, _numbers(turns, 16, 32))
 
 
-CASES: dict[str, tuple[Any, int]] = {
-    "wave": (wave, 200), "shallow_water": (shallow_water, 200), "neural_ode": (neural_ode, 100), "pendulum": (pendulum, 200),
-    "gru": (gru, 64),
+CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "wave": (wave, (200,)), "shallow_water": (shallow_water, (200,)), "neural_ode": (neural_ode, (100,)), "pendulum": (pendulum, (200,)),
+    "gru": (gru, (64, 2048)),                              # what is made of a loop must not depend on its length
 }
 
 
 def measure(name: str, turns: int, loop: str) -> dict[str, float]:
     """Times in this process, which has compiled nothing yet: of the first call, and of one after that."""
     global T
-    T = importlib.import_module("torch" if loop == "torch" else "tracegrad")
+    T = namespace("torch" if loop == "torch" else "tracegrad").T
     (T.tensor([1.0]) + 1).sum().item()                     # the driver is found and loaded
     fn, varied, args = CASES[name][0](T.scan if loop == "scan" else unrolled, turns)
     f: Any = None
@@ -164,22 +166,23 @@ def measure(name: str, turns: int, loop: str) -> dict[str, float]:
         def call() -> float:
             return float(f(*args)[0])
 
-    start = time.perf_counter()
+    start, used = time.perf_counter(), sum(os.times()[:4])
     value = call()
-    first = time.perf_counter() - start
+    first, used = time.perf_counter() - start, sum(os.times()[:4]) - used
     times: list[float] = []
     while len(times) < 5 or (sum(times) < 1 and len(times) < 200):
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    return {"first": first, "call": float(np.median(times)), "value": value, "launches": 0 if f is None else len(f.plan.launches)}
+    return {"first": first, "used": used, "call": float(np.median(times)), "value": value,
+            "launches": 0 if f is None else len(f.plan.launches)}
 
 
 def _in_fresh_process(name: str, turns: int, loop: str, python: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as cache:           # of compiled programs: a first call is cold
         code = f"import json; from benchmarks.loops import measure; print(json.dumps(measure({name!r}, {turns}, {loop!r})))"
         run = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False,
-                             env={**os.environ, "POCL_CACHE_DIR": cache, "PYOPENCL_NO_CACHE": "1", "XDG_CACHE_HOME": cache})
+                             env=environment(cache))
     if run.returncode:
         raise RuntimeError(run.stderr)
     found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
@@ -194,13 +197,13 @@ def main() -> None:
     parser.add_argument("--unrolled", action="store_true", help="the unrolled loop, too (slow to compile)")
     parser.add_argument("--torch", default="", help="a Python interpreter that has torch, to measure that, too")
     options = parser.parse_args()
-    print(f"{'case':14} {'turns':>5} {'loop':9} {'first call':>10} {'a call':>10} {'a turn':>10} launches")
+    print(f"{'case':14} {'turns':>5} {'loop':9} {'first call':>10} {'cpu':>8} {'a call':>10} {'a turn':>10} launches")
     for name in options.cases:
-        for turns in options.turns or [CASES[name][1]]:
+        for turns in options.turns or CASES[name][1]:
             for loop in ["scan"] + ["unrolled"] * options.unrolled + ["torch"] * bool(options.torch):
                 m = _in_fresh_process(name, turns, loop, options.torch if loop == "torch" else sys.executable)
-                print(f"{name:14} {turns:5} {loop:9} {m['first']:8.2f} s {1e3 * m['call']:7.2f} ms {1e6 * m['call'] / turns:7.2f} us "
-                      f"{m['launches']:.0f}   value {m['value']:.6g}", flush=True)
+                print(f"{name:14} {turns:5} {loop:9} {m['first']:8.2f} s {m['used']:6.2f} s {1e3 * m['call']:7.2f} ms "
+                      f"{1e6 * m['call'] / turns:7.2f} us {m['launches']:.0f}   value {m['value']:.6g}", flush=True)
 
 
 if __name__ == "__main__":

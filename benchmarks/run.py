@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import report
+from benchmarks import frameworks, report
 from benchmarks.workloads import WORKLOADS, Workload
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = frameworks.ROOT
 CONTENDERS = ("tracegrad", "torch", "jax")
 ON = " on "                                 # "tracegrad on PoCL 3.0": with that driver, where several are installed; else with the default
 
@@ -94,10 +94,10 @@ class Process:
 def environment(threads: int, caches: Path) -> dict[str, str]:
     """The same number of threads for everyone, and every cache on disk under `caches`."""
     n = str(threads)
-    return os.environ | {
+    return frameworks.environment(caches) | {
         "OMP_NUM_THREADS": n, "OPENBLAS_NUM_THREADS": n, "MKL_NUM_THREADS": n,
         "POCL_MAX_PTHREAD_COUNT": n, "POCL_CPU_MAX_CU_COUNT": n,                # PoCL to 3, PoCL from 4
-        "XDG_CACHE_HOME": str(caches), "POCL_CACHE_DIR": str(caches / "pocl"), "JAX_COMPILATION_CACHE_DIR": str(caches / "jax"),
+        "JAX_COMPILATION_CACHE_DIR": str(caches / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1", "JAX_PLATFORMS": "cpu",
     }
 

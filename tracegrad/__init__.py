@@ -56,8 +56,9 @@ from tracegrad.errors import *  # the exception tree; its __all__ is checked by 
 from tracegrad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from tracegrad.nn.saving import load, save
 from tracegrad.operators import PUBLIC
+from tracegrad.pending import flush, synchronize
 from tracegrad.random_state import get_rng_state, manual_seed, set_rng_state
-from tracegrad.tensor import Tensor, flush, is_tensor, synchronize
+from tracegrad.tensor import Tensor, is_tensor
 from tracegrad.tracing.trace import trace
 
 autograd_backward = backward

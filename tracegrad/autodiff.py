@@ -20,7 +20,7 @@ from tracegrad.ir import Node, located, on_behalf_of, topological
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
 
-_CONJ, _CAST = REGISTRY["conj"], REGISTRY["cast"]
+_CONJ, _CAST, _OUTPUT = REGISTRY["conj"], REGISTRY["cast"], REGISTRY["output"]
 # node -> hooks that see, and may replace, its cotangent (Tensor.register_hook)
 HOOKS: weakref.WeakKeyDictionary[Node, dict[int, Callable[[Node], Node]]] = weakref.WeakKeyDictionary()
 
@@ -47,10 +47,11 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
                 ct = hook(ct)
         if node in wanted:
             result[node] = ct
-        if not any(o in live for o in node.operands):
+        reaches = [o in live for o in node.operands]
+        if True not in reaches:
             continue
         with on_behalf_of(node.loc):
-            for operand, contribution in zip(node.operands, pull_back(node, ct, [o in live for o in node.operands]), strict=True):
+            for operand, contribution in zip(node.operands, pull_back(node, ct, reaches), strict=True):
                 if contribution is not None and operand in live:
                     accumulate(adjoint, operand, contribution)
     return [result.get(i) for i in inputs]
@@ -69,7 +70,7 @@ def dependents(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
 
 def pull_back(node: Node, ct: Any, wanted: Sequence[bool]) -> tuple[Any, ...]:
     """The cotangents of a node's operands (those wanted, others may be None) by its own rule. Results of a bundle are collected first."""
-    if node.fn is REGISTRY["output"]:
+    if node.fn is _OUTPUT:
         return ({node.attrs["index"]: ct},)
     if isinstance(ct, dict):
         count = len(node.fn.avals(*[o.aval for o in node.operands], **node.attrs))  # type: ignore[attr-defined]
@@ -108,6 +109,8 @@ def conform(ct: Any, primal: Node) -> Node:
         ct = const(ct, primal.dtype)
     if ct.aval.dtype != primal.aval.dtype or ct.aval.weak:
         ct = cast(ct, primal.dtype)
+    if ct.aval.shape == primal.aval.shape:
+        return ct  # type: ignore[no-any-return]
     if len(ct.shape) <= len(primal.shape) and all(a in (1, b) for a, b in zip(reversed(ct.shape), reversed(primal.shape), strict=False)):
         return expand(ct, primal.shape)
     return sum_to(ct, primal.shape)

@@ -14,8 +14,9 @@ from tracegrad.errors import AutogradError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, saves, unique
 from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
 from tracegrad.modes import no_grad, state
+from tracegrad.pending import flush
 from tracegrad.recall import Backward
-from tracegrad.tensor import Tensor, flush, leaves, own_copy
+from tracegrad.tensor import Tensor, leaves, own_copy
 
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "grad", "register_hook", "retain_grad"]
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]

@@ -30,6 +30,7 @@ from tracegrad.ops.movement import concat, narrow, reshape
 from tracegrad.ops.pointwise import logical_not
 from tracegrad.ops.ranges import counts_where
 from tracegrad.ops.shaping import cat, stack
+from tracegrad.rolling import Turns
 from tracegrad.tensor import Tensor, new_tensor
 from tracegrad.while_loops import while_nodes
 
@@ -245,7 +246,8 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     init: a (nested container of) tensors or numbers, whose structure, shapes and dtypes f keeps. xs: the same of tensors, with one first
     dimension, or None with `length`. y may be None. reverse: from the last row to the first. Inside @trace the loop is one operation: f is
     recorded once (or twice: it must not depend on how often it is called), compiled once, and its derivative is a loop, too, at any order.
-    Outside it is Python's own loop; so it is in a trace where f changes outside tensors in place.
+    Outside it is Python's own loop, of which turns that are alike become one operation afterwards; so it is in a trace where f changes
+    outside tensors in place.
     checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps every k-th
     carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
     every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
@@ -408,17 +410,34 @@ def _stand_in(aval: Aval, label: str, varies: bool) -> Node:
 
 def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool) -> tuple[Any, Any]:
     rows = [unstack(x) for x in flat]
+    turns = Turns(flat, rows, n, reverse)
     carry, parts = init, []
+    carries: list[Any] = []
+    carry_tree: Any = None
     y_tree: Any = None
-    for i in reversed(range(n)) if reverse else range(n):
-        step: Any = f(carry, optree.tree_unflatten(tree, [r[i] for r in rows]))
-        if not isinstance(step, tuple) or len(step) != 2:
-            raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
-        carry = _kept("scan: f", carry, step[0])
-        ys, y_tree = optree.tree_flatten(step[1], none_is_leaf=False)
-        parts.append(ys)
+    held = state.holds
+    try:
+        step: Any
+        for i in reversed(range(n)) if reverse else range(n):
+            step = f(carry, optree.tree_unflatten(tree, [r[i] for r in rows]))
+            if not isinstance(step, tuple) or len(step) != 2:
+                raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
+            carry = _kept("scan: f", carry, step[0])
+            ys, y_tree = optree.tree_flatten(step[1], none_is_leaf=False)
+            parts.append(ys)
+            if turns.usable:
+                carries, carry_tree = optree.tree_flatten(carry, none_is_leaf=False)
+                turns.note(i, carries, ys)
+    finally:
+        state.holds = held
     if y_tree is None:
         return carry, None
+    if turns.usable:
+        step = carry = None                     # what they hold would be taken for the user's
+        made = turns.loop(carries, parts)
+        if made is not None:
+            return optree.tree_unflatten(carry_tree, made[0]), optree.tree_unflatten(y_tree, made[1])
+        carry = optree.tree_unflatten(carry_tree, carries)
     if reverse:
         parts.reverse()
     stacked = [stack([p[k] if isinstance(p[k], Tensor) else new_tensor(as_node(p[k])) for p in parts]) for k in range(len(parts[0]))]

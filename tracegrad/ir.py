@@ -78,8 +78,9 @@ class Location(NamedTuple):
         return f"{self.filename}:{self.line}"
 
 
-_internal_code: dict[Any, bool] = {}
-_locations: dict[tuple[Any, int | None], Location] = {}  # of lines that were asked for, made once
+# By file names, whose hashes are known: that of a code object is computed from all its constants and names at every look-up.
+_internal: dict[str, bool] = {}
+_locations: dict[tuple[str, int | None, str], Location] = {}  # of lines that were asked for, made once
 LOCATIONS = 10_000  # so many of them are kept
 
 
@@ -103,40 +104,48 @@ def user_location(depth: int = 1) -> Location:
     frame = sys._getframe(depth)
     while True:
         code = frame.f_code
-        internal = _internal_code.get(code)
+        name = code.co_filename
+        internal = _internal.get(name)
         if internal is None:
-            internal = _internal_code[code] = code.co_filename.startswith(INTERNAL)
-        if not internal or frame.f_back is None:
-            line = frame.f_lineno
-            found = _locations.get((code, line))
+            internal = _internal[name] = name.startswith(INTERNAL)
+        outer = frame.f_back if internal else None
+        if outer is None:
+            key = (name, frame.f_lineno, code.co_name)
+            found = _locations.get(key)
             if found is None:
                 if len(_locations) > LOCATIONS:
                     _locations.clear()
-                found = _locations[code, line] = Location(code.co_filename, line, code.co_name)
+                found = _locations[key] = Location(*key)
             return found
-        frame = frame.f_back
+        frame = outer
 
 
-@contextmanager
-def on_behalf_of(location: Location) -> Iterator[None]:
-    """Nodes made inside carry `location`, marked as derived."""
-    previous = LINE.location
-    LINE.location = Location(location.filename, location.line, location.function, derived=True)
-    try:
-        yield
-    finally:
-        LINE.location = previous
-
-
-@contextmanager
-def located(location: Location) -> Iterator[None]:
+class located:
     """Nodes made inside carry `location`."""
-    previous = LINE.location
-    LINE.location = location
-    try:
-        yield
-    finally:
-        LINE.location = previous
+
+    __slots__ = ("_location", "_previous")
+
+    def __init__(self, location: Location | None) -> None:
+        self._location = location
+
+    def __enter__(self) -> None:
+        self._previous, LINE.location = LINE.location, self._location
+
+    def __exit__(self, *exc: object) -> None:
+        LINE.location = self._previous
+
+
+_derived: dict[Location, Location] = {}
+
+
+def on_behalf_of(location: Location) -> located:
+    """Nodes made inside carry `location`, marked as derived."""
+    found = _derived.get(location)
+    if found is None:
+        if len(_derived) > LOCATIONS:
+            _derived.clear()
+        found = _derived[location] = location._replace(derived=True)
+    return located(found)
 
 
 class Node(Operators):

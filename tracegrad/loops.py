@@ -142,7 +142,7 @@ class Loop(Shared):
                 carry, scanned, rest = list(arrays[:n]), arrays[n:n + rows], list(arrays[n + rows:])
                 stacks = [np.empty(a.shape, a.dtype) for a in avals]
                 for i in order:
-                    values = routine([*carry, *[x[i] for x in scanned], *rest], constants, (), [])
+                    values = routine([*carry, *[x[i] for x in scanned], *rest], constants, work.order, [])
                     carry = [values[e] for e in lasts]
                     for stack, e in zip(stacks, ends, strict=True):
                         stack[i] = values[e]
@@ -540,8 +540,9 @@ def _one_of(loop: Loop) -> Loop:
     number = {p: i for i, p in enumerate(body.inputs)}
     parts: list[Any] = [loop.length, loop.reverse, body.carries, body.rows, *(p.aval for p in body.inputs)]
     for node in topological(body.outs, number.__contains__):
-        number[node] = len(number)
-        parts += [node.fn, node.aval, node.needs_grad, *node.attrs.items(), *[number[o] for o in node.operands]]
+        if node not in number:
+            number[node] = len(number)
+            parts += [node.fn, node.aval, node.needs_grad, *node.attrs.items(), *[number[o] for o in node.operands]]
     key = Key((*parts, None, *[number[o] for o in body.outs]))
     return _loops.setdefault(key, loop)
 

@@ -22,7 +22,8 @@ from tracegrad.config import config
 from tracegrad.function import REGISTRY, CustomCall, data, saves
 from tracegrad.ir import Node, forget_operands
 from tracegrad.modes import state
-from tracegrad.tensor import Tensor, leaves, no_longer_pending, pending_nodes
+from tracegrad.pending import no_longer_pending, pending_nodes
+from tracegrad.tensor import Tensor, leaves
 
 _VARIABLE, _CONST = REGISTRY["variable"], REGISTRY["const"]
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure

@@ -156,7 +156,9 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
                 first = a
             elif a._device is not first._device:
                 raise _Unknown
-            node: Node = a._operand()
+            node: Node = a._n if a._base is None and a._trace is None else a._node()      # as a._operand() would
+            if node.needs_grad and not state.grad:
+                node = a._operand()
             aval = node.aval
             if node.constant:
                 raise _Unknown

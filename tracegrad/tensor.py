@@ -20,7 +20,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import Device, find_device, read, realize, resolve, upload, used_devices
+from tracegrad.compile import Device, find_device, read, resolve, upload
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
@@ -32,6 +32,7 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.shaping import expanded
+from tracegrad.pending import flush, waiting
 from tracegrad.runtime.buffer import held, hold
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ PART = 1 << 16  # bytes: a view of at most so many is taken at once from what nu
 
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
 Steps = tuple[Step, ...]
-_pending: list[weakref.ref[Tensor]] = []
 leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # uid of a variable node -> its tensor
 
 
@@ -91,8 +91,8 @@ class Tensor(Operators):
         self._base = self._grad = self._hooks = self._source = None
         self._versions, self._moved = 0, ()
         if trace is None and node.value is None and not state.examples:
-            _pending.append(weakref.ref(self))
-            if len(_pending) > config.pending:
+            waiting.append(weakref.ref(self))
+            if len(waiting) > config.pending and not state.holds:
                 flush()
 
     # ---------------------------------------------------------------------------------------------- reading and writing
@@ -216,7 +216,7 @@ class Tensor(Operators):
         else:
             self._n = node = node.twin() if node.constant and self._trace is None else node
             if self._trace is None and node.value is None and not state.examples:
-                _pending.append(weakref.ref(self))
+                waiting.append(weakref.ref(self))
 
     def _put(self, base: Node, value: Node, call: str) -> Node:
         """The base's new node once this view of it holds `value`: the chain is undone from its end."""
@@ -244,7 +244,8 @@ class Tensor(Operators):
         """Mark `result`, which an op of pure movement made from this tensor, as a view of it."""
         if result is self:
             result = Tensor(self._node(), self._device, state.trace)
-        source, given = self._node(), self._operand()
+        source = self._node()
+        given = self._operand() if source.needs_grad and not state.grad else source
         chain: list[Step] = []
         node = result._n
         result._detached, result._source = given is not source, None
@@ -638,9 +639,9 @@ class Tensor(Operators):
     # ------------------------------------------------------------------------------------------------------- indexing
 
     def __getitem__(self, key: Any) -> Tensor:
-        key = self._known_masks(key)
-        result = indexing.getitem(self, key)
-        return self._view(result) if indexing.is_basic(key) else result
+        if indexing.is_basic(key):
+            return self._view(indexing.getitem(self, key, basic=True))
+        return indexing.getitem(self, self._known_masks(key))  # type: ignore[no-any-return]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
@@ -743,111 +744,11 @@ def is_tensor(obj: Any) -> bool:
     return isinstance(obj, Tensor)
 
 
-# ------------------------------------------------------------------------------------------------------------- pending work
-
-
-def flush(keep_history: bool = True, works: list[Any] | None = None) -> None:
-    """Compute everything that is pending; what cannot be says why when it is looked at.
-
-    keep_history: also keep what a later backward would need and be slow to recompute. works: gets what was computed (compile.Work).
-    """
-    _flush(keep_history, works)
-
-
-def _flush(keep_history: bool = True, works: list[Any] | None = None) -> TracegradError | None:
-    """`flush`; returns the error if a device refused something."""
-    global _pending
-    refused: TracegradError | None = None
-    handles, _pending = _pending, []
-    try:
-        alive, fresh = _gather(handles)
-        for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
-            refused = _realize_possible(nodes, device, None) or refused
-        for device, nodes in alive.items():
-            refused = _realize_possible(nodes, device, _worth_keeping if keep_history else None, works) or refused
-    except BaseException:
-        _pending = handles + _pending
-        raise
-    return refused
-
-
-def _gather(handles: list[weakref.ref[Tensor]]) -> tuple[dict[Device, list[Node]], dict[Device, list[Node]]]:
-    """The nodes of pending tensors that are still alive, and among them the new values of leaves, by device."""
-    alive: dict[Device, list[Node]] = {}
-    fresh: dict[Device, list[Node]] = {}
-    for ref in handles:
-        tensor = ref()
-        if tensor is None or tensor._base is not None:
-            continue
-        node = tensor._n
-        if node.value is None and resolve(node).value is None:
-            alive.setdefault(tensor._device, []).append(node)
-            if node.fn is _VARIABLE and not node.operands[0].needs_grad:
-                fresh.setdefault(tensor._device, []).append(node)
-    return alive, fresh
-
-
-def pending_nodes() -> tuple[dict[Device, list[Node]], int]:
-    """The nodes of pending tensors that are still alive, by device; new values of leaves are computed first, as in `flush`.
-
-    And how many tensors were noted as pending: what `no_longer_pending` takes once all is computed.
-    """
-    count = len(_pending)
-    alive, fresh = _gather(_pending)
-    for device, nodes in fresh.items():
-        _realize_possible(nodes, device, None)
-        alive[device] = [n for n in alive[device] if resolve(n).value is None]
-    return {device: nodes for device, nodes in alive.items() if nodes}, count
-
-
-def no_longer_pending(count: int) -> None:
-    """Forget the first `count` tensors that were noted as pending: they have values."""
-    del _pending[:count]
-
-
-def _realize_possible(nodes: list[Node], device: Device, keep: Callable[[Node], bool] | None,
-                      works: list[Any] | None = None) -> TracegradError | None:
-    """Compute `nodes`, but those that cannot be (a rejected kernel, a freed history, a transform's inside): reading one says why.
-
-    Returns the first error that is the device's.
-    """
-    refused: TracegradError | None = None
-    try:
-        realize(nodes, device, keep, works)
-    except TracegradError:
-        for node in nodes:
-            try:
-                realize([node], device, keep)
-            except DeviceError as error:
-                refused = refused or error
-            except TracegradError:
-                pass
-    return refused
-
-
-def _worth_keeping(node: Node) -> bool:
-    return node.needs_grad and node.fn.expensive
-
-
 def become_leaf(tensor: Tensor, node: Node) -> None:
     """From now on, gradients of the variable `node` belong to `tensor`, and its hooks see them."""
     leaves[node.attrs["uid"]] = tensor
     if tensor._hooks is not None:
         HOOKS[node] = tensor._hooks
-
-
-def synchronize() -> None:
-    """Wait until everything that was asked for is computed.
-
-    Raises what a device refuses to compute (OutOfMemoryError, BuildError, ...; it stays pending), and IndexOutOfRange for an index out
-    of range that nobody was told of (values computed with one raise it when looked at).
-    """
-    refused = _flush()
-    for device in used_devices():
-        device.finish()
-        device.record.raise_first()
-    if refused is not None:
-        raise refused
 
 
 # ---------------------------------------------------------------------------------------------------------------- making

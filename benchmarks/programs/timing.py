@@ -1,46 +1,31 @@
 """How the programs are timed beside torch: `python -m benchmarks.programs --peer-python PYTHON`, `python -m benchmarks.programs lstm`.
 
-cold: a whole process, from the start of Python to the end of some steps, with every cache on disk empty. steady: milliseconds a step in
+cold: a whole process, from the start of Python to the end of some steps, with every cache on disk empty; warm: the same with the caches
+that it left. steady: milliseconds a step in
 the wall's and the CPU's time, after a warm-up; tracegrad and torch take turns, a few steps each, and medians are compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
+from benchmarks.frameworks import ROOT, environment, namespace
 from benchmarks.programs import NAMES
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 COLD = 20            # steps of a cold process
-
-
-def framework(name: str, threads: int) -> Any:
-    """T and F of the framework."""
-    if name == "torch":
-        import torch
-
-        torch.set_num_threads(threads)
-        return SimpleNamespace(T=torch, F=torch.nn.functional)
-    import tracegrad
-
-    return SimpleNamespace(T=tracegrad, F=tracegrad.nn.functional)
 
 
 def work(program: str, name: str, threads: int) -> None:
     """A process of its own: for each number read, make so many steps, and print [wall seconds, CPU seconds, last result]."""
-    step = importlib.import_module(f"benchmarks.programs.{program}").make(framework(name, threads))
+    step = importlib.import_module(f"benchmarks.programs.{program}").make(namespace(name, threads))
     for line in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
@@ -52,9 +37,8 @@ class Worker:
     """A process that makes steps when asked to."""
 
     def __init__(self, python: str, program: str, name: str, threads: int, caches: str) -> None:
-        environment = {**os.environ, "XDG_CACHE_HOME": caches, "POCL_CACHE_DIR": f"{caches}/pocl", "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen([python, "-m", "benchmarks.programs", program, "--work", name, "--threads", str(threads)],
-                                        cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                                        cwd=ROOT, env=environment(caches), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def steps(self, count: int) -> list[float]:
         assert self.process.stdin is not None
@@ -72,15 +56,16 @@ class Worker:
 
 
 def measure(program: str, pythons: dict[str, str], warm: int, turns: int, threads: int, about: float) -> dict[str, dict[str, float]]:
-    """For each framework: seconds of a cold process, and milliseconds a step (wall, cpu) in the steady state."""
+    """For each framework: seconds of a cold process and of a warm one, and milliseconds a step (wall, cpu) in the steady state."""
     found: dict[str, dict[str, float]] = {name: {} for name in pythons}
     for name, python in pythons.items():
         with tempfile.TemporaryDirectory() as caches:
-            start = time.perf_counter()
-            worker = Worker(python, program, name, threads, caches)
-            worker.steps(COLD)
-            worker.close()
-            found[name]["cold"] = time.perf_counter() - start
+            for state in ("cold", "warm"):
+                start = time.perf_counter()
+                worker = Worker(python, program, name, threads, caches)
+                worker.steps(COLD)
+                worker.close()
+                found[name][state] = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as caches:
         workers = {name: Worker(python, program, name, threads, caches) for name, python in pythons.items()}
         each, times = {}, {name: ([], []) for name in pythons}
@@ -100,14 +85,15 @@ def measure(program: str, pythons: dict[str, str], warm: int, turns: int, thread
 
 def table(rows: dict[str, dict[str, dict[str, float]]]) -> str:
     """What was measured, a row a program; the ratio is that of the wall's time in the steady state."""
-    lines = [f"{'':14}{'cold process':^20}{'ms a step: wall':^22}{'CPU':^20}{'ratio':>7}",
-             f"{'':14}{'tracegrad':>10}{'torch':>10}{'tracegrad':>12}{'torch':>10}{'tracegrad':>10}{'torch':>10}"]
+    lines = [f"{'':14}{'cold process':^20}{'warm process':^20}{'ms a step: wall':^22}{'CPU':^20}{'ratio':>7}",
+             f"{'':14}" + f"{'tracegrad':>10}{'torch':>10}" * 2 + f"{'tracegrad':>12}{'torch':>10}{'tracegrad':>10}{'torch':>10}"]
     for program, found in rows.items():
         mine, other = found["tracegrad"], found.get("torch", {})
-        cells = [f"{of['cold']:.2f} s" if of else "" for of in (mine, other)]
+        cells = [f"{of[state]:.2f} s" if of else "" for state in ("cold", "warm") for of in (mine, other)]
         cells += [f"{of[what]:.2f}" if of else "" for what in ("wall", "cpu") for of in (mine, other)]
         ratio = f"{mine['wall'] / other['wall']:.2f}" if other else ""
-        lines.append(f"{program:14}{cells[0]:>10}{cells[1]:>10}{cells[2]:>12}{cells[3]:>10}{cells[4]:>10}{cells[5]:>10}{ratio:>7}")
+        widths = (10, 10, 10, 10, 12, 10, 10, 10)
+        lines.append(f"{program:14}" + "".join(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)) + f"{ratio:>7}")
     return "\n".join(lines)
 
 

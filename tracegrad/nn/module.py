@@ -151,9 +151,10 @@ class Module:
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
+        own = self.__dict__
         for table in ("_parameters", "_buffers", "_modules"):
-            found = vars(self).get(table, {})
-            if name in found:
+            found = own.get(table)
+            if found and name in found:
                 return found[name]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 

@@ -339,10 +339,15 @@ def _one_hot(input: Node, num_classes: int) -> Any:
 # ------------------------------------------------------------------------------------------------------------ x[key]
 
 
+_BASIC = frozenset({int, slice, type(None), type(Ellipsis)})
+
+
 def is_basic(key: Any) -> bool:
     """Whether a key holds only ints, slices, None and Ellipsis: the result is then a view."""
-    items = key if isinstance(key, tuple) else (key,)
-    return all(k is None or k is Ellipsis or (isinstance(k, (slice, int, np.integer)) and not isinstance(k, bool)) for k in items)
+    for k in key if isinstance(key, tuple) else (key,):
+        if type(k) not in _BASIC and (isinstance(k, bool) or not isinstance(k, (slice, int, np.integer))):
+            return False
+    return True
 
 
 def expand_mask(key: Any, masks: Sequence[Any] = ()) -> tuple[Any, ...]:
@@ -518,12 +523,13 @@ def _constants(x: Any) -> Any:
     return lambda k: PUBLIC["tensor"](k.tolist(), dtype=dtypes.int64, device=x.device)._node() if k.size > 4 else literal(k)
 
 
-def getitem(x: Array, key: Any) -> Array:
+def getitem(x: Array, key: Any, basic: bool = False) -> Array:
     """x[key]: ints, slices (any step), None, Ellipsis; integer lists, arrays and tensors, which broadcast together; masks whose values are
 
-    known (lists, numpy arrays). Raises IndexOutOfRange, and TraceError for a mask that only the device knows.
+    known (lists, numpy arrays). basic: that `is_basic` says so. Raises IndexOutOfRange, and TraceError for a mask that only the device
+    knows.
     """
-    return _getitem(x, key, None if _holds_no_arrays(key) else _constants(x))
+    return _getitem(x, key, None if basic or _holds_no_arrays(key) else _constants(x))
 
 
 def _holds_no_arrays(key: Any) -> bool:

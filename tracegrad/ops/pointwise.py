@@ -346,7 +346,7 @@ def _reflected(fn: Any) -> Any:
 
 
 def _straight(fn: Any) -> Any:
-    return lambda self, other: fn(self, other) if acceptable(other) else NotImplemented
+    return lambda self, other: fn(self, other) if isinstance(other, Operators) or acceptable(other) else NotImplemented
 
 
 def acceptable(other: Any) -> bool:
@@ -354,7 +354,14 @@ def acceptable(other: Any) -> bool:
     return isinstance(other, (Operators, bool, int, float, complex)) or hasattr(other, "dtype")
 
 
-for _name, _fn in {"add": add, "sub": sub, "mul": mul, "truediv": div, "floordiv": floor_divide, "mod": remainder, "pow": pow,
+def _plain(name: str) -> Any:
+    """A function that is the operation itself where its other arguments are left out, without the detour."""
+    op = REGISTRY[name]
+    return lambda a, b: call(op, (a, b), {})
+
+
+for _name, _fn in {"add": _plain("add"), "sub": _plain("sub"), "mul": _plain("mul"), "truediv": _plain("div"),
+                   "floordiv": floor_divide, "mod": remainder, "pow": pow,
                    "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_left_shift,
                    "rshift": bitwise_right_shift}.items():
     setattr(Operators, f"__{_name}__", _straight(_fn))

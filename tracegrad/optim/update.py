@@ -19,8 +19,9 @@ from tracegrad.compile import Work, by_numpy_again, compute, resolve, used_numpy
 from tracegrad.eager import Routine
 from tracegrad.function import data, renewed
 from tracegrad.modes import state
+from tracegrad.pending import flush
 from tracegrad.runtime.buffer import hold
-from tracegrad.tensor import Tensor, flush, from_array
+from tracegrad.tensor import Tensor, from_array
 from tracegrad.tracing.recording import Recording
 
 if TYPE_CHECKING:

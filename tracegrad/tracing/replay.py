@@ -21,7 +21,8 @@ from tracegrad.errors import TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, data, saves
 from tracegrad.ir import Aval, Graph, Node, located, topological
 from tracegrad.modes import set_grad_enabled, state
-from tracegrad.tensor import Tensor, become_leaf, flush
+from tracegrad.pending import flush
+from tracegrad.tensor import Tensor, become_leaf
 from tracegrad.tracing.guards import Reach, is_foreign
 from tracegrad.tracing.recording import Recording, at, base_of, path_of
 

@@ -21,11 +21,12 @@ from tracegrad.compile import find_device
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY
 from tracegrad.modes import state
+from tracegrad.pending import flush
 from tracegrad.printing import aval_text, returned_names
 from tracegrad.profiling import Profile, profile, timeline
 from tracegrad.python_source import python_source
 from tracegrad.report import Kernels, explain, inner_plans
-from tracegrad.tensor import Tensor, flush, from_array
+from tracegrad.tensor import Tensor, from_array
 from tracegrad.tracing.guards import Reach, tensor_names
 from tracegrad.tracing.recording import Recording, base_of, path_of
 from tracegrad.tracing.replay import Replay
