@@ -1,10 +1,10 @@
 """From OpenCL C text to built kernels, which are remembered one by one, in memory and on disk. Start at `kernels`.
 
-Of a plan's kernels those that no earlier program had are built, as one driver program. What a driver made of it is kept on disk (its
-binary, under the hash of the kernels in it), and for each kernel which program it is in. So another process, or another plan, builds what
-is new and loads the rest: from its binary a program takes PoCL a tenth of the time that finding its text in PoCL's own cache does.
-What PoCL makes at a kernel's first launch, the machine's code, is in its own cache. A program is built for the one OpenCL device its plan
-runs on, with no options: fast-math breaks our polynomials.
+Of a plan's kernels those that no earlier program had are built, as one driver program. That is kept on disk under the hash of the kernels
+in it, and for each kernel which program it is in. So another process, or another plan, builds what is new and loads the rest. What is kept
+is the driver's binary, or the text where the driver has a cache of its own that knows texts: PoCL compiles every kernel a second
+time, for any size of work-groups, when it is asked for a binary (a transformer's step: 8 s instead of 4 for a cold first call). A program
+is built for the one OpenCL device its plan runs on, with no options: fast-math breaks our polynomials.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Built:
 Kernels = dict[str, tuple[Built, str]]     # the entries of a plan -> the program that each is in, and what it is called there
 
 BINARIES, PLACES = Folder("binaries"), Folder("kernels")
+_CACHING = ("Portable Computing Language", "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
+_TEXT = b"text\n"                          # what a file begins with that holds no binary
 counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
@@ -108,7 +110,7 @@ def _whole(device: Device, side: cl.Device, source: str) -> cl.Program:
         if program is None:
             program = _build(device.context, side, source)
             counts["programs"] += 1
-            _keep(program, name)
+            _keep(program, name, source, side)
         _programs[key] = program
     return program
 
@@ -133,11 +135,12 @@ def _made(device: Device, side: cl.Device, new: dict[str, Function], parts: Sequ
             found |= dict.fromkeys(keys, Built(program))
     rest = {key: function for key, function in new.items() if key not in found}
     if rest:
-        program = _build(device.context, side, text_of(list(rest.values()), parts))
+        text = text_of(list(rest.values()), parts)
+        program = _build(device.context, side, text)
         counts["built"] += len(rest)
         counts["programs"] += 1
         name = _name(device, side, *sorted(rest))
-        if _keep(program, name):
+        if _keep(program, name, text, side):
             for key in rest:
                 PLACES.put(_name(device, side, key), name.encode())
         found |= dict.fromkeys(rest, Built(program))
@@ -161,22 +164,29 @@ def _name(device: Device, side: cl.Device, *what: str) -> str:
 
 
 def _loaded(device: Device, side: cl.Device, name: str) -> cl.Program | None:
-    """The program whose binary was kept under a name; None if there is none that the driver takes."""
+    """The program that was kept under a name; None if there is none that the driver takes."""
     binary = BINARIES.get(name)
     if binary is None:
         return None
     try:
+        if binary.startswith(_TEXT):
+            program = _build(device.context, side, binary.removeprefix(_TEXT).decode())
+            counts["programs read"] += 1
+            return program
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
             program = cl.Program(device.context, [side], [binary]).build([], devices=[side])
-    except (cl.Error, ValueError):
+    except (cl.Error, BuildError, ValueError):
         return None
     counts["programs read"] += 1
     return program  # type: ignore[no-any-return]
 
 
-def _keep(program: cl.Program, name: str) -> bool:
-    """Keep a program's binary for later; whether the driver gives one."""
+def _keep(program: cl.Program, name: str, source: str, side: cl.Device) -> bool:
+    """Keep a program for later; whether that can be done."""
+    if side.platform.name.strip() in _CACHING:
+        BINARIES.put(name, _TEXT + source.encode())
+        return True
     try:
         given: Any = program.get_info(cl.program_info.BINARIES)
     except cl.Error:
