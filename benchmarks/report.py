@@ -39,17 +39,27 @@ def ratio_text(ratio: Ratio) -> str:
     return "–" if ratio is None else f"{ratio[0]:.2f} [{ratio[1]:.2f}–{ratio[2]:.2f}]"
 
 
+def share_text(result: Result | None) -> str:
+    """`62 % memory`: of the measured limit that is nearest."""
+    found = None if result is None or result.failed else result.share
+    return "–" if found is None else f"{found[0]:.0%} {found[1]}"
+
+
+def geometric_mean(ratios: dict[str, Ratio]) -> float:
+    return statistics.geometric_mean([max(r[0], 1e-9) for r in ratios.values() if r is not None] or [1.0])
+
+
 def print_row(workload: Workload, results: dict[str, Result], ratio: Ratio) -> None:
     print(workload.title)
     for name, result in results.items():
         if result.failed:
-            print(f"  {name:10s} FAILED: {result.failed}")
+            print(f"  {name:13s} FAILED: {result.failed}")
         else:
             first = f"first call {duration(result.cold)} cold, {duration(result.warm)} warm"
-            print(f"  {name:10s} {spread(result):34s} error {result.error:.1e}   {first}")
+            print(f"  {name:13s} {spread(result):34s} error {result.error:.1e}   {first}")
     if ratio is not None:
         target = f"; target {workload.target}" if workload.target else ""
-        print(f"  over the best peer: {ratio_text(ratio)}{target}")
+        print(f"  over the best peer: {ratio_text(ratio)}{target}; share of the machine's limit: {share_text(results.get('tracegrad'))}")
     print(flush=True)
 
 
@@ -94,11 +104,12 @@ def write(table: dict[str, dict[str, Result]], ratios: dict[str, Ratio], machine
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         machine=machine + "\n\nContenders: " + "; ".join(sorted(about)) + ".",
         table=_markdown(
-            ["workload", *names, "ratio", "target", ""],
+            ["workload", *names, "ratio", "target", "", "of the limit"],
             [
                 [
                     WORKLOADS[row].title, *(spread(results.get(name)) for name in names), ratio_text(ratios[row]),
                     str(WORKLOADS[row].target or "–"), _verdict(WORKLOADS[row].target, ratios[row], results),
+                    share_text(results.get("tracegrad")),
                 ]
                 for row, results in table.items()
             ],
@@ -111,6 +122,7 @@ def write(table: dict[str, dict[str, Result]], ratios: dict[str, Ratio], machine
             ],
         ),
         missed=_missed(table, ratios),
+        mean=f"{geometric_mean(ratios):.2f}",
     )
     (HERE / "RESULTS.md").write_text(text)
 

@@ -29,11 +29,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import frameworks, report
+from benchmarks.limits import share
 from benchmarks.workloads import WORKLOADS, Workload
 
 ROOT = frameworks.ROOT
-CONTENDERS = ("tracegrad", "torch", "jax")
-ON = " on "                                 # "tracegrad on PoCL 3.0": with that driver, where several are installed; else with the default
+CONTENDERS = tuple(frameworks.FRAMEWORKS)
+EXTRA = ("pytensor", "drjit")                               # peers that a whole table may lack
+ON = " on "                                                 # "tracegrad on PoCL 3.0": with that driver, where several are installed
 
 
 class Failed(Exception):
@@ -49,7 +51,13 @@ class Result:
     warm: float = 0.0
     error: float = 0.0
     rounds: list[list[float]] = field(default_factory=list)
+    demand: dict[str, Any] = field(default_factory=dict)     # see limits.demand
     failed: str = ""
+
+    @property
+    def share(self) -> tuple[float, str] | None:
+        """Of the machine's measured limit that the median time is nearest to, and which that is."""
+        return share(self.demand, statistics.median(self.times)) if self.times else None
 
     @property
     def times(self) -> list[float]:
@@ -98,6 +106,7 @@ def environment(threads: int, caches: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": n, "OPENBLAS_NUM_THREADS": n, "MKL_NUM_THREADS": n,
         "POCL_MAX_PTHREAD_COUNT": n, "POCL_CPU_MAX_CU_COUNT": n,                # PoCL to 3, PoCL from 4
         "JAX_COMPILATION_CACHE_DIR": str(caches / "jax"),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "PYTENSOR_FLAGS": f"compiledir={caches / 'pytensor'},floatX=float32",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1", "JAX_PLATFORMS": "cpu",
     }
 
@@ -131,6 +140,8 @@ def measure(workload: Workload, contenders: dict[str, str], settings: argparse.N
                 result.failed = str(failure)
                 if name in alive:
                     alive.pop(name).quit()
+        if "tracegrad" in alive:
+            results["tracegrad"].demand = alive["tracegrad"].tell("limits")
         for number in range(settings.rounds):
             order = list(alive)[number % max(len(alive), 1):] + list(alive)[: number % max(len(alive), 1)]
             for name in order:
@@ -165,13 +176,14 @@ def available(settings: argparse.Namespace) -> dict[str, str]:
     found = {}
     for name in settings.contenders:
         python = sys.executable if name == "tracegrad" else settings.peer_python
-        tried = subprocess.run([python, "-c", f"import {name}"], cwd=ROOT, capture_output=True, check=False)
+        tried = subprocess.run([python, "-c", f"import {frameworks.PACKAGES.get(name, name)}"], cwd=ROOT, capture_output=True, check=False)
         if name == "tracegrad" or tried.returncode == 0:
             found[name] = python
             if name == "tracegrad":
                 found |= {f"{name}{ON}{driver}": python for driver in cpu_drivers()}
         else:
-            print(f"{name}: cannot be imported, left out (the extra `bench` installs it, or give --peer-python)")
+            extra = "peers" if name in EXTRA else "bench"
+            print(f"{name}: cannot be imported, left out (the extra `{extra}` installs it, or give --peer-python)")
     return found
 
 
@@ -184,7 +196,8 @@ def cpu_drivers() -> list[str]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="tracegrad beside torch eager and jax.jit")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run",
+                                     description="tracegrad beside torch eager, torch.compile, jax.jit, PyTensor and Dr.Jit")
     parser.add_argument("--rows", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS), metavar="ROW", help=", ".join(WORKLOADS))
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has torch and jax")
@@ -212,9 +225,11 @@ def main() -> int:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         report.print_row(WORKLOADS[name], table[name], ratio(table[name]))
-    whole = set(settings.rows) == set(WORKLOADS) and set(contenders) >= set(CONTENDERS) and not settings.quick
+    ratios = {name: ratio(row) for name, row in table.items()}
+    print(f"geometric mean of the ratios: {report.geometric_mean(ratios):.2f}")
+    whole = set(settings.rows) == set(WORKLOADS) and set(contenders) >= set(CONTENDERS) - set(EXTRA) and not settings.quick
     if whole or settings.write:
-        report.write(table, {name: ratio(row) for name, row in table.items()}, machine)
+        report.write(table, ratios, machine)
     return any(result.failed for row in table.values() for result in row.values())
 
 

@@ -2,6 +2,7 @@
 
     first   import, move the inputs in, build, call once      -> {"about", "import", "first"}      seconds
     check   compare with the float64 reference                -> {"error"}                         relative to the largest value
+    limits  tracegrad only: what the traced function moves and computes, and what the device can do -> {"bytes", ...}, or {} untraced
     time    iterate for `seconds`, at least `least` bursts    -> {"times"}                         seconds an iteration
     quit
 
@@ -48,8 +49,15 @@ class Contender:
             self.values = self.iterate()
         results = [self.framework.numpy(value) for value in self.values]
         del self.values
-        errors = [_error(got, want) for got, want in zip(results, self.expected, strict=True)]
+        if self.name == "drjit":
+            results = [got.reshape(want.shape) for got, want in zip(results, self.expected, strict=True)]
+        errors = [_error(got, want) for got, want in zip(self.workload.view(tuple(results)), self.expected, strict=True)]
         return {"error": max(errors)}
+
+    def limits(self) -> dict[str, Any]:
+        from benchmarks.limits import demand
+
+        return {} if self.workload.traced is None else demand(self.workload.traced)
 
     def time(self, seconds: float, least: int) -> dict[str, Any]:
         gc.collect()

@@ -6,6 +6,7 @@ from tracegrad.codegen.conv import lower as conv
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.lower import (
     argreduce,
+    attention,
     columns_cpu,
     host_call,
     opencl_call,
@@ -22,8 +23,8 @@ from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
-__all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "scan", "scatter", "small_matrices",
-           "sort", "topk"]
+__all__ = ["LOWERINGS", "argreduce", "attention", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "scan", "scatter",
+           "small_matrices", "sort", "topk"]
 
 
 @lowering(Flat, Rows, Chunks)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tracegrad.codegen.graph import small_matrices
+from tracegrad.codegen.graph.attention import attention
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.reductions import canonical
@@ -36,6 +37,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
+    ("attention", attention),                                    # in tiles, or as products and a softmax
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
     ("tidy", lambda graph, target: simplify(graph)),             # the reshapes that this left
 ]

@@ -71,6 +71,9 @@ class Tuning:
     pack_items: int = 4096             # elements that a work-item packs, at least
     gemm_step: int = 8                 # k of one block in local memory
     thin: int = 4                      # rows or columns of a product on a GPU up to which the other operand is read once
+    attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,
+    attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),
+    attention_keys: int = 64           # keys of a block
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
     # small kernels in one launch (plan/batch_launches.py)

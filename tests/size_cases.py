@@ -128,7 +128,9 @@ FUNCTIONS = [
     "tg.addmm(fit(y, (7, 7)), W, X, beta=0.5)", "tg.baddbmm(fit(y, (3, 2, 4)), fit(x, (3, 2, n)), fit(x, (3, n, 4)))",
     "F.linear(x, W, r[:7])",
     "tg.einsum('ij,kj->ik', fit(x, (6, n)), W)", "tg.einsum('ii->i', fit(x, (n, n)))", "tg.tensordot(fit(x, (4, n)), X, 1)",
-    "F.scaled_dot_product_attention(fit(x, (1, 2, 5, n)), fit(y, (1, 2, 6, n)), fit(z, (1, 2, 6, n)))", "fit(x, (n, n)).trace()",
+    "F.scaled_dot_product_attention(fit(x, (1, 2, 5, n)), fit(y, (1, 2, 6, n)), fit(z, (1, 2, 6, n)))",
+    "F.scaled_dot_product_attention(fit(x, (2, n, 3)), fit(y, (2, 6, 3)), fit(z, (2, 6, 5)), is_causal=True)",
+    "F.scaled_dot_product_attention(fit(x, (2, 5, 3)), fit(y, (2, n, 3)), fit(z, (2, n, 2)), is_causal=True)", "fit(x, (n, n)).trace()",
     # several steps, loops
     "stencil(x, 3)", "padded_stencil(x, 3)", "waves(x, 2)", "(x.roll(1, -1) - x.roll(-3, -1)).roll(2, -1)",
     "x.softmax(-1).cumsum(-1).softmax(-1)",

@@ -15,9 +15,14 @@ import pytest
 
 import tracegrad as tg
 from tests.functions import square
+from tests.kernels import Checked
 from tests.test_registry import OPS, cases
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.tuning import Tuning
 from tracegrad.errors import AutogradError, DTypeError
-from tracegrad.ir import Aval
+from tracegrad.function import REGISTRY, bind, placeholder
+from tracegrad.ir import Aval, Graph
+from tracegrad.plan import Target
 
 SIZES = (1, 2, 3, 7, 8, 13, 16, 31, 33, 64, 65, 100, 129, 257, 300)
 DTYPES = (np.complex64, np.complex128)
@@ -437,3 +442,41 @@ def test_constants_are_told_apart(device: Any) -> None:
         found = np.asarray(x + complex(re_, im))[0]
         expected = np.complex64(complex(-0.0, -0.0)) + np.complex64(complex(re_, im))
         assert (np.signbit(found.real), np.signbit(found.imag)) == (np.signbit(expected.real), np.signbit(expected.imag)), (re_, im)
+
+
+def _many(x: Any, y: Any, r: Any) -> Any:
+    z = x * y + 1j
+    return (z, z.sum(-1), z.sum(0), abs(z), z.real, (z * x.conj()).mean(), x.T.contiguous() * 2, x[:, ::2] * 1j, x[::2].sum(),
+            x[1:] * y[:-1],
+            tg.view_as_real(z) * 2, tg.view_as_real(x)[..., 1] + 1, r[:, ::2] * 2, r[:, 1::2].sum(0), tg.cat([x, y], 1) * 2, x @ y.T,
+            tg.where(r > 0, x, y), tg.view_as_complex(tg.stack([r, -r], -1)), x.exp(), z / (y + 3), x.cumsum(1), x.flip(1) + y,
+            tg.roll(x, 1, 1) - y, x.reshape(-1)[1:] * 2, x.mean(1, keepdim=True) + x)
+
+
+@pytest.mark.parametrize(("n", "m", "dtype"), [(3, 7, "complex64"), (5, 16, "complex64"), (4, 33, "complex128"), (2, 129, "complex64"),
+                                               (17, 17, "complex128"), (1, 1, "complex64"), (33, 8, "complex64")])
+def test_kernels_read_and_write_numbers_as_vectors(n: int, m: int, dtype: str) -> None:
+    """Both parts of several numbers at once, at every size and on every target; and every second element of real arrays."""
+    rng = np.random.default_rng(100 * n + m)
+    x, y = ((rng.standard_normal((n, m)) + 1j * rng.standard_normal((n, m))).astype(dtype) for _ in range(2))
+    r = rng.standard_normal((n, m)).astype("float32" if dtype == "complex64" else "float64")
+    previous = tg.device()
+    tg.set_device("numpy")
+    try:
+        with Checked(tuning=Tuning(item=16, most_items=64, long_row=16, row_chunk=8) if n % 2 else None, slack=4.0) as checked:
+            for value in tg.trace(_many)(*map(tg.tensor, (x, y, r))):
+                value.numpy()
+        assert checked.count >= 6
+    finally:
+        tg.set_device(previous)
+
+
+def test_a_kernel_of_complex_numbers_has_no_lanes_by_themselves() -> None:
+    """One domain element is one number: its parts are read once, by vectors, and written in one piece."""
+    shape = (1000,)
+    z = placeholder(Aval(shape, np.dtype("complex64")), "z")
+    text = compile_graph(Graph.capture([z], [bind(REGISTRY["mul"], (z, z), {})]), Target()).source
+    assert "ZIP16(float16" in text
+    assert "float16 z_pairs = LOAD(float16, z + i * 2)" in text
+    assert "GATHER" not in text
+    assert "STRIDED" not in text

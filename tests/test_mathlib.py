@@ -21,7 +21,7 @@ cl = pytest.importorskip("pyopencl")
 Array = np.ndarray[Any, Any]
 LONG = np.longdouble
 BINARY: dict[str, Callable[..., Array]] = {"pow": np.power, "atan2": np.arctan2, "fmin": np.fmin, "fmax": np.fmax, "tg_min": np.minimum,
-                                           "tg_max": np.maximum, "copysign": np.copysign}
+                                           "tg_max": np.maximum, "copysign": np.copysign, "hypot": np.hypot}
 UNARY: dict[str, Callable[..., Array]] = {
     name: getattr(np, name)
     for name in [

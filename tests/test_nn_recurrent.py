@@ -10,6 +10,7 @@ import pytest
 import tracegrad as tg
 from tracegrad import nn
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.ir import topological
 from tracegrad.nn.utils import rnn
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
@@ -247,3 +248,22 @@ def test_bad_arguments():
                         (lambda: nn.RNNCell(3, 4, nonlinearity="sin"), "nonlinearity")):
         with pytest.raises(ArgumentError, match=match):
             make()
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_untraced_a_layer_is_one_loop_that_the_next_step_knows(layer):
+    """Whatever the length; and the loop of the next step is the same one, so nothing is looked at, lowered or built anew."""
+    tg.manual_seed(0)
+    model = layer(5, 7)
+    x = tg.randn(33, 3, 5)
+
+    def loops():
+        y, _ = model(x)
+        found = {n.fn for n in topological([y._node()]) if n.fn.family == "loop"}
+        y.sum().backward()
+        return found
+
+    first = loops()
+    assert len(first) == 1
+    for _ in range(4):                      # the third call is made from what the second one made
+        assert loops() == first

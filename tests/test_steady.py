@@ -424,3 +424,19 @@ def test_numpy_first_and_kernels_later(monkeypatch):
     for a, b, c in zip(*runs, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_allclose(a, c, rtol=2e-5, atol=2e-6)
+
+
+def test_indices_whose_range_is_known_and_those_whose_is_not(device):
+    """Calls are known by the range of their integer operands: one that fits says nothing of one that may not."""
+    table, scores = tg.arange(12.0).reshape(4, 3), tg.tensor([[0.0, 2.0, 1.0, 0.5], [3.0, 0.0, 0.0, 1.0]])
+    inside, outside = tg.tensor([1, 0]), tg.tensor([1, 4])
+    for _ in range(4):
+        np.testing.assert_array_equal(table[scores.argmax(1)].numpy(), [[3, 4, 5], [0, 1, 2]])
+        np.testing.assert_array_equal(table[inside].numpy(), [[3, 4, 5], [0, 1, 2]])
+        np.testing.assert_array_equal(tg.gather(scores, 1, scores.argmax(1)[:, None]).numpy(), [[2], [3]])
+        with pytest.raises(tg.IndexOutOfRange):
+            table[outside].numpy()
+        with pytest.raises(tg.IndexOutOfRange):
+            tg.gather(scores, 1, outside[:, None]).numpy()
+        with pytest.raises(tg.IndexOutOfRange):              # an argmax, of a larger range than this table has
+            tg.arange(3.0)[scores.argmin(1) + 2].numpy()

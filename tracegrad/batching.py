@@ -161,6 +161,12 @@ def _conv(node: Node, operands: list[Node], flags: list[bool], size: int) -> Nod
     return reshape(y, (size, y.shape[0] // size, *y.shape[1:]))
 
 
+def _attention(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+    """The batch joins the heads."""
+    mapped = [reshape(o, (o.shape[0] * o.shape[1], *o.shape[2:])) for o in _all_mapped(operands, flags, size)]
+    return reshape(bind(node.fn, tuple(mapped), node.attrs), (size, *node.shape))
+
+
 def _host(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
     if isinstance(node.fn, Shared) and node.fn.batches:
         return bind(node.fn, tuple(_all_mapped(operands, flags, size)), node.attrs)
@@ -181,4 +187,5 @@ FAMILIES: dict[str, Rule] = {
     "scatter": _scatter,
     "conv": _conv,
     "host_call": _host,
+    "attention": _attention,
 }

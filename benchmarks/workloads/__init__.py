@@ -1,28 +1,59 @@
-"""The rows of the benchmark, in the order of the table. Each is a `Workload`: see `base.py`."""
+"""The rows of the benchmark, in the order of the table. Each is a `Workload`: see `base.py`, and `derived.py` for most of them."""
+
+import numpy as np
 
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.convnet import ConvnetStep
 from benchmarks.workloads.elementwise_chain import ChainGradient, ChainValue
-from benchmarks.workloads.gemm import Gemm
+from benchmarks.workloads.finance import BlackScholes
+from benchmarks.workloads.gemm import PRODUCTS
 from benchmarks.workloads.graph_size import GraphSize
-from benchmarks.workloads.heat import HeatAdjoint, HeatStep
+from benchmarks.workloads.heat import HeatAdjoint, HeatStep, PeriodicHeat
+from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntraced, Recurrent, TransformerBlock, WrittenAttention
+from benchmarks.workloads.physics import LennardJones, Stencil
+from benchmarks.workloads.single import ArgMax, Conv1d, Normal, Pooling, RunningSum, Sort, Sums, TopK
 from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyValue
+from benchmarks.workloads.tables import EmbeddingBag
 from benchmarks.workloads.tiny import Tiny
 from benchmarks.workloads.two_layer import TwoLayerStep
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in [
-        ChainValue(),
-        ChainGradient(),
-        CrossEntropyValue(),
-        CrossEntropyGradient(),
-        *(Gemm(transpose_a, transpose_b) for transpose_a in (False, True) for transpose_b in (False, True)),
+        Tiny(),
         TwoLayerStep(),
         ConvnetStep(),
+        MlpAdam(),
+        TransformerBlock(),
+        Recurrent("GRU", 3),
+        Attention(),
+        WrittenAttention(),
+        LayerNorm(),
+        CrossEntropyValue(),
+        CrossEntropyGradient(),
+        EmbeddingBag(),
+        ChainValue(),
+        ChainGradient(),
+        BlackScholes(),
+        LennardJones(),
         HeatStep(),
         HeatAdjoint(),
-        Tiny(),
+        PeriodicHeat(),
+        *PRODUCTS,
+        Sums(),
+        ArgMax(),
+        RunningSum(),
+        Sort(),
+        TopK(),
+        Normal(),
+        Pooling(),
+        Conv1d(),
+        *(Stencil(size, dimensions) for size, dimensions in ((1 << 24, 1), (4096, 2), (256, 3))),
+        Recurrent("LSTM", 4),
+        ChainValue(np.float64),
+        CrossEntropyGradient(np.float64),
+        LayerNorm(np.float64),
+        MlpUntraced(),
         *(GraphSize(nodes) for nodes in (1_000, 4_000, 16_000)),
     ]
 }

@@ -14,9 +14,9 @@ Iteration = Callable[[], tuple[Any, ...]]         # one iteration; returns the f
 class Workload:
     """One row of the table.
 
-    `data` makes the inputs (float32), `reference` computes in float64 what an iteration has to return after `checked`
-    iterations. `tracegrad`, `torch` and `jax` take the inputs as arrays of that framework and return the iteration.
-    A framework that a row leaves out is not run on it.
+    `data` makes the inputs, `reference` computes in float64 what an iteration has to return after `checked`
+    iterations. `tracegrad`, `torch`, ... take the inputs as arrays of that framework and return the iteration.
+    A framework that a row leaves out is not run on it. Most rows are written once for several: see `derived.py`.
     """
 
     name: str
@@ -29,10 +29,18 @@ class Workload:
 
     tracegrad: Callable[..., Iteration] | None = None
     torch: Callable[..., Iteration] | None = None
+    torch_compile: Callable[..., Iteration] | None = None
     jax: Callable[..., Iteration] | None = None
+    pytensor: Callable[..., Iteration] | None = None
+    drjit: Callable[..., Iteration] | None = None
+    traced: Any = None                            # the function under @trace, once `tracegrad` made it: what it moves and computes is asked
 
     def data(self, rng: np.random.Generator) -> Arrays:
         raise NotImplementedError
 
     def reference(self, **inputs: np.ndarray) -> tuple[np.ndarray | float, ...]:
         raise NotImplementedError
+
+    def view(self, results: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """What of the results is compared with the reference."""
+        return results

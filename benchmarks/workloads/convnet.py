@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.workloads.base import Workload
+from benchmarks.workloads.derived import TrainingStep
 
 BATCH = 128
 LEARNING_RATE = 0.05
@@ -26,13 +26,11 @@ def conv_backward(g, x, w):
     return g_x, np.einsum("nohw,nchwij->ocij", g, windows(x), optimize=True), g.sum((0, 2, 3))
 
 
-class ConvnetStep(Workload):
+class ConvnetStep(TrainingStep):
     name = "convnet-step"
     title = "digits convnet: training step, batch 128"
     target = 1.2
-    checked = 3
-    tolerance = 1e-4
-    burst, wait = 10, "burst"
+    weights, rate = tuple(WEIGHTS), LEARNING_RATE
 
     def data(self, rng):
         weights = {
@@ -67,48 +65,14 @@ class ConvnetStep(Workload):
             )
         return loss, w1, b1, w2, b2, w3, b3
 
-    def tracegrad(self, x, labels, **weights):
-        import tracegrad as tg
-        from tracegrad.nn import functional as F
+    def loss(self, t, F, weights, x, labels):
+        w1, b1, w2, b2, w3, b3 = weights
+        h = t.relu(F.conv2d(x, w1, b1, padding=1))
+        h = t.relu(F.conv2d(h, w2, b2, padding=1))
+        h = F.max_pool2d(h, 2).flatten(1)
+        return F.cross_entropy(F.linear(h, w3, b3), labels)
 
-        w1, b1, w2, b2, w3, b3 = (weights[name].requires_grad_() for name in WEIGHTS)
-
-        @tg.trace
-        def step(x, labels):
-            h = tg.relu(F.conv2d(x, w1, b1, padding=1))
-            h = tg.relu(F.conv2d(h, w2, b2, padding=1))
-            h = F.max_pool2d(h, 2).flatten(1)
-            loss = F.cross_entropy(F.linear(h, w3, b3), labels)
-            loss.backward()
-            with tg.no_grad():
-                for w in (w1, b1, w2, b2, w3, b3):
-                    w.sub_(w.grad, alpha=LEARNING_RATE)
-                    w.grad = None
-            return loss
-
-        return lambda: (step(x, labels), w1, b1, w2, b2, w3, b3)
-
-    def torch(self, x, labels, **weights):
-        import torch
-        from torch.nn import functional as F
-
-        w1, b1, w2, b2, w3, b3 = (weights[name].requires_grad_() for name in WEIGHTS)
-
-        def step(x, labels):
-            h = torch.relu(F.conv2d(x, w1, b1, padding=1))
-            h = torch.relu(F.conv2d(h, w2, b2, padding=1))
-            h = F.max_pool2d(h, 2).flatten(1)
-            loss = F.cross_entropy(F.linear(h, w3, b3), labels)
-            loss.backward()
-            with torch.no_grad():
-                for w in (w1, b1, w2, b2, w3, b3):
-                    w.sub_(w.grad, alpha=LEARNING_RATE)
-                    w.grad = None
-            return loss
-
-        return lambda: (step(x, labels), w1, b1, w2, b2, w3, b3)
-
-    def jax(self, x, labels, **weights):
+    def jax_loss(self, weights, x, labels):
         import jax
         import jax.numpy as jnp
         from jax import lax
@@ -116,24 +80,9 @@ class ConvnetStep(Workload):
         def conv2d(x, w, b):
             return lax.conv_general_dilated(x, w, (1, 1), ((1, 1), (1, 1))) + b[:, None, None]
 
-        def loss_of(weights, x, labels):
-            w1, b1, w2, b2, w3, b3 = weights
-            h = jax.nn.relu(conv2d(x, w1, b1))
-            h = jax.nn.relu(conv2d(h, w2, b2))
-            h = lax.reduce_window(h, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID").reshape(BATCH, -1)
-            z = h @ w3.T + b3
-            return (jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, labels[:, None], axis=1)[:, 0]).mean()
-
-        def step(weights, x, labels):
-            loss, grads = jax.value_and_grad(loss_of)(weights, x, labels)
-            return loss, tuple(w - LEARNING_RATE * g for w, g in zip(weights, grads, strict=True))
-
-        step = jax.jit(step, donate_argnums=0)
-        state = tuple(weights[name] for name in WEIGHTS)
-
-        def run():
-            nonlocal state
-            loss, state = step(state, x, labels)
-            return loss, *state
-
-        return run
+        w1, b1, w2, b2, w3, b3 = weights
+        h = jax.nn.relu(conv2d(x, w1, b1))
+        h = jax.nn.relu(conv2d(h, w2, b2))
+        h = lax.reduce_window(h, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID").reshape(BATCH, -1)
+        z = h @ w3.T + b3
+        return (jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, labels[:, None], axis=1)[:, 0]).mean()

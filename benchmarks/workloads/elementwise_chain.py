@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from benchmarks.workloads.base import Workload
+from benchmarks.workloads.derived import Derived, normal
 
 SIZE = 1 << 24
 
@@ -17,43 +19,63 @@ def chain(x, exp, tanh, relu):
     return d * a + b
 
 
-class Chain(Workload):
+class ChainValue(Derived):
     target = 0.6
 
+    def __init__(self, dtype: Any = np.float32) -> None:
+        self.dtype, wide = np.dtype(dtype), np.dtype(dtype) == np.float64
+        self.name = "chain-value-f64" if wide else "chain-value"
+        self.title = f"12-op elementwise chain, 16M {'doubles' if wide else 'floats'}: value"
+
     def data(self, rng):
-        return {"x": rng.standard_normal(SIZE, dtype=np.float32)}
+        return {"x": normal(rng, SIZE, dtype=self.dtype)}
 
+    def function(self, t, F, x):
+        return chain(x, t.exp, t.tanh, t.relu)
 
-class ChainValue(Chain):
-    name = "chain-value"
-    title = "12-op elementwise chain, 16M floats: value"
-
-    def reference(self, x):
-        x = x.astype(np.float64)
-        return (chain(x, np.exp, np.tanh, lambda v: np.maximum(v, 0)),)
-
-    def tracegrad(self, x):
-        import tracegrad as tg
-
-        f = tg.trace(lambda x: chain(x, tg.exp, tg.tanh, tg.relu))
-        return lambda: (f(x),)
-
-    def torch(self, x):
-        import torch
-
-        return lambda: (chain(x, torch.exp, torch.tanh, torch.relu),)
-
-    def jax(self, x):
+    def jax_function(self, x):
         import jax
         import jax.numpy as jnp
 
-        f = jax.jit(lambda x: chain(x, jnp.exp, jnp.tanh, jax.nn.relu))
-        return lambda: (f(x),)
+        return chain(x, jnp.exp, jnp.tanh, jax.nn.relu)
+
+    def reference(self, x):
+        return (chain(x.astype(np.float64), np.exp, np.tanh, lambda v: np.maximum(v, 0)),)
+
+    def drjit(self, x):
+        import drjit as dr
+
+        return lambda: (chain(x, dr.exp, dr.tanh, lambda v: dr.maximum(v, 0)),)
 
 
-class ChainGradient(Chain):
-    name = "chain-gradient"
-    title = "12-op elementwise chain, 16M floats: gradient of the sum"
+class ChainGradient(ChainValue):
+    wrt = ("x",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name, self.title = "chain-gradient", "12-op elementwise chain, 16M floats: gradient of the sum"
+
+    def program(self, grad, value_and_grad, f, names):
+        gradient = grad(lambda x: f(x).sum())
+        return lambda x: (gradient(x),)
+
+    def torch(self, x):
+        import torch
+        from torch.nn import functional as F
+
+        x.requires_grad_()
+        return lambda: torch.autograd.grad(self.function(torch, F, x).sum(), x)
+
+    def drjit(self, x):
+        import drjit as dr
+
+        def run():
+            given = type(x)(x)
+            dr.enable_grad(given)
+            dr.backward(chain(given, dr.exp, dr.tanh, lambda v: dr.maximum(v, 0)))
+            return (dr.grad(given),)
+
+        return run
 
     def reference(self, x):
         x = x.astype(np.float64)
@@ -63,26 +85,3 @@ class ChainGradient(Chain):
         t = np.tanh(b / (b + 1.0) - x)
         dt = (1 - t * t) * (db / (b + 1.0) ** 2 - 1)
         return (np.where(t > 0, dt, 0) * a + np.maximum(t, 0) * 0.5 + db,)
-
-    def tracegrad(self, x):
-        import tracegrad as tg
-
-        f = tg.trace(tg.grad(lambda x: chain(x, tg.exp, tg.tanh, tg.relu).sum()))
-        return lambda: (f(x),)
-
-    def torch(self, x):
-        import torch
-
-        x.requires_grad_()
-
-        def run():
-            return torch.autograd.grad(chain(x, torch.exp, torch.tanh, torch.relu).sum(), x)
-
-        return run
-
-    def jax(self, x):
-        import jax
-        import jax.numpy as jnp
-
-        f = jax.jit(jax.grad(lambda x: chain(x, jnp.exp, jnp.tanh, jax.nn.relu).sum()))
-        return lambda: (f(x),)

@@ -1,42 +1,79 @@
-"""A product of two 1024 x 1024 matrices, either operand transposed."""
+"""A product of two 1024 x 1024 matrices, either operand transposed, and other products of two matrices."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from benchmarks.workloads.base import Workload
-
-N = 1024
+from benchmarks.workloads.derived import Derived, normal
 
 
-class Gemm(Workload):
-    target = 1.2
+class Product(Derived):
+    """A product of matrices (several at a time, if there are three sizes), either operand transposed."""
 
-    def __init__(self, transpose_a: bool, transpose_b: bool) -> None:
-        self.transpose_a, self.transpose_b = transpose_a, transpose_b
-        self.name = f"gemm-{'t' if transpose_a else 'n'}{'t' if transpose_b else 'n'}"
-        self.title = f"GEMM 1024: {'Aᵀ' if transpose_a else 'A'}{'Bᵀ' if transpose_b else 'B'}"
+    tolerance = 1e-4
+
+    def __init__(self, name: str, title: str, a: tuple[int, ...], b: tuple[int, ...], dtype: Any = np.float32,
+                 transposed: str = "nn") -> None:
+        self.name, self.title, self.shapes, self.dtype, self.transposed = name, title, (a, b), dtype, transposed
 
     def data(self, rng):
-        return {"a": rng.standard_normal((N, N), dtype=np.float32), "b": rng.standard_normal((N, N), dtype=np.float32)}
+        return {name: normal(rng, *shape, dtype=self.dtype) for name, shape in zip("ab", self.shapes, strict=True)}
 
     def product(self, a, b):
-        return (a.T if self.transpose_a else a) @ (b.T if self.transpose_b else b)
+        return (a.T if self.transposed[0] == "t" else a) @ (b.T if self.transposed[1] == "t" else b)
+
+    def function(self, t, F, a, b):
+        return self.product(a, b)
+
+    def jax_function(self, a, b):
+        return self.product(a, b)
+
+    def pytensor(self, a, b):
+        from benchmarks.frameworks import pytensor_function
+
+        return pytensor_function(lambda pt, a, b: [self.product(a, b)], a, b)
 
     def reference(self, a, b):
         return (self.product(a.astype(np.float64), b.astype(np.float64)),)
 
-    def tracegrad(self, a, b):
-        import tracegrad as tg
 
-        f = tg.trace(self.product)
-        return lambda: (f(a, b),)
+class Gemm(Product):
+    target = 1.2
+    tolerance = 1e-5
 
-    def torch(self, a, b):
-        return lambda: (self.product(a, b),)
+    def __init__(self, transpose_a: bool, transpose_b: bool) -> None:
+        kind = f"{'t' if transpose_a else 'n'}{'t' if transpose_b else 'n'}"
+        title = f"GEMM 1024: {'Aᵀ' if transpose_a else 'A'}{'Bᵀ' if transpose_b else 'B'}"
+        super().__init__(f"gemm-{kind}", title, (1024, 1024), (1024, 1024), transposed=kind)
 
-    def jax(self, a, b):
-        import jax
 
-        f = jax.jit(self.product)
-        return lambda: (f(a, b),)
+class SkinnyGradient(Product):
+    """The product's mean square and both gradients: tall times narrow, and what comes back."""
+
+    wrt = ("a", "b")
+    tolerance = 1e-3
+    pytensor = None
+
+    def function(self, t, F, a, b):
+        return ((a @ b) ** 2).mean()
+
+    def jax_function(self, a, b):
+        return ((a @ b) ** 2).mean()
+
+    def reference(self, a, b):
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        c = a @ b
+        g = 2.0 * c / c.size
+        return (c * c).mean(), g @ b.T, a.T @ g
+
+
+PRODUCTS = [
+    *(Gemm(transpose_a, transpose_b) for transpose_a in (False, True) for transpose_b in (False, True)),
+    Product("gemm-2048", "GEMM 2048", (2048, 2048), (2048, 2048)),
+    Product("gemm-1024-f64", "GEMM 1024, float64", (1024, 1024), (1024, 1024), np.float64),
+    Product("gemm-2048-f64", "GEMM 2048, float64", (2048, 2048), (2048, 2048), np.float64),
+    Product("batched", "64 products of 128x128", (64, 128, 128), (64, 128, 128)),
+    SkinnyGradient("skinny", "16384x256 times 256x8: mean square and gradients", (16384, 256), (256, 8)),
+]

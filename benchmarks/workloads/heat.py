@@ -1,10 +1,10 @@
-"""The 2-D heat equation by explicit steps (a 5-point stencil, cold edges): one step, and the adjoint of eight."""
+"""The 2-D heat equation by explicit steps (a 5-point stencil): one step and the adjoint of eight with cold edges, of fifty without any."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.workloads.base import Workload
+from benchmarks.workloads.derived import Derived, normal
 
 RATE = 0.2
 
@@ -14,49 +14,52 @@ def step(u, pad):
     return u + RATE * (p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2] - 4.0 * u)
 
 
-def energy(u, steps, pad):
-    for _ in range(steps):
-        u = step(u, pad)
-    return 0.5 * (u * u).sum()
-
-
-class Heat(Workload):
-    size: int
-
-    def data(self, rng):
-        return {"u": rng.standard_normal((self.size, self.size), dtype=np.float32)}
-
-
-class HeatStep(Heat):
+class HeatStep(Derived):
     name, size, target = "heat-step", 2048, 1.0
     title = "heat equation, 2048x2048: one explicit step"
+
+    def data(self, rng):
+        return {"u": normal(rng, self.size, self.size)}
+
+    def function(self, t, F, u):
+        return step(u, lambda u: F.pad(u, (1, 1, 1, 1)))
+
+    def jax_function(self, u):
+        import jax.numpy as jnp
+
+        return step(u, lambda u: jnp.pad(u, 1))
 
     def reference(self, u):
         return (step(u.astype(np.float64), lambda u: np.pad(u, 1)),)
 
-    def tracegrad(self, u):
-        import tracegrad as tg
-        import tracegrad.nn.functional as F
 
-        f = tg.trace(lambda u: step(u, lambda u: F.pad(u, (1, 1, 1, 1))))
-        return lambda: (f(u),)
+class HeatAdjoint(HeatStep):
+    name, size, steps = "heat-adjoint", 512, 8
+    title = "heat equation, 512x512: gradient of the energy after 8 steps"
 
-    def torch(self, u):
-        import torch.nn.functional as F
+    def energy(self, u, one_step):
+        for _ in range(self.steps):
+            u = one_step(u)
+        return 0.5 * (u * u).sum()
 
-        return lambda: (step(u, lambda u: F.pad(u, (1, 1, 1, 1))),)
+    def function(self, t, F, u):
+        return self.energy(u, lambda u: step(u, lambda u: F.pad(u, (1, 1, 1, 1))))
 
-    def jax(self, u):
-        import jax
+    def jax_function(self, u):
         import jax.numpy as jnp
 
-        f = jax.jit(lambda u: step(u, lambda u: jnp.pad(u, 1)))
-        return lambda: (f(u),)
+        return self.energy(u, lambda u: step(u, lambda u: jnp.pad(u, 1)))
 
+    def program(self, grad, value_and_grad, f, names):
+        gradient = grad(f)
+        return lambda u: (gradient(u),)
 
-class HeatAdjoint(Heat):
-    name, size, steps, target = "heat-adjoint", 512, 8, 1.0
-    title = "heat equation, 512x512: gradient of the energy after 8 steps"
+    def torch(self, u):
+        import torch
+        from torch.nn import functional as F
+
+        u.requires_grad_()
+        return lambda: torch.autograd.grad(self.function(torch, F, u), u)
 
     def reference(self, u):
         u = u.astype(np.float64)
@@ -64,23 +67,25 @@ class HeatAdjoint(Heat):
             u = step(u, lambda u: np.pad(u, 1))
         return (u,)
 
-    def tracegrad(self, u):
-        import tracegrad as tg
-        import tracegrad.nn.functional as F
 
-        f = tg.trace(tg.grad(lambda u: energy(u, self.steps, lambda u: F.pad(u, (1, 1, 1, 1)))))
-        return lambda: (f(u),)
+def periodic(u, roll):
+    return u + RATE * (roll(u, 1, 0) + roll(u, -1, 0) + roll(u, 1, 1) + roll(u, -1, 1) - 4.0 * u)
 
-    def torch(self, u):
-        import torch
-        import torch.nn.functional as F
 
-        u.requires_grad_()
-        return lambda: torch.autograd.grad(energy(u, self.steps, lambda u: F.pad(u, (1, 1, 1, 1))), u)
+class PeriodicHeat(HeatAdjoint):
+    name, steps, target = "heat-periodic", 50, None
+    title = "periodic heat equation, 512x512: gradient of the energy after 50 steps"
 
-    def jax(self, u):
-        import jax
+    def function(self, t, F, u):
+        return self.energy(u, lambda u: periodic(u, t.roll))
+
+    def jax_function(self, u):
         import jax.numpy as jnp
 
-        f = jax.jit(jax.grad(lambda u: energy(u, self.steps, lambda u: jnp.pad(u, 1))))
-        return lambda: (f(u),)
+        return self.energy(u, lambda u: periodic(u, jnp.roll))
+
+    def reference(self, u):
+        u = u.astype(np.float64)
+        for _ in range(2 * self.steps):
+            u = periodic(u, np.roll)
+        return (u,)

@@ -2,75 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from benchmarks.workloads.base import Workload
+from benchmarks.workloads.derived import Derived, normal
 
 ROWS, CLASSES = 8192, 4096
 
 
-def jax_cross_entropy(logits, labels):
-    import jax
-
-    picked = jax.numpy.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
-
-
-class CrossEntropy(Workload):
+class CrossEntropyValue(Derived):
     target = 0.8
-
-    def data(self, rng):
-        return {
-            "logits": 3 * rng.standard_normal((ROWS, CLASSES), dtype=np.float32),
-            "labels": rng.integers(0, CLASSES, ROWS),
-        }
-
-
-class CrossEntropyValue(CrossEntropy):
     name = "softmax-xent-value"
     title = "softmax cross-entropy 8192x4096: value"
+    dtype = np.float32
+
+    def data(self, rng):
+        return {"logits": normal(rng, ROWS, CLASSES, scale=3.0, dtype=self.dtype), "labels": rng.integers(0, CLASSES, ROWS)}
+
+    def function(self, t, F, logits, labels):
+        return F.cross_entropy(logits, labels)
+
+    def jax_function(self, logits, labels):
+        import jax
+
+        picked = jax.numpy.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+        return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
 
     def reference(self, logits, labels):
         z = logits.astype(np.float64)
         z -= z.max(axis=1, keepdims=True)
         return ((np.log(np.exp(z).sum(axis=1)) - z[np.arange(ROWS), labels]).mean(),)
 
-    def tracegrad(self, logits, labels):
-        import tracegrad as tg
-        from tracegrad.nn import functional as F
 
-        f = tg.trace(F.cross_entropy)
-        return lambda: (f(logits, labels),)
+class CrossEntropyGradient(CrossEntropyValue):
+    def __init__(self, dtype: Any = np.float32) -> None:
+        self.dtype, wide = np.dtype(dtype), np.dtype(dtype) == np.float64
+        self.name = "softmax-xent-gradient-f64" if wide else "softmax-xent-gradient"
+        self.title = f"softmax cross-entropy 8192x4096{', float64' if wide else ''}: gradient"
 
-    def torch(self, logits, labels):
-        from torch.nn import functional as F
-
-        return lambda: (F.cross_entropy(logits, labels),)
-
-    def jax(self, logits, labels):
-        import jax
-
-        f = jax.jit(jax_cross_entropy)
-        return lambda: (f(logits, labels),)
-
-
-class CrossEntropyGradient(CrossEntropy):
-    name = "softmax-xent-gradient"
-    title = "softmax cross-entropy 8192x4096: gradient"
-
-    def reference(self, logits, labels):
-        z = logits.astype(np.float64)
-        p = np.exp(z - z.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
-        p[np.arange(ROWS), labels] -= 1
-        return (p / ROWS,)
-
-    def tracegrad(self, logits, labels):
-        import tracegrad as tg
-        from tracegrad.nn import functional as F
-
-        f = tg.trace(tg.grad(F.cross_entropy))
-        return lambda: (f(logits, labels),)
+    def program(self, grad, value_and_grad, f, names):
+        gradient = grad(f)
+        return lambda logits, labels: (gradient(logits, labels),)
 
     def torch(self, logits, labels):
         import torch
@@ -79,8 +52,9 @@ class CrossEntropyGradient(CrossEntropy):
         logits.requires_grad_()
         return lambda: torch.autograd.grad(F.cross_entropy(logits, labels), logits)
 
-    def jax(self, logits, labels):
-        import jax
-
-        f = jax.jit(jax.grad(jax_cross_entropy))
-        return lambda: (f(logits, labels),)
+    def reference(self, logits, labels):
+        z = logits.astype(np.float64)
+        p = np.exp(z - z.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        p[np.arange(ROWS), labels] -= 1
+        return (p / ROWS,)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.workloads.base import Workload
+from benchmarks.workloads.derived import TrainingStep
 
 N, D_IN, H, D_OUT = 64, 1000, 100, 10
 LEARNING_RATE = 1e-6
 
 
-class TwoLayerStep(Workload):
+class TwoLayerStep(TrainingStep):
     name = "two-layer-step"
     title = "two-layer network: training step"
     target = 1.0
-    checked = 3
-    tolerance = 1e-4
-    burst, wait = 10, "burst"
+    weights, rate = ("w1", "w2"), LEARNING_RATE
 
     def data(self, rng):
         shapes = {"x": (N, D_IN), "y": (N, D_OUT), "w1": (D_IN, H), "w2": (H, D_OUT)}
@@ -34,57 +32,21 @@ class TwoLayerStep(Workload):
             w1 = w1 - LEARNING_RATE * x.T @ g_h
         return loss, w1, w2
 
-    def tracegrad(self, x, y, w1, w2):
-        import tracegrad as tg
+    def loss(self, t, F, weights, x, y):
+        w1, w2 = weights
+        return ((t.relu(x @ w1) @ w2 - y) ** 2).sum()
 
-        w1.requires_grad_()
-        w2.requires_grad_()
-
-        @tg.trace
-        def step(x, y):
-            loss = ((tg.relu(x @ w1) @ w2 - y) ** 2).sum()
-            loss.backward()
-            with tg.no_grad():
-                for w in (w1, w2):
-                    w.sub_(w.grad, alpha=LEARNING_RATE)
-                    w.grad = None
-            return loss
-
-        return lambda: (step(x, y), w1, w2)
-
-    def torch(self, x, y, w1, w2):
-        import torch
-
-        w1.requires_grad_()
-        w2.requires_grad_()
-
-        def step(x, y):
-            loss = ((torch.relu(x @ w1) @ w2 - y) ** 2).sum()
-            loss.backward()
-            with torch.no_grad():
-                for w in (w1, w2):
-                    w.sub_(w.grad, alpha=LEARNING_RATE)
-                    w.grad = None
-            return loss
-
-        return lambda: (step(x, y), w1, w2)
-
-    def jax(self, x, y, w1, w2):
+    def jax_loss(self, weights, x, y):
         import jax
 
-        def loss_of(weights, x, y):
-            return ((jax.nn.relu(x @ weights[0]) @ weights[1] - y) ** 2).sum()
+        return ((jax.nn.relu(x @ weights[0]) @ weights[1] - y) ** 2).sum()
 
-        def step(weights, x, y):
-            loss, grads = jax.value_and_grad(loss_of)(weights, x, y)
-            return loss, tuple(w - LEARNING_RATE * g for w, g in zip(weights, grads, strict=True))
+    def pytensor(self, x, y, w1, w2):
+        import pytensor
+        import pytensor.tensor as pt
 
-        step = jax.jit(step, donate_argnums=0)
-        weights = (w1, w2)
-
-        def run():
-            nonlocal weights
-            loss, weights = step(weights, x, y)
-            return loss, *weights
-
-        return run
+        x, y, w1, w2 = (pytensor.shared(a, borrow=True) for a in (x, y, w1, w2))
+        loss = ((pt.maximum(x @ w1, 0) @ w2 - y) ** 2).sum()
+        updates = [(w, w - np.float32(LEARNING_RATE) * g) for w, g in zip((w1, w2), pt.grad(loss, [w1, w2]), strict=True)]
+        step = pytensor.function([], loss, updates=updates)
+        return lambda: (step(), w1.get_value(borrow=True), w2.get_value(borrow=True))

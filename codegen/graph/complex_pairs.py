@@ -18,7 +18,7 @@ from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.errors import GraphError
 from tracegrad.function import Pair, Primitive, Shared, bind, const, data, not_taken, placeholder
 from tracegrad.ir import Aval, Graph, Node
-from tracegrad.ops.movement import concat, narrow, reshape
+from tracegrad.ops.movement import narrow, reshape
 
 
 def in_pairs(graph: Graph) -> Graph:
@@ -63,13 +63,32 @@ def parts(x: Node) -> Pair:
     return Pair(*(reshape(narrow(x, last, k, 1), x.shape[:-1]) for k in (0, 1)))
 
 
+class Interleave(Primitive):
+    """The array (*, 2) of two real ones: how complex numbers lie in memory. A kernel computes it for each number, and writes both parts."""
+
+    family = "pair"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "interleave"  # type: ignore[misc]
+
+    def aval(self, *operands: Aval, **attrs: Any) -> Aval:
+        return Aval((*operands[0].shape, 2), operands[0].dtype)
+
+    def numpy(self, re: Any, im: Any) -> Any:
+        return np.stack([re, im], -1)
+
+
+_INTERLEAVE = Interleave()
+
+
 def interleaved(z: Pair) -> Node:
     """The array (*, 2) of a pair: the one that it is the `parts` of, if there is one."""
     shape = z.re.shape
     sources = [part.operands[0].operands[0] for part in z if part.fn.name == "reshape" and part.operands[0].fn.name == "slice"]
     if len(sources) == 2 and sources[0] is sources[1] and sources[0].shape == (*shape, 2) and parts(sources[0]) == z:
         return sources[0]  # type: ignore[no-any-return]
-    return concat([reshape(part, (*shape, 1)) for part in z], len(shape))
+    return bind(_INTERLEAVE, tuple(z), {})
 
 
 def _rewritten(node: Node, operands: list[Any]) -> Any:

@@ -10,16 +10,20 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import (
     Access,
     At,
+    Buffer,
     Convert,
     Expression,
     Held,
     Infix,
+    Joined,
+    Lanes,
     Load,
     Local,
     Select,
     Splat,
     Spread,
     Zeros,
+    Zip,
     whole,
 )
 from tracegrad.codegen.kernel.guards import Guard, Guards
@@ -43,6 +47,12 @@ class Condition(NamedTuple):
 
     test: Local
     holds: Guards
+
+
+def _in_pairs(flat: Index, size: int | None) -> bool:
+    """Whether the element before or behind is there for every second one: of complex numbers it is."""
+    start = flat - flat.constant % 2
+    return size is not None and all(c % 2 == 0 for _, c in flat.terms) and start.lo >= 0 and start.hi + 1 < size
 
 
 class Elements(Vectors):
@@ -115,6 +125,8 @@ class Elements(Vectors):
         access = Access(pointer, where, width, self.lane, holds)
         memory = uint8 if dtype.kind == "b" else dtype
         half = dtype == np.float16
+        if uniform and stride == 2 and not written and dtype.kind != "b" and not half and _in_pairs(flat, pointer.size):
+            return self.let(base, self.part_of_pairs(node, pointer, flat, condition), None, depth, test)
         if uniform and (stride == 1 or (stride is not None and not half)):
             read = Load(access, memory, width, stride)
         else:
@@ -123,6 +135,38 @@ class Elements(Vectors):
         if dtype.kind == "b":
             return self.let(base, Infix("!=", Convert(value, int32), whole(0)), None, depth, test)
         return self.let(base, value, None, depth, test)
+
+    def part_of_pairs(self, node: Node, pointer: Buffer, flat: Index, condition: Condition | None) -> Expression:
+        """Every second element from `flat` on: of vectors that have the others, too, which are asked for next, mostly (complex numbers)."""
+        width, start = self.width, flat - flat.constant % 2
+        test, holds = condition or (None, ())
+        key = ("pairs", pointer, start.key, width, test)
+        found = self.recall(key)
+        if found is None:
+            lanes = min(16, 2 * width)
+            made = []
+            for first in range(0, 2 * width, lanes):
+                read: Expression = Load(Access(pointer, start + first, lanes // 2, self.lane, holds, 2), node.dtype, lanes)
+                read = read if test is None else Select(test, read, Zeros(node.dtype, lanes))
+                made.append(self.let(f"{self.writer.base(node)}_pairs", read))
+            found = tuple(made)
+            self.remember(key, found, frozenset(found))
+        parts = [Lanes(x, "odd" if flat.constant % 2 else "even") for x in found]
+        return parts[0] if len(parts) == 1 else Joined(*parts)
+
+    def store_pair(self, stored: Storage, node: Node, flat: Index, re: Expression, im: Expression) -> None:
+        """Write the parts of complex number(s) `flat` one beside the other."""
+        w, dtype, width = self.writer, node.dtype, self.width
+        pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
+        if width == 1 or not self.varies(flat.opened().vars):
+            for k, part in enumerate((re, im)):
+                w.store(Access(pointer, flat * 2 + k), part, node)
+            return
+        re, im = self.vector(re), self.vector(im)
+        lanes = min(16, 2 * width)
+        halves = [(re, im)] if lanes == 2 * width else [(Lanes(re, which), Lanes(im, which)) for which in ("lo", "hi")]
+        for k, (a, b) in enumerate(halves):
+            w.store(Access(pointer, flat * 2 + k * lanes, lanes // 2, self.lane, (), 2), Zip(a, b), node)
 
     def store(self, stored: Storage, node: Node, flat: Index, value: Expression) -> None:
         """Write `value` as element(s) `flat` of `node`; in vector code the lanes follow one another."""

@@ -64,15 +64,18 @@ class Pointer:
 class Access:
     """Elements that a statement reads or writes: `at`, where `guards` hold; with `lanes` the elements for as many values of `lane`.
 
+    each: so many from there on, for every lane: the parts of a complex number are two.
+
     at: None if only the running program knows. It may say that something is in a range (`index.bounded`); what proves it is a guard.
     """
 
-    __slots__ = ("at", "guards", "lane", "lanes", "memory")
+    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory")
 
     def __init__(
-        self, memory: Buffer | Array, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = ()
+        self, memory: Buffer | Array, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = (),
+        each: int = 1,
     ) -> None:
-        self.memory, self.at, self.lanes, self.lane, self.guards = memory, at, lanes, lane, guards
+        self.memory, self.at, self.lanes, self.lane, self.guards, self.each = memory, at, lanes, lane, guards, each
 
 
 # -------------------------------------------------------------------------------------------------------------- expressions
@@ -390,7 +393,7 @@ class Vector(_Of):
 
 
 class Lanes(_Of):
-    """Some lanes of a vector: `which` is "lo", "hi" or the number of one."""
+    """Some lanes of a vector: `which` is "lo", "hi", "even", "odd" or the number of one."""
 
     __slots__ = ("which",)
 
@@ -401,6 +404,24 @@ class Lanes(_Of):
     @property
     def key(self) -> Any:
         return self.which, self.parts
+
+
+class Zip(_Of):
+    """The lanes of two vectors in turn."""
+
+    __slots__ = ()
+
+    def __init__(self, a: Expression, b: Expression) -> None:
+        super().__init__((a, b), a.dtype, 2 * a.lanes)
+
+
+class Joined(_Of):
+    """The lanes of a vector, then those of another."""
+
+    __slots__ = ()
+
+    def __init__(self, a: Expression, b: Expression) -> None:
+        super().__init__((a, b), a.dtype, 2 * a.lanes)
 
 
 @dataclass(frozen=True)

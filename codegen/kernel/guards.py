@@ -104,6 +104,8 @@ class Reads:
             if node.fn.reports:
                 self._test(guards)
             return [(o, operand_index(o, node, flat), guards) for o in node.operands]
+        if family == "pair":
+            return [(o, flat, guards) for o in node.operands]
         if family == "reduction":
             return [(node.operands[0], at, guards) for at in reduced_indices(node, flat)]
         if family == "index":

@@ -24,6 +24,7 @@ from tracegrad.codegen.kernel.expressions import (
     Expression,
     Held,
     Infix,
+    Joined,
     Lanes,
     Literal,
     Load,
@@ -39,6 +40,7 @@ from tracegrad.codegen.kernel.expressions import (
     Vector,
     Verbatim,
     Zeros,
+    Zip,
 )
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.marks import called, marked, plain, used, width
@@ -146,7 +148,7 @@ class Printer:
         raise CompilerBug(f"render: {type(s).__name__} is no statement")
 
     def store(self, access: Access, value: str) -> str:
-        memory, lanes = access.memory, access.lanes
+        memory, lanes = access.memory, access.lanes * access.each
         half = isinstance(memory, Buffer) and memory.dtype == np.float16
         if lanes == 1:
             if half:
@@ -278,6 +280,14 @@ def _lanes(p: Printer, x: Lanes) -> tuple[str, int]:
     return f"{p.atom(x.parts[0])}.{x.which if isinstance(x.which, str) else 's' + LANES[x.which]}", _ATOM
 
 
+def _zip(p: Printer, x: Zip) -> tuple[str, int]:
+    return f"{used(f'ZIP{x.lanes}', x.type)}, {', '.join(map(p.top, x.parts))})", _ATOM
+
+
+def _joined(p: Printer, x: Joined) -> tuple[str, int]:
+    return f"({x.type})({', '.join(map(p.operand, x.parts))})", _ATOM
+
+
 def _op(p: Printer, x: Op) -> tuple[str, int]:
     pieces = [piece if isinstance(piece, str) else p.operand(x.parts[piece]) for piece in x.spelling.pieces]
     return "".join(pieces), _OPEN if x.spelling.open else _ATOM
@@ -295,6 +305,7 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Held: _held, At: _at, Steps: _steps, Load: _load, Infix: _infix,
     Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat, Spread: _spread,
     Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim,
+    Zip: _zip, Joined: _joined,
 }
 PLAIN = Printer(False)
 

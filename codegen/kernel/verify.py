@@ -19,6 +19,7 @@ from tracegrad.codegen.kernel.expressions import (
     Expression,
     Held,
     Infix,
+    Joined,
     Lanes,
     Load,
     Number,
@@ -28,6 +29,7 @@ from tracegrad.codegen.kernel.expressions import (
     Spread,
     Vector,
     Verbatim,
+    Zip,
     nodes,
 )
 from tracegrad.codegen.kernel.index import Index, Var, constant
@@ -269,7 +271,7 @@ class _Check:
         """That a vector's operands are vectors of as many lanes, or single values that become some."""
         wide = [part for part in x.operands if part.lanes > 1]
         for part in wide:
-            if part.lanes != x.lanes and not isinstance(x, Lanes):
+            if part.lanes != (x.lanes // 2 if isinstance(x, (Zip, Joined)) else x.lanes) and not isinstance(x, Lanes):
                 raise self.fail(f"{part.lanes} lanes of {part} make {x.lanes}")
         sizes = {_size(part) for part in wide}
         if isinstance(x, Select):
@@ -278,7 +280,7 @@ class _Check:
                 raise self.fail(f"the mask {condition} has lanes of {_size(condition)} bytes, what it is for of {_size(x)}")
             if a.type != b.type:
                 raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
-        elif isinstance(x, Infix):
+        elif isinstance(x, (Infix, Zip, Joined)):
             a, b = x.parts
             if len(wide) == 2 and a.type != b.type:
                 raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
@@ -300,8 +302,8 @@ class _Check:
 
     def stored(self, s: Store) -> None:
         access, value = s.access, s.value
-        if value.lanes not in (1, access.lanes):
-            raise self.fail(f"{value.lanes} lanes are stored as {access.lanes}")
+        if value.lanes not in (1, access.lanes * access.each):
+            raise self.fail(f"{value.lanes} lanes are stored as {access.lanes * access.each}")
         if value.lanes > 1:
             memory = access.memory
             wanted = ctype(computed_in(memory.dtype), value.lanes) if isinstance(memory, Buffer) else f"{memory.type}{value.lanes}"
@@ -333,12 +335,13 @@ class _Check:
                                 f"{high + access.lanes - 1}")
         self.never = False
         low, high = self.interval(at, (*access.guards, *self.known))
+        high += access.each - 1
         if held is not None and access.lane is not None:
             self.ranges[access.lane] = held
         if self.never:                                       # the guards do not hold here
             return
         if (low < 0 or (memory.size is not None and high >= memory.size)) and _guarded(at, access.guards):
-            low, high = at.lo, at.hi                         # what a guard says of another form of the index: believed
+            low, high = at.lo, at.hi + access.each - 1       # what a guard says of another form of the index: believed
         if low < 0 or (memory.size is not None and high >= memory.size):
             raise self.fail(f"elements {low}..{high} of {memory} are {'written' if writes else 'read'}, of {memory.size} that it has")
 
@@ -437,6 +440,8 @@ class _Check:
                 term = Term(abs(c * k), last - first, part.var if part.var in self.items else None)
                 (shared if common.get(part) == k else terms).append(term)
             form.sums.append(([t for t in terms if t.most], rest_most, [t for t in shared if t.most], abs(c) * (high - low + lanes - 1)))
+        if access.each > 1:
+            form.sums.append(([Term(1, access.each - 1, None)], access.each - 1, [], access.each - 1))
         return form
 
     def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:

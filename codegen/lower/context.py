@@ -103,9 +103,10 @@ class Context:
 
     def store(self, ev: Evaluator, group: Group, sinks: Iterable[Node], at: Index) -> None:
         """Element `at` of each of these results. All are computed, then all written: one may lie where another's operand was."""
-        values = {sink: ev.value(sink, at) for sink in sinks}
-        for sink, value in values.items():
-            ev.store(self.output(group, sink), sink, at, value)
+        values = {sink: [ev.value(x, at) for x in (sink.operands if sink.fn.family == "pair" else (sink,))] for sink in sinks}
+        for sink, found in values.items():
+            write: Callable[..., None] = ev.store_pair if sink.fn.family == "pair" else ev.store
+            write(self.output(group, sink), sink, at, *found)
 
     def writer(self, group: Group, target: Target | None = None) -> Writer:
         sizes = [group.size, *(d.aval.size for d in group.reads), *(s.aval.size for s in group.sinks)]

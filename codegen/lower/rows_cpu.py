@@ -233,7 +233,7 @@ class RowKernel:
             if is_reduction(sink):
                 roots.setdefault(self.level[sink], []).append(sink.operands[0])
             elif self.group.place[sink] is Place.ELEMENT:
-                roots.setdefault(self.level[sink], []).append(sink)
+                roots.setdefault(self.level[sink], []).extend(sink.operands if sink.fn.family == "pair" else (sink,))
         if len(roots) < 2 or self.shape.length is not None:
             return kept
         for number in sorted(roots):

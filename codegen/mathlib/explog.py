@@ -9,6 +9,25 @@ from __future__ import annotations
 
 Text = str | tuple[str, str]
 
+
+def _hypot(large: str, small: str, down: str, up: str) -> str:
+    """sqrt(x² + y²) within 1.2 ulp: what is too large or too small to be squared is scaled by a power of two, down or up."""
+    return f"""
+TG T tg_hypot(T x, T y) {{
+    T a = tg_fabs(x);
+    T b = tg_fabs(y);
+    T most = a > b ? a : b;
+    M large = most > 0x1p{large};
+    M small = most < 0x1p-{small};
+    T factor = large ? (T)(0x1p-{down}) : small ? (T)(0x1p{up}) : (T)(1.0);
+    T back = large ? (T)(0x1p{down}) : small ? (T)(0x1p-{up}) : (T)(1.0);
+    a *= factor;
+    b *= factor;
+    T r = tg_sqrt(a * a + b * b) * back;
+    return ((a == (T)(INFINITY)) | (b == (T)(INFINITY))) ? (T)(INFINITY) : r;
+}}"""
+
+
 BASIC: dict[str, Text] = {
     # bits and roundings; the $each(f, x) forms apply a clang builtin lane by lane, which compiles to one instruction
     "tg_fabs": "TG T tg_fabs(T x) { return as_T(as_I(x) & $ABSMASK); }",
@@ -28,6 +47,7 @@ BASIC: dict[str, Text] = {
     "tg_fmin": "TG T tg_fmin(T x, T y) { return ((y < x) | (x != x)) ? y : x; }",
     "tg_fmax": "TG T tg_fmax(T x, T y) { return ((y > x) | (x != x)) ? y : x; }",
     "tg_as_float": "TG T tg_as_float(I n) { return as_T(as_U((T)($MAGIC)) + as_U(n)) - $MAGIC; }   // |n| < 2^22",
+    "tg_hypot": (_hypot("63", "60", "66", "90"), _hypot("500", "450", "600", "600")),
     "tg_scale": """
 TG T tg_scale(T x, I n) {                       // x * 2^n in two exact steps, so that a denormal is rounded once
     I a = n >> 1;

@@ -143,6 +143,10 @@ def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[st
             anywhere = " | ".join(f"(info).s{LANES[i]}" for i in range(width))
             lines.append(f"#define {name}(info, first, step, fault) if ({anywhere}) {{ {each} }}")
             continue
+        if name.startswith("ZIP"):
+            pairs = ", ".join(f"(a).s{LANES[i]}, (b).s{LANES[i]}" for i in range(width // 2))
+            lines.append(f"#define {name}(V, a, b) ((V)({pairs}))")
+            continue
         parts = {
             "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],
             "GATHER": [f"(p)[(i).s{LANES[i]}]" for i in range(width)],

@@ -120,6 +120,7 @@ class Scheduler:
             for i, o in enumerate(node.operands):
                 if o not in node.operands[:i]:
                     repeats = node.aval.size > o.aval.size and is_inline(node) and access_map(o, node.shape, node.aval.size) == UNKNOWN
+                    repeats = repeats and node.fn.family != "pair"
                     users[o] = users.get(o, 0) + (count if through else 1) + (1 if repeats and node.fn.family != "reduction" else 0)
             if node.fn.family == "contraction":
                 for o in node.operands:
@@ -174,7 +175,7 @@ class Scheduler:
             if node.fn.family == "elementwise" or node.fn.name == "expand":
                 how = access_map(o, node.shape, size)
             else:
-                how = IDENTITY if node.fn.name == "reshape" else UNKNOWN
+                how = IDENTITY if node.fn.name == "reshape" or node.fn.family == "pair" else UNKNOWN
             if how == UNKNOWN:
                 self.positional.add(node)
             for dep, maps in deps.items():

@@ -237,6 +237,8 @@ def kind_of(node: Node, target: Target) -> Kind:
     if family == "partial":
         (outer, middle, inner), length = node.operands[0].shape, node.attrs["length"]
         return Columns(outer, middle, inner, length) if inner > 1 else Chunks(outer, middle, length)
+    if family == "pair":
+        return Flat(node.operands[0].aval.size)
     if family == "leaf" or is_inline(node):
         return Flat(node.aval.size)
     if family == "reduction":
@@ -281,7 +283,7 @@ def cost(node: Node) -> int:
 
 def is_inline(node: Node) -> bool:
     """Whether a node can be computed inside any kernel that needs it."""
-    return node.fn.family in ("elementwise", "movement", "index", "gather") or small_reduction(node)
+    return node.fn.family in ("elementwise", "movement", "index", "gather", "pair") or small_reduction(node)
 
 
 def is_reduction(node: Node) -> bool:

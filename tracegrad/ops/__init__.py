@@ -16,6 +16,7 @@ from tracegrad.ops import (
     elementwise,
     factorizations,
     fourier,
+    fused_attention,
     image,
     indexing,
     ldl,
@@ -47,7 +48,7 @@ from tracegrad.ops import (
 )
 
 __all__ = ["activations", "arithmetic", "aten", "attention", "bessel", "bits", "complex_numbers", "contraction", "convolution",
-           "convolution3d", "elementwise", "factorizations", "fourier", "image", "indexing", "ldl", "linalg", "losses", "lu",
-           "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural", "order_statistics", "orthogonal",
+           "convolution3d", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "ldl", "linalg", "losses",
+           "lu", "matrices", "matrix_norms", "moments", "more_losses", "movement", "neural", "order_statistics", "orthogonal",
            "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting", "special", "spectrogram",
            "stacking", "statistics", "variants", "windows"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from math import sqrt as root
 from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast, const, iota
+from tracegrad.function import REGISTRY, bind, broadcast_shapes, cast, const, iota
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators, functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
@@ -44,8 +45,20 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, attn_ma
     factor = 1.0 / root(max(1, query.shape[-1])) if scale is None else scale
     if enable_gqa:
         key, value = _shared_heads(query, key), _shared_heads(query, value)
+    alike = query.dtype == key.dtype == value.dtype and query.dtype.itemsize >= 4 and 0 not in (*query.shape, *key.shape, *value.shape)
+    if attn_mask is None and not dropout_p and alike and isinstance(factor, (int, float)):
+        return _fused(query, key, value, is_causal, float(factor))
     weights = _attention_weights(query, key, attn_mask, is_causal, factor)
     return matmul(dropout(weights, dropout_p) if dropout_p else weights, value)
+
+
+@on_nodes
+def _fused(query: Any, key: Any, value: Any, is_causal: bool, scale: float) -> Any:
+    """In one operation, which has no array of all weights; see ops/fused_attention.py."""
+    batch = broadcast_shapes("scaled_dot_product_attention", [x.shape[:-2] for x in (query, key, value)])
+    flat = [mv.reshape(mv.expand(x, (*batch, *x.shape[-2:])), (prod(batch), *x.shape[-2:])) for x in (query, key, value)]
+    out = bind(REGISTRY["dot_product_attention"], tuple(flat), {"scale": scale, "causal": bool(is_causal)})
+    return mv.reshape(out, (*batch, *out.shape[-2:]))
 
 
 @on_nodes

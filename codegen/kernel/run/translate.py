@@ -581,7 +581,7 @@ class Translator:
         lanes = term.type.lanes
         if lanes == 1 or term.type.space:
             raise self.error(f".{name} of a {term.type}")
-        picks = {"lo": range(lanes // 2), "hi": range(lanes // 2, lanes)}.get(name)
+        picks = {"lo": range(lanes // 2), "hi": range(lanes // 2, lanes), "even": range(0, lanes, 2), "odd": range(1, lanes, 2)}.get(name)
         if picks is None:
             if not re.fullmatch(r"s[0-9a-f]+", name):
                 raise self.error(f".{name} of a {term.type}")
@@ -653,6 +653,11 @@ class Translator:
                 raise self.error(f"a gather of {type_} at {at.type}")
             mask = f", {args[2].code}" if len(args) == 3 else ""
             return Term(f"{pointer.code}.picked({at.code}{mask})", type_)
+        if re.fullmatch(r"ZIP\d+", name):
+            type_, (a, b) = self.typed_arguments()
+            if a.type != b.type or a.type != Type(type_.kind, type_.lanes // 2):
+                raise self.error(f"a {a.type} and a {b.type} are zipped to a {type_}")
+            return Term(f"np.stack([{a.code}, {b.code}], -1).reshape(-1)", type_)
         if match := re.fullmatch(r"vload_half(2|4|8|16)?", name):
             offset, pointer = self.arguments()
             if pointer.type.kind != "half":

@@ -1,0 +1,96 @@
+"""Forces between particles, and stencils in one and three dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.workloads.derived import Derived, normal
+
+
+class LennardJones(Derived):
+    name = "lennard-jones"
+    title = "Lennard-Jones, 2000 particles: energy and forces"
+    wrt = ("x",)
+    tolerance = 1e-3
+    count = 2000
+
+    def data(self, rng):
+        grid = np.stack(np.meshgrid(*[np.arange(13)] * 3, indexing="ij"), -1).reshape(-1, 3)[: self.count] * 1.2
+        return {"x": (grid + 0.05 * rng.standard_normal(grid.shape)).astype(np.float32), "same": np.eye(self.count, dtype=np.float32)}
+
+    def _energy(self, x, same):
+        apart = x[:, None, :] - x[None, :, :]
+        inverse = 1.0 / ((apart * apart).sum(-1) + same)
+        sixth = inverse * inverse * inverse
+        return 2.0 * ((sixth * sixth - sixth) * (1.0 - same)).sum()
+
+    def function(self, t, F, x, same):
+        return self._energy(x, same)
+
+    def jax_function(self, x, same):
+        return self._energy(x, same)
+
+    def drjit(self, x, same):
+        import drjit as dr
+        from drjit.llvm.ad import Array3f, Float, UInt32
+
+        n = self.count
+        i = dr.arange(UInt32, n)
+        base = Float(x)
+
+        def run():
+            flat = Float(base)
+            dr.enable_grad(flat)
+            own = Array3f(*(dr.gather(Float, flat, 3 * i + k) for k in range(3)))
+            energy, j = Float(0.0) + dr.zeros(Float, n), UInt32(0)
+            force = dr.zeros(Array3f, n)
+            fixed = Float(base)
+
+            @dr.syntax
+            def turn(own, energy, force, j):
+                # The derivative by hand, as forces are: backward through a loop of gathers would be a scatter a pair.
+                while j < n:
+                    apart = own - Array3f(*(dr.gather(Float, fixed, 3 * j + k) for k in range(3)))
+                    square = dr.squared_norm(apart)
+                    inverse = dr.select(j == i, 0.0, dr.rcp(square))
+                    sixth = inverse * inverse * inverse
+                    energy += 2.0 * (sixth * sixth - sixth)
+                    force += apart * (inverse * (24.0 * sixth - 48.0 * sixth * sixth))
+                    j += 1
+                return energy, force
+
+            energy, force = turn(dr.detach(own), energy, force, j)
+            return dr.sum(energy), dr.ravel(force)
+
+        return run
+
+
+class Stencil(Derived):
+    """The discrete Laplacian, zero outside, in `dimensions` dimensions, and the gradient of its energy."""
+
+    wrt = ("u",)
+    tolerance = 1e-4
+
+    def __init__(self, size: int, dimensions: int) -> None:
+        self.shape = (size,) * dimensions
+        self.name = f"stencil-{dimensions}d"
+        self.title = f"{dimensions}-d stencil, {'x'.join(map(str, self.shape))}: value and gradient"
+
+    def data(self, rng):
+        return {"u": normal(rng, *self.shape)}
+
+    def _energy(self, u, padded):
+        inside = slice(1, -1)
+        total = -2.0 * len(self.shape) * u
+        for axis in range(len(self.shape)):
+            for side in (slice(2, None), slice(None, -2)):
+                total = total + padded[tuple(side if k == axis else inside for k in range(len(self.shape)))]
+        return (total * total).sum()
+
+    def function(self, t, F, u):
+        return self._energy(u, F.pad(u, (1, 1) * len(self.shape)))
+
+    def jax_function(self, u):
+        import jax.numpy as jnp
+
+        return self._energy(u, jnp.pad(u, 1))

@@ -1,0 +1,145 @@
+"""Single operations: sums, extrema, running sums, sorting, selection, random numbers, pooling, convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.workloads.derived import Derived, normal
+
+
+class Matrix(Derived):
+    """Of a matrix of 4096 x 4096 floats."""
+
+    shape: tuple[int, ...] = (4096, 4096)
+
+    def data(self, rng):
+        return {"x": normal(rng, *self.shape)}
+
+
+class Sums(Matrix):
+    name, title = "sums", "sums of 4096x4096: all, of rows, of columns"
+    tolerance = 1e-4
+
+    def function(self, t, F, x):
+        return x.sum(), x.sum(1), x.sum(0)
+
+    def jax_function(self, x):
+        return x.sum(), x.sum(1), x.sum(0)
+
+
+class ArgMax(Matrix):
+    name, title = "argmax", "argmax of the rows of 4096x4096"
+
+    def function(self, t, F, x):
+        return x.argmax(1)
+
+    def jax_function(self, x):
+        return x.argmax(1)
+
+
+class RunningSum(Matrix):
+    name, title = "cumsum", "running sums of the rows of 4096x4096"
+    tolerance = 1e-4
+
+    def function(self, t, F, x):
+        return x.cumsum(1)
+
+    def jax_function(self, x):
+        return x.cumsum(1)
+
+
+class Sort(Matrix):
+    name, title, shape = "sort", "sort of the rows of 1024x4096", (1024, 4096)
+
+    def function(self, t, F, x):
+        return x.sort(1)[0]
+
+    def jax_function(self, x):
+        import jax.numpy as jnp
+
+        return jnp.sort(x, 1)
+
+
+class TopK(Matrix):
+    name, title, shape = "topk", "the 10 largest of each row of 1024x4096", (1024, 4096)
+
+    def function(self, t, F, x):
+        return x.topk(10, 1)[0]
+
+    def jax_function(self, x):
+        import jax
+
+        return jax.lax.top_k(x, 10)[0]
+
+
+class Normal(Derived):
+    """Compared is what the numbers have in common: the mean, the mean square and the part below zero."""
+
+    name, title = "randn", "16M normal random numbers"
+    tolerance = 1e-2
+    size = 1 << 24
+
+    def data(self, rng):
+        return {}
+
+    def view(self, results):
+        x = results[0].astype(np.float64)
+        return (np.array([1.0 + x.mean(), (x * x).mean(), (x < 0.0).mean()]),)
+
+    def reference(self, **inputs):
+        return (np.array([1.0, 1.0, 0.5]),)
+
+    def function(self, t, F):
+        return t.randn(self.size)
+
+    def jax(self):
+        import jax
+
+        @jax.jit
+        def draw(key):
+            key, used = jax.random.split(key)
+            return key, jax.random.normal(used, (self.size,), jax.numpy.float32)
+
+        key = jax.random.key(0)
+
+        def run():
+            nonlocal key
+            key, x = draw(key)
+            return (x,)
+
+        return run
+
+
+class Pooling(Derived):
+    name, title = "max-pool", "max pooling 3x3 by 2 of 32x64x56x56: value and gradient"
+    wrt = ("x",)
+    tolerance = 1e-4
+
+    def data(self, rng):
+        return {"x": normal(rng, 32, 64, 56, 56), "factor": normal(rng, 32, 64, 28, 28)}
+
+    def function(self, t, F, x, factor):
+        return (F.max_pool2d(x, 3, 2, 1) * factor).sum()
+
+    def jax_function(self, x, factor):
+        import jax
+
+        pooled = jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 1, 3, 3), (1, 1, 2, 2), ((0, 0), (0, 0), (1, 1), (1, 1)))
+        return (pooled * factor).sum()
+
+
+class Conv1d(Derived):
+    name, title = "conv1d", "conv1d 16x64x1024, 64 kernels of 5: value and gradients"
+    wrt = ("x", "weight")
+    tolerance = 1e-3
+
+    def data(self, rng):
+        return {"x": normal(rng, 16, 64, 1024), "weight": normal(rng, 64, 64, 5, scale=0.05), "factor": normal(rng, 16, 64, 1024)}
+
+    def function(self, t, F, x, weight, factor):
+        return (F.conv1d(x, weight, padding=2) * factor).sum()
+
+    def jax_function(self, x, weight, factor):
+        import jax
+
+        return (jax.lax.conv_general_dilated(x, weight, (1,), ((2, 2),)) * factor).sum()
