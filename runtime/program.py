@@ -4,7 +4,7 @@ Of a plan's kernels those that no earlier program had are built, as one driver p
 in it, and for each kernel which program it is in. So another process, or another plan, builds what is new and loads the rest. What is kept
 is the driver's binary, or the text where the driver has a cache of its own that knows texts: PoCL compiles every kernel a second
 time, for any size of work-groups, when it is asked for a binary (a transformer's step: 8 s instead of 4 for a cold first call). A program
-is built for the one OpenCL device its plan runs on, with no options: fast-math breaks our polynomials.
+is built for the one OpenCL device its plan runs on, without fast-math, which breaks our polynomials.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _TEXT = b"text\n"                          # what a file begins with that holds 
 counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
+_QUIET = ["-w"]                            # PoCL counts warnings on the terminal, and `x != x` is one
 _lock = threading.Lock()                   # also guards the warning filter, which is the process's
 
 # "tempfile_x.cl:3:7: error: text" (clang), "error: tempfile_x.cl:3:7: text" (PoCL), "2:3:7: error: text" (Intel)
@@ -175,7 +176,7 @@ def _loaded(device: Device, side: cl.Device, name: str) -> cl.Program | None:
             return program
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            program = cl.Program(device.context, [side], [binary]).build([], devices=[side])
+            program = cl.Program(device.context, [side], [binary]).build(_QUIET, devices=[side])
     except (cl.Error, BuildError, ValueError):
         return None
     counts["programs read"] += 1
@@ -212,7 +213,7 @@ def _build(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program
         warnings.simplefilter("ignore", cl.CompilerWarning)
         try:
             program = cl.Program(context, source)
-            program.build([], devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
+            program.build(_QUIET, devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
             return program
         except cl.Error as error:
             log = str(error)

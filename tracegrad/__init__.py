@@ -15,6 +15,7 @@ from tracegrad import (
     creation,
     errors,
     fft,
+    func,
     host,
     jiterator,
     linalg,

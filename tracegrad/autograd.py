@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import autodiff
+from tracegrad import autograd_functional as functional
 from tracegrad.compile import free_saved, realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
-from tracegrad.errors import AutogradError, ShapeError, TraceError
+from tracegrad.errors import AutogradError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, saves, unique
 from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
 from tracegrad.modes import no_grad, state
 from tracegrad.pending import flush
 from tracegrad.recall import Backward
 from tracegrad.tensor import Tensor, leaves, own_copy
+from tracegrad.transforms import matching
 
-__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "grad", "register_hook", "retain_grad"]
+__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "functional", "grad", "register_hook", "retain_grad"]
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 
 
@@ -181,11 +183,11 @@ def _steps_back(node: Node) -> tuple[Node, ...]:
 
 
 def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any) -> list[Node]:
-    given = [None] * len(roots) if given is None else [given] if isinstance(given, Tensor) else list(given)
+    given = [None] * len(roots) if given is None else list(given) if isinstance(given, (tuple, list)) else [given]
     if len(given) != len(roots):
         raise AutogradError(f"{call}: {len(roots)} roots but {len(given)} grad_tensors; give one each (None for roots of one element)")
     result = []
-    for i, (node, g) in enumerate(zip(outputs, given, strict=True)):
+    for i, (root, node, g) in enumerate(zip(roots, outputs, given, strict=True)):
         if not node.needs_grad:
             raise AutogradError(
                 f"{call}: root {i} ({node.aval}) does not require grad and has no history; "
@@ -204,9 +206,7 @@ def _cotangents(call: str, roots: list[Tensor], outputs: list[Node], given: Any)
                 )
             result.append(autodiff.ones_like(node))
         else:
-            if g.shape != node.shape:
-                raise ShapeError(f"{call}: the cotangent of root {i} has shape {g.shape}, the root {node.shape}")
-            result.append(autodiff.conform(g._node(), node))
+            result.append(matching(call, f"the cotangent of root {i}", g, "root", root))
     return result
 
 

@@ -16,12 +16,12 @@ import optree
 from tracegrad import autodiff, dtypes
 from tracegrad.batching import batch
 from tracegrad.creation import tensor
-from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, as_node, bind, cast, iota, placeholder
 from tracegrad.ir import Aval, Node, own_nodes, topological
 from tracegrad.modes import enable_grad, state
 from tracegrad.operators import public
-from tracegrad.ops.movement import permute, reshape
+from tracegrad.ops.movement import concat, narrow, permute, reshape
 from tracegrad.tensor import Tensor
 from tracegrad.tensor import leaves as leaves_of_users
 
@@ -47,6 +47,17 @@ def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
 
 def _fresh(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [Tensor(autodiff.variable(t._node()), t._device, state.trace) for t in tensors]
+
+
+def matching(call: str, what: str, given: Any, owner: str, like: Tensor) -> Node:
+    """The node of a cotangent or tangent given for `like` (its owner), in its dtype; errors if it is no tensor of its shape and device."""
+    if not isinstance(given, Tensor):
+        raise ArgumentError(f"{call}: {what} must be a tensor of shape {like.shape}, got {type(given).__name__}")
+    if given.shape != like.shape:
+        raise ShapeError(f"{call}: {what} has shape {given.shape}, the {owner} {like.shape}")
+    if given._device is not like._device:
+        raise DeviceError(f"{call}: {what} is on {given._device}, the {owner} on {like._device}; move it with to(device)")
+    return autodiff.conform(given._node(), like._node())
 
 
 def _scalar_output(call: str, out: Any) -> Tensor:
@@ -76,7 +87,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         outer = state.grad
         with enable_grad():
             out = fn(*new, **kwargs)
-        value, aux = out if has_aux else (out, None)
+        value, aux = _without_aux("grad", out) if has_aux else (out, None)
         value = _scalar_output("grad", value)
         node = value._node()
         variables = [t._node() for group in flat for t in group]
@@ -152,12 +163,16 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
 
 
 @public("vjp", method=False)
-def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """(fn(*primals), pull): pull(cotangents) gives a tuple with the cotangent of each primal. Structures as the function's own."""
+def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """(fn(*primals), pull): pull(cotangents) gives a tuple with the cotangent of each primal. Structures as the function's own.
+
+    has_aux: fn returns a pair, whose second part comes back as a third result.
+    """
     new, flat, trees = _substitute("vjp", primals, range(len(primals)))
     outer = state.grad
     with enable_grad():
         out = fn(*new)
+    out, aux = _without_aux("vjp", out) if has_aux else (out, None)
     leaves, tree = _leaves("vjp", out)
     nodes = [t._node() for t in leaves]
 
@@ -165,40 +180,85 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]
         given = optree.tree_leaves(cotangents)
         if len(given) != len(nodes):
             raise ArgumentError(f"vjp: {len(nodes)} outputs but {len(given)} cotangents")
-        for i, (c, n) in enumerate(zip(given, nodes, strict=True)):
-            if c.shape != n.shape:
-                raise ShapeError(f"vjp: cotangent {i} has shape {c.shape}, the output {n.shape}")
+        cts = [matching("vjp", f"cotangent {i}", c, "output", t) for i, (c, t) in enumerate(zip(given, leaves, strict=True))]
         variables = [t._node() for group in flat for t in group]
         with enable_grad(), own_nodes():
-            found = autodiff.vjp(nodes, variables, [c._node() for c in given])
+            found = autodiff.vjp(nodes, variables, cts)
         results = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
         tensors = iter(_release(results, flat, leaves[0], state.grad))
         return tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(flat, trees, strict=True))
 
-    return optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer)), pull
+    result = optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer))
+    return (result, pull, aux) if has_aux else (result, pull)
+
+
+def _without_aux(call: str, out: Any) -> tuple[Any, Any]:
+    if not (isinstance(out, tuple) and len(out) == 2):
+        raise ArgumentError(f"{call}: has_aux is for a function that returns a pair (output, aux), got {type(out).__name__}")
+    return out
 
 
 @public("jvp", method=False)
-def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """(fn(*primals), its directional derivative along `tangents`), by forward mode. tangents: the structure and shapes of primals."""
+def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], *, strict: bool = False,
+        has_aux: bool = False) -> tuple[Any, ...]:
+    """(fn(*primals), its directional derivative along `tangents`), by forward mode. tangents: the structure and shapes of primals.
+
+    has_aux: fn returns a pair, whose second part comes back as a third result. strict is torch's: what an output does not depend on has
+    derivative zero, with it or without.
+    """
+    del strict
     if len(primals) != len(tangents):
         raise ArgumentError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
     new, flat, _ = _substitute("jvp", tuple(primals), range(len(primals)))
     outer = state.grad
     with enable_grad():
         out = fn(*new)
+    out, aux = _without_aux("jvp", out) if has_aux else (out, None)
     leaves, tree = _leaves("jvp", out)
     variables = [t._node() for group in flat for t in group]
-    given = [t for x in tangents for t in _leaves("jvp", x)[0]]
-    for i, (t, v) in enumerate(zip(given, variables, strict=True)):
-        if t.shape != v.shape:
-            raise ShapeError(f"jvp: tangent {i} has shape {t.shape}, its primal {v.shape}")
+    along = _tangents("jvp", tangents, flat)
     nodes = [t._node() for t in leaves]
     with enable_grad():
-        found = autodiff.jvp(nodes, variables, [autodiff.conform(t._node(), v) for t, v in zip(given, variables, strict=True)])
+        found = autodiff.jvp(nodes, variables, along)
     moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
     results = _release([*nodes, *moved], flat, leaves[0], outer)
-    return optree.tree_unflatten(tree, results[: len(nodes)]), optree.tree_unflatten(tree, results[len(nodes) :])
+    value, moved_by = optree.tree_unflatten(tree, results[: len(nodes)]), optree.tree_unflatten(tree, results[len(nodes) :])
+    return (value, moved_by, aux) if has_aux else (value, moved_by)
+
+
+def _tangents(call: str, tangents: Sequence[Any], flat: Sequence[Sequence[Tensor]]) -> list[Node]:
+    given, primals = [t for x in tangents for t in _leaves(call, x)[0]], [t for group in flat for t in group]
+    if len(given) != len(primals):
+        raise ArgumentError(f"{call}: {len(primals)} tensors among the primals but {len(given)} among the tangents")
+    return [matching(call, f"tangent {i}", t, "primal", p) for i, (t, p) in enumerate(zip(given, primals, strict=True))]
+
+
+@public("linearize", method=False)
+def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """(fn(*primals), push): push(*tangents) gives the directional derivative along tangents of the primals' structure, as torch.func's.
+
+    fn itself runs once, however many tangents are pushed.
+
+    >>> value, push = tg.linearize(lambda x: x ** 2, tg.tensor([1.0, 3.0]))
+    >>> push(tg.tensor([1.0, 0.5]))
+    Tensor([2., 3.], device='cpu')
+    """
+    new, flat, _ = _substitute("linearize", primals, range(len(primals)))
+    outer = state.grad
+    with enable_grad():
+        out = fn(*new)
+    leaves, tree = _leaves("linearize", out)
+    nodes = [t._node() for t in leaves]
+    variables = [t._node() for group in flat for t in group]
+
+    def push(*tangents: Any) -> Any:
+        along = _tangents("linearize", tangents, flat)
+        with enable_grad():
+            found = autodiff.jvp(nodes, variables, along)
+        moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
+        return optree.tree_unflatten(tree, _release(moved, flat, leaves[0], state.grad))
+
+    return optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer)), push
 
 
 @contextmanager
@@ -212,119 +272,210 @@ def _examples() -> Iterator[None]:
 
 
 @public("vmap", method=False)
-def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callable[..., Any]:
+def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "same", *,
+         chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that maps `fn` over a dimension of its arguments, as torch.func.vmap: written for one example, run on a batch.
 
-    in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments or a
-    tuple; it holds for every tensor of a nested argument). out_dims: where the batch goes in each output. The result is one
-    program with batched operations, not a loop. Random draws inside are the same for every example.
-    Raises ShapeError if mapped sizes differ, ArgumentError if nothing is mapped.
+    in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments, or a tuple of
+    values, each of them for every tensor of a nested argument or in that argument's structure); keyword arguments are not mapped.
+    out_dims: where the batch goes in each output, likewise; None for an output that is the same for all.
+    The result is one program with batched operations, not a loop; chunk_size: how many examples are run at once, where memory is short.
+    Random draws inside are the same for every example (randomness "same", or "error" as in torch, which forbids them; "different" is
+    not supported: draw outside and map over what is drawn).
+    Raises ShapeError if mapped sizes differ, ArgumentError if nothing is mapped or dims do not fit.
 
     >>> tg.vmap(lambda a, b: a @ b)(tg.ones(5, 3), tg.ones(5, 3)).shape
     (5,)
     """
+    if randomness not in ("error", "same"):
+        raise ArgumentError(f"vmap: randomness {randomness!r} is not supported; draw the numbers of all examples outside and map over them")
+    if chunk_size is not None and chunk_size < 1:
+        raise ArgumentError(f"vmap: chunk_size must be positive, got {chunk_size}")
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        dims = in_dims if isinstance(in_dims, (tuple, list)) else [in_dims] * len(args)
-        if len(dims) != len(args):
-            raise ArgumentError(f"vmap: in_dims has {len(dims)} entries for {len(args)} arguments")
-        mapped: dict[Node, Node] = {}
+        if isinstance(in_dims, (tuple, list)) and len(in_dims) != len(args):
+            raise ArgumentError(f"vmap: in_dims has {len(in_dims)} entries for {len(args)} arguments")
+        given: Any = list(args)
+        leaves, tree = optree.tree_flatten(given, none_is_leaf=True)
+        dims = _spread_dims("in_dims", list(in_dims) if isinstance(in_dims, (tuple, list)) else in_dims, given)
         sizes: list[int] = []
-        new = []
-        like: Tensor | None = None
-        for arg, dim in zip(args, dims, strict=True):
-            leaves, tree = optree.tree_flatten(arg, none_is_leaf=True)
-            for i, x in enumerate(leaves):
-                if dim is None or not isinstance(x, Tensor):
-                    continue
-                like = x
-                if not -x.ndim <= dim < x.ndim:
-                    raise ShapeError(f"vmap: in_dims {dim} is out of range for a tensor of shape {x.shape}")
-                node = x._node()
-                front = permute(node, (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim)))
-                example = placeholder(Aval(front.shape[1:], front.dtype), "example")
-                if front.needs_grad:           # the batch has a history, of which a transform inside is a part
-                    example = autodiff.variable(example)
-                    _active.add(example)
-                mapped[example] = front
-                sizes.append(front.shape[0])
-                with _examples():
-                    leaves[i] = Tensor(example, x._device, state.trace)
-            new.append(optree.tree_unflatten(tree, leaves))
-        if like is None:
+        for x, dim in zip(leaves, dims, strict=True):
+            if dim is None or not isinstance(x, Tensor):
+                continue
+            if not -x.ndim <= dim < x.ndim:
+                raise ShapeError(f"vmap: in_dims {dim} is out of range for a tensor of shape {x.shape}")
+            sizes.append(x.shape[dim])
+        if not sizes:
             raise ArgumentError("vmap: no argument is mapped; give at least one tensor an in_dims that is not None")
         if len(set(sizes)) != 1:
             raise ShapeError(f"vmap: the mapped dimensions have different sizes {sizes}")
-        try:
-            with _examples():
-                out = fn(*new, **kwargs)
-        finally:
-            _active.difference_update(mapped)
-        outs, tree = optree.tree_flatten(out, none_is_leaf=True)
-        places = out_dims if isinstance(out_dims, (tuple, list)) else [out_dims] * len(outs)
-        nodes = [t._n if isinstance(t, Tensor) else as_node(t) for t in outs]
-        results = []
-        with own_nodes():
-            for node, place in zip(batch(nodes, mapped, sizes[0]), places, strict=True):
-                n = len(node.shape)
-                order = [*range(1, n)]
-                order.insert(place % n, 0)
-                results.append(Tensor(permute(node, tuple(order)), like._device, state.trace))
-        return optree.tree_unflatten(tree, results)
+        size, step = sizes[0], sizes[0] if chunk_size is None else chunk_size
+        parts: list[list[Tensor]] = []
+        for start in range(0, max(1, size), max(1, step)):
+            part = leaves
+            if step < size:
+                part = [
+                    x.narrow(dim, start, min(step, size - start)) if dim is not None and isinstance(x, Tensor) else x
+                    for x, dim in zip(leaves, dims, strict=True)
+                ]
+            results, out_tree, places = _vmapped(functools.partial(fn, **kwargs), part, dims, tree, out_dims)
+            parts.append(results)
+        if len(parts) == 1:
+            return optree.tree_unflatten(out_tree, parts[0])
+        joined = []
+        for place, *pieces in zip(places, *parts, strict=True):
+            nodes = [t._node() for t in pieces]
+            joined.append(pieces[0] if place is None else pieces[0]._wrap(concat(nodes, place % len(nodes[0].shape))))
+        return optree.tree_unflatten(out_tree, joined)
 
     return wrapped
 
 
+def _spread_dims(name: str, prefix: Any, whole: Any) -> list[Any]:
+    """A value for each leaf of `whole`, from a tree of which each leaf stands for all that `whole` has there."""
+    try:
+        shape: Any = optree.tree_map(lambda _: 0, whole, none_is_leaf=True)  # optree prints what does not fit: no values
+        dims: list[Any] = optree.broadcast_prefix(prefix, shape, none_is_leaf=True)
+    except ValueError as error:
+        raise ArgumentError(f"vmap: {name} {prefix} does not fit the structure of the {'arguments' if name == 'in_dims' else 'results'}: "
+                            f"{str(error).splitlines()[0]}") from None
+    for d in dims:
+        if d is not None and (isinstance(d, bool) or not isinstance(d, int)):
+            raise ArgumentError(f"vmap: {name} holds dimensions (int) or None, got {d!r}")
+    return dims
+
+
+def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any], tree: Any,
+             out_dims: Any) -> tuple[list[Tensor], Any, list[Any]]:
+    """One batch of examples: the results, their structure, and where the batch is in each."""
+    mapped: dict[Node, Node] = {}
+    examples = list(leaves)
+    for i, (x, dim) in enumerate(zip(leaves, dims, strict=True)):
+        if dim is None or not isinstance(x, Tensor):
+            continue
+        like = x
+        node = x._node()
+        front = permute(node, (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim)))
+        example = placeholder(Aval(front.shape[1:], front.dtype), "example")
+        if front.needs_grad:           # the batch has a history, of which a transform inside is a part
+            example = autodiff.variable(example)
+            _active.add(example)
+        mapped[example] = front
+        size = front.shape[0]
+        with _examples():
+            examples[i] = Tensor(example, x._device, state.trace)
+    try:
+        with _examples():
+            out = fn(*optree.tree_unflatten(tree, examples))
+    finally:
+        _active.difference_update(mapped)
+    outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
+    places = _spread_dims("out_dims", out_dims, out)
+    nodes = [t._n if isinstance(t, Tensor) else as_node(t) for t in outs]
+    results = []
+    with own_nodes():
+        for one, node, place in zip(nodes, batch(nodes, mapped, size), places, strict=True):
+            if place is None:
+                if any(n in mapped for n in topological([one])):
+                    raise ArgumentError("vmap: out_dims is None for a result that depends on a mapped argument; say where the batch goes")
+                results.append(Tensor(one, like._device, state.trace))
+                continue
+            n = len(node.shape)
+            if not -n <= place < n:
+                raise ShapeError(f"vmap: out_dims {place} is out of range for a result of {n} dimensions with the batch")
+            order = [*range(1, n)]
+            order.insert(place % n, 0)
+            results.append(Tensor(permute(node, tuple(order)), like._device, state.trace))
+    return results, out_tree, places
+
+
 @public("jacobian", "jacrev", method=False)
-def jacobian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *,
+             chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that returns d fn / d argument, of shape (*output.shape, *argument.shape), by reverse mode, batched over the output.
 
-    The function must return real numbers; of a complex argument z, each entry is a gradient, d/d(re z) + i d/d(im z).
+    Of nested outputs and arguments: the outputs' structure, each tensor replaced by the argument's structure of such matrices (a tuple
+    of them for a sequence of argnums), as torch.func.jacrev. has_aux: fn returns a pair, of which the second is passed through.
+    chunk_size: how many rows are computed at once, where memory is short. The function must return real numbers; of a complex argument
+    z, each entry is a gradient, d/d(re z) + i d/d(im z).
+
+    >>> tg.jacrev(lambda x: x ** 2)(tg.tensor([1.0, 2.0]))
+    Tensor([[2., 0.],
+            [0., 4.]], device='cpu')
     """
 
     @functools.wraps(fn)
-    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
-        out, node, variable, flat, outer = _one_to_one("jacobian", fn, argnums, args, kwargs)
-        _only_real("jacobian", "result", node)
-        probe = placeholder(node.aval, "cotangent")
-        with enable_grad():
-            (g,) = autodiff.vjp([node], [variable], [probe]) if node.needs_grad else [None]
-        (rows,) = batch([g if g is not None else autodiff.zeros_like(variable)], {probe: _bases(node)}, node.aval.size)
-        return _release([reshape(rows, (*node.shape, *variable.shape))], flat, out, outer)[0]
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        call = _Jacobian("jacobian", fn, argnums, has_aux, args, kwargs)
+        blocks = []
+        for node in call.nodes:
+            _only_real("jacobian", "result", node)
+            probe = placeholder(node.aval, "cotangent")
+            with enable_grad():
+                found = autodiff.vjp([node], call.variables, [probe]) if node.needs_grad else [None] * len(call.variables)
+            pulled = [autodiff.zeros_like(v) if g is None else g for g, v in zip(found, call.variables, strict=True)]
+            rows = _at_unit_tensors(pulled, probe, chunk_size)
+            blocks += [reshape(r, (*node.shape, *v.shape)) for r, v in zip(rows, call.variables, strict=True)]
+        return call.result(blocks)
 
     return wrapped
 
 
 @public("jacfwd", method=False)
-def jacfwd(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, *,
+           chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that returns d fn / d argument, as `jacobian`, by forward mode, batched over the argument's elements,
 
     which must be real numbers.
     """
 
     @functools.wraps(fn)
-    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
-        out, node, variable, flat, outer = _one_to_one("jacfwd", fn, argnums, args, kwargs)
-        _only_real("jacfwd", "argument", variable)
-        probe = placeholder(variable.aval, "tangent")
-        with enable_grad():
-            (t,) = autodiff.jvp([node], [variable], [probe])
-        (columns,) = batch([t if t is not None else autodiff.zeros_like(node)], {probe: _bases(variable)}, variable.aval.size)
-        moved = permute(columns, (*range(1, len(node.shape) + 1), 0))
-        return _release([reshape(moved, (*node.shape, *variable.shape))], flat, out, outer)[0]
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        call = _Jacobian("jacfwd", fn, argnums, has_aux, args, kwargs)
+        columns = []
+        for variable in call.variables:
+            _only_real("jacfwd", "argument", variable)
+            probe = placeholder(variable.aval, "tangent")
+            with enable_grad():
+                found = autodiff.jvp(call.nodes, [variable], [probe])
+            pushed = [autodiff.zeros_like(n) if t is None else t for t, n in zip(found, call.nodes, strict=True)]
+            columns.append([
+                reshape(permute(m, (*range(1, len(m.shape)), 0)), (*m.shape[1:], *variable.shape))
+                for m in _at_unit_tensors(pushed, probe, chunk_size)
+            ])
+        return call.result([column[i] for i in range(len(call.nodes)) for column in columns])
 
     return wrapped
 
 
-def _one_to_one(call: str, fn: Any, argnums: int, args: Any, kwargs: Any) -> tuple[Tensor, Node, Node, list[list[Tensor]], bool]:
-    new, flat, _ = _substitute(call, args, [argnums])
-    outer = state.grad
-    with enable_grad():
-        out = fn(*new, **kwargs)
-    if not isinstance(out, Tensor) or len(flat[0]) != 1:
-        raise AutogradError(f"{call}: the function must take (at argnums) and return one tensor, got {type(out).__name__}")
-    return out, out._node(), flat[0][0]._node(), flat, outer
+class _Jacobian:
+    """A call whose Jacobian is wanted: its outputs, its variables, and how blocks (outputs x variables) are given back."""
+
+    def __init__(self, call: str, fn: Any, argnums: int | Sequence[int], has_aux: bool, args: Any, kwargs: Any) -> None:
+        self.single = isinstance(argnums, int)
+        new, self.flat, self.trees = _substitute(call, args, [argnums] if isinstance(argnums, int) else list(argnums))
+        self.outer, self.has_aux = state.grad, has_aux
+        with enable_grad():
+            out = fn(*new, **kwargs)
+        self.aux: Any = None
+        if has_aux:
+            out, self.aux = _without_aux(call, out)
+        self.outs, self.tree = _leaves(call, out)
+        if not self.outs:
+            raise AutogradError(f"{call}: the function must return a tensor or a container of tensors, got {type(out).__name__}")
+        self.nodes = [t._node() for t in self.outs]
+        self.variables = [t._node() for group in self.flat for t in group]
+
+    def result(self, blocks: Sequence[Node]) -> Any:
+        """The blocks in the structures of outputs and arguments."""
+        tensors = iter(_release(blocks, self.flat, self.outs[0], self.outer))
+        rows = []
+        for _ in self.nodes:
+            row = tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(self.flat, self.trees, strict=True))
+            rows.append(row[0] if self.single else row)
+        found = optree.tree_unflatten(self.tree, rows)
+        return (found, self.aux) if self.has_aux else found
 
 
 def _only_real(call: str, what: str, node: Node) -> None:
@@ -333,16 +484,31 @@ def _only_real(call: str, what: str, node: Node) -> None:
         raise DTypeError(f"{call}: the {what} is {node.dtype}, which has two derivatives an element; use tg.view_as_real, or vjp and jvp")
 
 
-def _bases(like: Node) -> Node:
-    """The unit tensors of like's shape, stacked: (size, *shape)."""
-    n = like.aval.size
-    return reshape(cast(iota((n, n), 0).eq(iota((n, n), 1)), like.dtype), (n, *like.shape))
+def _at_unit_tensors(nodes: Sequence[Node], probe: Node, chunk_size: int | None) -> list[Node]:
+    """`nodes` for each unit tensor of the probe's shape in its place, stacked: (size, *node.shape)."""
+    n = probe.aval.size
+    step = n if chunk_size is None else chunk_size
+    if chunk_size is not None and chunk_size < 1:
+        raise ArgumentError(f"jacobian: chunk_size must be positive, got {chunk_size}")
+    unit = reshape(cast(iota((n, n), 0).eq(iota((n, n), 1)), probe.dtype), (n, *probe.shape))
+    if step >= n:
+        return batch(nodes, {probe: unit}, n)
+    lengths = [min(step, n - start) for start in range(0, n, step)]
+    parts = [batch(nodes, {probe: narrow(unit, 0, k * step, length)}, length) for k, length in enumerate(lengths)]
+    return [concat(list(part), 0) for part in zip(*parts, strict=True)]
 
 
 @public("hessian", method=False)
-def hessian(fn: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns the matrix of second derivatives: shape (*argument.shape, *argument.shape)."""
-    return jacfwd(grad(fn, argnums), argnums)
+def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """A function that returns the second derivatives: shape (*output.shape, *argument.shape, *argument.shape), forward over reverse.
+
+    Nested as `jacobian` of `jacobian`: of a dict argument, h["a"]["b"] is d2 fn / da db.
+
+    >>> tg.hessian(lambda x: (x ** 3).sum())(tg.tensor([1.0, 2.0]))
+    Tensor([[ 6.,  0.],
+            [ 0., 12.]], device='cpu')
+    """
+    return jacfwd(jacobian(fn, argnums), argnums)
 
 
 @public("hvp", method=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,17 +12,22 @@ from tracegrad.nn.module import Module
 from tracegrad.tensor import Tensor
 
 
-def functional_call(module: Module, parameters_and_buffers: Mapping[str, Tensor], args: Any = (), kwargs: Mapping[str, Any] | None = None,
-                    *, strict: bool = False) -> Any:
+def functional_call(module: Module, parameters_and_buffers: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]], args: Any = (),
+                    kwargs: Mapping[str, Any] | None = None, *, strict: bool = False) -> Any:
     """module(*args, **kwargs) with the tensors of `parameters_and_buffers` in the place of its own of those dotted names (torch.func's).
 
+    Of several mappings (parameters and buffers, say), no name may be in two.
     args: a tuple, or the one argument. strict: every parameter and buffer has to be given. Raises ArgumentError for names that the module
     does not have. For transforms of a model: the parameters become an argument.
 
     >>> params = dict(model.named_parameters())
     >>> tg.grad(lambda p: (nn.utils.functional_call(model, p, x) ** 2).sum())(params)
     """
-    with _replaced(module, parameters_and_buffers, strict):
+    given = [parameters_and_buffers] if isinstance(parameters_and_buffers, Mapping) else list(parameters_and_buffers)
+    twice = [name for name, n in Counter(name for part in given for name in part).items() if n > 1]
+    if twice:
+        raise ArgumentError(f"functional_call: {', '.join(twice)} given in several mappings; give each name once")
+    with _replaced(module, {name: value for part in given for name, value in part.items()}, strict):
         return module(*(args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
 
 

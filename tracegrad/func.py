@@ -1,0 +1,64 @@
+"""Function transforms under torch.func's names. They stand in `transforms.py`; what is about modules, here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracegrad.errors import ArgumentError
+from tracegrad.nn.module import Module
+from tracegrad.nn.utils.stateless import functional_call
+from tracegrad.ops.shaping import stack
+from tracegrad.tensor import Tensor
+from tracegrad.transforms import grad, hessian, jacfwd, jvp, linearize, value_and_grad, vjp, vmap
+from tracegrad.transforms import jacobian as jacrev
+
+
+def grad_and_value(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that returns (the gradient, fn's value), in torch's order; `tg.value_and_grad` has the other.
+
+    >>> tg.func.grad_and_value(lambda x: (x * x).sum())(tg.ones(2))
+    (Tensor([2., 2.], device='cpu'), Tensor(2., device='cpu'))
+    """
+    both = value_and_grad(fn, argnums, has_aux)
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return gradient, value
+
+    return wrapped
+
+
+def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(parameters, buffers) of models of one class, each stacked along a new first dimension: for an ensemble by vmap.
+
+    Raises ArgumentError if there are no models, if they are of several classes, or if some are in training mode and some are not.
+
+    >>> models = [tg.nn.Linear(3, 2) for _ in range(5)]
+    >>> parameters, buffers = tg.func.stack_module_state(models)
+    >>> one = lambda p, x: tg.func.functional_call(models[0], p, x)
+    >>> tg.vmap(one, in_dims=(0, None))(parameters, tg.ones(4, 3)).shape
+    (5, 4, 2)
+    """
+    found = list(models)
+    if not found:
+        raise ArgumentError("stack_module_state: give at least one model")
+    if len({type(m) for m in found}) != 1:
+        raise ArgumentError(f"stack_module_state: the models are of several classes: {sorted({type(m).__name__ for m in found})}")
+    if len({m.training for m in found}) != 1:
+        raise ArgumentError("stack_module_state: some models are in training mode and some are not; call train() or eval() on all")
+
+    def stacked(tensors: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        return {
+            name: stack([t[name].detach() for t in tensors]).requires_grad_(any(t[name].requires_grad for t in tensors))
+            for name in tensors[0]
+        }
+
+    return stacked([dict(m.named_parameters()) for m in found]), stacked([dict(m.named_buffers()) for m in found])
+
+
+__all__ = [
+    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "stack_module_state", "vjp", "vmap",
+]
