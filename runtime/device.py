@@ -30,7 +30,7 @@ from tracegrad.errors import DeviceError, NoDriverError
 from tracegrad.plan import Launch, Plan, Target
 from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
-from tracegrad.runtime.icd import enable_intel
+from tracegrad.runtime.icd import enable_unregistered
 from tracegrad.runtime.pocl_cpu import name_unknown_cpu
 from tracegrad.runtime.trial import faster, remembered
 
@@ -313,7 +313,7 @@ def platforms() -> list[cl.Platform]:
     os.environ.setdefault("POCL_DEVICES", "basic pthread")       # read by PoCL at the first query
     if not config.cache:
         os.environ.setdefault("POCL_KERNEL_CACHE", "0")
-    enable_intel()
+    enable_unregistered()
     try:
         return cl.get_platforms()
     except cl.Error:                                             # the loader's way of saying "none"
@@ -383,18 +383,35 @@ def _target(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool
     # A CPU driver that prefers scalars (1) joins work-items to vectors itself, with math functions for vectors. One that prefers vectors
     # leaves both to the author: a call of a builtin stays a call, and what is around it scalar.
     by_hand = kind == "cpu" and int(_ask(device, "preferred_vector_width_float", 0)) > 1
+    units, lanes, resident = _core(device) if kind == "gpu" else (1, Target.lanes, Target.resident)
     return Target(
         kind=kind,
         simd_bytes=simd,
         registers=32 if simd >= 64 else 16,
-        cores=max(1, device.max_compute_units),
+        cores=max(1, device.max_compute_units // units),
         max_work_group=device.max_work_group_size,
         local_memory=int(device.local_mem_size) if real_local else 0,
         l2_bytes=cache if kind == "gpu" and cache else Target.l2_bytes,
         fp64="cl_khr_fp64" in extensions or bool(_ask(device, "double_fp_config", 0)),
         plain_math=by_hand,
         clang_builtins=clang_builtins,
+        lanes=lanes,
+        resident=resident,
     )
+
+
+# What a compute unit is, by the vendor's PCI id: how many of them share local memory and schedule together (a core), the work-items
+# that run in step, and those that a core holds. NVIDIA's is a multiprocessor, AMD's a CU, Intel's an execution unit of which a
+# sub-slice has 8 (16 in Xe2), Qualcomm's a shader processor, ARM's a shader core. Queries come before these numbers.
+_CORES = {0x10DE: (1, 32, 2048), 0x1002: (1, 64, 2048), 0x8086: (8, 16, 1024), 0x5143: (1, 64, 1024), 0x13B5: (1, 16, 1024)}
+
+
+def _core(device: cl.Device) -> tuple[int, int, int]:
+    """Compute units of a core of a GPU, work-items that run in step, and work-items that a core holds."""
+    units, lanes, resident = _CORES.get(int(_ask(device, "vendor_id", 0)), (1, 32, 1024))
+    for name in ("warp_size_nv", "wavefront_width_amd"):
+        lanes = int(_ask(device, name, 0)) or lanes
+    return units, lanes, resident
 
 
 def _memory(device: cl.Device, kind: str) -> int:

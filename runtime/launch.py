@@ -282,7 +282,10 @@ class Executable:
             device.enable_profiling()
         self._last = -1
         try:
-            self._enqueue_all(items, device.use(device.host_queue if self.small else device.queue))
+            queue = device.use(device.host_queue if self.small else device.queue)
+            self._enqueue_all(items, queue)
+            if device.kind == "gpu":
+                queue.flush()                                    # else a driver may wait for more, or for somebody who waits
         except cl.Error as error:
             raise _launch_error(error, self._times[self._last].entry if self._last >= 0 else "?", device) from error
         if config.profile and len(self._events) > _EVENTS:

@@ -24,7 +24,7 @@ class Target:
     kind: Literal["cpu", "gpu"] = "cpu"   # cpu: one work-item is a thread's loop; gpu: many small work-items
     simd_bytes: int = 32                  # vector register width (AVX2: 32)
     registers: int = 16                   # vector registers a kernel may plan on
-    cores: int = 4                        # compute units
+    cores: int = 4                        # compute units that have their own local memory
     max_work_group: int = 4096            # CL_DEVICE_MAX_WORK_GROUP_SIZE
     local_memory: int = 0                 # bytes of *real* local memory; 0 where it is emulated (CPUs)
     l2_bytes: int = 512 << 10
@@ -32,6 +32,8 @@ class Target:
     plain_math: bool = True               # builtins stop this driver's vectoriser: use the plain-operator library
     host_memory: bool = True              # it computes in the host's memory, so that host steps need no copies
     clang_builtins: bool = True           # __builtin_fma & co and vectors at any element's address compile
+    lanes: int = 32                       # work-items of a GPU that run in step
+    resident: int = 1024                  # work-items that a core of a GPU holds
 
 
 @dataclass(frozen=True)
