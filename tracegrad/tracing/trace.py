@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = REGISTRY["variable"]
 KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
+SIGNATURES = 512  # of one function that recordings are kept for; the one that was recorded first is dropped
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -86,6 +87,8 @@ class Traced:
                 break
         else:
             reason = self._reason(signature, _labels(self._fn, args, kwargs), flat, candidates)
+            if len(self._replays) > SIGNATURES:
+                del self._replays[next(iter(self._replays))]
             replay, change = self._record(args, kwargs, flat)
             if change and signature in self._changing:
                 raise TraceError(
