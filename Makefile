@@ -3,10 +3,11 @@
 #
 #   make demo       train on scikit-learn's handwritten digits through generated OpenCL kernels
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests
-#   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
-#   make bench      tracegrad beside torch eager and jax.jit; writes benchmarks/RESULTS.md
+#   make test-all   make test, and the long tests beside torch, SciPy and scikit-learn, which it installs
+#   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor and Dr.Jit where installed); writes benchmarks/RESULTS.md
 #   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
+#   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md
 #   make fuzz COUNT=100000 SEED=0   random programs, their kernels run without a driver and compared with the interpreter
 #   make mutations  errors put into the code generator on purpose: how many programs the quick fuzz takes to find each
 #   make bench-first-call     how long the first calls of traced programs take, cold and again
@@ -29,7 +30,7 @@ EXAMPLES ?= 20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
-.PHONY: demo test test-all array-api bench bench-against bench-first-minute bench-first-call check kernels-diff coverage-table fuzz mutations clean help
+.PHONY: demo test test-all array-api bench bench-against bench-first-minute bench-first-call bench-gpu check kernels-diff coverage-table fuzz mutations clean help
 
 help:
 	@sed -n '/^# *make /s/^# *//p' Makefile
@@ -45,7 +46,7 @@ check: $(VENV)/.installed-test
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-test-all: check
+test-all: check $(VENV)/.installed-test-all
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
 
 # The version of the standard and of its suite that docs/array_api.md speaks of. (After a space, pytest would take the file's folder for one of
@@ -78,6 +79,9 @@ bench-against: $(VENV)/.installed-demo
 	rm -rf build/other && git worktree prune && git worktree add --quiet --force --detach build/other $(or $(REV),HEAD~1)
 	$(BIN)/python -m benchmarks.against build/other $(ARGS)
 	git worktree remove --force build/other
+
+bench-gpu: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 bench-first-call: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.first_call $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON)) $(ARGS)

@@ -55,9 +55,11 @@ class Tuning:
     scan_chunk: int = 2048
     select_chunk: int = 2048           # and 16 k
     scatter_skip: int = 16             # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
+    scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted
     scatter_columns: int = 64          # a part of a row is at least so long (on a CPU: cache lines are not shared)
     sort_run: int = 32                 # elements that one work-item sorts by insertion,
     sort_block: int = 4096             # sorts, runs and their merges, on a CPU (on a GPU: a run),
+    sort_local: int = 4096             # a row sorted in local memory, at most (on a GPU; longer ones by digits),
     sort_part: int = 4096              # and does of a merge, on a CPU,
     sort_part_gpu: int = 16            # on a GPU
 

@@ -13,7 +13,7 @@ import pyopencl as cl
 from tracegrad.config import config
 from tracegrad.errors import DeviceError
 from tracegrad.runtime.device import Device, contenders, devices, find, platforms
-from tracegrad.runtime.icd import SYSTEM_VENDORS, VARIABLES, cache_folder, intel_library, system_icds
+from tracegrad.runtime.icd import SYSTEM_VENDORS, VARIABLES, cache_folder, intel_library, nvidia_library, system_icds
 from tracegrad.runtime.program import build
 from tracegrad.runtime.trial import RUNS, scores
 
@@ -37,6 +37,7 @@ def devices_report() -> str:
         return "no OpenCL device; `python -m tracegrad doctor` says what to do"
     try:
         default = find()
+        default.decide()
     except DeviceError:
         default = None
     rows: list[tuple[str, ...]] = [("", "", "name", "kind", "driver", "cores", "vector", "local", "fp64", "memory")]
@@ -114,6 +115,7 @@ def _drivers() -> list[Finding]:
         else:
             text = f"{word}'s CPU driver is installed ({library}), but does not load: a file is missing, or OpenCL was used too early"
             found.append(Finding("problem", text, command.replace("install", "install --force-reinstall")))
+    found += _nvidia(names, hiding)
     for platform in platforms():
         try:
             count = len(platform.get_devices())
@@ -123,6 +125,26 @@ def _drivers() -> list[Finding]:
             fix = "RUSTICL_ENABLE=llvmpipe (or radeonsi, iris, ...)" if platform.name == "rusticl" else ""
             found.append(Finding("hint", f"the driver {platform.name} is installed but offers no device", fix))
     return found
+
+
+def _nvidia(names: list[str], hiding: list[str]) -> list[Finding]:
+    """NVIDIA's driver: mounted into containers, often without the file that names it."""
+    library, seen = nvidia_library(), any("NVIDIA" in name for name in names)
+    if library is None:
+        if seen or not os.path.exists("/dev/nvidiactl"):
+            return []
+        return [Finding("problem", "an NVIDIA GPU is here, but not its OpenCL driver (libnvidia-opencl.so.1)",
+                        "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility (or all)")]
+    write = f"mkdir -p {SYSTEM_VENDORS} && echo {library} > {SYSTEM_VENDORS}/nvidia.icd"
+    registered = any("libnvidia-opencl" in path.read_text() for path in system_icds() if os.access(path, os.R_OK))
+    if seen:
+        if registered:
+            return []
+        return [Finding("ok", f"NVIDIA's driver ({library}) has no .icd file: tracegrad registers it for itself (for others: {write})")]
+    if hiding:
+        return [Finding("hint", f"NVIDIA's driver is installed ({library}), but {hiding[0]} hides it", f"unset {hiding[0]}")]
+    text = f"NVIDIA's driver is installed ({library}), but offers no platform: no GPU is visible, or OpenCL was used too early"
+    return [Finding("problem", text, "nvidia-smi" if registered else write)]
 
 
 def _installed(package: str) -> str | None:

@@ -1,11 +1,12 @@
-"""Which OpenCL drivers the loader can see. Start at `enable_intel`.
+"""Which OpenCL drivers the loader can see. Start at `enable_unregistered`.
 
 An OpenCL loader reads small .icd files, each naming a driver library. The loader inside the pyopencl wheel (ocl-icd)
 reads the ones in /etc/OpenCL/vendors *and*, whatever the environment says, the driver that `pocl-binary-distribution`
 puts beside pyopencl. OCL_ICD_VENDORS (or OPENCL_VENDOR_PATH) replaces the first place by another folder, a single .icd
 file or a library; OCL_ICD_FILENAMES, which other loaders know, is ignored.
 
-Intel's CPU driver from pip (`intel-opencl-rt`) ships an .icd file that names a placeholder path, so no loader finds it.
+Intel's CPU driver from pip (`intel-opencl-rt`) ships an .icd file that names a placeholder path, so no loader finds it. In containers
+NVIDIA's driver is there (the container runtime mounts it), but not the .icd file that names it.
 """
 
 from __future__ import annotations
@@ -38,27 +39,47 @@ def intel_library() -> Path | None:
     return found[0] if found and found[0].exists() else None
 
 
+NVIDIA = "libnvidia-opencl.so.1"
+LIBRARIES = tuple(map(Path, (                # where container runtimes and packages put drivers' libraries
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
+    "/usr/lib/wsl/lib", "/usr/local/cuda/compat",
+)))
+
+
+def nvidia_library() -> Path | None:
+    """NVIDIA's OpenCL driver, in LD_LIBRARY_PATH or where libraries usually are; None where there is none."""
+    given = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    return next((folder / NVIDIA for folder in (*given, *LIBRARIES) if (folder / NVIDIA).exists()), None)
+
+
+def unregistered() -> dict[str, Path]:
+    """The drivers that are installed and that no .icd file of the system names, by the name of the file that would."""
+    texts = [path.read_text() for path in system_icds() if os.access(path, os.R_OK)]
+    found = {"tracegrad-intel-cpu.icd": ("libintelocl", intel_library()), "tracegrad-nvidia.icd": ("libnvidia-opencl", nvidia_library())}
+    return {name: library for name, (word, library) in found.items() if library is not None and not any(word in text for text in texts)}
+
+
 def system_icds() -> list[Path]:
     """The .icd files that the system's packages installed."""
     return sorted(SYSTEM_VENDORS.glob("*.icd"))
 
 
-def enable_intel() -> Path | None:
-    """Let the loader find Intel's CPU driver when it came from pip; return the folder of .icd files used, or None if nothing was done.
+def enable_unregistered() -> Path | None:
+    """Let the loader find the drivers that nobody registered; return the folder of .icd files used, or None if nothing was done.
 
-    Works by pointing OCL_ICD_VENDORS at a generated folder that holds the system's .icd files and one for Intel; no
-    installed file is touched. Does nothing where the user has set that variable, where a system package already names
-    the driver, or once the process has asked OpenCL for its platforms (the loader reads the folder once).
+    Works by pointing OCL_ICD_VENDORS at a generated folder that holds the system's .icd files and one for each of those drivers; no
+    installed file is touched. Does nothing where the user has set that variable, where system packages already name the drivers,
+    or once the process has asked OpenCL for its platforms (the loader reads the folder once).
     """
     ours = cache_folder("icd")
     chosen = [value for value in map(os.environ.get, VARIABLES) if value]
     if not sys.platform.startswith("linux") or any(ours not in Path(value).parents for value in chosen):
         return None
-    library = intel_library()
-    texts = {path.name: path.read_text() for path in system_icds() if os.access(path, os.R_OK)}
-    if library is None or any("libintelocl" in text for text in texts.values()):
+    missing = unregistered()
+    if not missing:
         return None
-    texts["tracegrad-intel-cpu.icd"] = f"{library}\n"
+    texts = {path.name: path.read_text() for path in system_icds() if os.access(path, os.R_OK)}
+    texts |= {name: f"{library}\n" for name, library in missing.items()}
     try:
         folder = _write_once(ours, texts)
     except OSError:

@@ -41,6 +41,7 @@ TUNINGS = st.builds(
     arg_chunk=st.sampled_from([2, 16, 2048]), scan_chunk=st.sampled_from([2, 16, 2048]),
     select_chunk=st.sampled_from([4, 2048]), scatter_skip=st.sampled_from([1, 16]), scatter_columns=st.sampled_from([4, 64]),
     sort_run=st.sampled_from([2, 32]), sort_block=st.sampled_from([32, 4096]), sort_part=st.sampled_from([4, 4096]),
+    scatter_few=st.sampled_from([1, 32]), sort_local=st.sampled_from([8, 64, 4096]),
     sort_part_gpu=st.sampled_from([2, 16]), split_k=st.sampled_from([2, 128]), split_flops=st.sampled_from([1, 1 << 19]),
     pack_items=st.sampled_from([1, 4096]), gemm_step=st.sampled_from([2, 8]), thin=st.sampled_from([1, 4]),
     conv_unrolled=st.sampled_from([1, 7]),

@@ -26,7 +26,7 @@ from tracegrad import compile as tg_compile
 from tracegrad.codegen.kernel.run import memory, run
 from tracegrad.codegen.kernel.run.memory import Memory, Pointer, State
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.plan import Fault, Launch, Offset, Plan, Scalar, Target, Turn
+from tracegrad.plan import Fault, Launch, Offset, Plan, Scalar, Slot, Target, Turn
 
 GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=False)      # 64 cores: of a middling one
 WARP = 32                     # work-items that run in step on NVIDIA's and AMD's (of two halves) and most others' devices
@@ -39,7 +39,7 @@ LOOKED_AT = 60_000            # accesses of a launch that are looked at
 class Limits:
     """What a launch may be."""
 
-    little: int = 1 << 16     # flops + bytes that take no longer than the launch itself: only its local size is asked for
+    little: int = 1 << 17     # flops + bytes that take no longer than the launch itself: only its local size is asked for
     share: int = 64           # flops + bytes of an item, at most, as long as the device is not full,
     full: int = 256           # which takes so many items a core: 8 warps hide the latency of memory
     slack: int = 8            # accesses of an item: so many times what each would have if all that can run shared the work evenly
@@ -135,8 +135,7 @@ def audited(plan: Plan, inputs: Sequence[Any], numbers: Sequence[Any]) -> list[F
         if memories[i] is None:
             alias = None if slot.alias is None else memories[slot.alias]
             data = None if slot.data is None else np.array(slot.data, slot.dtype).reshape(-1)
-            fresh = np.zeros(max(1 if slot.kind != "faults" else 64, math.prod(slot.shape)), slot.dtype) if data is None else data
-            memories[i] = alias or _memory(slot.name or slot.kind, fresh, state)
+            memories[i] = alias or _memory(slot.name or slot.kind, _fresh(slot) if data is None else data, state)
     given = plan.all_scalars([float(n) for n in numbers])
     kernels = run.kernels_of(plan.source)
     texts = _texts(plan.source)
@@ -146,7 +145,16 @@ def audited(plan: Plan, inputs: Sequence[Any], numbers: Sequence[Any]) -> list[F
             sample = _Sample(kernels[step.entry], step, memories, given, state)
             sample.run()
             found.append(sample.finding(registers(texts[step.entry])))
+            for arg in step.args:                                      # a part of what it writes would mean nothing
+                if isinstance(arg, int) and plan.slots[arg].kind == "temp" and memories[arg].array.size <= 1 << 16:
+                    memories[arg].array[:] = _fresh(plan.slots[arg])
     return found
+
+
+def _fresh(slot: Slot) -> Any:
+    """What an earlier launch would have written: zeros, and of integers 0, 1, 2, ..., as most are sorted, or places."""
+    size = 64 if slot.kind == "faults" else max(1, math.prod(slot.shape))
+    return np.arange(size).astype(slot.dtype) if slot.kind == "temp" and slot.dtype.kind in "iu" else np.zeros(size, slot.dtype)
 
 
 def _memory(name: str, array: Any, state: State) -> Memory:
@@ -234,11 +242,11 @@ class _Sample:
 
         def load(self: Any, index: int) -> Any:
             sample.note(self.memory, self.at + index, 1, False)
-            return self.memory.array[self.at + index]
+            return self.memory.array[(self.at + index) % self.memory.array.size]         # places may be made up
 
         def store(self: Any, index: int, value: Any) -> None:
             sample.note(self.memory, self.at + index, 1, True)
-            self.memory.array[self.at + index] = value
+            self.memory.array[(self.at + index) % self.memory.array.size] = value
 
         def vector(self: Any, lanes: int) -> Any:
             sample.note(self.memory, self.at, lanes, False)

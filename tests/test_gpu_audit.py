@@ -86,11 +86,6 @@ LAUNCHES = {"attention": 1, "many small updates": 2, "cumsum": 3}         # at m
 WAITING = {
     "transposed read": "each item reads a column: no tile in local memory turns it",
     "short rows": "rows of up to 16 are written out in each item, which reads its row alone",
-    **dict.fromkeys(["cumsum", "cumsum of rows", "cumsum of columns"], "an item scans a chunk by itself"),
-    **dict.fromkeys(["argmax", "argmax of rows", "argmax of columns"], "an item searches a chunk by itself"),
-    **dict.fromkeys(["sort", "sort of rows"], "items sort runs by insertion, and merge 16 elements each"),
-    "topk": "an item keeps the best of a chunk in a heap",
-    **dict.fromkeys(["scatter", "scatter of scalars"], "the owner of rows goes through all indices"),
     "attention": "products and softmax are launches of their own, with an array of all weights between them",
     "many small updates": "an update is a launch",
 }

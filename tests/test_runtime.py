@@ -21,7 +21,7 @@ import pytest
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, BuildError, DeviceError, NoDriverError, OutOfMemoryError, UnsupportedError
 from tracegrad.plan import HostStep, Launch, Plan, Scalar, Slot
-from tracegrad.runtime import capabilities, icd, trial
+from tracegrad.runtime import capabilities, doctor, icd, trial
 from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime.buffer import Buffer, empty, make_room, obstacle, upload, wrap
 from tracegrad.runtime.capabilities import Capabilities
@@ -124,6 +124,16 @@ class TestCapabilities:
         assert (target.plain_math, target.clang_builtins, target.fp64, target.cores) == (plain, plain, True, 7)
         assert (target.kind, target.simd_bytes) == (("cpu", 64) if type_ == "CPU" else ("gpu", 16))
 
+    @pytest.mark.parametrize(("vendor", "queries", "cores", "lanes"), [
+        (0x10DE, {"warp_size_nv": 32}, 128, 32), (0x1002, {"wavefront_width_amd": 32}, 128, 32), (0x1002, {}, 128, 64),
+        (0x8086, {}, 16, 16), (0x5143, {}, 128, 64), (0, {}, 128, 32)])
+    def test_what_a_core_of_a_gpu_is(self, vendor: int, queries: dict[str, int], cores: int, lanes: int) -> None:
+        fake = SimpleNamespace(
+            type=cl.device_type.GPU, platform=SimpleNamespace(name="a driver"), extensions="", vendor_id=vendor, max_compute_units=128,
+            local_mem_type=cl.device_local_mem_type.LOCAL, local_mem_size=1 << 15, max_work_group_size=512, **queries)
+        target = runtime_device._target(fake, "gpu", False)
+        assert (target.cores, target.lanes, target.resident >= 1024) == (cores, lanes, True)
+
     def test_a_driver_that_is_wrong_is_told_once(self, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
         """Loops that end early also mean that a work-item gets little to do."""
         monkeypatch.setattr(runtime_device, "capabilities", lambda *_: Capabilities(True, False, False))
@@ -225,6 +235,7 @@ class TestIntelFromPip:
     def installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.setattr(icd, "cache_folder", lambda name: tmp_path / name)
         monkeypatch.setattr(icd, "intel_library", lambda: Path("/opt/lib/libintelocl.so"))
+        monkeypatch.setattr(icd, "nvidia_library", lambda: None)
         monkeypatch.setattr(icd, "system_icds", list)
         monkeypatch.setattr(sys, "platform", "linux")
         for name in icd.VARIABLES:
@@ -232,24 +243,69 @@ class TestIntelFromPip:
         return tmp_path
 
     def test_writes_an_icd_file_and_points_the_loader_at_it(self, installed: Path) -> None:
-        folder = icd.enable_intel()
+        folder = icd.enable_unregistered()
         assert folder is not None
         assert os.environ["OCL_ICD_VENDORS"] == str(folder)
         assert installed in folder.parents
         assert [path.read_text() for path in folder.iterdir()] == ["/opt/lib/libintelocl.so\n"]
-        assert icd.enable_intel() == folder
+        assert icd.enable_unregistered() == folder
 
     def test_keeps_the_systems_drivers(self, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (installed / "pocl.icd").write_text("libpocl.so")
         monkeypatch.setattr(icd, "system_icds", lambda: [installed / "pocl.icd"])
-        folder = icd.enable_intel()
+        folder = icd.enable_unregistered()
         assert folder is not None
         assert sorted(path.name for path in folder.iterdir()) == ["pocl.icd", "tracegrad-intel-cpu.icd"]
 
     def test_leaves_the_users_choice_alone(self, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OCL_ICD_VENDORS", "/somewhere/else")
-        assert icd.enable_intel() is None
+        assert icd.enable_unregistered() is None
         assert os.environ["OCL_ICD_VENDORS"] == "/somewhere/else"
+
+
+class TestNvidiaInAContainer:
+    """The driver's library is there, the .icd file that names it is not."""
+
+    @pytest.fixture
+    def library(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        found = tmp_path / "lib" / icd.NVIDIA
+        found.parent.mkdir()
+        found.touch()
+        monkeypatch.setattr(icd, "LIBRARIES", (tmp_path / "none", found.parent))
+        monkeypatch.setattr(icd, "cache_folder", lambda name: tmp_path / name)
+        monkeypatch.setattr(icd, "intel_library", lambda: None)
+        monkeypatch.setattr(icd, "system_icds", list)
+        monkeypatch.setattr(sys, "platform", "linux")
+        monkeypatch.setenv("LD_LIBRARY_PATH", "")
+        for name in icd.VARIABLES:
+            monkeypatch.setenv(name, "")
+        return found
+
+    def test_it_is_registered(self, library: Path) -> None:
+        folder = icd.enable_unregistered()
+        assert folder is not None
+        assert {path.name: path.read_text() for path in folder.iterdir()} == {"tracegrad-nvidia.icd": f"{library}\n"}
+
+    def test_the_library_path_comes_first(self, library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / icd.NVIDIA).touch()
+        monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{tmp_path}")
+        assert icd.nvidia_library() == tmp_path / icd.NVIDIA
+
+    def test_a_system_that_names_it_is_left_alone(self, library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "nvidia.icd").write_text("libnvidia-opencl.so.1")
+        monkeypatch.setattr(icd, "system_icds", lambda: [tmp_path / "nvidia.icd"])
+        assert icd.enable_unregistered() is None
+
+    def test_the_doctor_says_what_to_write(self, library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(doctor, "system_icds", list)
+        finding, = doctor._nvidia([], [])
+        assert (finding.level, str(library) in finding.text) == ("problem", True)
+        assert finding.fix.endswith(f"echo {library} > /etc/OpenCL/vendors/nvidia.icd")
+        assert doctor._nvidia([], ["OCL_ICD_VENDORS"])[0].fix == "unset OCL_ICD_VENDORS"
+        assert doctor._nvidia(["NVIDIA CUDA OpenCL 3.0"], [])[0].level == "ok"
+        (tmp_path / "nvidia.icd").write_text("libnvidia-opencl.so.1")
+        monkeypatch.setattr(doctor, "system_icds", lambda: [tmp_path / "nvidia.icd"])
+        assert doctor._nvidia(["NVIDIA CUDA OpenCL 3.0"], []) == []
 
 
 class TestBuffers:
@@ -600,6 +656,67 @@ def test_the_trial_runs_on_the_devices_here(device: Any) -> None:
     assert 0 < found.run
     assert 0 < found.build < 60
     assert found.total == found.build + trial.RUNS * found.run
+
+
+UNDECIDED = """
+import os, sys
+import numpy as np
+import tracegrad as tg
+from tracegrad.runtime import device, trial
+
+found = device.devices()
+tried = sorted((d for d in found if "PoCL" in d.driver), key=lambda d: d.driver)
+if len(tried) < 2:
+    print("one driver")
+    sys.exit()
+device.contenders = lambda given: [d for d in tried]
+calls = []
+def score(d):
+    calls.append(d.driver)
+    return trial.Score(0.1, 1e-3 if d.driver == wanted else 2e-3)
+trial.score = score
+wanted, first = tried[1].driver, tried[0].driver
+default = tg.device()
+x = tg.arange(12.0).reshape(3, 4)
+y = (x * 2).sum(1)
+assert y.tolist() == [12.0, 44.0, 76.0]
+assert (calls, tg.device().driver) == ([], first), "a trial before the first program"
+f = tg.trace(lambda x: (x * 3).sum(0))
+assert f(x).tolist() == [36.0, 45.0, 54.0, 63.0]
+assert calls == [first, wanted], calls
+assert tg.device() is default and default.driver == wanted and x.device is default
+assert (x + y[:, None]).tolist()[0] == [12.0, 13.0, 14.0, 15.0]
+assert device.find("") is default and calls == [first, wanted]
+assert {d.driver for d in device.devices()} == {d.driver for d in found}
+print("decided")
+"""
+
+ALLOCATED = UNDECIDED.partition("y = (x")[0] + """
+big = tg.tensor(np.ones((600, 600), np.float32))          # in the driver's memory
+assert tg.trace(lambda x: (x * 2).sum())(big).item() == 720000.0
+assert (tg.device().driver, sorted(calls)) == (first, sorted([first, wanted]))
+print("stayed")
+"""
+
+ASKED = UNDECIDED.partition("y = (x")[0] + """
+tg.set_device(first)
+f = tg.trace(lambda x: (x * 3).sum(0))
+assert f(x).tolist() == [36.0, 45.0, 54.0, 63.0]
+assert (calls, tg.device().driver) == ([], first)
+print("asked for")
+"""
+
+
+@pytest.mark.parametrize(("end", "program"), [("decided", UNDECIDED), ("stayed", ALLOCATED), ("asked for", ASKED)])
+def test_the_default_driver_is_chosen_when_the_first_program_is_compiled(program: str, end: str, tmp_path: Path) -> None:
+    (tmp_path / "pocl").mkdir()
+    given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / "pocl"), "TRACEGRAD_DEVICE": "",
+             "TRACEGRAD_EAGER": "1", "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    if done.stdout.strip() == "one driver":
+        pytest.skip("one driver only")
+    assert done.stdout.strip() == end
 
 
 def test_building_a_kernel_prints_nothing():

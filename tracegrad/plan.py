@@ -24,7 +24,7 @@ class Target:
     kind: Literal["cpu", "gpu"] = "cpu"   # cpu: one work-item is a thread's loop; gpu: many small work-items
     simd_bytes: int = 32                  # vector register width (AVX2: 32)
     registers: int = 16                   # vector registers a kernel may plan on
-    cores: int = 4                        # compute units
+    cores: int = 4                        # compute units that have their own local memory
     max_work_group: int = 4096            # CL_DEVICE_MAX_WORK_GROUP_SIZE
     local_memory: int = 0                 # bytes of *real* local memory; 0 where it is emulated (CPUs)
     l2_bytes: int = 512 << 10
@@ -32,6 +32,8 @@ class Target:
     plain_math: bool = True               # builtins stop this driver's vectoriser: use the plain-operator library
     host_memory: bool = True              # it computes in the host's memory, so that host steps need no copies
     clang_builtins: bool = True           # __builtin_fma & co and vectors at any element's address compile
+    lanes: int = 32                       # work-items of a GPU that run in step
+    resident: int = 1024                  # work-items that a core of a GPU holds
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,20 @@ Step = Launch | HostStep | Loop
 
 
 @dataclass(frozen=True)
+class Function:
+    """A kernel as drivers get it: `text` calls it "@", and has neither comments nor the user's names.
+
+    entry: what it is called in `Plan.source`. key: the hash of all that is built for it; kernels of one key are one. above: which of
+    `Plan.parts` stand in front of it, in groups, each of which comes before the next.
+    """
+
+    entry: str
+    key: str
+    text: str
+    above: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class Check:
     """Indices that kernels compare with their range: `call` (the user's function) got them as `what`, an index into `of`.
 
@@ -281,6 +297,8 @@ class Plan:
     checks: tuple[Check | MatrixCheck, ...] = ()
     reads: tuple[int, ...] = ()           # for each output: the inputs that it depends on, as a bit mask over their order
     checked: tuple[int, ...] = ()         # for each output: the checks that it depends on, as a bit mask
+    functions: tuple[Function, ...] = ()  # what is built: the kernels of `source` one by one, or none (then `source` is built as it is)
+    parts: tuple[str, ...] = ()           # what stands in front of them: extensions, macros, functions
 
     def all_scalars(self, given: Sequence[Any]) -> list[Any]:
         """The scalars of a call and those that are computed from them on the host, as `Scalar.index` counts them."""

@@ -31,35 +31,26 @@ class LennardJones(Derived):
         return self._energy(x, same)
 
     def drjit(self, x, same):
+        """The derivative by hand, as forces are: backward through a loop of gathers would be a scatter a pair."""
         import drjit as dr
         from drjit.llvm.ad import Array3f, Float, UInt32
 
         n = self.count
-        i = dr.arange(UInt32, n)
-        base = Float(x)
+
+        @dr.syntax
+        def turns(own, i, energy, force, j):
+            while j < n:
+                apart = own - dr.gather(Array3f, x, j)
+                inverse = dr.select(j == i, 0.0, dr.rcp(dr.squared_norm(apart)))
+                sixth = inverse * inverse * inverse
+                energy += 2.0 * (sixth * sixth - sixth)
+                force += apart * (inverse * (24.0 * sixth - 48.0 * sixth * sixth))
+                j += 1
+            return energy, force
 
         def run():
-            flat = Float(base)
-            dr.enable_grad(flat)
-            own = Array3f(*(dr.gather(Float, flat, 3 * i + k) for k in range(3)))
-            energy, j = Float(0.0) + dr.zeros(Float, n), UInt32(0)
-            force = dr.zeros(Array3f, n)
-            fixed = Float(base)
-
-            @dr.syntax
-            def turn(own, energy, force, j):
-                # The derivative by hand, as forces are: backward through a loop of gathers would be a scatter a pair.
-                while j < n:
-                    apart = own - Array3f(*(dr.gather(Float, fixed, 3 * j + k) for k in range(3)))
-                    square = dr.squared_norm(apart)
-                    inverse = dr.select(j == i, 0.0, dr.rcp(square))
-                    sixth = inverse * inverse * inverse
-                    energy += 2.0 * (sixth * sixth - sixth)
-                    force += apart * (inverse * (24.0 * sixth - 48.0 * sixth * sixth))
-                    j += 1
-                return energy, force
-
-            energy, force = turn(dr.detach(own), energy, force, j)
+            i = dr.arange(UInt32, n)
+            energy, force = turns(dr.gather(Array3f, x, i), i, dr.zeros(Float, n), dr.zeros(Array3f, n), dr.zeros(UInt32, n))
             return dr.sum(energy), dr.ravel(force)
 
         return run

@@ -1,6 +1,7 @@
 """argmax and argmin: a serial search of each row, the first of equals wins, NaN wins over all. Start at `lower_arg_reduction`.
 
 A long row that would leave cores idle is cut in chunks; a second kernel then looks at the winners of the chunks only, in order.
+On a GPU work-groups do it (argreduce_gpu.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from tracegrad.codegen.kernel.expressions import Expression, Infix, Load, Local
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, clipped
+from tracegrad.codegen.lower.argreduce_gpu import searches
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts, view
 from tracegrad.codegen.schedule.grouping import Group
@@ -21,6 +23,10 @@ from tracegrad.dtypes import int64
 @lowering("arg_reduction")
 def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
+    if context.target.kind == "gpu":
+        kernels = searches(group, context)
+        if kernels is not None:
+            return kernels
     outer, n, inner = view(node.operands[0], node.attrs["dim"])
     chunks = max(1, min(-(-parts(context) // (outer * inner)), n // tuning().arg_chunk, 256))
     length = -(-n // chunks)

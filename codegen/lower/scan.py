@@ -2,6 +2,7 @@
 
 Rows (or, where the dimension is not the last, vectors of columns) are one work-item's loop each. A long row that would leave
 cores idle is cut in chunks: a first kernel adds up each chunk, a second one scans them, starting from the sum of those before.
+On a GPU work-groups do it (scan_gpu.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.scan_gpu import scans
 from tracegrad.codegen.lower.serial import Owner, parts, scratch, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
@@ -22,6 +24,10 @@ from tracegrad.ir import Node
 @lowering("scan")
 def lower_scan(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
+    if context.target.kind == "gpu":
+        kernels = scans(group, context)
+        if kernels is not None:
+            return kernels
     outer, n, inner = view(node, node.attrs["dim"])
     wanted = -(-parts(context) // (outer * -(-inner // 8)))
     chunks = max(1, min(wanted, n // tuning().scan_chunk, 64))

@@ -1,7 +1,7 @@
 """scatter_add and scatter_set: the owner of a part of the result goes through all indices, in order. Start at `lower_scatter`.
 
 A work-item owns either a range of columns of every row (rows are long) or a range of rows: then it skips the indices of others'
-rows. Either way the order of the indices defines the result, and there are no atomics.
+rows. Either way the order of the indices defines the result, and there are no atomics. On a GPU indices are sorted (scatter_gpu.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import BoundLike, bound
 from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.scatter_gpu import scatters
 from tracegrad.codegen.lower.serial import Owner, parts
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
@@ -22,6 +23,10 @@ from tracegrad.codegen.tuning import tuning
 
 @lowering("scatter")
 def lower_scatter(group: Group, context: Context) -> list[Kernel]:
+    if context.target.kind == "gpu":
+        kernels = scatters(group, context)
+        if kernels is not None:
+            return kernels
     o = Owner(group, context)
     ev, w, node = o.ev, o.writer, o.node
     base, index, source = node.operands

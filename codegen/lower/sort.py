@@ -2,7 +2,7 @@
 
 On a CPU a work-item first sorts a block that fits its cache, runs and merges. A merge of blocks cuts the result of each pair of them
 into parts of equal length; a work-item finds by binary search where its part starts in either (the "merge path"), then merges
-serially. Left runs come first among equals, so the sort is stable.
+serially. Left runs come first among equals, so the sort is stable. On a GPU work-groups do it (sort_gpu.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, scratch
+from tracegrad.codegen.lower.sort_gpu import sorts
+from tracegrad.codegen.lower.workgroup import precedes
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int32, int64
@@ -25,30 +27,26 @@ Pair = tuple[Temp, Temp]                # keys, and where they came from
 @lowering("sort")
 def lower_sort(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
+    if context.target.kind == "gpu":
+        kernels = sorts(group, context)
+        if kernels is not None:
+            return kernels
     n = node.shape[-1]
     dtype = scratch(node.operands[0].dtype)
     index = int32 if n < 1 << 31 else int64
     pairs = [(Temp(f"keys_{side}", node, node.aval.size, dtype), Temp(f"order_{side}", node, node.aval.size, index)) for side in "ab"]
     run = tuning().sort_block if context.target.kind == "cpu" else tuning().sort_run
     side = _passes(min(n, run)) % 2
-    kernels = [_blocks(group, context, run, pairs)]
+    made = [_blocks(group, context, run, pairs)]
     while run < n:
-        kernels.append(_merge(group, context, run, pairs[side], None if 2 * run >= n else pairs[1 - side]))
+        made.append(_merge(group, context, run, pairs[side], None if 2 * run >= n else pairs[1 - side]))
         run, side = 2 * run, 1 - side
-    return kernels
+    return made
 
 
 def _passes(n: int) -> int:
     """How often runs must be merged to sort n elements."""
     return max(0, (-(-n // tuning().sort_run) - 1).bit_length())
-
-
-def precedes(o: Owner, a: str, b: str) -> str:
-    """Whether key a must stand before key b."""
-    descending, is_float = o.node.attrs["descending"], o.node.operands[0].dtype.kind == "f"
-    plain = f"{a} {'>' if descending else '<'} {b}"
-    nan, other = (a, b) if descending else (b, a)
-    return f"({plain} || ({nan} != {nan} && {other} == {other}))" if is_float else f"({plain})"
 
 
 def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Kernel:
@@ -80,7 +78,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
             value = ev.value(x, row * n + start.index + i.index)
             w.text([
                 f"{w.index} place = i;",
-                f"for (; place > 0 && {precedes(o, value.text, 'keys[place - 1]')}; place--) {{ "
+                f"for (; place > 0 && {precedes(node, value.text, 'keys[place - 1]')}; place--) {{ "
                 "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }",
                 f"keys[place] = {value.text};",
                 "order[place] = start + i;",
@@ -102,7 +100,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
             f"    const {w.index} middle = min(start + run, {last}), stop = min(start + 2 * run, {last});",
             f"    {w.index} left = start, right = middle;",
             f"    for ({w.index} to = start; to < stop; to++) {{",
-            f"      const int from_right = left >= middle || (right < stop && {precedes(o, 'key_a[right]', 'key_a[left]')});",
+            f"      const int from_right = left >= middle || (right < stop && {precedes(node, 'key_a[right]', 'key_a[left]')});",
             f"      const {w.index} at = from_right ? right++ : left++;",
             "      key_b[to] = key_a[at];",
             "      from_b[to] = from_a[at];",
@@ -145,11 +143,11 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
         "while (low < high) {",
         f"  const {index} probe = (low + high) / 2;",
         f"  const {ctype(source[0].dtype)} mine = key[start + probe], other = key[middle + done - probe - 1];",
-        f"  if {precedes(o, 'other', 'mine')} high = probe; else low = probe + 1;",
+        f"  if {precedes(node, 'other', 'mine')} high = probe; else low = probe + 1;",
         "}",
         f"{index} left = start + low, right = middle + done - low;",
         f"for ({index} to = first; to < last; to++) {{",
-        f"  const int from_right = left >= middle || (right < stop && {precedes(o, 'key[right]', 'key[left]')});",
+        f"  const int from_right = left >= middle || (right < stop && {precedes(node, 'key[right]', 'key[left]')});",
         f"  const {index} at = from_right ? right++ : left++;",
         *([f"  {written[0]}[{(row * n).c()} + to] = key[at];"] if into else []),
         f"  {written[-1]}[{(row * n).c()} + to] = {order}[{(row * n).c()} + at];",

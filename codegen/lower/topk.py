@@ -2,6 +2,7 @@
 
 The root of the heap is the worst of the kept ones: most elements are compared with it and no more. A long row that would leave cores
 idle is cut in chunks; a second kernel then selects among what the chunks kept, in order, so that the first of equals comes first.
+On a GPU work-groups do it (sort_gpu.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, 
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts
-from tracegrad.codegen.lower.sort import precedes
+from tracegrad.codegen.lower.sort_gpu import selections
+from tracegrad.codegen.lower.workgroup import precedes
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
@@ -24,6 +26,10 @@ from tracegrad.dtypes import int64
 @lowering("selection")
 def lower_selection(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
+    if context.target.kind == "gpu":
+        kernels = selections(group, context)
+        if kernels is not None:
+            return kernels
     k, n = node.shape[-1], node.operands[0].shape[-1]
     rows = node.aval.size // k
     chunks = max(1, min(-(-parts(context) // rows), n // max(tuning().select_chunk, 16 * k)))
@@ -66,12 +72,12 @@ def _offer(o: Owner, heap: Heap, row: Index, at: Index) -> None:
     with w.branch(Infix("<", heap.length, whole(k))):
         w.text([
             f"{w.index} place = length++;",
-            f"for (; place > 0 && !{precedes(o, value.text, 'keys[(place - 1) / 2]')}; place = (place - 1) / 2) {{ "
+            f"for (; place > 0 && !{precedes(o.node, value.text, 'keys[(place - 1) / 2]')}; place = (place - 1) / 2) {{ "
             "keys[place] = keys[(place - 1) / 2]; order[place] = order[(place - 1) / 2]; }",
             f"keys[place] = {value.text};",
             f"order[place] = {at.c()};",
         ], o.node, (value, at, *heap.parts), heap.parts)
-    with w.block(Block(f"else if {precedes(o, value.text, 'keys[0]')} {{", (value, heap.keys))):
+    with w.block(Block(f"else if {precedes(o.node, value.text, 'keys[0]')} {{", (value, heap.keys))):
         _sink(o, heap, value.text, at.c(), str(k), (value, at))
 
 
@@ -81,9 +87,9 @@ def _sink(o: Owner, heap: Heap, key: str, number: str, length: str, parts: Parts
     w.text([
         f"{w.index} place = 0;",
         f"for ({w.index} child = 1; child < {length}; child = 2 * place + 1) {{",
-        f"  if (child + 1 < {length} && ({precedes(o, 'keys[child]', 'keys[child + 1]')} ||",
-        f"      (!{precedes(o, 'keys[child + 1]', 'keys[child]')} && order[child + 1] > order[child]))) child++;",
-        f"  if (!{precedes(o, key, 'keys[child]')} && ({precedes(o, 'keys[child]', key)} || order[child] < {number})) break;",
+        f"  if (child + 1 < {length} && ({precedes(o.node, 'keys[child]', 'keys[child + 1]')} ||",
+        f"      (!{precedes(o.node, 'keys[child + 1]', 'keys[child]')} && order[child + 1] > order[child]))) child++;",
+        f"  if (!{precedes(o.node, key, 'keys[child]')} && ({precedes(o.node, 'keys[child]', key)} || order[child] < {number})) break;",
         "  keys[place] = keys[child];",
         "  order[place] = order[child];",
         "  place = child;",

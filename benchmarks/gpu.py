@@ -1,0 +1,176 @@
+"""Every class of kernels on a GPU, beside what the device can do: `python -m benchmarks.gpu` (`make bench-gpu`). Start at `ROWS`.
+
+It writes benchmarks/RESULTS-gpu.md: the device and its driver, its extensions, what it copies and computes at most, and for each class
+the time of its kernels (events of the queue, medians), and what share of the device's limit that is: of the time that the bytes that have
+to move, or the arithmetic that has to be done, take at least. Where no GPU is found it says so and writes nothing; `--device cpu` tries it
+on another device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tracegrad as tg
+import tracegrad.nn.functional as F
+from tracegrad.errors import NoDriverError, TracegradError
+from tracegrad.runtime.device import Device, devices, find
+from tracegrad.runtime.limits import limits
+
+RESULTS = Path(__file__).with_name("RESULTS-gpu.md")
+FP32 = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """A class: a function, its arguments for a size, and the least that it has to move and compute."""
+
+    name: str
+    fn: Callable[..., Any]
+    arguments: Callable[[Any, int], Sequence[Any]]        # of a generator and a scale (a power of two: 0 for CPUs)
+    bytes: Callable[..., float]                           # of the arguments
+    flops: Callable[..., float] = lambda *_: 0.0
+
+
+def floats(rng: Any, *shape: int) -> Any:
+    return rng.standard_normal(shape, np.float32)
+
+
+def twice(*arrays: Any) -> float:
+    """Each argument is read, and something like the first is written."""
+    return float(sum(a.nbytes for a in arrays) + arrays[0].nbytes)
+
+
+def once(*arrays: Any) -> float:
+    """Each argument is read; little is written."""
+    return float(sum(a.nbytes for a in arrays))
+
+
+def product_bytes(a: Any, b: Any) -> float:
+    return float(a.nbytes + b.nbytes + FP32 * a.size // a.shape[-1] * b.shape[-1])
+
+
+def product_flops(a: Any, b: Any) -> float:
+    return 2.0 * a.size * (b.shape[-1] if b.ndim > 1 else 1)
+
+
+def conv_flops(x: Any, w: Any) -> float:
+    return 2.0 * x.shape[0] * x.shape[2] * x.shape[3] * w.size
+
+
+def attention_flops(q: Any, k: Any, v: Any) -> float:
+    return 4.0 * q.size * k.shape[-2]
+
+
+def updated(*tensors: Any) -> Any:
+    return tuple(p - 0.1 * g / (g.abs() + 1e-8) for p, g in zip(tensors[::2], tensors[1::2], strict=True))
+
+
+ROWS = [
+    Row("elementwise, 3 operations", lambda x, y: tg.tanh(x * y + 1), lambda r, s: [floats(r, 1 << (18 + s))] * 2, twice),
+    Row("transposed read", lambda x, y: x.t() + y, lambda r, s: [floats(r, 512, 256 << s), floats(r, 256 << s, 512)], twice),
+    Row("gather of rows of 64", lambda x, i: x[i], lambda r, s: [floats(r, 1 << (12 + s), 64), r.integers(0, 4096, 1 << (12 + s))],
+        lambda x, i: i.nbytes + 2 * FP32 * 64 * i.size),
+    Row("softmax of rows of 10", lambda x: x.softmax(-1), lambda r, s: [floats(r, 10_000 << s, 10)], twice),
+    Row("softmax of rows of 1000", lambda x: x.softmax(-1), lambda r, s: [floats(r, 256 << s, 1000)], twice),
+    Row("layer norm of rows of 768", lambda x: F.layer_norm(x, (768,)), lambda r, s: [floats(r, 256 << s, 768)], twice),
+    Row("log softmax of 64 long rows", lambda x: x.log_softmax(-1), lambda r, s: [floats(r, 64, 4096 << s)], twice),
+    Row("whole sum", lambda x: (x * x).sum(), lambda r, s: [floats(r, 1 << (18 + s))], once),
+    Row("sum of 64 columns", lambda x: x.sum(0), lambda r, s: [floats(r, 1 << (12 + s), 64)], once),
+    Row("matrix times vector", lambda a, b: a @ b, lambda r, s: [floats(r, 256 << (s // 2), 1024 << (s // 2)), floats(r, 1024 << (s // 2))],
+        once, product_flops),
+    Row("product", lambda a, b: a @ b, lambda r, s: [floats(r, 256 << (s // 2), 256 << (s // 2))] * 2, product_bytes, product_flops),
+    Row("product, odd sizes", lambda a, b: a @ b,
+        lambda r, s: [floats(r, 250 << (s // 2), 260 << (s // 2)), floats(r, 260 << (s // 2), 251)], product_bytes, product_flops),
+    Row("product of 64 x long k x 64", lambda a, b: a @ b, lambda r, s: [floats(r, 64, 4096 << (s // 2)), floats(r, 4096 << (s // 2), 64)],
+        product_bytes, product_flops),
+    Row("convolution 3x3, 64 channels", lambda x, w: F.conv2d(x, w, padding=1),
+        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, conv_flops),
+    Row("its gradient by the image", lambda x, w: tg.grad(lambda x: F.conv2d(x, w, padding=1).sum())(x),
+        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, conv_flops),
+    Row("its gradient by the weight", lambda x, w: tg.grad(lambda w: (F.conv2d(x, w, padding=1) ** 2).sum())(w),
+        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, lambda x, w: 2 * conv_flops(x, w)),
+    Row("cumsum", lambda x: x.cumsum(0), lambda r, s: [floats(r, 1 << (16 + s))], twice),
+    Row("cumsum of columns", lambda x: x.cumsum(0), lambda r, s: [floats(r, 256 << s, 256)], twice),
+    Row("argmax", lambda x: x.argmax(), lambda r, s: [floats(r, 1 << (18 + s))], once),
+    Row("sort", lambda x: x.sort()[1], lambda r, s: [floats(r, 1 << (12 + s))], lambda x: 3.0 * x.nbytes),
+    Row("sort of rows of 1000", lambda x: x.sort(-1)[1], lambda r, s: [floats(r, 16 << s, 1000)], lambda x: 3.0 * x.nbytes),
+    Row("topk of 64 long rows", lambda x: x.topk(8)[1], lambda r, s: [floats(r, 64, 4096 << (s // 2))], once),
+    Row("gradient of an embedding", lambda t, i: tg.grad(lambda t: (F.embedding(i, t) ** 2).sum())(t),
+        lambda r, s: [floats(r, 1 << (10 + s), 64), r.integers(0, 1 << (10 + s), 1 << (9 + s))],
+        lambda t, i: t.nbytes + i.nbytes + 2 * FP32 * 64 * i.size),
+    Row("attention", F.scaled_dot_product_attention, lambda r, s: [floats(r, 2, 8, 64 << (s // 2), 64)] * 3, twice, attention_flops),
+    Row("updates of 20 small parameters", updated, lambda r, s: [floats(r, 1000) for _ in range(40)], once),
+]
+
+
+def measured(row: Row, device: Device, scale: int, runs: int) -> list[str]:
+    """A line of the table: name, launches, time, limit's time, share."""
+    arguments = row.arguments(np.random.default_rng(0), scale)
+    f, tensors = tg.trace(row.fn), [tg.tensor(a) for a in arguments]
+    f(*tensors)
+    profile = f.profile(runs=runs)
+    seconds, most = sum(k.seconds for k in profile), limits(device)
+    least = {"memory": row.bytes(*arguments) / most.bandwidth, "arithmetic": row.flops(*arguments) / most.float32}
+    bound = max(least, key=lambda k: least[k])
+    return [row.name, str(sum(k.launches for k in profile)), f"{1e3 * seconds:.3f}", f"{1e3 * least[bound]:.3f}", bound,
+            f"{least[bound] / seconds:.0%}"]
+
+
+def report(device: Device, scale: int, runs: int) -> str:
+    """The whole page."""
+    found, most, target = device.cl_device, limits(device), device.target
+    lines = [
+        "# On a GPU", "", "Made by `make bench-gpu`. A row's limit is the time in which the device could move the bytes that the class has "
+        "to move, or do its arithmetic, at the rates measured below; its share is that over the time of its kernels.", "",
+        f"- device: {device.name} ({device.driver}, {found.platform.version}, driver {found.driver_version})",
+        f"- host: {platform.machine()}, Python {platform.python_version()}",
+        f"- {target.cores} cores, {target.lanes} work-items in step, groups of {target.max_work_group}, {target.local_memory >> 10} KiB of "
+        f"local memory, float64: {'yes' if target.fp64 else 'no'}",
+        f"- copies {1e-9 * most.bandwidth:.0f} GB/s, computes {1e-9 * most.float32:.0f} Gflop/s in float32",
+        f"- extensions: {' '.join(sorted(found.extensions.split()))}", "",
+        "| class | launches | ms | limit, ms | of | share |", "|---|---|---|---|---|---|",
+    ]
+    for row in ROWS:
+        try:
+            cells = measured(row, device, scale, runs)
+        except TracegradError as error:                   # a class that fails must not hide the others
+            cells = [row.name, "", "", "", "", f"failed: {str(error).splitlines()[0]}"]
+        print("  ".join(cells), flush=True)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="gpu", help="which device to measure: an index, a kind or part of a name")
+    parser.add_argument("--scale", type=int, help="sizes are 2 to the power of this (default: 6 on GPUs, 0 elsewhere)")
+    parser.add_argument("--runs", type=int, default=10, help="runs of which the median counts")
+    parser.add_argument("--output", type=Path, help=f"the page to write (default: {RESULTS.name} for GPUs, none elsewhere)")
+    given = parser.parse_args()
+    try:
+        device = find(given.device)
+    except NoDriverError as error:
+        present = ", ".join(f"{d.name} ({d.kind})" for d in devices()) or "none"
+        print(f"no GPU found; devices present: {present}.\n{error}\n`--device cpu` measures another device.")
+        sys.exit(1)
+    tg.set_device(device)
+    scale = given.scale if given.scale is not None else 6 if device.kind == "gpu" else 0
+    text = report(device, scale, given.runs)
+    output = given.output or (RESULTS if device.kind == "gpu" else None)
+    if output is None:
+        print(text)
+    else:
+        output.write_text(text)
+        print(f"written: {output}")
+
+
+if __name__ == "__main__":
+    main()

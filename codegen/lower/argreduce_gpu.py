@@ -1,0 +1,115 @@
+"""argmax and argmin on GPUs: work-items stride along a row, then a tree in local memory. Start at `searches`.
+
+The first of equals wins, and NaN over all, so the better of two candidates does not depend on the order of comparisons. A row that would
+leave cores idle is cut in chunks; a second launch then searches the winners of the chunks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.codegen.kernel.index import ZERO, Index
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.types import register_dtype, register_type
+from tracegrad.codegen.kernel.vectors import plus
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.serial import view
+from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import int64
+
+
+def searches(group: Group, context: Context) -> list[Kernel] | None:
+    """The kernels of a search; None where work-items cannot work together."""
+    node = group.anchor
+    x = node.operands[0]
+    outer, n, inner = view(x, node.attrs["dim"])
+    size = room(context, 8 + max(4, register_dtype(x.dtype).itemsize))
+    if size < 2:
+        return None
+    groups = outer * -(-inner // min(32, size)) if inner > 1 else outer
+    least = tuning().arg_chunk if inner == 1 else max(2, tuning().arg_chunk // 32)
+    chunks = max(1, min(-(-4 * context.target.cores // groups), n // least, 1024))
+    length = -(-n // chunks)
+    chunks = -(-n // length)
+    if chunks == 1:
+        return [_search(group, context, size, n, None, None)]
+    winners = Temp("winners", node, outer * chunks * inner, int64)
+    return [_search(group, context, size, length, None, winners), _search(group, context, size, n, winners, None)]
+
+
+def better(node: Any, a: str, b: str) -> str:
+    """Whether value a beats value b."""
+    plain = f"{a} {node.fn.better} {b}"
+    return f"({plain} || ({a} != {a} && {b} == {b}))" if node.operands[0].dtype.kind == "f" else f"({plain})"
+
+
+def _search(group: Group, context: Context, size: int, length: int, source: Temp | None, winners: Temp | None) -> Kernel:
+    """The winners of chunks of `length` elements of each row, among all of them, or among those in `source`."""
+    o = WorkGroup(group, context)
+    w, node = o.writer, o.node
+    x = node.operands[0]
+    outer, n, inner = view(x, node.attrs["dim"])
+    count = n if source is None else source.size // (outer * inner)            # candidates of a row
+    chunks = -(-n // length)
+    type_, index = register_type(x.dtype), w.index
+    if inner > 1:
+        lanes = min(32, size, 1 << (inner - 1).bit_length())                   # columns side by side
+        steps = max(1, min(size // lanes, 1 << (min(length, count) - 1).bit_length()))
+        lines = 1
+    else:
+        lanes = 1
+        most = min(length, count)
+        steps = min(size, 1 << (most - 1).bit_length(), 32)
+        while 2 * steps <= min(size, most) and (most > 8 * steps or outer * steps < 1024 * context.target.cores):
+            steps *= 2
+        lines = max(1, min(size // steps, 1 << (outer - 1).bit_length())) if chunks == 1 else 1
+    values, places = o.shared("values", type_, lanes * steps * lines), o.shared("numbers", index, lanes * steps * lines)
+    item = o.number("item", steps, 0 if inner == 1 else 1, "local")
+    lane = o.number("lane", lanes, 0, "local") if inner > 1 else None
+    column = o.number("column", inner, 0, "global") if inner > 1 else None
+    line = o.number("line", lines, 1, "local") if lines > 1 else None
+    chunk = o.number("chunk", chunks, 0 if inner == 1 else 1, "group") if chunks > 1 else None
+    row = o.number("row", outer, 1 if inner == 1 else 2, "global") if outer > 1 else None
+    row_at = row.index if row is not None else ZERO
+    column_at = column.index if column is not None else ZERO
+    guards = ([f"column < {inner}"] if column is not None and inner % lanes else []) + (
+        [f"row < {outer}"] if row is not None and outer % lines else [])
+    known = [v for v in (column, row) if v is not None]
+    inside = f"if ({' && '.join(guards)}) {{" if guards else "{"
+    start = f"chunk * {length} + item" if chunk is not None else "item"
+    stop = str(count) if chunk is None else f"chunk * {length} + {length}" if count % length == 0 else \
+        f"min(chunk * {length} + {length}, {count})"
+    o.lines([f"{type_} best = 0;", f"{index} at = -1;"])
+    pointer = o.temp(source, "winners", "const") if source is not None else None
+    with o.block(inside, *known), o.each("i", count, start, stop, steps, tuple(v for v in (chunk, item) if v is not None)) as i:
+        where: Index = i.index
+        if pointer is not None:
+            found = o.at("number", n, f"{pointer}[{((row_at * count + i.index) * inner + column_at).c()}]", (pointer,))
+            where = found.index
+        value = o.load(x, (row_at * n + where) * inner + column_at)
+        o.lines([f"if (at < 0 || {better(node, value, 'best')}) {{ best = {value}; at = {where.c()}; }}"], (i,))
+    mine = " + ".join([*([f"line * {steps}"] if line is not None else []), "item"])
+    mine = f"item * {lanes} + lane" if lane is not None else mine
+    o.lines([f"const int to = {mine};", f"{values}[to] = best;", f"{places}[to] = at;"], (item,))
+    o.barrier()
+    with o.block(f"for (int half_size = {steps // 2}; half_size > 0; half_size /= 2) {{"):
+        o.lines([
+            "if (item < half_size) {",
+            f"  const int other = {plus('to', ('half_size', lanes))};",
+            f"  if ({places}[other] >= 0 && ({better(node, f'{values}[other]', f'{values}[to]')} ||",
+            f"      (!{better(node, f'{values}[to]', f'{values}[other]')} && {places}[other] < {places}[to]))) {{",
+            f"    {values}[to] = {values}[other];",
+            f"    {places}[to] = {places}[other];",
+            "  }",
+            "}",
+        ], (item,))
+        o.barrier()
+    result = ((row_at * chunks + (chunk.index if chunk is not None else 0)) * inner + column_at).c()
+    out = o.temp(winners, "winners", "out") if winners is not None else o.output()
+    with o.block(f"if ({' && '.join(['item == 0', *guards])}) {{"):
+        o.lines([put(out, result, f"{places}[to]")], tuple(v for v in (*known, chunk) if v is not None), (out,))
+    sizes = (-(-inner // lanes) * lanes, chunks * steps, outer) if inner > 1 else (chunks * steps, -(-outer // lines) * lines)
+    local = (lanes, steps, 1) if inner > 1 else (steps, lines)
+    return o.done(sizes, local, 0 if source is None else source.size)
