@@ -3,7 +3,7 @@
 #
 #   make demo       train on scikit-learn's handwritten digits through generated OpenCL kernels
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests
-#   make test-all   the same, then the long tests: fuzzing, the whole op x dtype table, long runs
+#   make test-all   make test, and the long tests beside torch, SciPy and scikit-learn, which it installs
 #   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor and Dr.Jit where installed); writes benchmarks/RESULTS.md
 #   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
@@ -46,7 +46,7 @@ check: $(VENV)/.installed-test
 test: check
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-test-all: check
+test-all: check $(VENV)/.installed-test-all
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
 
 # The version of the standard and of its suite that docs/array_api.md speaks of. (After a space, pytest would take the file's folder for one of

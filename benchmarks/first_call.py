@@ -46,7 +46,7 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
         from tracegrad.runtime import launch
 
         timed(passes, "compile_graph", spent, "lower")
-        timed(launch, "build", spent, "build")
+        timed(launch, "kernels", spent, "build")
         bind = launch.Executable.__init__
 
         def noted(self: Any, plan: Any, device: Any) -> None:

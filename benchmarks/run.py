@@ -35,6 +35,7 @@ from benchmarks.workloads import WORKLOADS, Workload
 ROOT = frameworks.ROOT
 CONTENDERS = tuple(frameworks.FRAMEWORKS)
 EXTRA = ("pytensor", "drjit")                               # peers that a whole table may lack
+ON = " on "                                                 # "tracegrad on PoCL 3.0": with that driver, where several are installed
 
 
 class Failed(Exception):
@@ -67,9 +68,11 @@ class Process:
     """A worker and the pipe to it."""
 
     def __init__(self, python: str, contender: str, workload: str, threads: int, inputs: Path, caches: Path, tree: Path = ROOT) -> None:
+        framework, _, driver = contender.partition(ON)
+        chosen = {"TRACEGRAD_DEVICE": driver} if driver else {}
         self.process = subprocess.Popen(
-            [python, "-m", "benchmarks.worker", contender, workload, str(threads), str(inputs)],
-            cwd=tree, env=environment(threads, caches) | {"PYTHONPATH": str(tree)}, stdin=subprocess.PIPE,
+            [python, "-m", "benchmarks.worker", framework, workload, str(threads), str(inputs)],
+            cwd=tree, env=environment(threads, caches) | {"PYTHONPATH": str(tree)} | chosen, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
 
@@ -116,7 +119,7 @@ def measure(workload: Workload, contenders: dict[str, str], settings: argparse.N
     np.savez(inputs, **{f"in_{k}": v for k, v in data.items()}, **{f"out{i:02}": v for i, v in enumerate(outputs)})
     del data, outputs
 
-    results = {name: Result() for name in contenders if getattr(workload, name) is not None}
+    results = {name: Result() for name in contenders if getattr(workload, name.partition(ON)[0]) is not None}
     alive: dict[str, Process] = {}
     try:
         for name, result in results.items():
@@ -155,7 +158,7 @@ def measure(workload: Workload, contenders: dict[str, str], settings: argparse.N
 
 
 def best_peer(results: dict[str, Result]) -> str | None:
-    peers = {name: statistics.median(r.times) for name, r in results.items() if name != "tracegrad" and not r.failed}
+    peers = {name: statistics.median(r.times) for name, r in results.items() if not name.startswith("tracegrad") and not r.failed}
     return min(peers, key=peers.__getitem__) if peers else None
 
 
@@ -176,10 +179,20 @@ def available(settings: argparse.Namespace) -> dict[str, str]:
         tried = subprocess.run([python, "-c", f"import {frameworks.PACKAGES.get(name, name)}"], cwd=ROOT, capture_output=True, check=False)
         if name == "tracegrad" or tried.returncode == 0:
             found[name] = python
+            if name == "tracegrad":
+                found |= {f"{name}{ON}{driver}": python for driver in cpu_drivers()}
         else:
             extra = "peers" if name in EXTRA else "bench"
             print(f"{name}: cannot be imported, left out (the extra `{extra}` installs it, or give --peer-python)")
     return found
+
+
+def cpu_drivers() -> list[str]:
+    """The CPU drivers of which tracegrad chooses its default, if there are several."""
+    asked = "from tracegrad.runtime.device import contenders, devices; print(*(d.driver for d in contenders(devices())), sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=False)
+    drivers = done.stdout.split("\n")[:-1]
+    return drivers if len(drivers) > 1 else []
 
 
 def parse() -> argparse.Namespace:

@@ -16,6 +16,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
@@ -31,7 +32,7 @@ from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
 from tracegrad.runtime.pocl_cpu import name_unknown_cpu
-from tracegrad.runtime.trial import faster
+from tracegrad.runtime.trial import faster, remembered
 
 # A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
 # two tie (enqueue + finish): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence of 32 steps at
@@ -70,6 +71,7 @@ class Device:
         self._active: cl.CommandQueue | None = None
         self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
         self._warned = False
+        self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
@@ -77,7 +79,22 @@ class Device:
 
     @cached_property
     def context(self) -> cl.Context:
-        return cl.Context([self.cl_device] if self.cl_basic is None else [self.cl_basic, self.cl_device])
+        with _choice:
+            return cl.Context([self.cl_device] if self.cl_basic is None else [self.cl_basic, self.cl_device])
+
+    def decide(self) -> None:
+        """Where nobody knows which of several drivers is the fastest: find out, and be the device of that one from now on.
+
+        This is done when the first program is about to be compiled: until then numpy computes, and nothing is in a driver's memory. If
+        something is (large arrays), this process stays with the driver, and the next one knows.
+        """
+        with _choice:
+            tried, self.undecided = self.undecided, ()
+            if tried:
+                best = faster(tried)
+                _decided[:] = [self]
+                if best is not self and "context" not in self.__dict__:
+                    self.__dict__, best.__dict__ = best.__dict__, self.__dict__
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -140,10 +157,12 @@ class Device:
         """Whether a buffer made of `array` shows what is written to the array afterwards."""
         seen = np.empty_like(array)
         try:
-            mem = cl.Buffer(self.context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
-            other = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, array.nbytes)
+            context = cl.Context([self.cl_device])               # not the device's own: there may never be one (see `decide`)
+            mem = cl.Buffer(context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=array)
+            other = cl.Buffer(context, cl.mem_flags.READ_WRITE, array.nbytes)
+            self._check_process()
             with self.lock:
-                queue = self.use(self.queue)
+                queue = cl.CommandQueue(context, self.cl_device)
                 for value in (1, 2):
                     array[:] = value
                     cl.enqueue_copy(queue, other, mem, byte_count=array.nbytes)
@@ -224,6 +243,8 @@ class Device:
 
 _devices: list[Device] = []
 _lock = threading.Lock()
+_decided: list[Device] = []                # the default, once it was found out in this process
+_choice = threading.RLock()                # held while a device gets a context, or becomes that of another driver
 
 
 def devices() -> list[Device]:
@@ -251,7 +272,7 @@ def find(spec: str | int | Device = "") -> Device:
         raise NoDriverError(f"device: {NO_DRIVER}")
     text = str(spec if spec != "" else config.device).strip().lower()
     if not text:
-        matches = [faster(contenders(found)) if contenders(found) else found[0]]
+        matches = [_default(found)]
     elif text.isdigit():
         matches = found[int(text):][:1]
     elif text in ("cpu", "gpu"):
@@ -261,7 +282,19 @@ def find(spec: str | int | Device = "") -> Device:
     if not matches:
         listing = "; ".join(f"{i}: {device.name} ({device.kind}, {device.driver})" for i, device in enumerate(found))
         raise NoDriverError(f"device: none matches {text!r}; present are {listing}; `python -m tracegrad doctor` shows what is missing")
+    if text:
+        matches[0].undecided = ()                                # this driver was asked for
     return matches[0]
+
+
+def _default(found: list[Device]) -> Device:
+    tried = contenders(found)
+    if _decided or not tried:
+        return (_decided or found)[0]
+    known = remembered(tried)
+    if known is None and not any(d.undecided for d in tried):
+        tried[0].undecided = tried
+    return known or tried[0]
 
 
 def contenders(found: list[Device]) -> list[Device]:

@@ -37,6 +37,7 @@ def devices_report() -> str:
         return "no OpenCL device; `python -m tracegrad doctor` says what to do"
     try:
         default = find()
+        default.decide()
     except DeviceError:
         default = None
     rows: list[tuple[str, ...]] = [("", "", "name", "kind", "driver", "cores", "vector", "local", "fp64", "memory")]

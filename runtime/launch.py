@@ -27,13 +27,16 @@ from tracegrad.plan import Fault, HostStep, Launch, Loop, Offset, Plan, Scalar, 
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
-from tracegrad.runtime.program import build
+from tracegrad.runtime.program import Kernels, kernels
 
 Place = tuple[Callable[[int, Any], None], int]                                 # a kernel's set_arg, and the argument's index
 Enqueue = tuple[cl.Kernel, tuple[int, ...], tuple[int, ...] | None, int]       # kernel, global size, local size, number of the launch
 
 _PACK = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
 _INT = struct.Struct("=i").pack
+_clock = count()                           # ticks at every run of any Executable
+_loading = threading.Lock()                # guards the next
+_loaded: weakref.WeakSet[Executable] = weakref.WeakSet()       # those that have kernels
 _EVENTS = 4096                             # profiled launches kept before they are summed up
 
 
@@ -102,21 +105,35 @@ class Executable:
         self._events: list[tuple[int, cl.Event]] = []
         self._times = [LaunchTime(step.entry) for step in plan.launches]
         self._constants = {i: upload(device, _array(slot)) for i, slot in enumerate(plan.slots) if slot.kind == "constant"}
-        self._bind_plan()
         self._blocks: list[Buffer] | None = None
+        self._used = next(_clock)
+        self._items: list[Any] | None = None                               # what a run enqueues; None without kernels
+        self._load()
         device.caches.add(self)
+
+    def _load(self) -> None:
+        """Have kernels; others, that were not used for the longest time, may lose theirs for it."""
+        self._bind_plan()
+        with _loading:
+            _loaded.add(self)
+            over = len(_loaded) - max(1, config.programs)
+            oldest = sorted(_loaded, key=lambda e: e._used)[:over + config.programs // 8] if over > 0 else []
+        for executable in oldest:
+            if executable is not self:
+                executable.unload()
 
     def _bind_plan(self) -> None:
         """Create the kernels; note the places where each slot and scalar goes; bind the constants."""
         plan = self.plan
-        program = build(self.device, plan.source, self.small) if plan.launches else None
+        built: Kernels = kernels(self.device, plan, self.small) if plan.launches else {}
+        self._built = built                                # others may have them, too
         places: list[list[Place]] = [[] for _ in plan.slots]
         scalars: list[dict[np.dtype[Any], _ScalarBinding]] = [{} for _ in range(plan.scalars + len(plan.scalar_program))]
         self._faults = [_ScalarBinding(np.dtype(np.int32)) for _ in plan.checks]
         to: dict[Any, list[Place]] = {Turn(step.number): [] for step in loops(plan.steps)}      # where by-value arguments go, but scalars
         to |= {Fault(i): binding.places for i, binding in enumerate(self._faults)}
         numbers = count()
-        self._items = _items(plan.steps, program, numbers, places, scalars, to)
+        self._items = _items(plan.steps, built, numbers, places, scalars, to)
         for i, slot in enumerate(plan.slots):
             if slot.alias is not None:                  # an in-place output is its input's buffer
                 places[slot.alias] += places[i]
@@ -145,6 +162,23 @@ class Executable:
         self._reads, self._checked = ([masks[i] for i in self._made] if masks else [0] * len(self._made)
                                       for masks in (plan.reads, plan.checked))
 
+    def unload(self) -> None:
+        """Give up kernels, the driver's program, unless somebody else has it, and storage, until the next run. Nothing while it runs."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._busy or self._items is None:
+                return
+            self._items, self._built, self._blocks, self._temps = None, {}, None, []
+            for _, places in (*self._inputs, *self._fresh):
+                places.clear()
+            for binding in (*self._faults, *(b for by_dtype in self._scalars for b in by_dtype)):
+                binding.places.clear()                                     # what is bound is known, should a profiler ask
+            with _loading:
+                _loaded.discard(self)
+        finally:
+            self._lock.release()
+
     def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[str] | None = None) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
 
@@ -164,6 +198,9 @@ class Executable:
             if self._busy:
                 raise DeviceError("run: a host step called the plan it is a step of")
             fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
+            self._used = next(_clock)
+            if self._items is None:
+                self._load()
             if self._blocks is None:
                 self._bind_blocks()
             bound, inherits = self._bound, False
@@ -183,7 +220,7 @@ class Executable:
             if self._host:
                 self._run_with_host_steps(inputs, fresh, run)
             else:
-                self._enqueue(self._items)
+                self._enqueue(self._items or ())
         if self._plain:
             return fresh
         results = (self._pick(source, inputs, fresh) for source in self._results)
@@ -223,6 +260,9 @@ class Executable:
 
     def bind(self, inputs: Sequence[Buffer]) -> tuple[list[Any], list[Buffer]]:
         """Bind inputs, outputs of its own and storage; checks report to nobody. What a run enqueues, and the buffer of each slot."""
+        if self._items is None:
+            self._load()
+        assert self._items is not None
         fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
         for i, buffer in enumerate(inputs):
             self._bind_input(i, buffer)
@@ -240,14 +280,14 @@ class Executable:
         device = self.device
         if config.profile:
             device.enable_profiling()
-        self._last: cl.Kernel | None = None
+        self._last = -1
         try:
             queue = device.use(device.host_queue if self.small else device.queue)
             self._enqueue_all(items, queue)
             if device.kind == "gpu":
                 queue.flush()                                    # else a driver may wait for more, or for somebody who waits
         except cl.Error as error:
-            raise _launch_error(error, self._last, device) from error
+            raise _launch_error(error, self._times[self._last].entry if self._last >= 0 else "?", device) from error
         if config.profile and len(self._events) > _EVENTS:
             self.profile()
 
@@ -256,7 +296,7 @@ class Executable:
         for item in items:
             if type(item) is tuple:
                 kernel, size, local, number = item
-                self._last = kernel
+                self._last = number
                 event = enqueue(queue, kernel, size, local)
                 if profiling:
                     self._events.append((number, event))
@@ -268,7 +308,7 @@ class Executable:
         buffers = [self._pick(source, inputs, fresh) for source in self._slot_sources]
         self._busy = True
         try:
-            self._walk(self._items, buffers, run)
+            self._walk(self._items or (), buffers, run)
         finally:
             self._busy = False
             if run is not None:
@@ -363,7 +403,7 @@ def loops(steps: Sequence[Step]) -> Iterator[Loop]:
             yield from loops(step.steps)
 
 
-def _items(steps: Sequence[Step], program: cl.Program | None, numbers: Iterator[int], places: list[list[Place]],
+def _items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], places: list[list[Place]],
            scalars: list[dict[np.dtype[Any], _ScalarBinding]], to: dict[Any, list[Place]]) -> list[Any]:
     """The steps as they are run; notes the places where each slot, scalar and other argument goes."""
     found: list[Any] = []
@@ -372,13 +412,13 @@ def _items(steps: Sequence[Step], program: cl.Program | None, numbers: Iterator[
             found.append(step)
             continue
         if isinstance(step, Loop):
-            inner = _items(step.steps, program, numbers, places, scalars, to)
+            inner = _items(step.steps, built, numbers, places, scalars, to)
             found.append(_Turns(inner, step.length, to[Turn(step.number)], any(map(_is_host, inner))))
             continue
         number = next(numbers)
-        if program is None or 0 in step.global_size:        # nothing to do, and OpenCL before 2.1 calls it an error
+        if 0 in step.global_size:                           # nothing to do, and OpenCL before 2.1 calls it an error
             continue
-        kernel = _kernel(program, step)
+        kernel = _kernel(built, step)
         set_bytes = _byte_setter(kernel)
         for index, arg in enumerate(step.args):
             if isinstance(arg, Scalar):
@@ -408,10 +448,11 @@ def _byte_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
     return kernel.set_arg if multi is None else lambda index, data: multi((index, data))
 
 
-def _kernel(program: cl.Program, step: Launch) -> cl.Kernel:
+def _kernel(built: Kernels, step: Launch) -> cl.Kernel:
     try:
-        kernel = cl.Kernel(program, step.entry)
-    except cl.Error:
+        made, name = built[step.entry]
+        kernel = cl.Kernel(made.program, name)
+    except (cl.Error, KeyError):
         raise ArgumentError(f"Executable: the plan's source has no kernel {step.entry}") from None
     if kernel.num_args != len(step.args):
         raise ArgumentError(f"Executable: {step.entry} takes {kernel.num_args} arguments, the plan gives {len(step.args)}")
@@ -458,8 +499,7 @@ def _check(plan: Plan, device: Device) -> None:
             raise ArgumentError(f"Executable: the temp {plan.slots[i].name!r} is an output; temps are overwritten by the next run")
 
 
-def _launch_error(error: cl.Error, kernel: cl.Kernel | None, device: Device) -> DeviceError:
-    name = "?" if kernel is None else kernel.function_name
+def _launch_error(error: cl.Error, name: str, device: Device) -> DeviceError:
     if any(word in str(error) for word in ("OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "MEM_OBJECT_ALLOCATION_FAILURE")):
         return OutOfMemoryError(f"run: {device.name} ran out of memory at kernel {name}: {error}; use smaller batches")
     return DeviceError(f"run: {device.name} refused kernel {name}: {error}")

@@ -1,26 +1,51 @@
-"""From OpenCL C text to a built program, with a cache on disk. Start at `build`.
+"""From OpenCL C text to built kernels, which are remembered one by one, in memory and on disk. Start at `kernels`.
 
-PoCL and NVIDIA keep built programs themselves; for other drivers pyopencl's binary cache does it, in tracegrad's own
-folder. A program is built for the one OpenCL device its plan runs on, without fast-math, which breaks our polynomials.
+Of a plan's kernels those that no earlier program had are built, as one driver program. That is kept on disk under the hash of the kernels
+in it, and for each kernel which program it is in. So another process, or another plan, builds what is new and loads the rest. What is kept
+is the driver's binary, or the text where the driver has a cache of its own that knows texts: PoCL compiles every kernel a second
+time, for any size of work-groups, when it is asked for a binary (a transformer's step: 8 s instead of 4 for a cold first call). A program
+is built for the one OpenCL device its plan runs on, without fast-math, which breaks our polynomials.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tempfile
 import threading
 import warnings
 import weakref
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import pyopencl as cl
 
 from tracegrad.config import config
-from tracegrad.errors import BuildError
+from tracegrad.errors import BuildError, CompilerBug
+from tracegrad.plan import Function, Plan
 from tracegrad.runtime.device import Device
-from tracegrad.runtime.icd import cache_folder
+from tracegrad.runtime.disk import Folder
 
-_built: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()
-_QUIET = ["-w"]  # PoCL counts warnings on the terminal, and `x != x` is one
+
+class Built:
+    """A driver program that has some kernels."""
+
+    __slots__ = ("__weakref__", "program")
+
+    def __init__(self, program: cl.Program) -> None:
+        self.program = program
+
+
+Kernels = dict[str, tuple[Built, str]]     # the entries of a plan -> the program that each is in, and what it is called there
+
+BINARIES, PLACES = Folder("binaries"), Folder("kernels")
+_CACHING = ("Portable Computing Language", "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
+_TEXT = b"text\n"                          # what a file begins with that holds no binary
+counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
+_programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
+_known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
+_QUIET = ["-w"]                            # PoCL counts warnings on the terminal, and `x != x` is one
 _lock = threading.Lock()                   # also guards the warning filter, which is the process's
 
 # "tempfile_x.cl:3:7: error: text" (clang), "error: tempfile_x.cl:3:7: text" (PoCL), "2:3:7: error: text" (Intel)
@@ -34,22 +59,161 @@ def build(device: Device, source: str, small: bool = False) -> cl.Program:
 
     Raises BuildError, which names the line at fault and carries the source and the driver's log.
     """
-    cl_device = device.cl_basic if small and device.cl_basic is not None else device.cl_device
-    key = (device.context.int_ptr, cl_device.int_ptr, source)
     with _lock:
-        program = _built.get(key)
+        return _whole(device, _side(device, small), source)
+
+
+def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
+    """Where the kernels of a plan are: in programs that are there, that are on the disk, or in one that is built. Raises BuildError."""
+    side = _side(device, small)
+    with _lock:
+        if not plan.functions:
+            whole = Built(_whole(device, side, plan.source))
+            return {launch.entry: (whole, launch.entry) for launch in plan.launches}
+        found: dict[str, Built] = {}
+        new: dict[str, Function] = {}
+        for function in plan.functions:
+            built = _known.get((device.context.int_ptr, side.int_ptr, function.key))
+            if built is None:
+                new[function.key] = function
+            else:
+                found[function.key] = built
+        counts["known"] += len(found)
+        if new:
+            try:
+                found |= _made(device, side, new, plan.parts)
+            except BuildError as error:                    # say it in the text that has the user's names and lines
+                whole = Built(_whole(device, side, plan.source))
+                if config.check:
+                    raise CompilerBug("kernels: a plan's kernels build together, and not by themselves") from error
+                return {function.entry: (whole, function.entry) for function in plan.functions}
+        for key, built in found.items():
+            _known[device.context.int_ptr, side.int_ptr, key] = built
+        return {function.entry: (found[function.key], _called(function.key)) for function in plan.functions}
+
+
+def _side(device: Device, small: bool) -> cl.Device:
+    return device.cl_basic if small and device.cl_basic is not None else device.cl_device
+
+
+def _called(key: str) -> str:
+    """The name of a kernel in a driver program."""
+    return f"k{key[:16]}"
+
+
+def _whole(device: Device, side: cl.Device, source: str) -> cl.Program:
+    """The program of a text, with all that is in it."""
+    key = (device.context.int_ptr, side.int_ptr, source)
+    program = _programs.get(key)
+    if program is None:
+        name = _name(device, side, source)
+        program = _loaded(device, side, name)
         if program is None:
-            program = _built[key] = _build(device.context, cl_device, source)
-        return program
+            program = _build(device.context, side, source)
+            counts["programs"] += 1
+            _keep(program, name, source, side)
+        _programs[key] = program
+    return program
+
+
+def _made(device: Device, side: cl.Device, new: dict[str, Function], parts: Sequence[str]) -> dict[str, Built]:
+    """Kernels that no program in memory has: from the disk, or built."""
+    found: dict[str, Built] = {}
+    name = _name(device, side, *sorted(new))
+    program = _loaded(device, side, name)                  # they were built together before
+    if program is not None:
+        counts["read"] += len(new)
+        return dict.fromkeys(new, Built(program))
+    groups: dict[str, list[str]] = {}
+    for key in new:
+        place = PLACES.get(_name(device, side, key))
+        if place is not None:
+            groups.setdefault(place.decode("ascii", "replace"), []).append(key)
+    for other, keys in groups.items():
+        program = _loaded(device, side, other)
+        if program is not None and {_called(k) for k in keys} <= _names(program):
+            counts["read"] += len(keys)
+            found |= dict.fromkeys(keys, Built(program))
+    rest = {key: function for key, function in new.items() if key not in found}
+    if rest:
+        text = text_of(list(rest.values()), parts)
+        program = _build(device.context, side, text)
+        counts["built"] += len(rest)
+        counts["programs"] += 1
+        name = _name(device, side, *sorted(rest))
+        if _keep(program, name, text, side):
+            for key in rest:
+                PLACES.put(_name(device, side, key), name.encode())
+        found |= dict.fromkeys(rest, Built(program))
+    return found
+
+
+def text_of(functions: Sequence[Function], parts: Sequence[str]) -> str:
+    """Kernels as one program: what they need, once, and the kernels."""
+    above = [dict.fromkeys(part for f in functions for part in f.above[group]) for group in range(max(len(f.above) for f in functions))]
+    return "\n".join([*(parts[i] for group in above for i in group), *(f.text.replace("@", _called(f.key)) for f in functions)]) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------- on disk
+
+
+def _name(device: Device, side: cl.Device, *what: str) -> str:
+    """The name of a file that holds something for a device."""
+    platform = side.platform
+    asked = (platform.name, platform.version, side.name, side.version, side.driver_version, device.compiled_for)
+    return hashlib.sha256(repr((asked, what)).encode()).hexdigest()
+
+
+def _loaded(device: Device, side: cl.Device, name: str) -> cl.Program | None:
+    """The program that was kept under a name; None if there is none that the driver takes."""
+    binary = BINARIES.get(name)
+    if binary is None:
+        return None
+    try:
+        if binary.startswith(_TEXT):
+            program = _build(device.context, side, binary.removeprefix(_TEXT).decode())
+            counts["programs read"] += 1
+            return program
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            program = cl.Program(device.context, [side], [binary]).build(_QUIET, devices=[side])
+    except (cl.Error, BuildError, ValueError):
+        return None
+    counts["programs read"] += 1
+    return program  # type: ignore[no-any-return]
+
+
+def _keep(program: cl.Program, name: str, source: str, side: cl.Device) -> bool:
+    """Keep a program for later; whether that can be done."""
+    if side.platform.name.strip() in _CACHING:
+        BINARIES.put(name, _TEXT + source.encode())
+        return True
+    try:
+        given: Any = program.get_info(cl.program_info.BINARIES)
+    except cl.Error:
+        return False
+    binaries = [b for b in given if b]
+    if len(binaries) == 1:
+        BINARIES.put(name, binaries[0])
+    return len(binaries) == 1
+
+
+def _names(program: cl.Program) -> set[str]:
+    try:
+        return set(program.kernel_names.split(";"))
+    except (cl.Error, AttributeError):
+        return set()
+
+
+# ------------------------------------------------------------------------------------------------------------- the driver
 
 
 def _build(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
         warnings.simplefilter("ignore", cl.CompilerWarning)
         try:
-            folder = str(cache_folder("programs")) if config.cache else nowhere
             program = cl.Program(context, source)
-            program.build(_QUIET, devices=[cl_device], cache_dir=folder)
+            program.build(_QUIET, devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
             return program
         except cl.Error as error:
             log = str(error)

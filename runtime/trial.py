@@ -2,7 +2,8 @@
 
 Each builds and runs a small program of the kind that tracegrad writes: arithmetic and a product, in vectors. What counts is the build
 and some thousand runs together: a driver that builds slowly has to run faster. The outcome is kept on disk, by driver and version, so
-only the first process after an installation tries (a second or two); nobody does where there is one driver, or one was asked for.
+only the first process after an installation tries (a second or two), when it compiles its first program (see `Device.decide`); nobody does
+where there is one driver, or one was asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,16 +91,34 @@ def faster(devices: Sequence[Device]) -> Device:
     return min(devices, key=lambda d: found[devices.index(d)].total)
 
 
-def scores(devices: Sequence[Device]) -> list[Score]:
-    """What the trials of the devices took; from the disk where they were made before."""
+def remembered(devices: Sequence[Device]) -> Device | None:
+    """The fastest of some devices, if that is known without a trial."""
+    if len(devices) < 2 or not config.cache:
+        return devices[0]
+    found = _read(_file(devices), len(devices))
+    return None if found is None else min(devices, key=lambda d: found[devices.index(d)].total)
+
+
+def _file(devices: Sequence[Device]) -> Path:
+    """Where the outcome of the devices' trial is kept."""
     asked = [[d.driver, d.platform, d.cl_device.platform.version, d.cl_device.driver_version, d.name, os.cpu_count()] for d in devices]
-    path = cache_folder("trials") / f"{hashlib.sha256(json.dumps([asked, _SOURCE, RUNS]).encode()).hexdigest()[:16]}.json"
+    return cache_folder("trials") / f"{hashlib.sha256(json.dumps([asked, _SOURCE, RUNS]).encode()).hexdigest()[:16]}.json"
+
+
+def _read(path: Path, count: int) -> list[Score] | None:
     try:
         found = [Score(float(build), float(run)) for build, run in json.loads(path.read_text())]
-        if len(found) == len(devices):
-            return found
     except (OSError, ValueError, TypeError):               # not there yet, or damaged
-        pass
+        return None
+    return found if len(found) == count else None
+
+
+def scores(devices: Sequence[Device]) -> list[Score]:
+    """What the trials of the devices took; from the disk where they were made before."""
+    path = _file(devices)
+    kept = _read(path, len(devices))
+    if kept is not None:
+        return kept
     found = [score(device) for device in devices]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -352,7 +352,8 @@ def test_kernels_that_differ_in_a_function_a_type_or_a_constant_are_not_shared()
         plan = plan_of([x, y], [op(a, x), op(b, y.permute((1, 0)))])
         assert functions(plan) == len(plan.launches)
     x, y = leaf(100_000), leaf(200_000)
-    assert functions(plan_of([x, y], [x * 2.0, y * 2.0])) == 2
+    assert functions(plan_of([x, y], [x * 2.0, y * 3.0])) == 2
+    assert functions(plan_of([x, y], [x * 2.0, y * 2.0])) == 1             # sizes may differ: see test_extents.py
 
 
 def test_a_small_function_and_its_gradient_are_one_kernel() -> None:

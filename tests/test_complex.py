@@ -16,6 +16,7 @@ import pytest
 import tracegrad as tg
 from tests.functions import square
 from tests.kernels import Checked
+from tests.nodes import check_gradient
 from tests.test_registry import OPS, cases
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tuning import Tuning
@@ -201,7 +202,7 @@ def test_branch_cuts_in_kernels(kernels: Any) -> None:
     (lambda x: tg.complex(x.real, x.real.double()), "complex: real float32 and imag float64"),
     (lambda x: tg.view_as_complex(x.real), None),
     (lambda x: tg.view_as_real(x.real), "view_as_real: takes complex"),
-    (lambda x: tg.linspace(0, 1, 3, dtype=tg.complex64), "linspace: does not make complex64"),
+    (lambda x: tg.linspace(1j, 1, 3, dtype=tg.float32), "linspace: .*float32 does not hold"),
     (tg.jacobian(lambda a: a * a), "jacobian: .*complex64.*view_as_real"), (lambda x: x.median(), "median: .*complex64"),
 ])
 def test_errors(call: Any, words: Any) -> None:
@@ -442,6 +443,41 @@ def test_constants_are_told_apart(device: Any) -> None:
         found = np.asarray(x + complex(re_, im))[0]
         expected = np.complex64(complex(-0.0, -0.0)) + np.complex64(complex(re_, im))
         assert (np.signbit(found.real), np.signbit(found.imag)) == (np.signbit(expected.real), np.signbit(expected.imag)), (re_, im)
+
+
+def test_linspace_logspace_and_logaddexp(device: Any) -> None:
+    for dtype in (None, "complex128"):
+        wanted = np.linspace(1 + 2j, 3 - 1j, 31)
+        found = tg.linspace(1 + 2j, 3 - 1j, 31, dtype=dtype)
+        assert str(found.dtype) == (dtype or "complex64")
+        close(found, wanted.astype(found.dtype))
+        close(tg.logspace(0.1j, 1 - 1j, 13, 2.0, dtype="complex128"), 2.0 ** np.linspace(0.1j, 1 - 1j, 13))
+    a, b = draw(3, 33, seed=1), draw(33, seed=2)
+    close(tg.logaddexp(tg.tensor(a), tg.tensor(b)), np.log(np.exp(a) + np.exp(b)))
+    far = tg.logaddexp(tg.tensor(a + 800), tg.tensor(b))
+    close(far, a + 800)
+    inf = float("inf")
+    ends = tg.logaddexp(tg.tensor([complex(-inf, 0), complex(inf, 0)]), tg.tensor([complex(-inf, 1), 1 + 0j]))
+    np.testing.assert_array_equal(ends.numpy(), np.array([complex(-inf, 1), complex(inf, 0)], np.complex64))
+
+
+def test_exp_of_infinities_in_kernels(device: Any) -> None:
+    inf, nan = float("inf"), float("nan")
+    z = np.array([complex(x, y) for x in (inf, -inf, 1.0) for y in (0.0, 2.0, inf, -inf, nan)])
+    with np.errstate(all="ignore"):
+        wanted = np.exp(z)
+    np.testing.assert_allclose(tg.trace(tg.exp)(tg.tensor(z)).numpy(), wanted, rtol=1e-15)
+
+
+def test_derivatives_of_complex_logaddexp_and_orthogonal_factors() -> None:
+    a, b = draw(3, 4, seed=4), draw(4, seed=5)
+    check_gradient(tg.logaddexp, a, b)
+    tall = draw(5, 3, seed=6)
+    check_gradient(lambda x: tg.linalg.polar(x)[0], tall)
+    check_gradient(lambda x: tg.linalg.polar(x)[1], tall)
+    check_gradient(lambda x: tg.linalg.matrix_sqrth(tg.matmul(x.mH, x)), tall)
+    packed, tau = np.linalg.qr(tall, "raw")
+    check_gradient(tg.linalg.householder_product, packed.T.copy(), tau)
 
 
 def _many(x: Any, y: Any, r: Any) -> Any:

@@ -236,7 +236,7 @@ def test_report_reads_well():
     report = tg.report()
     assert report["interpreted"] == 1
     assert "1 times pending work was done with numpy" in str(report)
-    assert set(report) == {"interpreted", "compiled", "programs", "background", "reasons", "lowered", "read"}
+    assert set(report) == {"interpreted", "compiled", "programs", "background", "reasons", "lowered", "read", "built", "loaded", "shared"}
 
 
 def test_few_structures_are_remembered(monkeypatch):

@@ -11,6 +11,10 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.plan_audit import GPU, Finding, audit
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.function import placeholder
+from tracegrad.ir import Aval, Graph
+from tracegrad.ops.reduction import total
 
 RNG = np.random.default_rng(0)
 
@@ -120,3 +124,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def test_sums_of_long_columns_that_are_none() -> None:
+    x = placeholder(Aval((100, 0), np.dtype("float32")), "x")
+    compile_graph(Graph.capture([x], [total(x, (0,))]), GPU)

@@ -165,6 +165,7 @@ def test_transformer_layers(norm_first, activation, batch_first):
     compare(lambda lib: lib.TransformerDecoderLayer(8, 2, **options), x, memory, tgt_mask=causal, memory_key_padding_mask=PADDING)
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")         # torch's, about its own fast path
 def test_transformer():
     options = dict(num_encoder_layers=2, num_decoder_layers=2, dim_feedforward=13, dropout=0.0)
     compare(lambda lib: lib.Transformer(8, 2, **options), normal(9, 3, 8), normal(7, 3, 8), src_key_padding_mask=PADDING,

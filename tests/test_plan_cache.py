@@ -410,15 +410,15 @@ x = arr(5, 31, 7).requires_grad_()                          # untraced
 (x.exp().sum(0) ** 2).mean().backward()
 say(x.grad)
 report = tg.report()
-json.dump({"out": out, "lowered": report["lowered"], "read": report["read"], "networkx": "networkx" in sys.modules,
+json.dump({"out": out, **{k: report[k] for k in ("lowered", "read", "built", "loaded")}, "networkx": "networkx" in sys.modules,
            "codegen": "tracegrad.codegen.passes" in sys.modules, "kernels": str(step.kernels()), "explain": step.explain(),
            "source": host.source()}, sys.stdout)
 """
 
 
-def process(tmp_path, program=PROGRAM):
+def process(tmp_path, program=PROGRAM, file="program.py"):
     """What a program prints in a process of its own, with the cache in tmp_path."""
-    path = tmp_path / "program.py"
+    path = tmp_path / file
     path.write_text(program)
     given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / "pocl"), "PYTHONPATH": str(ROOT)}
     (tmp_path / "pocl").mkdir(exist_ok=True)
@@ -440,6 +440,9 @@ def test_a_second_process_lowers_nothing_and_computes_the_same_bits(tmp_path, ca
     assert first["lowered"] > 6
     assert (first["read"], first["codegen"]) == (0, True)
     assert (second["lowered"], second["read"]) == (0, first["lowered"])
+    assert first["built"] > 10
+    assert first["loaded"] == 0
+    assert (second["built"], second["loaded"]) == (0, first["built"])
     assert not second["networkx"]
     assert not second["codegen"]
     for what in ("out", "kernels", "explain", "source"):

@@ -658,6 +658,67 @@ def test_the_trial_runs_on_the_devices_here(device: Any) -> None:
     assert found.total == found.build + trial.RUNS * found.run
 
 
+UNDECIDED = """
+import os, sys
+import numpy as np
+import tracegrad as tg
+from tracegrad.runtime import device, trial
+
+found = device.devices()
+tried = sorted((d for d in found if "PoCL" in d.driver), key=lambda d: d.driver)
+if len(tried) < 2:
+    print("one driver")
+    sys.exit()
+device.contenders = lambda given: [d for d in tried]
+calls = []
+def score(d):
+    calls.append(d.driver)
+    return trial.Score(0.1, 1e-3 if d.driver == wanted else 2e-3)
+trial.score = score
+wanted, first = tried[1].driver, tried[0].driver
+default = tg.device()
+x = tg.arange(12.0).reshape(3, 4)
+y = (x * 2).sum(1)
+assert y.tolist() == [12.0, 44.0, 76.0]
+assert (calls, tg.device().driver) == ([], first), "a trial before the first program"
+f = tg.trace(lambda x: (x * 3).sum(0))
+assert f(x).tolist() == [36.0, 45.0, 54.0, 63.0]
+assert calls == [first, wanted], calls
+assert tg.device() is default and default.driver == wanted and x.device is default
+assert (x + y[:, None]).tolist()[0] == [12.0, 13.0, 14.0, 15.0]
+assert device.find("") is default and calls == [first, wanted]
+assert {d.driver for d in device.devices()} == {d.driver for d in found}
+print("decided")
+"""
+
+ALLOCATED = UNDECIDED.partition("y = (x")[0] + """
+big = tg.tensor(np.ones((600, 600), np.float32))          # in the driver's memory
+assert tg.trace(lambda x: (x * 2).sum())(big).item() == 720000.0
+assert (tg.device().driver, sorted(calls)) == (first, sorted([first, wanted]))
+print("stayed")
+"""
+
+ASKED = UNDECIDED.partition("y = (x")[0] + """
+tg.set_device(first)
+f = tg.trace(lambda x: (x * 3).sum(0))
+assert f(x).tolist() == [36.0, 45.0, 54.0, 63.0]
+assert (calls, tg.device().driver) == ([], first)
+print("asked for")
+"""
+
+
+@pytest.mark.parametrize(("end", "program"), [("decided", UNDECIDED), ("stayed", ALLOCATED), ("asked for", ASKED)])
+def test_the_default_driver_is_chosen_when_the_first_program_is_compiled(program: str, end: str, tmp_path: Path) -> None:
+    (tmp_path / "pocl").mkdir()
+    given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / "pocl"), "TRACEGRAD_DEVICE": "",
+             "TRACEGRAD_EAGER": "1", "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    if done.stdout.strip() == "one driver":
+        pytest.skip("one driver only")
+    assert done.stdout.strip() == end
+
+
 def test_building_a_kernel_prints_nothing():
     """PoCL's compiler counts its warnings on the terminal: a test for NaN (`x != x`) is one."""
     script = """

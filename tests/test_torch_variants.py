@@ -261,6 +261,17 @@ def test_resize() -> None:
     assert tg.zeros(3).resize_as_(tg.ones(2, 4)).shape == (2, 4)
 
 
+def test_slices_whose_ends_are_tensors(device: Any) -> None:
+    """Of many calls alike, each takes its own ends: they are values, not operands."""
+    x = tg.arange(12)
+    for k in range(12):
+        np.testing.assert_array_equal(x[:tg.tensor(k)].numpy(), np.arange(k))
+        np.testing.assert_array_equal(x[tg.tensor(k):tg.tensor(11)].numpy(), np.arange(k, 11))
+        y = tg.zeros(12)
+        y[:tg.tensor(k)] = 1.0
+        assert y.sum().item() == k
+
+
 # --------------------------------------------------------------------------------------------------------------- tg.ops.aten
 
 

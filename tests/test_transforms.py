@@ -213,3 +213,8 @@ def test_transforms_nest_with_each_other_and_with_trace_at_any_level(name, f):
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_trace_of_a_tensor_is_its_diagonals_sum(device):
+    x = draw(4, 4)
+    close(tg.trace(x), np.trace(x.numpy()))

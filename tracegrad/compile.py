@@ -105,6 +105,8 @@ def used_devices() -> list[Device]:
 
 def list_devices() -> list[Device]:
     """Every device present, the best first (without "numpy", which is always there)."""
+    if devices_.devices() and not config.device:
+        devices_.find().decide()                         # whoever asks sees, and may keep, what will be
     return list(devices_.devices())
 
 
@@ -182,6 +184,8 @@ class Program:
                  results: Sequence[str] = (), later: bool = False) -> None:
         self.graph = Graph.capture(inputs, outputs)
         self.graph.output_names = list(results)
+        if device is not NUMPY and device.undecided:
+            device.decide()
         self.device = device
         self.weak = [n.aval.weak for n in inputs]
         self.plan: Plan | None = None

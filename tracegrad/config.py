@@ -18,7 +18,8 @@ class Config:
     fuse: bool = True         # TRACEGRAD_FUSE: 0 = one kernel per node, to find out whether fusion is at fault
     profile: bool = False     # TRACEGRAD_PROFILE: record device times of each launch
     cache: bool = True        # TRACEGRAD_CACHE: 0 = keep nothing on disk (plans, built binaries, what is known of drivers)
-    cache_size: int = 256     # TRACEGRAD_CACHE_SIZE: MiB of plans on disk, at most; the least recently used go
+    cache_size: int = 256     # TRACEGRAD_CACHE_SIZE: MiB of plans on disk, and of binaries, at most; the least recently used go
+    programs: int = 256       # TRACEGRAD_PROGRAMS: programs that have kernels in the driver at a time; the least recently used lose them
     fourier: str = "auto"     # TRACEGRAD_FOURIER: tg.fft by the "host" or by "kernels"; auto: these if the device has memory of its own
     pending: int = 4000       # TRACEGRAD_PENDING: deferred nodes after which the pending work is run
 

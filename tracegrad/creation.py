@@ -51,11 +51,11 @@ def _sized(make: Any) -> Any:
     return entry
 
 
-def _number(call: str, value: Any) -> Any:
+def _number(call: str, value: Any, may_be_complex: bool = False) -> Any:
     """A Python number for one, or for a numpy scalar or a tensor of one element."""
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
-    if not isinstance(value, (int, float)):
+    if not isinstance(value, (int, float, complex) if may_be_complex else (int, float)):
         raise ArgumentError(f"{call}: expected a {'real ' if isinstance(value, complex) else ''}number, got {value!r}")
     return value
 
@@ -331,18 +331,23 @@ def arange(
 
 
 @_create()
-def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """`steps` values from start to end, both included, evenly spaced. Of an integer dtype: from int(start) to int(end), rounded towards 0,
+def linspace(
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """`steps` values from start to end, both included, evenly spaced; complex if one of them is. Of an integer dtype: from int(start)
 
-    as in torch. Raises DTypeError for bool, and for ends that the dtype does not hold.
+    to int(end), rounded towards 0, as in torch. Raises DTypeError for bool, and for ends that the dtype does not hold.
     """
-    found = dtypes.as_dtype(dtype) if dtype is not None else _float(None)
+    start, end = _number("linspace", start, True), _number("linspace", end, True)
+    found = _of_ends("linspace", start, end, dtype)
     (steps,) = _shape("linspace", (steps,))
-    start, end = _number("linspace", start), _number("linspace", end)
     if found.kind == "b":
         raise DTypeError("linspace: does not make bools; compare a linspace with a number")
     if found.kind == "c":
-        raise DTypeError(f"linspace: does not make {found}; use tg.complex of two linspaces, or linspace(...).to(dtype)")
+        a, b, real = complex(start), complex(end), dtypes.real_of(found)
+        parts = (linspace(x, y, steps, dtype=real, device=device) for x, y in ((a.real, b.real), (a.imag, b.imag)))
+        z = PUBLIC["complex"](*parts)
+        return new_tensor(z._node(), z.device, requires_grad)
     if found.kind != "f":
         low, high = (int(scalar("linspace", int(v), found).attrs["value"]) for v in (start, end))
         return from_array(np.trunc(np.linspace(low, high, steps)).astype(found), device)
@@ -350,6 +355,17 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device:
     step = (end - start) / max(1, steps - 1)
     node = (i * step + start).where(i < steps // 2, end - (steps - 1 - i) * step) if steps > 1 else i + start
     return new_tensor(cast(node, found), device, requires_grad)
+
+
+def _of_ends(call: str, start: Any, end: Any, dtype: Any) -> Any:
+    """The dtype of what goes from start to end."""
+    is_complex = isinstance(start, complex) or isinstance(end, complex)
+    if dtype is None:
+        return dtypes.complex_of(_float(None)) if is_complex else _float(None)
+    found = dtypes.as_dtype(dtype)
+    if is_complex and found.kind != "c":
+        raise DTypeError(f"{call}: from {start} to {end} there are complex numbers, which {found} does not hold; take a complex dtype")
+    return found
 
 
 @_create()
@@ -381,15 +397,15 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
 
 @_create()
 def logspace(
-    start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """`steps` powers of base, whose exponents go from start to end evenly, both included. Of an integer dtype: start and
+    """`steps` powers of base, whose exponents go from start to end (complex, too) evenly, both included. Of an integer dtype: start and
 
     end, and then the powers, are rounded towards 0, as in torch.
     """
-    found = _float(dtype)
-    start, end, base = (_number("logspace", v) for v in (start, end, base))
-    if found.kind == "f":
+    start, end, base = _number("logspace", start, True), _number("logspace", end, True), _number("logspace", base)
+    found = _of_ends("logspace", start, end, dtype)
+    if found.kind in "fc":
         exponents = linspace(start, end, steps, dtype=found, device=device)
         return new_tensor((float(base) ** exponents)._node(), exponents.device, requires_grad)
     if found.kind == "b":

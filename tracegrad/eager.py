@@ -30,6 +30,7 @@ from tracegrad.ir import Node
 from tracegrad.operators import public
 from tracegrad.runtime.buffer import hold
 from tracegrad.runtime.faults import Run, mark
+from tracegrad.runtime.program import counts as kernels
 
 # Estimates in nanoseconds, measured with numpy 2.4 and PoCL 3 on one core of a server (AMD EPYC). They need not be exact: where both ways
 # take about as long, either is right.
@@ -456,7 +457,9 @@ class Report(dict[str, Any]):
                  f"{self['compiled']:7} times by kernels, of {self['programs']} programs built while the user waited, "
                  f"{self['background']} by a thread"]
         lines += [f"{count:11} {reason}" for reason, count in self["reasons"].items()]
-        lines += [f"{self['lowered']:7} programs were lowered to kernels, {self['read']} plans of earlier processes read from the disk"]
+        lines += [f"{self['lowered']:7} programs were lowered to kernels, {self['read']} plans of earlier processes read from the disk",
+                  f"{self['built']:7} kernels were built, {self['loaded']} of earlier processes read from the disk, "
+                  f"{self['shared']} shared with earlier programs"]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -479,10 +482,12 @@ def report() -> Report:
 
     interpreted: how many times pending work was done by numpy, operation by operation. compiled: how many times by kernels. programs:
     how many programs were compiled for that while the user waited, background: by a thread. reasons: why it was kernels, with counts.
-    lowered: of all programs, traced ones included, those that this process made kernels for, read: those whose plan was on the disk.
+    lowered: of all programs, traced ones included, those that this process made kernels for, read: those whose plan was on the disk. built:
+    kernels that the driver built, loaded: that it had from the disk, shared: that an earlier program of this process has, too.
     `config.eager = False` (TRACEGRAD_EAGER=0) makes it kernels always. Otherwise traced functions are not counted: they always run kernels.
 
     >>> print(tg.report())
     """
     return Report({what: _counts[what] for what in ("interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons),
-                  lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"])
+                  lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
+                  built=kernels["built"], loaded=kernels["read"], shared=kernels["known"])

@@ -98,8 +98,8 @@ def mean(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any =
     """The means over dim of what counts; NaN where nothing does."""
     _checked("mean", input, mask)
     found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
-    if found.kind != "f":
-        raise DTypeError(f"masked.mean: takes a float tensor, or a float dtype=, got {found}")
+    if found.kind not in "fc":
+        raise DTypeError(f"masked.mean: takes a float or complex tensor, or a float dtype=, got {found}")
     return sum(input, dim, keepdim=keepdim, dtype=found, mask=mask) / _count(input, mask, _dims(input, dim), keepdim)
 
 
@@ -141,10 +141,11 @@ def _spread(name: str, input: Tensor, dim: Dims, unbiased: bool | None, correcti
         raise ArgumentError(f"masked.{name}: give unbiased or correction, not both")
     _checked(name, input, mask)
     less = correction if correction is not None else 1.0 if unbiased is None or unbiased else 0.0
-    x: Any = input if input.dtype.kind == "f" and dtype is None else input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
+    x: Any = input if input.dtype.kind in "fc" and dtype is None else input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
     dims = _dims(input, dim)
     centred = _filled(name, x - mean(x, dim, keepdim=True, mask=mask), mask, 0)
-    return (centred * centred).sum(dims, keepdim) / (_count(input, mask, dims, keepdim).to(dtype=x.dtype) - less).clamp(min=0.0)
+    count = _count(input, mask, dims, keepdim).to(dtype=dtypes.real_of(x.dtype))
+    return (centred * centred.conj()).sum(dims, keepdim) / (count - less).clamp(min=0.0)        # complex, of complex numbers, as in torch
 
 
 def var(input: Tensor, dim: Dims = None, unbiased: bool | None = None, *, correction: float | None = None, keepdim: bool = False,

@@ -206,6 +206,20 @@ Step = Launch | HostStep | Loop
 
 
 @dataclass(frozen=True)
+class Function:
+    """A kernel as drivers get it: `text` calls it "@", and has neither comments nor the user's names.
+
+    entry: what it is called in `Plan.source`. key: the hash of all that is built for it; kernels of one key are one. above: which of
+    `Plan.parts` stand in front of it, in groups, each of which comes before the next.
+    """
+
+    entry: str
+    key: str
+    text: str
+    above: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class Check:
     """Indices that kernels compare with their range: `call` (the user's function) got them as `what`, an index into `of`.
 
@@ -283,6 +297,8 @@ class Plan:
     checks: tuple[Check | MatrixCheck, ...] = ()
     reads: tuple[int, ...] = ()           # for each output: the inputs that it depends on, as a bit mask over their order
     checked: tuple[int, ...] = ()         # for each output: the checks that it depends on, as a bit mask
+    functions: tuple[Function, ...] = ()  # what is built: the kernels of `source` one by one, or none (then `source` is built as it is)
+    parts: tuple[str, ...] = ()           # what stands in front of them: extensions, macros, functions
 
     def all_scalars(self, given: Sequence[Any]) -> list[Any]:
         """The scalars of a call and those that are computed from them on the host, as `Scalar.index` counts them."""

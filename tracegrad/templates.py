@@ -175,6 +175,8 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
             parts.append(len(a))
             first = _add(a, parts, nodes, first)
         elif cls is slice:
+            if any(isinstance(end, Operators) for end in (a.start, a.stop, a.step)):
+                raise _Unknown                                            # its value decides on the result's shape
             parts.append(cls)
             first = _add((a.start, a.stop, a.step), parts, nodes, first)
         elif isinstance(a, np.dtype):

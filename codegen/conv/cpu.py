@@ -12,7 +12,7 @@ from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, pa
 from tracegrad.codegen.conv.problem import Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype, pieces, plus, register_tile, swizzle
+from tracegrad.codegen.kernel.vectors import ceil_div, ctype, inside, pieces, plus, register_tile, swizzle
 from tracegrad.codegen.tuning import tuning
 
 
@@ -108,8 +108,7 @@ def _block(t: Taps, tile: int, across: int, down: int) -> tuple[int, int]:
 
 
 def _early(tile: str, size: int, total: int) -> str:
-    start = f"{tile} * {size}" if size > 1 else tile
-    return start if total % size == 0 else f"min({start}, {total - size})"
+    return inside(f"{tile} * {size}" if size > 1 else tile, total - size, total % size == 0)
 
 
 def _range(emit: Text, tile: str, axis: int, block: int, count: int) -> int:
@@ -121,7 +120,7 @@ def _range(emit: Text, tile: str, axis: int, block: int, count: int) -> int:
         emit(f"for (int {tile} = 0; {tile} < {count}; {tile}++) {{")
         return 1
     emit(f"const int first_{tile} = get_global_id({axis}) * {block};")
-    emit(f"for (int {tile} = first_{tile}; {tile} < min(first_{tile} + {block}, {count}); {tile}++) {{")
+    emit(f"for (int {tile} = first_{tile}; {tile} < {inside(f'first_{tile} + {block}', count, False)}; {tile}++) {{")
     return 1
 
 

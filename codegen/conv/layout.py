@@ -16,7 +16,7 @@ from tracegrad.codegen.conv.problem import Array, Pair
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import Emit, ceil_div, ctype, lanes, load, plus
+from tracegrad.codegen.kernel.vectors import Emit, ceil_div, ctype, inside, lanes, load, plus
 from tracegrad.plan import Target
 
 
@@ -55,8 +55,8 @@ class Units:
         """The first column of unit number `unit`."""
         if self.across == 1:
             return "0"
-        x = f"({unit}) % {self.across} * {self.piece}"
-        return f"min({x}, {self.out[1] - self.piece})" if self.overlapping and self.out[1] % self.piece else x
+        exact = not self.overlapping or self.out[1] % self.piece == 0
+        return inside(f"({unit}) % {self.across} * {self.piece}", self.out[1] - self.piece, exact)
 
     def load(self, dtype: np.dtype[Any], address: str, row: int, private: bool = False) -> str:
         """The expression that reads a unit at `address`, with rows `row` elements apart."""

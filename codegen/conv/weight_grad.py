@@ -18,7 +18,7 @@ from tracegrad.codegen.conv.layout import Planes, Units, in_place, pad, padded, 
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import Emit, add_lanes, ceil_div, ctype, pieces, plus, swizzle
+from tracegrad.codegen.kernel.vectors import Emit, add_lanes, ceil_div, ctype, inside, pieces, plus, swizzle
 from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
@@ -140,13 +140,13 @@ def _main(
     emit(f"const int c = {where}{f' * {block.channels}' if block.channels > 1 else ''};")
     emit(f"const int ky = {f'get_global_id(0) % {down}' if down > 1 else 0};")
     emit("const int tile = get_global_id(1)" + (f" % {tiles}, g = get_global_id(1) / {tiles};" if v.groups > 1 else ";"))
-    start = f"tile * {rows}" if og % rows == 0 else f"min(tile * {rows}, {og - rows})"
+    start = inside(f"tile * {rows}", og - rows, og % rows == 0)
     emit(f"const int o = {plus(('g', og), start) if v.groups > 1 else start};")
     channel = plus(("g", cg), "c") if v.groups > 1 else "c"
     n0, n1 = "0", str(v.n)
     if parts > 1:
-        step = ceil_div(v.n, parts)
-        emit(f"const int part = get_global_id(2), n0 = min(part * {step}, {v.n}), n1 = min(n0 + {step}, {v.n});")
+        emit("const int part = get_global_id(2);")
+        emit.part("int", "n0", "n1", ceil_div(v.n, parts), v.n)
         n0, n1 = "n0", "n1"
     if not unrolled:
         emit(f"for (int kx = 0; kx < {v.kw}; kx++) {{")

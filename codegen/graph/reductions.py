@@ -116,7 +116,7 @@ def _rows(fn: Primitive, x: Node, target: Target) -> Node:
 
 def _columns(fn: Primitive, x: Node, target: Target) -> Node:
     outer, middle, inner = x.shape
-    if middle <= tuning().unrolled:
+    if middle <= tuning().unrolled or not x.aval.size:
         return bind(fn, (x,), {"dim": (1,)})
     if target.kind == "gpu" and target.local_memory:         # as many work-groups as fill the device (lower/rows_gpu.py)
         across = min(32, 1 << (inner - 1).bit_length())

@@ -72,11 +72,13 @@ class Elements(Vectors):
         for kind, x, *rest in guards:
             self.indices.append(x)
             wide = varying and self.varies(x.vars)
-            there = x.opened().key
+            # What is remembered is right wherever it is found again: the index without what holds only where it was asked for.
+            opened = x.opened()
+            there = opened.key
             if kind == "range":
                 low, high = rest
                 from_, to = x.lo, x.hi + 1
-                at = self.lanes_of(x) if wide else At(x, dtype)
+                at = self.lanes_of(opened) if wide else At(opened, dtype)
                 if x.lo < low:
                     tests.append((Infix(">=", at, whole(low, dtype)), wide))
                     keys.append((there, ">=", low))

@@ -1,12 +1,12 @@
 """Under which conditions an element is read: decided by the ranges of indices, and found before a kernel is written. Start at `Reads`.
 
 `branches` says where an element of a movement op comes from, and what has to be tested for it; `Reads` follows a value's elements to
-what is stored; `peeled` cuts a loop so that its inside needs no test.
+what is stored. `peeling` cuts loops by what is found here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import product
 from typing import Any
 
@@ -122,23 +122,3 @@ class Reads:
     def _test(self, guards: Guards) -> None:
         self.guards += guards
         self.indices += [x for _, x, *_ in guards]
-
-
-def peeled(guards: Iterable[Guard], col: Var, n: int, step: int) -> list[tuple[int, int]]:
-    """The ranges of columns 0..n-1 that vectors of `step` do: all of them, or the left edge, the inside, where no guard needs to be
-    checked, and the right edge.
-
-    A stencil's neighbours (pad, then slices) are guarded, and a guarded load is made lane by lane.
-    """
-    whole = n - n % step
-    left = right = 0
-    for kind, x, *rest in guards:
-        if kind == "range" and x.stride(col) == 1:
-            around = x - col.index                           # low <= col + around < high is certain from here on, and up to there
-            before, after = rest[0] - around.lo, n - (rest[1] - around.hi)
-            if max(before, after) <= n // 4:
-                left, right = max(left, before), max(right, after)
-    start, stop = -(-left // step) * step, min((n - right) // step * step, whole)
-    if not (left or right) or stop - start < n // 2:
-        return [(0, whole)]
-    return [(a, b) for a, b in ((0, start), (start, stop), (stop, whole)) if a < b]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
+from tracegrad.codegen.kernel.vectors import inside
 
 
 class Text:
@@ -23,12 +24,26 @@ class Text:
     ) -> None:
         self.entry, self.comment, self.parameters, self.group, self.cooperates = entry, comment, tuple(parameters), group, cooperates
         self.lines: list[str] = []
-        self.depth = 0
+        self.opened: list[int] = []                          # the lines that open the blocks we are in
+        self.whole: tuple[int, int] | None = None            # a block that is all of the block around it, so far
 
     def __call__(self, line: str) -> None:
-        self.depth -= line.startswith("}")
-        self.lines.append("  " * self.depth + line)
-        self.depth += line.endswith("{")
+        whole, self.whole = self.whole, None
+        depth = len(self.opened) - line.startswith("}")
+        if line.startswith("}"):
+            start = self.opened.pop()
+            if whole:                                        # of two braces at once one will do
+                self.lines[whole[0]:whole[1] + 1] = [inner[2:] for inner in self.lines[whole[0] + 1:whole[1]]]
+            if line == "}" and self.lines[start].strip() == "{" and start and self.lines[start - 1].endswith("{"):
+                self.whole = start, len(self.lines)
+        if line.endswith("{"):
+            self.opened.append(len(self.lines))
+        self.lines.append("  " * depth + line)
+
+    def part(self, index: str, first: str, last: str, step: int, total: int) -> None:
+        """Emits the range of 0..total-1 that is part number `part`, of `step` each: the last ones may be shorter, or empty."""
+        self(f"const {index} {first} = {inside(f'part * {step}', total, False, index)}, "
+             f"{last} = {inside(f'{first} + {step}', total, False, index)};")
 
     @contextmanager
     def counting(self, name: str, n: int) -> Iterator[str]:

@@ -118,6 +118,14 @@ def plus(*terms: tuple[str | int, int] | str | int) -> str:
     return " + ".join(out).replace("+ -", "- ")
 
 
+def inside(at: str, most: int, exact: bool, index: str = "int") -> str:
+    """The index `at`, of the C type `index`, or `most` where it is more. exact: it never is.
+
+    So end the last parts of something, which may be shorter; and so begin the last tiles, which start early rather than run over the edge.
+    """
+    return at if exact else f"min({at}, {most})" if index == "int" else f"min({at}, ({index}){most})"
+
+
 def index_type(*sizes: int) -> str:
     """The C type for indices into buffers of `sizes` elements."""
     return "int" if max(sizes, default=0) < 1 << 31 else "long"

@@ -15,10 +15,11 @@ from typing import Any
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
 from tracegrad.codegen.kernel.facts import picked
-from tracegrad.codegen.kernel.guards import Reads, peeled
+from tracegrad.codegen.kernel.guards import Reads
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.peeling import peeled
 from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
@@ -319,7 +320,7 @@ class RowKernel:
             opened.enter_context(w.loop(var, 0, size))
             outer = outer + var.index * scale
         name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
-        for begin, stop in self.segments(step, self.row * s.row_size + outer) if vectors else []:
+        for begin, stop in self.peeled(step, self.row * s.row_size + outer) if vectors else []:
             end = n if stop == n - n % step else stop
             col = Var(name, end - begin - (unroll - 1) * width, begin)
             once = s.length is None and stop - begin == step
@@ -358,7 +359,7 @@ class RowKernel:
                     inner.enter_context(self.each_row())
                 self.body(self.row * s.row_size + outer + col.index, reductions, sinks, total)
 
-    def segments(self, step: int, base: Index) -> list[tuple[int, int]]:
+    def peeled(self, step: int, base: Index) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do; base: the index of column 0."""
         s = self.shape
         n = s.cols[-1]

@@ -78,7 +78,12 @@ def translate(expression: str, target: Target, ctype: str = "float") -> tuple[st
 
 
 def source(names: Iterable[str], target: Target) -> str:
-    """C text of the functions that the keys `names` ask for and of those they call: callees first, the same text every time."""
+    """C text of the functions that the keys `names` ask for and of those they call: the same every time."""
+    return "".join(f"{part}\n" for part in parts(names, target))
+
+
+def parts(names: Iterable[str], target: Target) -> list[str]:
+    """The same in parts, callees first: what all functions need, tables, functions."""
     order: dict[str, str] = {}
     tables: dict[str, str] = {}
     pending = [(key, False) for key in sorted(set(names), reverse=True)]
@@ -94,9 +99,9 @@ def source(names: Iterable[str], target: Target) -> str:
             pending.append((key, True))
             pending += [(need, False) for need in reversed(needs) if need not in order]
     if not order:
-        return ""
+        return []
     head = ["#pragma OPENCL FP_CONTRACT ON", "#define TG static inline __attribute__((overloadable, always_inline))"]
-    return "\n".join([*head, *tables.values(), *order.values()]) + "\n"
+    return [*head, *tables.values(), *order.values()]
 
 
 def _split(ctype: str) -> tuple[str, str]:

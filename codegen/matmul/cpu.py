@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import add_lanes, ceil_div, ctype, load, pieces, plus, swizzle, vector_of
+from tracegrad.codegen.kernel.vectors import add_lanes, ceil_div, ctype, inside, load, pieces, plus, swizzle, vector_of
 from tracegrad.codegen.matmul.problem import DType, Product, View
 
 
@@ -142,7 +142,7 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:
     if parts > 1:
         step = ceil_div(ceil_div(p.k, parts), 16) * 16
         emit(f"const {index} part = get_global_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
-        emit(f"const {index} k0 = min(part * {step}, {p.k}), k1 = min(k0 + {step}, {p.k});")
+        emit.part(index, "k0", "k1", step, p.k)
     if p.batch > 1:
         emit(f"const {index} b = get_global_id(2)" + (f" / {parts};" if parts > 1 else ";"))
     k0, k1 = ("k0", "k1") if parts > 1 else ("0", str(p.k))
@@ -169,14 +169,13 @@ def _open(emit: Text, index: str, tile: str, first: str, lines: int, panel: int,
             emit(f"const {index} {tile} = {gid};")
         elif block < count:
             emit(f"const {index} first_{tile} = {gid} * {block};")
-            end = f"first_{tile} + {block}"
-            emit(f"const {index} last_{tile} = {end if count % block == 0 else f'min({end}, {count})'};")
+            emit(f"const {index} last_{tile} = {inside(f'first_{tile} + {block}', count, count % block == 0, index)};")
         return 0
     if block > 1:
         start, stop = (f"first_{tile}", f"last_{tile}") if block < count else (0, count)
         emit(f"for ({index} {tile} = {start}; {tile} < {stop}; {tile}++) {{")
     start = f"{tile} * {panel}" if panel > 1 else tile
-    emit(f"const {index} {first} = {start if lines % panel == 0 else f'min({start}, {lines - panel})'};")
+    emit(f"const {index} {first} = {inside(start, lines - panel, lines % panel == 0, index)};")
     return int(block > 1)
 
 

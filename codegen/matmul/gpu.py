@@ -116,7 +116,7 @@ def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[str, str]:
         return "0", str(p.k)
     step = ceil_div(ceil_div(p.k, parts), tuning().gemm_step) * tuning().gemm_step
     emit(f"const {index} part = get_group_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
-    emit(f"const {index} k0 = min(part * {step}, ({index}){p.k}), k1 = min(k0 + {step}, ({index}){p.k});")
+    emit.part(index, "k0", "k1", step, p.k)
     return "k0", "k1"
 
 

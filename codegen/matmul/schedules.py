@@ -26,6 +26,7 @@ from tracegrad.codegen.kernel.vectors import (
     Emit,
     ceil_div,
     ctype,
+    inside,
     lanes,
     load,
     pieces,
@@ -153,13 +154,13 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     number, line0 = ("panel", "line0") if count > 1 else ("0", "0")
     if count > 1:
         emit(f"const {index} panel = get_global_id(0);")
-        emit(f"const {index} line0 = {_start(x.lines, panel, 'panel')};")
+        emit(f"const {index} line0 = {_start(x.lines, panel, index)};")
     if batch > 1:
         emit(f"const {index} b = get_global_id(2);")
     b = "b" if batch > 1 else "0"
     if chunks > 1:
         emit(f"const {index} k0 = get_global_id(1) * {chunk};")
-        emit(f"const {index} k1 = min(k0 + {chunk}, ({index}){p.k});")
+        emit(f"const {index} k1 = {inside(f'k0 + {chunk}', p.k, p.k % chunk == 0, index)};")
     base = plus((plus((b, count), number), panel * p.k))
     emit(f"for ({index} k = {'k0' if chunks > 1 else 0}; k < {'k1' if chunks > 1 else p.k}; k++) {{")
     if panel > 1:
@@ -180,11 +181,8 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
 
 
 def _start(lines: int, panel: int, index: str) -> str:
-    """The first line of panel number `index`: the last panel starts early rather than run over the edge."""
-    if lines <= panel:
-        return "0"
-    start = plus((index, panel))
-    return start if lines % panel == 0 else f"min({start}, {lines - panel})"
+    """The first line of panel number `panel`: the last one starts early."""
+    return "0" if lines <= panel else inside(plus(("panel", panel)), lines - panel, lines % panel == 0, index)
 
 
 def _in_place(x: Operand) -> View:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns
-from tracegrad.codegen.kernel.vectors import LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.codegen.plan.memory import assign
 from tracegrad.codegen.plan.offsets import share
+from tracegrad.codegen.plan.source import functions, source
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
 from tracegrad.errors import GraphError
@@ -89,11 +87,13 @@ def assemble(
     block_of, blocks = assign(sizes, uses)
     table = tuple(Slot(s.kind, s.shape, s.dtype, s.name, s.alias, block_of.get(i), s.data) for i, s in enumerate(slots.slots))
     supplied = sum(1 for n in graph.inputs if n in context.scalars)
+    built, parts = functions(kernels, context)
     return Plan(source(kernels, context), final, table, tuple(slots.inputs), tuple(slots.outputs), supplied, tuple(blocks),
                 scalar_program=program + tuple((Known(value), ()) for value in context.constants),
                 checks=tuple(node.fn.check(node) for node in context.faults),  # type: ignore[attr-defined]
                 reads=tuple(graph.masks([n for n in graph.inputs if n not in context.scalars])),
-                checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)))
+                checked=tuple(graph.masks(context.reporters.get(node, node) for node in context.faults)),
+                functions=built, parts=parts)
 
 
 def numbered(
@@ -147,91 +147,3 @@ def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[s
     entries = {entry: instead.get(one, (one, ())) for entry, one in same.items()}
     count = Counter(entries[k.entry][0] for k in kernels)
     return [k if k.foreign or count[k.entry] == 1 else replace(k, launches=count[k.entry]) for k in fewer], entries
-
-
-def source(kernels: Sequence[Kernel], context: Context) -> str:
-    """The program's text: extensions, vector access, math functions, kernels."""
-    body = "\n".join(k.text for k in kernels)
-    helpers = mathlib.source(sorted(set().union(*(k.helpers for k in kernels))), context.target)
-    text = helpers + body
-    parts = []
-    if context.target.clang_builtins and wider(text, context.target.simd_bytes):
-        parts.append('#pragma clang diagnostic ignored "-Wpsabi"')           # how vectors wider than a register would be passed to others
-    if context.target.fp64 and re.search(r"\bdouble\d*\b", text):
-        parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    access = vector_access(frozenset().union(*(k.uses for k in kernels)), context)
-    if access:
-        parts += ["// Access to vectors at any element's address, and to elements by index.", *access]
-    if helpers and context.target.plain_math:
-        parts.append("// Math functions in plain operators: a call of the driver's own would keep it from using vectors.")
-    above = "\n".join(part for part in (*parts, helpers.rstrip()) if part)
-    return (f"{above}\n\n" if above else "") + body.rstrip() + "\n"
-
-
-def wider(text: str, simd_bytes: int) -> bool:
-    """Whether the text has vector types that are wider than a register."""
-    found = set(re.findall(r"\b(u?(?:char|short|int|long)|float|double)(2|4|8|16)\b", text))
-    size = {"char": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
-    return any(int(width) * size[scalar.removeprefix("u")] > simd_bytes for scalar, width in found)
-
-
-# What an index out of range leaves: by how much it is above (below: in the next int) its range, the largest of all. It is compared as
-# what it is: Mesa 22.3 takes an int that became a long to be greater than every constant.
-_IN_RANGE = """\
-#define IN_RANGE(x, low, high, ignore, fault) if ((x) < (low) | (x) > (high)) tg_fault((x) < (low), x, low, high, ignore, fault)
-static void tg_fault(int below, long x, long low, long high, long ignore, __global int *fault) {
-  ulong excess = below ? (ulong)low - (ulong)x : (ulong)x - (ulong)high;
-  if (x != ignore)
-    atomic_max(fault + below, (int)min(excess, (ulong)0x7fffffff));
-}"""
-
-# What the first matrix leaves that has no result: the number of the pivot, and how many matrices there are from that one on.
-_IMPOSSIBLE = "#define IMPOSSIBLE(info, first, step, fault) if (info) atomic_max(fault, (first) + (int)(info))"
-
-
-def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[str]:
-    """The functions that kernels use to read and write vectors, and to report, with their types."""
-    lines = []
-    given = {(name, type_) for name, type_ in uses if name in ("LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "STORE")}
-    names = {name for name, _ in uses}
-    if given:
-        types = {type_ for _, type_ in given}
-        dtypes = {d for d in context.dtypes if any(ctype(d, width) in types for width in WIDTHS)}
-        keep = {f"{name}_{type_}(" for name, type_ in given} | {f" {type_}_u;" for type_ in types}
-        heads = tuple(f"#define {name}(" for name, _ in given)
-        lines += [line for line in prelude(dtypes, context.target).splitlines() if line.startswith(heads) or any(k in line for k in keep)]
-    if "KEPT" in names:
-        for type_ in sorted(type_ for name, type_ in uses if name == "KEPT"):
-            if f" {type_}_u;" not in "".join(lines):
-                lines.append(f"typedef {type_} __attribute__((aligned(sizeof({type_.rstrip('0123456789')})))) {type_}_u;")
-        lines.append("#define KEPT(V, p) (*(V##_u *)(p))")
-    if "PREFETCH" in names:
-        lines.append("#define PREFETCH(p) __builtin_prefetch((__global const void *)(p))")
-    if any(name.startswith("IN_RANGE") for name in names):
-        lines.append(_IN_RANGE)
-    if any(name.startswith("IMPOSSIBLE") for name in names):
-        lines.append(_IMPOSSIBLE)
-    for name in sorted(names - {"LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "STORE", "KEPT", "PREFETCH", "IN_RANGE", "IMPOSSIBLE"}):
-        width = int(re.findall(r"\d+", name)[0])
-        if name.startswith("IN_RANGE"):
-            each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))
-            anywhere = " | ".join(f"(outside).s{LANES[i]}" for i in range(width))      # any() would be a call, with wide vectors
-            lines.append(f"#define {name}(outside, x, low, high, ignore, fault) if ({anywhere}) {{ {each} }}")
-            continue
-        if name.startswith("IMPOSSIBLE"):
-            each = " ".join(f"IMPOSSIBLE((info).s{LANES[i]}, (first) - {i} * (step), step, fault);" for i in range(width))
-            anywhere = " | ".join(f"(info).s{LANES[i]}" for i in range(width))
-            lines.append(f"#define {name}(info, first, step, fault) if ({anywhere}) {{ {each} }}")
-            continue
-        if name.startswith("ZIP"):
-            pairs = ", ".join(f"(a).s{LANES[i]}, (b).s{LANES[i]}" for i in range(width // 2))
-            lines.append(f"#define {name}(V, a, b) ((V)({pairs}))")
-            continue
-        parts = {
-            "STRIDED": [f"(p)[{i} * (s)]" for i in range(width)],
-            "GATHER": [f"(p)[(i).s{LANES[i]}]" for i in range(width)],
-            "IF": [f"((m).s{LANES[i]} ? (p)[(i).s{LANES[i]}] : 0)" for i in range(width)],
-        }["IF" if name.endswith("_IF") else name.rstrip("0123456789")]
-        params = "V, p, i, m" if name.endswith("_IF") else "V, p, s" if name.startswith("STRIDED") else "V, p, i"
-        lines.append(f"#define {name}({params}) ((V)({', '.join(parts)}))")
-    return lines

@@ -1,4 +1,4 @@
-"""Small kernels one after the other in one launch. Start at `merge`.
+"""Small kernels one after the other in one launch. Start at `batched`.
 
 A kernel that one core finishes in less time than threads take to wake up gains nothing from a launch of its own. What one work-item
 wrote it may read without a barrier, so several such kernels become blocks of one work-item's kernel, each a loop over what were its
@@ -26,7 +26,7 @@ from tracegrad.plan import HostStep
 Step = Kernel | HostStep | Turns
 
 
-def merge(steps: Sequence[Step]) -> list[Step]:
+def batched(steps: Sequence[Step]) -> list[Step]:
     """The steps, with runs of small kernels as single kernels."""
     out: list[Step] = []
     run: list[Kernel] = []

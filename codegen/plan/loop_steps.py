@@ -23,7 +23,7 @@ from tracegrad.codegen.kernel.statements import Block, Buffer, Loop, Number, Par
 from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import siblings
-from tracegrad.codegen.plan.batch_launches import effects, is_serial, merge, together
+from tracegrad.codegen.plan.batch_launches import batched, effects, is_serial, together
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Flat, Group, strip
@@ -97,7 +97,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     turn = Turn()
     before = [bound(k, places, turn) for k in before]
     if config.fuse:
-        steps = merge(steps)
+        steps = batched(steps)
     kernels = [s for s in steps if isinstance(s, Kernel)]
     if steps and config.fuse and len(kernels) == len(steps):
         one = kernels[0]

@@ -1,8 +1,9 @@
-"""Kernels that differ only in numbers that are added to an index are one function, with those numbers as arguments. Start at `share`.
+"""Kernels that differ only in numbers that are added to an index, or in how much a work-item does, are one function. Start at `share`.
 
-Steps of an unrolled recurrence read row after row of one buffer, so their kernels are alike but for offsets: an argument costs nothing
-there. Other numbers (sizes, strides, divisors) stay in the text, where compilers make use of them. Each kernel's own numbers are passed, so
-it computes what its own text would.
+Steps of an unrolled recurrence read row after row of one buffer, so their kernels are alike but for offsets; updates of parameters are
+alike but for how many elements there are, and where each work-item's begin and end (variables in any case). An argument costs nothing
+there. Other numbers (strides, divisors, bounds of inner loops) stay in the text, where compilers make use of them. Each kernel's own
+numbers are passed, so it computes what its own text would.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tracegrad.codegen.tuning import tuning
 _COMMENT = re.compile(r"//[^\n]*")
 _NUMBER = re.compile(r"(?<![\w.$])\d[\w.]*(?:(?<=[eE])[-+]\d+\w*)?")
 _ARRAY = re.compile(r"\w+ \*?\$?\w+\[[^]]*\](?: =|;)")        # a declaration: its size is no expression
+# Where the elements of a work-item begin, and where they end.
+_EXTENT = re.compile(r"const int [$\w]+ = [$\w]+ \* (\d+);|const int [$\w]+ = ([$\w]+) \+ \d+ < (\d+) \? \2 \+ \d+ : (\d+);")
 _MOST = 8                                                  # arguments more, at most
 
 
@@ -51,11 +54,15 @@ def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str,
     instead: dict[str, tuple[str, tuple[int, ...]]] = {}
     texts: dict[str, str] = {}
     for found in alike.values():
-        if len(found) <= tuning().repeats:
+        if len(found) == 1:
             continue
         columns = list(zip(*(numbers for _, numbers in found), strict=True))
         arguments = list(dict.fromkeys(c for c in columns if len(set(c)) > 1))
         first = found[0][0]
+        form = first.form
+        extents = {c for c, match in zip(columns, offsets(form), strict=True) if _is_extent(form, match)}
+        if len(found) <= tuning().repeats and not extents.issuperset(arguments):
+            continue
         if len(arguments) > _MOST or any(int(n) >> 31 for c in arguments for n in c):
             continue
         text = with_arguments(first, found[0][1], [arguments.index(c) if c in arguments else -1 for c in columns], len(arguments))
@@ -79,16 +86,22 @@ def split(text: str) -> tuple[str, list[str]]:
 
 
 def offsets(text: str) -> list[re.Match[str]]:
-    """The whole numbers that are added or subtracted."""
+    """The whole numbers that are added or subtracted, or say where a work-item's elements begin and end."""
     arrays = [m.span() for m in _ARRAY.finditer(text)]
+    extents = {m.span(g) for m in _EXTENT.finditer(text) for g in (1, 3, 4)}
     found = []
     for match in _NUMBER.finditer(text):
         before = text[max(0, match.start() - 3):match.start()].rstrip()
-        if match[0].isdigit() and before[-1:] in ("+", "-") and before[-2:] not in ("++", "--") and not any(
-            a <= match.start() < b for a, b in arrays
-        ):
+        added = match[0].isdigit() and before[-1:] in ("+", "-") and before[-2:] not in ("++", "--")
+        if match.span() in extents or (added and not any(a <= match.start() < b for a, b in arrays)):
             found.append(match)
     return found
+
+
+def _is_extent(text: str, number: re.Match[str]) -> bool:
+    """Whether a number that `offsets` found stands in a line that says where a work-item's elements begin or end."""
+    start, end = text.rfind("\n", 0, number.start()) + 1, text.find("\n", number.end())
+    return _EXTENT.fullmatch(text[start:end].strip()) is not None
 
 
 def with_arguments(kernel: Kernel, numbers: Sequence[str], argument: Sequence[int], count: int) -> str | None:

@@ -374,11 +374,17 @@ class Module:
                         found[f"{prefix}{path}.{name}" if path else prefix + name] = tensor if keep_vars else tensor.detach()
         return found
 
+    def _before_loading(self, given: Mapping[str, Any]) -> None:
+        """Called with the values that are about to be loaded into this module, by its own names for them: lazy ones take their shapes."""
+
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Copy values (Tensors or numpy arrays) into the parameters and buffers of the same names.
 
         Raises ArgumentError if names are missing or unexpected and `strict`, ShapeError where shapes differ (before anything is copied).
         """
+        for path, module in self.named_modules(remove_duplicate=False):
+            start = f"{path}." if path else ""
+            module._before_loading({k[len(start):]: v for k, v in state_dict.items() if k.startswith(start) and "." not in k[len(start):]})
         own = self.state_dict()
         result = LoadResult([k for k in own if k not in state_dict], [k for k in state_dict if k not in own])
         if strict and (result.missing_keys or result.unexpected_keys):

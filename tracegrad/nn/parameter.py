@@ -1,4 +1,4 @@
-"""Parameter: a tensor that a Module counts among what is trained."""
+"""Parameter: a tensor that a Module counts among what is trained; UninitializedParameter: one whose shape is not known yet."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.creation import empty
 from tracegrad.errors import TraceError
 from tracegrad.ir import user_location
 from tracegrad.modes import state
@@ -37,3 +38,30 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
+
+
+class UninitializedParameter(Parameter):
+    """A Parameter without a shape, as lazy layers have it before their first input: `materialize` gives it one."""
+
+    __slots__ = ()
+
+    def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> None:
+        super().__init__(empty(0, dtype=dtype, device=device), requires_grad)
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Become a Parameter of that shape, whose values are not set; the dtype and the device stay unless given."""
+        needs_grad = self.requires_grad
+        fresh = empty(tuple(shape), dtype=dtype or self.dtype, device=device or self.device)
+        self._device = fresh.device
+        self._set_node(fresh._node())
+        self.__class__ = Parameter  # type: ignore[assignment]
+        if needs_grad:
+            self.requires_grad_()
+
+    def __deepcopy__(self, memo: Any) -> UninitializedParameter:
+        copied = UninitializedParameter(self.requires_grad, self.device, self.dtype)
+        memo[id(self)] = copied
+        return copied
+
+    def __repr__(self) -> str:
+        return "<UninitializedParameter>"

@@ -21,7 +21,7 @@ from tracegrad.operators import linalg, public
 from tracegrad.ops import factorizations as lapack
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
-from tracegrad.ops.complex_numbers import conj
+from tracegrad.ops.complex_numbers import conj, real
 from tracegrad.ops.contraction import swap_last as t
 from tracegrad.ops.elementwise import log, where
 from tracegrad.ops.factorizations import h, run
@@ -208,7 +208,11 @@ def _hermitian(name: str, a: Node) -> Any:
     """The symmetric matrices of which `a` has the lower triangle; the gradient is symmetric, too."""
     _matrices(name, a, square=True)
     half = (a + h(a)) * 0.5
-    return half + detach(tril(a) + h(tril(a, -1)) - half)
+    low = h(tril(a, -1))
+    triangle = tril(a) + low
+    if a.dtype.kind == "c":                     # of which the diagonal is taken to be real
+        triangle = h(low) + low + _eye(a.shape[-1], a) * real(a)
+    return half + detach(triangle - half)
 
 
 def _tolerances(name: str, a: Node, atol: Any, rtol: Any) -> tuple[Any, Any]:

@@ -71,7 +71,7 @@ def layer_norm(input: Array, normalized_shape: Any, weight: Array = None, bias: 
 def rms_norm(input: Array, normalized_shape: Any, weight: Array = None, eps: float | None = None) -> Array:
     """x / sqrt(mean(x²) + eps) over the last dimensions, times weight (Zhang & Sennrich 2019). eps: the dtype's epsilon if None."""
     dims = _trailing("rms_norm", input, normalized_shape)
-    x = _wide("rms_norm", input)
+    x = input if input.dtype.kind == "c" else _wide("rms_norm", input)     # (of complex numbers x², not |x|², as in torch)
     tiny = np.finfo(x.dtype).eps.item() if eps is None else eps
     shape = tuple(input.shape[d] for d in dims)
     return _affine("rms_norm", input, x * rsqrt(mean(x * x, dims, True) + tiny), weight, None, shape, shape)

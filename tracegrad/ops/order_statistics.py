@@ -76,7 +76,7 @@ def cummin(input: Array, dim: int) -> Any:
 @on_nodes
 def logcumsumexp(input: Array, dim: int) -> Array:
     """log(cumsum(exp(x))) along dim, without overflow."""
-    refuse_complex("logcumsumexp", input)
+    refuse_complex("logcumsumexp", input)               # its imaginary parts would be any of many, 2 pi apart
     if input.dtype.kind != "f":
         raise DTypeError(f"logcumsumexp: takes a float tensor, got {input.dtype}; use x.float()")
     d = one_dim("logcumsumexp", dim, input.ndim)

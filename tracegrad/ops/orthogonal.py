@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.function import REGISTRY, refuse_complex
+from tracegrad.function import REGISTRY
 from tracegrad.ir import Aval, Node
 from tracegrad.operators import PUBLIC, Operators, linalg, public
 from tracegrad.ops import factorizations as lapack
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.contraction import matmul
-from tracegrad.ops.contraction import swap_last as t
-from tracegrad.ops.factorizations import Lapack, column, row, run
+from tracegrad.ops.factorizations import Lapack, column, h, row, run
 from tracegrad.ops.linalg import matmul as product
 from tracegrad.ops.matrices import _eye, _floats, _matrices, qr
 from tracegrad.ops.matrices import svd as full_svd
@@ -41,8 +40,8 @@ class Geqrf(Lapack):
         k = min(a.shape[-2:])
         if not a.size:
             return [a, np.zeros((*a.shape[:-2], k), a.dtype)]
-        h, tau = self.each(lapack._DIVERGED, lambda x: np.linalg.qr(x, "raw"), a)
-        return [h.swapaxes(-1, -2).astype(a.dtype), tau.astype(a.dtype)]
+        packed, tau = self.each(lapack._DIVERGED, lambda x: np.linalg.qr(x, "raw"), a)
+        return [packed.swapaxes(-1, -2).astype(a.dtype), tau.astype(a.dtype)]
 
 
 class GeqrfResult(NamedTuple):
@@ -57,14 +56,13 @@ class GeqrfResult(NamedTuple):
 def geqrf(input: Array) -> Any:
     """(a, tau) of (*, m, n): the QR decomposition as LAPACK packs it, for `linalg.householder_product` and `ormqr`. No derivative."""
     _matrices("geqrf", input)
-    refuse_complex("geqrf", input)
     return GeqrfResult(run(REGISTRY["geqrf"], input), run(REGISTRY["geqrf"], input, index=1))
 
 
 def _reflectors(name: str, a: Node, tau: Node) -> tuple[Any, Any]:
-    """V (*, m, k) and T (*, k, k) with H1 H2 ... Hk = I - V T V^T, Hi = I - tau[i] v v^T
+    """V (*, m, k) and T (*, k, k) with H1 H2 ... Hk = I - V T V^H, Hi = I - tau[i] v v^H
 
-    (the compact WY form: R. Schreiber, C. Van Loan, 1989; T solves (I + D U) T = D, D = diag(tau), U = V^T V above its diagonal).
+    (the compact WY form: R. Schreiber, C. Van Loan, 1989; T solves (I + D U) T = D, D = diag(tau), U = V^H V above its diagonal).
     """
     _floats(name, a, tau)
     *lead, m, n = a.shape
@@ -73,24 +71,23 @@ def _reflectors(name: str, a: Node, tau: Node) -> tuple[Any, Any]:
     k = tau.shape[-1]
     v = tril(mv.narrow(a, a.ndim - 1, 0, k), -1) + mv.pad(_eye(k, a), (0, 0), (m - k, 0))
     d = _eye(k, a) * row(tau)
-    return v, run(lapack.TRIANGLE, _eye(k, a) + column(tau) * triu(matmul(t(v), v), 1), d, upper=True, unit=True)
+    return v, run(lapack.TRIANGLE, _eye(k, a) + column(tau) * triu(matmul(h(v), v), 1), d, upper=True, unit=True)
 
 
 @linalg()
 @on_nodes
 def householder_product(A: Array, tau: Array) -> Array:
-    """The first n columns (*, m, n) of H1 H2 ... Hk, Hi = I - tau[i] v v^T, v = (0, ..., 1, A[i + 1:, i]): Q of what `geqrf` gives.
+    """The first n columns (*, m, n) of H1 H2 ... Hk, Hi = I - tau[i] v v^H, v = (0, ..., 1, A[i + 1:, i]): Q of what `geqrf` gives.
 
     A (*, m, n), m >= n; tau (*, k), k <= n.
     """
     _matrices("householder_product", A)
-    refuse_complex("householder_product", A)
     m, n = A.shape[-2:]
     if m < n:
         raise ShapeError(f"householder_product: takes A (*, m, n), m >= n, got {A.shape}")
     v, w = _reflectors("householder_product", A, tau)
-    first = mv.narrow(v, v.ndim - 2, 0, n)                                         # V^T times the first n columns of I
-    return mv.pad(_eye(n, A), (0, 0), (m - n, 0)) - matmul(v, matmul(w, t(first)))
+    first = mv.narrow(v, v.ndim - 2, 0, n)                                         # its adjoint: V^H times the first n columns of I
+    return mv.pad(_eye(n, A), (0, 0), (m - n, 0)) - matmul(v, matmul(w, h(first)))
 
 
 @public("orgqr")
@@ -102,24 +99,23 @@ def orgqr(input: Array, tau: Array) -> Array:
 @public("ormqr")
 @on_nodes
 def ormqr(input: Array, tau: Array, other: Array, left: bool = True, transpose: bool = False) -> Array:
-    """Q other (left=False: other Q; transpose: Q^T), Q (*, m, m) the product of the reflectors that `geqrf` gives; other is not square."""
+    """Q other (left=False: other Q; transpose: Q^H), Q (*, m, m) the product of the reflectors that `geqrf` gives; other is not square."""
     _matrices("ormqr", input, other)
-    refuse_complex("ormqr", input)
     v, w = _reflectors("ormqr", input, tau)
     m = input.shape[-2]
     if other.shape[-2 if left else -1] != m or other.shape[:-2] != input.shape[:-2]:
         raise ShapeError(f"ormqr: other {other.shape} must have {m} {'rows' if left else 'columns'}, and the batch of input {input.shape}")
-    w = t(w) if transpose else w
+    w = h(w) if transpose else w
     if left:
-        return other - matmul(v, matmul(w, matmul(t(v), other)))
-    return other - matmul(matmul(matmul(other, v), w), t(v))
+        return other - matmul(v, matmul(w, matmul(h(v), other)))
+    return other - matmul(matmul(matmul(other, v), w), h(v))
 
 
 # -------------------------------------------------------------------------------------------- square roots and polar factors
 
 
 class Lyapunov(Lapack):
-    """Y in X Y + Y X = E, of symmetric X (*, n, n) with no two eigenvalues of sum 0: by eigenvectors. Linear in E, and its own adjoint."""
+    """Y in X Y + Y X = E, of Hermitian X (*, n, n) with no two eigenvalues of sum 0: by eigenvectors. Linear in E, and its own adjoint."""
     name, python, symmetric = "lyapunov", None, True
     cases = [((_POSITIVE, _SQUARE), dict(index=0))]
 
@@ -127,20 +123,20 @@ class Lyapunov(Lapack):
 
     def results(self, x, e):
         w, v = self.each(lapack._DIVERGED, np.linalg.eigh, x)
-        vt = v.swapaxes(-1, -2)
+        vt = v.conj().swapaxes(-1, -2)
         return [(v @ ((vt @ e @ v) / (w[..., None, :] + w[..., :, None])) @ vt).astype(x.dtype)]
 
     def vjp(self, ct, y, x, e, index):
         g = run(self, x, ct)
-        return _symmetric(-(matmul(g, t(y)) + matmul(t(y), g))), g
+        return _symmetric(-(matmul(g, h(y)) + matmul(h(y), g))), g
 
 
 def _symmetric(x: Any) -> Any:
-    return (x + t(x)) * 0.5
+    return (x + h(x)) * 0.5
 
 
 class MatrixSqrtH(Lapack):
-    """The square root of symmetric positive definite (*, n, n), of which the lower triangle is read. Derivative: dX X + X dX = dA."""
+    """The square root of Hermitian positive definite (*, n, n), of which the lower triangle is read. Derivative: dX X + X dX = dA."""
     name, symmetric = "matrix_sqrth", True
     cases = [((_POSITIVE,), dict(index=0)), ((_POSITIVE[1],), dict(index=0))]
 
@@ -150,16 +146,16 @@ class MatrixSqrtH(Lapack):
         w, v = self.each(lapack._DIVERGED, np.linalg.eigh, a)
         bad = np.argwhere(~(w[..., :1] > 0))
         if len(bad):
-            raise self.error("is not positive definite: it has no symmetric square root", a, tuple(int(i) for i in bad[0][:-1]))
-        return [(v * np.sqrt(w)[..., None, :]) @ v.swapaxes(-1, -2)]
+            raise self.error("is not positive definite: it has no Hermitian square root", a, tuple(int(i) for i in bad[0][:-1]))
+        return [(v * np.sqrt(w)[..., None, :]) @ v.conj().swapaxes(-1, -2)]
 
     def vjp(self, ct, y, a, index): return (run(_LYAPUNOV, y, _symmetric(ct)),)
 
 
 class Polar(Lapack):
-    """U with orthonormal columns and H symmetric in A = U H, of (*, m, n), m >= n: by singular values.
+    """U with orthonormal columns and H Hermitian in A = U H, of (*, m, n), m >= n: by singular values.
 
-    Derivative: dU = U W + (I - U U^T) dA H^-1 and dH = U^T dA - W H, where H W + W H = U^T dA - dA^T U (N. Higham, "Functions of matrices",
+    Derivative: dU = U W + (I - U U^H) dA H^-1 and dH = U^H dA - W H, where H W + W H = U^H dA - dA^H U (N. Higham, "Functions of matrices",
     2008, chapter 8).
     """
     name, square = "polar", False
@@ -173,18 +169,18 @@ class Polar(Lapack):
 
     def results(self, a):
         u, s, vh = self.each(lapack._DIVERGED, lambda x: np.linalg.svd(x, full_matrices=False), a)
-        return [u @ vh, (vh.swapaxes(-1, -2) * s[..., None, :]) @ vh]
+        return [u @ vh, (vh.conj().swapaxes(-1, -2) * s[..., None, :]) @ vh]
 
     def vjp(self, ct, y, a, index):
         attrs = {"index": index}
-        u, h = self.result((a,), attrs, 0, y), self.result((a,), attrs, 1, y)
+        u, right = self.result((a,), attrs, 0, y), self.result((a,), attrs, 1, y)
         if index:
             k = _symmetric(ct)
-            return (matmul(u, k + run(_LYAPUNOV, h, matmul(h, k) - matmul(k, h))),)
-        inner = matmul(t(u), ct)
-        g = matmul(u, run(_LYAPUNOV, h, inner - t(inner)))
+            return (matmul(u, k + run(_LYAPUNOV, right, matmul(right, k) - matmul(k, right))),)
+        inner = matmul(h(u), ct)
+        g = matmul(u, run(_LYAPUNOV, right, inner - h(inner)))
         if a.shape[-2] > a.shape[-1]:
-            g = g + t(run(lapack.SOLVE, h, t(ct - matmul(u, inner))))
+            g = g + h(run(lapack.SOLVE, right, h(ct - matmul(u, inner))))
         return (g,)
 
 
@@ -201,26 +197,24 @@ class PolarResult(NamedTuple):
 @linalg()
 @on_nodes
 def polar(A: Array) -> Any:
-    """(U, H) with A = U H, of (*, m, n), m >= n: U (*, m, n) has orthonormal columns, H (*, n, n) is symmetric positive semidefinite.
+    """(U, H) with A = U H, of (*, m, n), m >= n: U (*, m, n) has orthonormal columns, H (*, n, n) is Hermitian positive semidefinite.
 
     U is the closest such matrix to A. Derivatives need full rank.
 
     >>> tg.linalg.polar(tg.tensor([[0.0, -2.0], [3.0, 0.0]])).H
     """
     _matrices("polar", A)
-    refuse_complex("polar", A)
     return PolarResult(run(REGISTRY["polar"], A), run(REGISTRY["polar"], A, index=1))
 
 
 @linalg()
 @on_nodes
 def matrix_sqrth(A: Array) -> Array:
-    """X in X X = A, symmetric positive definite, as A (*, n, n), of which the lower triangle is read. LinAlgError if A is not.
+    """X in X X = A, Hermitian positive definite, as A (*, n, n), of which the lower triangle is read. LinAlgError if A is not.
 
     >>> tg.linalg.matrix_sqrth(tg.tensor([[4.0, 0.0], [0.0, 9.0]]))
     """
     _matrices("matrix_sqrth", A, square=True)
-    refuse_complex("matrix_sqrth", A)
     return run(REGISTRY["matrix_sqrth"], A)
 
 
@@ -238,22 +232,20 @@ class SVDResult(NamedTuple):
 @public("svd")
 @on_nodes
 def svd(input: Array, some: bool = True, compute_uv: bool = True) -> Any:
-    """(U, S, V) with input = U diag(S) V^T: `linalg.svd` with V in place of V^T. some=False: square U and V.
+    """(U, S, V) with input = U diag(S) V^H: `linalg.svd` with V in place of V^H. some=False: square U and V.
 
     compute_uv=False: zeros for them.
     """
-    refuse_complex("svd", input)                   # (torch's V is not conjugated; use linalg.svd)
     u, s, vh = full_svd(input, full_matrices=not some)
     if not compute_uv:
         m, n = input.shape[-2:]
         u, v = (full_like_shape((*input.shape[:-2], k, k), 0, input.dtype) for k in (m, n))
         return SVDResult(u, s, v)
-    return SVDResult(u, s, t(vh))
+    return SVDResult(u, s, h(vh))
 
 
 def _low_rank(name: str, a: Any, q: int, niter: int, shift: Any) -> Any:
     """Halko, Martinsson, Tropp, "Finding structure with randomness" (2009), algorithms 4.4 and 5.1."""
-    refuse_complex(name, a)
     if not isinstance(a, Operators) or len(a.shape) < 2:
         raise ShapeError(f"{name}: takes matrices (*, m, n), got {getattr(a, 'shape', type(a).__name__)}")
     q, niter = integer(name, "q", q), integer(name, "niter", niter)
@@ -263,13 +255,13 @@ def _low_rank(name: str, a: Any, q: int, niter: int, shift: Any) -> Any:
                             f"{niter}")
     x: Any = a if shift is None else a - shift
     wide = m < n
-    x = x.mT if wide else x
+    x = x.mH if wide else x
     draw = PUBLIC["randn"]((x.shape[-1], q), dtype=x.dtype, device=x.device)
     basis = qr(product(x, draw)).Q
     for _ in range(niter):
-        basis = qr(product(x, qr(product(x.mT, basis)).Q)).Q
-    u, s, vh = full_svd(product(basis.mT, x), full_matrices=False)
-    u, v = product(basis, u), vh.mT
+        basis = qr(product(x, qr(product(x.mH, basis)).Q)).Q
+    u, s, vh = full_svd(product(basis.mH, x), full_matrices=False)
+    u, v = product(basis, u), vh.mH
     return SVDResult(v, s, u) if wide else SVDResult(u, s, v)
 
 

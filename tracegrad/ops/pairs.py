@@ -132,7 +132,8 @@ def exp(z: Pair) -> Pair:
     rest = _where(large, float(np.exp(top / 2)), filled(1, z.re))
     still = _eq(z.re, -float("inf"))                                             # 0, whatever the angle
     c, s = (_where(still, filled(1, z.re), f(z.im)) for f in (_cos, _sin))
-    return Pair(c * size * rest, _where(_eq(z.im, 0.0), z.im, s * size * rest))
+    endless = _eq(z.re, float("inf")) & ~_lt(_abs(z.im), float("inf"))           # infinite, in a direction that nobody knows: inf + nan i
+    return Pair(_where(endless, z.re, c * size * rest), _where(_eq(z.im, 0.0), z.im, s * size * rest))
 
 
 def expm1(z: Pair) -> Pair:

@@ -19,10 +19,10 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
-from tracegrad.function import REGISTRY, Elementwise, call, refuse_complex
+from tracegrad.function import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
-from tracegrad.ops.arguments import known_values
+from tracegrad.ops.arguments import known_values, on_nodes
 from tracegrad.ops.complex_numbers import real
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of, lgamma_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, polynomial
@@ -542,7 +542,6 @@ acosh, asinh = _operation("acosh", "acosh", "arccosh"), _operation("asinh", "asi
 atanh = _operation("atanh", "atanh", "arctanh")
 hypot, copysign, nextafter = _operation("hypot", "hypot"), _operation("copysign", "copysign"), _operation("nextafter", "nextafter")
 gcd = _operation("gcd", "gcd")
-logaddexp = _operation("logaddexp", "logaddexp")
 erfc, erfinv = _operation("erfc", "erfc", special=("erfc",)), _operation("erfinv", "erfinv", special=("erfinv",))
 lgamma, digamma = _operation("lgamma", "lgamma", special=("gammaln",)), _operation("digamma", "digamma", special=("digamma", "psi"))
 igamma = _operation("igamma", "igamma", special=("gammainc",))
@@ -589,6 +588,29 @@ def mvlgamma(input: Array, p: int) -> Array:
 
 
 _special("multigammaln")(mvlgamma)
+
+
+@public("logaddexp")
+def logaddexp(input: Array, other: Array) -> Array:
+    """log(exp(input) + exp(other)), without overflow; of complex numbers, too."""
+    if any(isinstance(x, complex) or (isinstance(x, Operators) and x.dtype.kind == "c") for x in (input, other)):
+        if not isinstance(input, Operators):
+            input, other = other, input
+        return _complex_logaddexp(input, other)
+    return call(REGISTRY["logaddexp"], (input, other), {})
+
+
+@on_nodes
+def _complex_logaddexp(input: Array, other: Any) -> Any:
+    a, b = common_dtype([input, other], name="logaddexp")
+    swap = lt(real(a), real(b))
+    large, small = where(swap, b, a), where(swap, a, b)
+    same = eq(real(a), real(b)) & eq(abs_(real(a)), INF)            # both infinite: their difference is no number
+    difference = where(same, const(0, a.dtype), small - large)
+    nothing = same & lt(real(a), 0.0)                                # as in torch: the second of two zeros, the sum of two infinities
+    endless = same & gt(real(a), 0.0)
+    total = log(exp(where(endless, a, const(0, a.dtype))) + exp(where(endless, b, const(0, a.dtype))))
+    return where(nothing, b, where(endless, total, large + log1p(exp(difference))))
 
 
 @public("logaddexp2")

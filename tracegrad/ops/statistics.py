@@ -337,7 +337,7 @@ def norm(input: Array, p: Any = "fro", dim: Any = None, keepdim: bool = False, d
     if not isinstance(p, (int, float)):
         raise ArgumentError(f"norm: p must be a number, 'fro' or 'nuc', got {p!r}")
     if p == 0:
-        return reduce("sum", cast(ne(x, 0), x.dtype), dims, keepdim)
+        return reduce("sum", cast(ne(x, 0), dtypes.real_of(x.dtype)), dims, keepdim)
     if p == 1:
         return reduce("sum", abs_(x), dims, keepdim)
     if p > 1:
@@ -405,9 +405,9 @@ def log_softmax(input: Array, dim: int, dtype: Any = None) -> Array:
 
 
 def _softmax_operand(name: str, x: Node, dim: int, dtype: Any) -> tuple[Node, tuple[int, ...]]:
-    refuse_complex(name, x)
     if dtype is not None:
         x = cast(x, dtypes.as_dtype(dtype))
+    refuse_complex(name, x)
     if x.dtype.kind != "f":
         raise DTypeError(f"{name}: takes a float tensor, got {x.dtype}; use x.float() or dtype=tg.float32")
     return x, some_dims(name, one_dim(name, dim, x.ndim), x.ndim)

@@ -17,6 +17,7 @@ import numpy as np
 from tracegrad.compile import read, resolve
 from tracegrad.errors import ArgumentError, TraceError, TracegradError
 from tracegrad.modes import enable_grad, no_grad, state
+from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.operators import PUBLIC
 from tracegrad.optim.update import update
 from tracegrad.tensor import Tensor, from_array
@@ -152,6 +153,8 @@ class Optimizer:
             params = [p for _, p in params]
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for p in params:
+            if isinstance(p, UninitializedParameter):
+                raise ArgumentError("params: a parameter of a lazy layer has no shape yet; call the model once before")
             if not isinstance(p, Tensor):
                 raise ArgumentError(f"params: expected Tensors, got {type(p).__name__}")
             if not p.is_leaf:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = REGISTRY["variable"]
 KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
+SIGNATURES = 512  # of one function that recordings are kept for; the one that was recorded first is dropped
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -86,6 +87,8 @@ class Traced:
                 break
         else:
             reason = self._reason(signature, _labels(self._fn, args, kwargs), flat, candidates)
+            if len(self._replays) > SIGNATURES:
+                del self._replays[next(iter(self._replays))]
             replay, change = self._record(args, kwargs, flat)
             if change and signature in self._changing:
                 raise TraceError(
@@ -325,6 +328,8 @@ def trace(fn: None = None) -> Callable[[F], F]: ...
 def trace(fn: Any = None) -> Any:
     """Compile a function of tensors: the first call with a new signature records and compiles it, later calls replay.
 
+    (Of a Tensor, torch.trace: the sum of a matrix's diagonal, x.trace().)
+
     fn: takes and returns (nested containers of) Tensors; other arguments are static, except Python floats and complex numbers,
     which are run-time values. Raises TraceError where the body needs a value that is not known while recording.
 
@@ -333,4 +338,6 @@ def trace(fn: Any = None) -> Any:
     ...     return (x * x).sum()
     >>> f(tg.ones(3))
     """
+    if isinstance(fn, Tensor):
+        return fn.trace()
     return Traced(fn) if fn is not None else Traced

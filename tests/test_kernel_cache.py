@@ -1,0 +1,152 @@
+"""Kernels that are remembered one by one (runtime/program.py, codegen/plan/source.py): what a driver gets, and what it gets once only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests import corpus
+from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, process  # noqa: F401  (fixtures)
+from tracegrad.codegen.kernel.run import run_plan
+from tracegrad.compile import upload
+from tracegrad.plan import Launch, Loop
+from tracegrad.runtime import program
+from tracegrad.runtime.launch import Executable
+
+
+def plan_of(name, target="avx2"):
+    return planned(graph_of(eval(f"lambda x, y, c: {corpus.ROWS[name]}", vars(corpus)), X, X[::-1].copy(), 0.5), corpus.TARGETS[target])
+
+
+def as_built(plan):
+    """The plan whose source is what drivers get."""
+    called = {f.entry: program._called(f.key) for f in plan.functions}
+
+    def renamed(steps):
+        return tuple(replace(s, entry=called[s.entry]) if isinstance(s, Launch)
+                     else replace(s, steps=renamed(s.steps)) if isinstance(s, Loop) else s for s in steps)
+
+    return replace(plan, source=program.text_of(list({f.key: f for f in plan.functions}.values()), plan.parts), steps=renamed(plan.steps))
+
+
+@pytest.mark.parametrize("target", corpus.TARGETS)
+@pytest.mark.parametrize("name", corpus.ROWS)
+def test_what_a_driver_gets_computes_the_same(name, target):
+    plan = plan_of(name, target)
+    built = as_built(plan)
+    assert len(plan.functions) == plan.source.count("__kernel void ")
+    assert not any("//" in f.text for f in plan.functions)
+    assert not re.search(r"\b[xy]\w*_i?\d*\b(?!\s*\()", "".join(f.text.partition(")")[0] for f in plan.functions))       # users' names
+    arrays = [X.copy() if s.dtype == np.float32 else X.astype(s.dtype) for s in (plan.slots[i] for i in plan.inputs)]
+    scalars = [0.5] * plan.scalars
+    wanted = run_plan(plan, [a.copy() for a in arrays], scalars)
+    for a, b in zip(run_plan(built, [a.copy() for a in arrays], scalars), wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", corpus.ROWS)
+def test_only_what_a_kernel_uses_goes_along(name):
+    plan = plan_of(name)
+    for function in plan.functions:
+        parts = [plan.parts[i] for group in function.above for i in group]
+        for i, part in enumerate(parts):
+            others = "\n".join([*parts[:i], *parts[i + 1:], function.text])
+            for defined in re.findall(r"^TG \w+ (\w+)\(|^#define ([A-Z]\w+)\(|^constant \w+ (\w+)\[", part, re.MULTILINE)[:1]:
+                word = next(filter(None, defined))
+                stem = re.sub(r"^(LOAD_PRIVATE|LOAD|STORE)_\w+", r"\1", word)
+                owners = re.findall(r"^TG \w+ (\w+)\(", part, re.MULTILINE) or [stem]
+                assert any(re.search(rf"\b{o}\b", others) for o in owners), f"{word} is not used by {function.entry}"
+
+
+def test_users_names_do_not_tell_kernels_apart():
+    def keys(code):
+        return [f.key for f in planned(graph_of(eval(code, {"tg": tg}), X, X)).functions]
+
+    assert keys("lambda x, y: (x * y + 1).exp()") == keys("lambda weight, out: (weight * out + 1).exp()")
+    assert keys("lambda x, y: (x * y + 1).exp()") != keys("lambda x, y: (x * y + 2).exp()")
+    assert keys("lambda x, y: (x * y + 1).exp()") != keys("lambda x, y: (x * y + 1).sin()")
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", False)
+    before = tg.report()
+
+    def since():
+        now = tg.report()
+        return {k: now[k] - before[k] for k in ("built", "loaded", "shared")}
+
+    return since
+
+
+@pytest.mark.usefixtures("on_a_driver")
+def test_a_program_that_shares_kernels_with_an_earlier_one_builds_the_new_ones(counted):
+    x, y = tg.tensor(np.resize(X, (257, 300))), tg.tensor(np.resize(X, (129, 1000)))        # large enough not to be merged
+    first = tg.trace(lambda x: (x * 2.125).sin())
+    second = tg.trace(lambda value, other: ((value * 2.125).sin(), other.exp() * 1.125))
+    a = first(x).numpy()
+    assert counted() == {"built": 1, "loaded": 0, "shared": 0}
+    b, c = second(x, y)
+    kernels = len(second.plan.functions)
+    assert kernels == 2
+    assert counted() == {"built": 2, "loaded": 0, "shared": 1}
+    np.testing.assert_array_equal(a, b.numpy())
+    np.testing.assert_allclose(c.numpy(), np.exp(y.numpy()) * 1.125, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("on_a_driver")
+def test_damaged_binaries_are_built_again(cache, counted):  # noqa: F811
+    x = tg.tensor(X)
+    traced = tg.trace(lambda x: (x * 2.375).cos())
+    wanted = traced(x).numpy()
+    plan, device = traced.plan, tg.device()
+    folder = program.BINARIES.path
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+
+    def again():
+        traced._seen().program.executable = None
+        return Executable(plan, device).run([upload(device, X)])[0].download(X.shape, X.dtype)
+
+    np.testing.assert_array_equal(again(), wanted)
+    assert counted() == {"built": 1, "loaded": 1, "shared": 0}              # nobody held the first
+    file.write_bytes(whole[:-5])
+    np.testing.assert_array_equal(again(), wanted)
+    assert counted()["built"] == 2
+    assert file.stat().st_size > 100                                        # and it was written anew
+    program.BINARIES.put(file.name, b"no binary of any driver")
+    np.testing.assert_array_equal(again(), wanted)
+    assert counted()["built"] == 3
+    file.unlink()                                                           # the kernel's place is known, the program is gone
+    np.testing.assert_array_equal(again(), wanted)
+    assert counted()["built"] == 4
+
+
+TWO = """
+import json, sys
+import numpy as np
+import tracegrad as tg
+
+tg.config.eager = False
+x = tg.tensor(np.linspace(-1, 1, 77100, dtype=np.float32).reshape(257, 300))
+out = []
+if sys.argv[0].endswith("first.py"):
+    traced = tg.trace(lambda x: (x * 2.625).tanh())
+    out.append(traced(x).numpy().tobytes().hex())
+out.append(tg.trace(lambda v: ((v * 2.625).tanh(), v[:200].exp() * 1.375))(x)[0].numpy().tobytes().hex())
+json.dump({"out": out, **{k: tg.report()[k] for k in ("built", "loaded", "shared")}}, sys.stdout)
+"""
+
+
+@pytest.mark.usefixtures("on_a_driver")
+def test_another_process_finds_kernels_in_whatever_program_they_were_built(tmp_path):
+    first = process(tmp_path, TWO, "first.py")
+    second = process(tmp_path, TWO, "second.py")
+    assert first["shared"] == 1
+    assert first["built"] >= 2
+    assert (second["built"], second["loaded"]) == (0, first["built"])       # of two programs, in one plan
+    assert second["out"] == first["out"][1:]
