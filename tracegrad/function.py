@@ -27,6 +27,11 @@ from tracegrad.templates import Template, describe, learn
 REGISTRY: dict[str, Primitive] = {}
 
 
+def own_name(name: str) -> str:
+    """What an operation that a user gave this name is called: never as one of ours, which passes know by their names."""
+    return f"{name}_" if name in REGISTRY else name
+
+
 class _Primitives:
     """The ops of the registry by name, for what `f.source()` shows: `primitive.scatter_add(x, index, y)`."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.custom import opaque_value
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError
-from tracegrad.function import Shared, bind
+from tracegrad.function import Shared, bind, own_name
 from tracegrad.ir import Aval
 from tracegrad.modes import state
 from tracegrad.operators import public
@@ -25,7 +25,8 @@ class HostCall(Shared):
     def __init__(self, fn: Callable[..., Any], avals: tuple[Aval, ...]) -> None:
         super().__init__()
         self.fn, self.output_avals = fn, avals
-        self.name = getattr(fn, "__name__", type(fn).__name__)  # type: ignore[misc]
+        self.called = getattr(fn, "__name__", type(fn).__name__)
+        self.name = own_name(self.called)  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return self.output_avals
@@ -33,7 +34,7 @@ class HostCall(Shared):
     def python(self, define: Any, operands: Sequence[str], **attrs: Any) -> str:
         like = [f"({a.shape}, {str(a.dtype)!r})" for a in self.output_avals]
         shown = like[0] if len(like) == 1 else f"[{', '.join(like)}]"
-        name = define(self.name, "...      # a Python function on numpy arrays, which the program calls; put it here")
+        name = define(self.called, "...      # a Python function on numpy arrays, which the program calls; put it here")
         return f"tg.host_call({', '.join([name, *operands])}, like={shown})"
 
     def results(self, *arrays: Any, **attrs: Any) -> list[np.ndarray[Any, Any]]:
@@ -41,15 +42,15 @@ class HostCall(Shared):
         raw = self.fn(*arrays)
         given = list(raw) if isinstance(raw, (tuple, list)) else [raw]
         if len(given) != len(self.output_avals):
-            raise ShapeError(f"host_call({self.name}): returned {len(given)} results, `like` describes {len(self.output_avals)}")
+            raise ShapeError(f"host_call({self.called}): returned {len(given)} results, `like` describes {len(self.output_avals)}")
         return [self._checked(i, value, aval) for i, (value, aval) in enumerate(zip(given, self.output_avals, strict=True))]
 
     def _checked(self, i: int, value: Any, aval: Aval) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
         if array.shape != aval.shape:
-            raise ShapeError(f"host_call({self.name}): result {i} has shape {array.shape}, `like` says {aval.shape}")
+            raise ShapeError(f"host_call({self.called}): result {i} has shape {array.shape}, `like` says {aval.shape}")
         if not np.can_cast(array.dtype, aval.dtype, "same_kind"):
-            raise DTypeError(f"host_call({self.name}): result {i} is {array.dtype}, which does not become `like`'s {aval.dtype}; "
+            raise DTypeError(f"host_call({self.called}): result {i} is {array.dtype}, which does not become `like`'s {aval.dtype}; "
                              "convert it in the function")
         return np.array(array, aval.dtype)
 

@@ -11,7 +11,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.custom import Function
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, ShapeError, UnsupportedError
-from tracegrad.function import Elementwise, Shared, bind, refuse_complex
+from tracegrad.function import Elementwise, Shared, bind, own_name, refuse_complex
 from tracegrad.ir import Aval, Node
 from tracegrad.modes import state
 from tracegrad.operators import public
@@ -32,7 +32,7 @@ class UserElementwise(Elementwise):
     def __init__(self, expression: str, args: Sequence[str], name: str, derivatives: Mapping[str, Any], numpy: Callable[..., Any] | None,
                  boolean: bool) -> None:
         self.expression, self.args, self.derivatives, self._numpy = expression, tuple(args), derivatives, numpy
-        self.name, self.nin, self.result = name, len(args), "bool" if boolean else "same"  # type: ignore[misc]
+        self.name, self.nin, self.result = own_name(name), len(args), "bool" if boolean else "same"  # type: ignore[misc]
         self.foldable = numpy is not None
         self.described = None if self.foldable else (expression, self.args, self.result)
 
@@ -134,7 +134,7 @@ class UserKernel(Shared):
         super().__init__()
         self.source, self.entry, self._numpy = source, entry, numpy
         self.described = source, entry
-        self.name = entry  # type: ignore[misc]
+        self.name = own_name(entry)  # type: ignore[misc]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(attrs["outputs"])

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
-from tracegrad.function import Pair, Primitive, bind, by_parts, common_dtype
+from tracegrad.function import REGISTRY, Pair, Primitive, bind, by_parts, common_dtype
 from tracegrad.ir import Node
 from tracegrad.ops import pairs
 from tracegrad.ops.movement import flip, narrow, pad
@@ -101,7 +101,7 @@ class Recurrence(Primitive):
         return b
 
 
-RECURRENCE = Recurrence()
+RECURRENCE = REGISTRY["recurrence"]
 
 
 def backwards(a: Node, ct: Node, dim: int) -> Node:
