@@ -109,3 +109,16 @@ def test_convolutions(options: dict[str, Any]) -> None:
     x, w = (RNG.standard_normal(s).astype(np.float32) for s in ((1, 4, 7, 5), (2, 4 // options.get("groups", 1), 3, 3)))
     fn = tg.value_and_grad(lambda x, w: F.conv2d(x, w, **options).square().sum(), argnums=(0, 1))
     checked(fn, x, w, tunings=(Tuning(), SMALL))
+
+
+def test_a_result_of_a_row_in_place_of_what_all_its_items_read() -> None:
+    """One item of the group writes it, perhaps before another has read what was there."""
+    def f(a: Any, into: Any) -> Any:
+        before = into * 2
+        into.add_(tg.stack([a, a], -1).sum(-1).amax(1, keepdim=True) + into.sum())
+        return before
+
+    for rows in (1, 4, 33, 130):
+        checked(f, numbers("float32", rows, 3), numbers("float32", rows, 1))
+        checked(lambda a, into: into.add_(a.sum(0)), numbers("float32", rows, 33), numbers("float32", 33))
+        checked(lambda a, into: into.add_(a.sum(1)), numbers("float32", 33, rows), numbers("float32", 33))

@@ -52,8 +52,10 @@ def _copy(node: Node) -> Node:
         return op("variable", node, uid=unique())
 
 
-def arrange(schedule: Schedule, donations: Donations) -> tuple[dict[Node, Node], dict[Node, Node]]:
+def arrange(schedule: Schedule, donations: Donations, shared: bool = False) -> tuple[dict[Node, Node], dict[Node, Node]]:
     """Which stored node is written into which input's buffer, and the copies (result -> its copy) where that had to wait.
+
+    shared: the items of a work-group have a row in common (on GPUs): what they all read, one of them may have written already.
 
     Puts the groups in an order that allows it; copies come last.
     """
@@ -73,7 +75,7 @@ def arrange(schedule: Schedule, donations: Donations) -> tuple[dict[Node, Node],
     for result, into in donations.items():
         group = schedule.group_of[result]
         before = [g for g in readers.get(into, ()) if g is not group]
-        if result.aval.nbytes == into.aval.nbytes and _aligned(group, result, into) and not _reaches(order, group, before):
+        if result.aval.nbytes == into.aval.nbytes and _aligned(group, result, into, shared) and not _reaches(order, group, before):
             order.add_edges_from((g, group) for g in before)
         else:
             group = _copy_group(schedule, result)
@@ -86,11 +88,13 @@ def arrange(schedule: Schedule, donations: Donations) -> tuple[dict[Node, Node],
     return alias, copies
 
 
-def _aligned(group: Group, result: Node, into: Node) -> bool:
+def _aligned(group: Group, result: Node, into: Node, shared: bool) -> bool:
     if isinstance(group.kind, Anchored) and group.kind.is_call:     # it writes results of other groups, too
         return False
     if into not in group.reads:
         return True
+    if shared and not isinstance(group.kind, Flat) and group.place[result] is not Place.ELEMENT:
+        return False
     allowed = {IDENTITY} if group.place[result] is Place.ELEMENT else {IDENTITY, group.cols}
     return group.reads[into] <= allowed
 
