@@ -316,3 +316,19 @@ def test_a_test_that_is_found_again_holds_where_it_is_found() -> None:
         tg.trace(program)(x, y)
         tg.trace(tg.grad(lambda x: (tg.grad(lambda x: (product(product(x)) ** 2).sum())(x) ** 2).sum()))(x)
     assert checked.count >= 2
+
+
+def test_a_test_that_is_the_same_in_all_lanes_is_no_mask_of_ones():
+    """What is known inside of a pad names the column, and the row's test does not: (t / 3) < 1 was 1 in each lane, where true is -1."""
+    def waves(x):
+        before = x * 0.9
+        for _ in range(2):
+            p = F.pad(x, (2, 2), mode="replicate")
+            x, before = 2 * x - before + 0.1 * (p[..., 4:] + p[..., :-4] - 2 * x), x
+        return x.sum()
+
+    for n in (32, 33, 65):
+        x = tg.tensor(np.random.default_rng(0).uniform(-2, 2, (2, 3, n)).astype(np.float32), device="numpy")
+        with Checked({"cpu": Target("cpu", 64, 32, 2)}) as found:
+            tg.trace(tg.value_and_grad(lambda x: waves(x.roll(1, 0)) ** 2))(x)
+        assert found.count

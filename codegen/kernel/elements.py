@@ -71,30 +71,29 @@ class Elements(Vectors):
         varying = any(self.varies(g[1].vars) for g in guards)
         for kind, x, *rest in guards:
             self.indices.append(x)
-            wide = varying and self.varies(x.vars)
             # What is remembered is right wherever it is found again: the index without what holds only where it was asked for.
             opened = x.opened()
-            there = opened.key
+            wide = varying and self.varies(opened.vars)
             if kind == "range":
                 low, high = rest
                 from_, to = x.lo, x.hi + 1
                 at = self.lanes_of(opened) if wide else At(opened, dtype)
                 if x.lo < low:
                     tests.append((Infix(">=", at, whole(low, dtype)), wide))
-                    keys.append((there, ">=", low))
+                    keys.append((opened.key, ">=", low))
                     from_ = low
                 if x.hi >= high:
                     tests.append((Infix("<", at, whole(high, dtype)), wide))
-                    keys.append((there, "<", high))
+                    keys.append((opened.key, "<", high))
                     to = high
                 holds.append(("range", x, from_, to))
             else:
                 k, = rest
                 if (x % k).key != "0":
-                    x = x + (-(x.lo // k) * k if x.lo < 0 else 0)
-                    at = self.lanes_of(x) if wide else At(x, dtype)
+                    opened = opened + (-(opened.lo // k) * k if opened.lo < 0 else 0)
+                    at = self.lanes_of(opened) if wide else At(opened, dtype)
                     tests.append((Infix("==", Infix("%", at, whole(k, dtype)), whole(0, dtype)), wide))
-                    keys.append((there, "%", k))
+                    keys.append((opened.key, "%", k))
         if not tests:
             return None
         varying = any(wide for _, wide in tests)
