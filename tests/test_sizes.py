@@ -136,7 +136,12 @@ def test_every_public_function_is_here() -> None:
         "cholesky", "cholesky_inverse", "cholesky_solve", "det", "inverse", "logdet", "matrix_exp", "matrix_power", "pinverse", "slogdet",
         "geqrf", "lu", "lu_solve", "lu_unpack", "orgqr", "ormqr", "pca_lowrank", "svd", "svd_lowrank", "triangular_solve",
     }
-    missing = sorted({*PUBLIC, *FUNCTIONAL} - named - made - random_ - other - on_the_host)
+    elsewhere = {                                            # at sizes of their own: see test_torch_variants, and test_func for linearize
+        "_batch_norm_with_update", "_chunk_cat", "_native_batch_norm_legit", "_softmax_backward_data", "_unsafe_masked_index",
+        "_unsafe_masked_index_put_accumulate", "_upsample_bilinear2d_aa", "hash_tensor", "istft", "linearize",
+        "max_pool2d_with_indices_backward", "segment_reduce", "stft",
+    }
+    missing = sorted({*PUBLIC, *FUNCTIONAL} - named - made - random_ - other - on_the_host - elsewhere)
     assert not missing
 
 
