@@ -20,10 +20,10 @@ RNG = np.random.default_rng(3)
 
 @pytest.fixture(autouse=True)
 def kernels():
-    device = find_device("cpu")
+    previous, device = tg.device(), find_device("cpu")
     tg.set_device(device)
     yield device
-    tg.set_device("")
+    tg.set_device(previous)
 
 
 def normal(*shape):
