@@ -20,10 +20,10 @@ RNG = np.random.default_rng(3)
 
 @pytest.fixture(autouse=True)
 def kernels():
-    before, device = tg.device(), find_device("cpu")
+    previous, device = tg.device(), find_device("cpu")
     tg.set_device(device)
     yield device
-    tg.set_device(before)
+    tg.set_device(previous)
 
 
 def normal(*shape):

@@ -523,6 +523,14 @@ def _topk(node: Node, args: list[_Text]) -> str | None:
     return f"{args[0].within(ATOM)}.topk({k}{'' if largest else ', largest=False'})[1]"
 
 
+def _bits(node: Node, args: list[_Text]) -> str:
+    return f"{args[0].within(ATOM)}.view({_dtype(node.dtype)})"
+
+
+def _xor(node: Node, args: list[_Text]) -> str:
+    return f"tg.hash_tensor({args[0].text}, -1)"
+
+
 def _unfold(node: Node, args: list[_Text]) -> str | None:
     dim, size, step, gap = (node.attrs[k] for k in ("dim", "size", "step", "gap"))
     return f"{args[0].within(ATOM)}.unfold({dim}, {size}, {step})" if gap == 1 and size != step else None
@@ -556,6 +564,7 @@ _WRITTEN: dict[str, Callable[[Node, list[_Text]], str | None]] = {
     "reshape": _reshape, "permute": _permute, "expand": _expand, "slice": _slice, "pad": _pad, "concat": _concat, "flip": _flip,
     "take": _take, "scatter_add": _scatter("index_add"), "scatter_set": _scatter("index_copy"), "argsort": _argsort, "topk": _topk,
     "unfold": _unfold, "first_max": _first_best, "first_min": _first_best, "conv2d": _conv, "conv2d_input_grad": _conv,
+    "bits": _bits, "xor": _xor,
 }
 
 

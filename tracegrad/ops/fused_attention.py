@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import DTypeError, ShapeError
-from tracegrad.function import REGISTRY, Primitive, Shared, bind, common_dtype, const, iota
+from tracegrad.function import REGISTRY, Primitive, Shared, bind, common_dtype, const, iota, refuse_complex
 from tracegrad.ir import Aval, Node
 from tracegrad.ops.contraction import matmul, swap_last
 from tracegrad.ops.elementwise import where
@@ -36,6 +36,7 @@ def _floats(name: str, args: Any) -> tuple[Node, ...]:
 
 def _sizes(name: str, q: Aval, k: Aval, v: Aval) -> tuple[int, int, int, int, int]:
     """B, L, S, E, V."""
+    refuse_complex(name, q, k, v)
     if not (len(q.shape) == len(k.shape) == len(v.shape) == 3 and q.shape[0] == k.shape[0] == v.shape[0] and q.shape[2] == k.shape[2]
             and k.shape[1] == v.shape[1]):
         raise ShapeError(f"{name}: takes (B, L, E), (B, S, E) and (B, S, V), got {q.shape}, {k.shape} and {v.shape}")

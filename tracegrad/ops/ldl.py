@@ -130,12 +130,15 @@ def unpacked(ld: Any, pivots: Any, hermitian: bool) -> tuple[Any, Any, Any]:
 
 class LdlFactor(Lapack):
     """LD, pivots (int32) and info (int32) of (*, n, n)."""
-    name, differentiable, python = "ldl_factor", False, None
+    name, differentiable = "ldl_factor", False
     cases = [((_INDEFINITE,), dict(hermitian=False, check=True, index=0)), ((_INDEFINITE[0],), dict(hermitian=True, check=False, index=0))]
 
     def avals(self, *operands, **attrs):
         a = operands[0]
         return a, Aval(a.shape[:-1], dtypes.int32), Aval(a.shape[:-2], dtypes.int32)
+
+    def python(self, define, operands, hermitian, check, index):
+        return f"tg.linalg.ldl_factor_ex({operands[0]}, hermitian={hermitian}, check_errors={check})"
 
     def results(self, a, hermitian, check):
         ld, pivots, info = np.zeros_like(a), np.zeros(a.shape[:-1], np.int32), np.zeros(a.shape[:-2], np.int32)
