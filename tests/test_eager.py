@@ -30,7 +30,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager._counts, eager._reasons):
         cache.clear()
-    monkeypatch.setattr(eager, "_size", [0])
+    eager._size[0] = recall._size[0] = 0
 
 
 @pytest.fixture
