@@ -1,7 +1,8 @@
 """What variables of kernels may be called: every reserved name, by whom it is reserved. Start at `possible` and `means_something`.
 
 Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and what all kernels
-call themselves (`means_something`), the loops of owners of parts (`OWNERS`), and products and convolutions (`is_reserved`).
+call themselves (`means_something`), the loops of owners of parts (`OWNERS`), what is built on them and attention (the sets below it), and
+products and convolutions (`is_reserved`).
 """
 
 from __future__ import annotations
@@ -52,6 +53,26 @@ OWNERS = frozenset("""
     left right to from_right at key child from key_a key_b from_a from_b part_part part_first part_last row_part row_first row_last
     column_part column_first column_last result_part result_first result_last
 """.split())  # noqa: SIM905 - as above
+
+# Beside these: the kernels of work-groups (lower/workgroup.py), and of small matrices (lower/small_matrices.py).
+WORK_GROUPS = frozenset("""
+    item line lane tile scratch share turn first stop carry carried total all place e other mine half_size better bit digit count counts
+    rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to shift found
+""".split())  # noqa: SIM905 - as above
+SMALL_MATRICES = frozenset("""
+    i j c e r x y size best pivot larger here row factor matrix next_matrix info flat mine other alpha beta norm logarithm determinant sign
+    safe first last
+""".split())  # noqa: SIM905 - as above
+
+
+# ---------------------------------------------------------------------------------------------- attention (lower/attention.py)
+
+ATTENTION = frozenset("""
+    head row_block part i0 j0 i j e n rows row stop first last qt gt st dt ot dqt logs deltas delta kk vv qq gg dk dv dq place
+""".split()) | frozenset(  # noqa: SIM905 - as above
+    [f"{name}{p}" for name in ("top", "high", "base", "sum", "shrink", "row", "b", "log", "d") for p in range(4)]
+    + [f"a{r}" for r in range(16)] + [f"c{r}_{p}" for r in range(16) for p in range(8)] + [f"x{p}" for p in range(8)]
+)
 
 
 # -------------------------------------------------------------------------------------------------- products and convolutions

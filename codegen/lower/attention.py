@@ -15,6 +15,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.names import ATTENTION
 from tracegrad.codegen.kernel.render import literal
 from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.text import Text
@@ -24,14 +25,6 @@ from tracegrad.codegen.mathlib.library import translate
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
-
-# What these kernels call their own variables.
-NAMES = frozenset((
-    "head", "row_block", "part", "i0", "j0", "i", "j", "e", "n", "rows", "row", "stop", "first", "last", "qt", "gt", "st", "dt", "ot",
-    "dqt", "logs", "deltas", "delta", "kk", "vv", "qq", "gg", "dk", "dv", "dq", "place",
-    *(f"{name}{p}" for name in ("top", "high", "base", "sum", "shrink", "row", "b", "log", "d") for p in range(4)),
-    *(f"a{r}" for r in range(16)), *(f"c{r}_{p}" for r in range(16) for p in range(8)), *(f"x{p}" for p in range(8)),
-))
 
 
 @lowering("attention")
@@ -69,7 +62,7 @@ class _Tiles:
         self.scalar, self.vector = ctype(self.dtype), ctype(self.dtype, self.lanes)
         self.mask = f"{'int' if self.dtype.itemsize == 4 else 'long'}{self.lanes if self.lanes > 1 else ''}"
         self.writer = context.writer(group)
-        self.writer.used |= NAMES
+        self.writer.used |= ATTENTION
         self.helpers: set[str] = set()
 
     # -- buffers and functions

@@ -16,20 +16,13 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import Local, Verbatim
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.names import WORK_GROUPS
 from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Parts
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import Owner
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
-
-# What these kernels call their own variables, beside serial's.
-NAMES = frozenset((
-    "item", "line", "lane", "tile", "scratch", "share", "turn", "first", "stop", "carry", "carried", "total", "all", "place", "e", "other",
-    "mine", "half_size", "better", "bit", "digit", "count", "counts", "rank", "base", "size", "step", "width", "keys", "order", "key",
-    "number", "numbers", "begin", "end", "low", "high", "middle", "block", "value", "values",
-    "here", "there", "swap", "up", "to", "shift", "found",
-))
 
 
 def room(context: Context, bytes_: int = 0) -> int:
@@ -47,7 +40,7 @@ class WorkGroup(Owner):
 
     def __init__(self, group: Group, context: Context) -> None:
         super().__init__(group, context)
-        self.writer.used |= NAMES
+        self.writer.used |= WORK_GROUPS
         self.arrays: tuple[Array, ...] = ()
         self.loaded: list[Local] = []                        # what lines may call by its name
 
