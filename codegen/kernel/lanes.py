@@ -39,17 +39,18 @@ class Vectors(Numbering):
         return found  # type: ignore[no-any-return]
 
     def lanes_of(self, x: Index) -> Expression:
-        """x as a vector, one index a lane (where it varies)."""
+        """x as a vector, one index a lane."""
         dtype, lane = self.writer.index_dtype, self.lane
+        if not self.varies(x.vars):
+            return Splat(At(x, dtype), self.width)
         if lane is None or lane not in x.vars:
             return At(x, dtype, self.width)
         each = self.lane_numbers(lane)
         return each if x == lane.index else At(x, dtype, self.width, lane, each)
 
     def places(self, x: Index) -> Expression:
-        """The same, or the same index in all lanes, as a variable: each lane of it is looked at."""
-        dtype = self.writer.index_dtype
-        found = self.lanes_of(x) if self.varies(x.vars) else Splat(At(x, dtype), self.width)
+        """The same as a variable: each lane of it is looked at."""
+        found = self.lanes_of(x)
         if is_name(found):
             return found
         key = ("indices", x.key, self.width)
