@@ -56,8 +56,9 @@ OWNERS = frozenset("""
 
 # Beside these: the kernels of work-groups (lower/workgroup.py), and of small matrices (lower/small_matrices.py).
 WORK_GROUPS = frozenset("""
-    item line lane tile scratch share turn first stop carry carried total all place e other mine half_size better bit digit count counts
-    rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to shift found
+    item best line lane tile scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
+    counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
+    shift found
 """.split())  # noqa: SIM905 - as above
 SMALL_MATRICES = frozenset("""
     i j c e r x y size best pivot larger here row factor matrix next_matrix info flat mine other alpha beta norm logarithm determinant sign
@@ -79,18 +80,29 @@ ATTENTION = frozenset("""
 
 _SHARED = (
     r"[abcijk]|[abc]\d+|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
-    r"|(block|packed)_[ab]|[ab]_line|line0?|panel|part|partial|plane|image|padded|weights|rows|right|sum|value|channel|column|tile|unit"
+    r"|block_[ab]|[ab]_line|line0?|panel|part|plane|image|padded|right|sum|value|channel|column|tile|unit"
     r"|(first_|last_)?(row|column|channel|unit)_tile"
 )
-_ALL = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]")
-_PRODUCT_ON_CPU = re.compile(_SHARED)                      # its kernels leave the rest to users
+_VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]")
+_VARIABLES_ON_CPU = re.compile(_SHARED)                    # a product's leave the rest to users
+_PARAMETERS = frozenset(("packed_a", "packed_b", "partial", "weights", "rows"))
+
+
+def is_variable(name: str) -> bool:
+    """Whether a kernel of a product or a convolution may have a variable of that name."""
+    return _VARIABLES.fullmatch(name) is not None
+
+
+def is_variable_of_product(name: str) -> bool:
+    """Whether a product's kernel on a CPU may."""
+    return _VARIABLES_ON_CPU.fullmatch(name) is not None
 
 
 def is_reserved(name: str) -> bool:
     """Whether a kernel of a product or a convolution uses `name` itself: nothing of an operand or epilogue may be called so."""
-    return _ALL.fullmatch(name) is not None
+    return name in _PARAMETERS or is_variable(name)
 
 
 def is_reserved_by_product(name: str) -> bool:
     """Whether a product's kernel on a CPU does."""
-    return _PRODUCT_ON_CPU.fullmatch(name) is not None
+    return name in _PARAMETERS or is_variable_of_product(name)

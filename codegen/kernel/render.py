@@ -43,7 +43,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
 )
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.marks import called, marked, plain, used, width
+from tracegrad.codegen.kernel.marks import called, marked, plain, used, with_comment
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
@@ -53,7 +53,6 @@ from tracegrad.codegen.kernel.statements import (
     If,
     Item,
     Loop,
-    Parameter,
     Raw,
     Statement,
     Store,
@@ -351,7 +350,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
                     add_statement(pad + "  ", inner)
                     names = outer.pop()
                     continue
-                add(f"{pad}{head}  // {item.comment}" if item.comment else pad + head)
+                add(with_comment(pad + head, item.comment, 0))
                 stack.append((block, at))
                 stack.append((item, 0))
                 break
@@ -364,18 +363,15 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
 
 
 def function(
-    entry: str, parameters: Sequence[Parameter], body: Sequence[str], comments: Sequence[str], attribute: str, wide: int
+    entry: str, declared: Sequence[str], body: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int
 ) -> str:
-    """The text of a kernel. wide: from which length on its parameters stand on a line each."""
-    declared = [plain(p.declaration) for p in parameters]
+    """The text of a kernel. declared: its parameters, each on a line of its own if they are `wide`; group: the work-groups it requires."""
+    size = (*(group or ()), 1, 1)[:3]
+    attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))" if group else ""
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
     above = "".join([*(f"// {comment}\n" for comment in comments if comment), attribute and f"{attribute}\n"])
     return f"{above}__kernel void {entry}({joined}) {{\n" + "".join(f"{line}\n" for line in body) + "}\n"
-
-
-def with_comment(text: str, comment: str) -> str:
-    return f"{text}{' ' * (70 - width(text))}  // {comment}" if comment else text
 
 
 def is_fixed(node: Node) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.marks import item, used
 from tracegrad.codegen.kernel.names import ATTENTION
 from tracegrad.codegen.kernel.render import literal
 from tracegrad.codegen.kernel.statements import Buffer
@@ -62,7 +62,7 @@ class _Tiles:
         self.scalar, self.vector = ctype(self.dtype), ctype(self.dtype, self.lanes)
         self.mask = f"{'int' if self.dtype.itemsize == 4 else 'long'}{self.lanes if self.lanes > 1 else ''}"
         self.writer = context.writer(group)
-        self.writer.used |= ATTENTION
+        self.writer.reserve(ATTENTION)
         self.helpers: set[str] = set()
 
     # -- buffers and functions
@@ -174,7 +174,7 @@ class _Tiles:
         emit(f"{self.scalar} {name}[{lines * self.block}];")
 
     def start(self, comment: str) -> Text:
-        return Text(self.context.entry(self.group), comment, ())
+        return Text(self.context.entry(self.group), comment, (), ATTENTION.__contains__)
 
     # -- the kernels
 
@@ -186,8 +186,8 @@ class _Tiles:
         emit = self.start(f"Attention of {L} rows to {S} keys{', causal' * self.causal}; "
                           f"a work-item does {B} rows, {self.step} keys at a time.")
         zero, least = self.number(0.0), self.number(float("-inf"))
-        emit("const int row_block = get_global_id(0);")
-        emit(f"const {index} head = get_global_id(1);")
+        emit(f"const int row_block = {item(0)};")
+        emit(f"const {index} head = {item(1)};")
         emit(f"const int i0 = row_block * {B}, rows = min({B}, {L} - i0);")
         emit(f"__global const {self.scalar} *qq = {q} + (head * {L} + i0) * {E};")
         for name, lines in (("qt", E), ("st", self.step), ("ot", V)):
@@ -255,10 +255,10 @@ class _Tiles:
         emit = self.start(f"The gradient of attention of {L} rows to {S} keys{', causal' * self.causal}; a work-item does {share}, "
                           f"{B} rows and {self.step} keys at a time.")
         zero = self.number(0.0)
-        emit(f"const {index} head = get_global_id(0);")
+        emit(f"const {index} head = {item(0)};")
         length = ceil_div(S, parts)
         if parts > 1:
-            emit("const int part = get_global_id(1);")
+            emit(f"const int part = {item(1)};")
             emit(f"const int first = part * {length}, last = min(first + {length}, {S});")
         first, last = ("first", "last") if parts > 1 else ("0", str(S))
         start = f"{parts * H * L * E}"

@@ -308,7 +308,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
         w.store(Access(array, mine), accumulators[r], r)
         w.barrier()
         with w.block(Block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{")):
-            other = Verbatim(f"{array}[{mine.c()} + half_size * {across}]", r.dtype, 1, (Access(array, None),))
+            other = Verbatim(f"{array}[{mine.c()} + half_size * {across}]", r.dtype, 1, (Access(array, None), line, lane))
             with w.branch(Verbatim("line < half_size", bool_, 1, (line,))):
                 w.store(Access(array, mine), ev.combined(r, Load(Access(array, mine), r.dtype), other), r)
             w.barrier()

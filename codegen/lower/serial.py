@@ -39,7 +39,7 @@ class Owner:
     def __init__(self, group: Group, context: Context) -> None:
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
-        self.writer.used |= OWNERS
+        self.writer.reserve(OWNERS)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
         self.local: list[int] = []                               # of a work-group, on a GPU

@@ -46,7 +46,7 @@ class Matrices(Owner):
 
     def __init__(self, group: Group, context: Context, results: list[Any]) -> None:
         super().__init__(group, context)
-        self.writer.used |= SMALL_MATRICES
+        self.writer.reserve(SMALL_MATRICES)
         self.results = [r if isinstance(r, Node) else None for r in results]
         self.name: str = self.node.fn.name
         self.attrs = self.node.attrs

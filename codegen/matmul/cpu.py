@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.marks import item
+from tracegrad.codegen.kernel.names import is_variable_of_product
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import add_lanes, ceil_div, ctype, inside, load, pieces, plus, swizzle, vector_of
 from tracegrad.codegen.matmul.problem import DType, Product, View
@@ -135,16 +137,17 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:
     high, wide = _block(p, parts, rows, columns)
     params = merge(a.params, b.params, p.store.params)
     index = p.index
-    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them.", params)
-    _open(emit, index, "row_tile", "i", p.m, rows, "get_global_id(1)", high, down, loop=False)
-    _open(emit, index, "column_tile", "j", p.n, columns, "get_global_id(0)", wide, across, loop=False)
+    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them.", params,
+                is_variable_of_product)
+    _open(emit, index, "row_tile", "i", p.m, rows, item(1), high, down, loop=False)
+    _open(emit, index, "column_tile", "j", p.n, columns, item(0), wide, across, loop=False)
     batch = "b" if p.batch > 1 else "0"
     if parts > 1:
         step = ceil_div(ceil_div(p.k, parts), 16) * 16
-        emit(f"const {index} part = get_global_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
+        emit(f"const {index} part = {item(2)}" + (f" % {parts};" if p.batch > 1 else ";"))
         emit.part(index, "k0", "k1", step, p.k)
     if p.batch > 1:
-        emit(f"const {index} b = get_global_id(2)" + (f" / {parts};" if parts > 1 else ";"))
+        emit(f"const {index} b = {item(2)}" + (f" / {parts};" if parts > 1 else ";"))
     k0, k1 = ("k0", "k1") if parts > 1 else ("0", str(p.k))
     loops = _open(emit, index, "column_tile", "j", p.n, columns, "", wide, across, loop=True)
     loops += _open(emit, index, "row_tile", "i", p.m, rows, "", high, down, loop=True)

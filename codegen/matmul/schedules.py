@@ -21,6 +21,8 @@ from dataclasses import replace
 import numpy as np
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import item
+from tracegrad.codegen.kernel.names import is_variable_of_product
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import (
     Emit,
@@ -149,17 +151,17 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     packed = f"packed_{x.name}"
     params = merge(x.params, (temp.buffer(packed, "out"),))
     what = f"{'rows' if x.name == 'a' else 'columns'} of {x.name.upper()}"
-    emit = Text(f"{p.name}_pack_{x.name}", f"Packs the {what} in panels of {panel} (k-major).", params)
+    emit = Text(f"{p.name}_pack_{x.name}", f"Packs the {what} in panels of {panel} (k-major).", params, is_variable_of_product)
     index = p.index
     number, line0 = ("panel", "line0") if count > 1 else ("0", "0")
     if count > 1:
-        emit(f"const {index} panel = get_global_id(0);")
+        emit(f"const {index} panel = {item(0)};")
         emit(f"const {index} line0 = {_start(x.lines, panel, index)};")
     if batch > 1:
-        emit(f"const {index} b = get_global_id(2);")
+        emit(f"const {index} b = {item(2)};")
     b = "b" if batch > 1 else "0"
     if chunks > 1:
-        emit(f"const {index} k0 = get_global_id(1) * {chunk};")
+        emit(f"const {index} k0 = {item(1)} * {chunk};")
         emit(f"const {index} k1 = {inside(f'k0 + {chunk}', p.k, p.k % chunk == 0, index)};")
     base = plus((plus((b, count), number), panel * p.k))
     emit(f"for ({index} k = {'k0' if chunks > 1 else 0}; k < {'k1' if chunks > 1 else p.k}; k++) {{")
@@ -242,10 +244,11 @@ def _total(p: Product, parts: int) -> Kernel:
     temp = (_partial(p, parts).buffer("partial", "const"),) if parts else ()
     params = merge(temp, p.store.params)
     index, b = p.index, "b" if p.batch > 1 else "0"
-    emit = Text(name, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", params)
-    emit(f"const {index} i = get_global_id(0);")
+    emit = Text(name, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", params,
+                is_variable_of_product)
+    emit(f"const {index} i = {item(0)};")
     if p.batch > 1:
-        emit(f"const {index} b = get_global_id(1);")
+        emit(f"const {index} b = {item(1)};")
 
     def columns(j: str, lanes: int) -> None:
         emit(f"{ctype(p.dtype, lanes)} c = 0;")

@@ -11,15 +11,12 @@ import re
 from collections.abc import Sequence
 
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Allocate, Block, Declare, Item
 from tracegrad.codegen.kernel.vectors import LANES, WIDTHS, ctype, prelude
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.plan import Function
 
-_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _SIZE = {"char": 1, "short": 2, "int": 4, "float": 4, "long": 8, "double": 8}
-_CALLED = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?=\s*\()")
 
 
 def source(kernels: Sequence[Kernel], context: Context) -> str:
@@ -52,40 +49,11 @@ def functions(kernels: Sequence[Kernel], context: Context) -> tuple[tuple[Functi
     found: list[Function] = []
     number: dict[str, int] = {}
     for kernel in () if any(k.foreign for k in kernels) else kernels:
-        text, groups = canonical(kernel), above(kernel.text, [kernel], context)
+        text, groups = kernel.canonical, above(kernel.text, [kernel], context)
         key = hashlib.sha256("\n".join([*(part for group in groups for part in group), text]).encode()).hexdigest()[:32]
         needs = tuple(tuple([number.setdefault(part, len(number)) for part in group]) for group in groups)
         found.append(Function(kernel.entry, key, text, needs))
     return tuple(found), tuple(number)
-
-
-def canonical(kernel: Kernel) -> str:
-    """The text of a kernel that is called "@", its variables numbered in order, without comments."""
-    code = "\n".join(line for whole in kernel.text.split("\n") if (line := whole.partition("//")[0].rstrip()))
-    head, brace, body = code.partition(") {\n")
-    code = re.sub(r"\n\s+", " ", head).replace("( ", "(") + brace + body    # its parameters stand in one line, whatever they are called
-    names = declared(kernel) - set(_CALLED.findall(code)) | {kernel.entry}
-    numbers = {kernel.entry: "@"}
-    return _WORD.sub(lambda m: numbers.setdefault(m[0], f"_{len(numbers)}") if m[0] in names else m[0], code)
-
-
-def declared(kernel: Kernel) -> set[str]:
-    """The names of its parameters, and of what its statements say that they declare."""
-    found = {p.name for p in kernel.parameters}
-    todo = [kernel.body]
-    while todo:
-        block = todo.pop()
-        found |= {v.name for v in block.vars}
-        for item in block.items:
-            if isinstance(item, Block):
-                todo.append(item)
-            elif isinstance(item, Declare):
-                found.add(item.symbol.name)
-            elif isinstance(item, Item):
-                found.add(item.var.name)
-            elif isinstance(item, Allocate):
-                found.add(item.array.name)
-    return found
 
 
 def wider(text: str, simd_bytes: int) -> bool:
