@@ -13,7 +13,7 @@ from itertools import count
 from math import gcd
 from typing import Union
 
-from tracegrad.codegen.kernel.marks import marked, plain
+from tracegrad.codegen.kernel.marks import marked, offset, plain
 
 IndexLike = Union["Index", int]
 
@@ -207,10 +207,12 @@ class Index:
         return plain(self.marked(names))
 
     def marked(self, names: Mapping[Var, str] | None = None) -> str:
-        """The same, with the names of variables marked (see `marks`)."""
+        """The same, with the names of variables and what is added to them marked (see `marks`)."""
         parts = [f"-{_atom_text(atom, names, True)}" if c == -1 else f"{_atom_text(atom, names, True)} * {c}" if c != 1
                  else _atom_text(atom, names, False) for atom, c in self.terms]
-        if self.constant or not parts:
+        if self.constant and parts:
+            parts.append(f"{'-' * (self.constant < 0)}{offset(abs(self.constant))}")
+        elif not parts:
             parts.append(str(self.constant))
         if len(parts) > 1 and self.terms[0][1] == -1:
             parts.append(parts.pop(0))                   # 3 - i, rather than -i + 3
@@ -284,7 +286,7 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str
         alone = term.var is not None and (not term.var.sum or (names is not None and term.var in names))
         alone = alone and c == 1 and not more and not base.constant
         text = text if alone else f"({text})"
-        text = f"{text} % {k}" if atom.kind == "mod" else f"{text} / {k} - {shift}" if shift else f"{text} / {k}"
+        text = f"{text} % {k}" if atom.kind == "mod" else f"{text} / {k} - {offset(shift)}" if shift else f"{text} / {k}"
     return f"({text})" if factor else text
 
 
