@@ -66,7 +66,7 @@ class Bench:
     def check(self) -> None:
         device = [d for d in devices() if d.kind == "cpu"][-1]
         context, queue = device.context, device.queue
-        source = prelude(self.dtypes, self.target) + "\n".join(k.text for k in self.kernels)
+        source = "\n".join([*prelude(frozenset().union(*(k.uses for k in self.kernels)), self.target), *(k.text for k in self.kernels)])
         program = cl.Program(context, source).build()
         assert len({k.entry for k in self.kernels}) == len(self.kernels)
         for kernel in self.kernels:
@@ -153,10 +153,12 @@ def test_large_products_are_packed_and_right() -> None:
 
 
 def test_the_prelude_has_each_type_once_and_only_what_the_target_computes_in() -> None:
-    text = prelude([np.dtype("bool"), np.dtype("uint8"), F32, F64, np.dtype("float16")], Target(fp64=False))
+    uses = [("LOAD", "uchar8"), ("STORE", "uchar8"), ("LOAD_LOCAL", "float4"), ("LOAD", "double2"), ("GATHER4", "float4")]
+    text = "\n".join(prelude(uses, Target(fp64=False)))
     assert text.count("uchar8_u;") == 1
+    assert text.count("#define LOAD(") == text.count("#define STORE_uchar8(") == text.count("#define LOAD_LOCAL_float4(") == 1
     assert "double" not in text
-    assert "half" not in text
+    assert "GATHER" not in text
 
 
 def test_texts_are_deterministic_and_a_direct_product_is_one_kernel() -> None:

@@ -65,7 +65,7 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     params = merge(planes.params, t.w.params, t.store.params)
     (kh, kw), real = t.size, ctype(t.dtype)
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
-    emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params)
+    emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params, vectors=[(t.dtype, u.width)])
     emit(f"const int n = {item(2)}" + (f" / {t.groups}, g = {item(2)} % {t.groups};" if t.groups > 1 else ";"))
     g = "g" if t.groups > 1 else "0"
     space = "" if scratch else "__global const "

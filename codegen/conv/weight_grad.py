@@ -136,7 +136,8 @@ def _main(
     unrolled = block.width == v.kw
     taps = [(c, ky, kx) for c in range(block.channels) for ky in range(block.height) for kx in range(block.width)]
     what = f"{rows} output channels x {len(taps)} taps, vectors of {u.rows}x{u.piece} pixels"
-    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights: {what}.", params)
+    vectors = [(dtype, width) for width in (u.width, *(width for _, width in pieces(0, len(taps))))]
+    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights: {what}.", params, vectors=vectors)
     where = f"{item(0)} / {down}" if down > 1 else item(0)
     emit(f"const int c = {where}{f' * {block.channels}' if block.channels > 1 else ''};")
     emit(f"const int ky = {f'{item(0)} % {down}' if down > 1 else 0};")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel import render
+from tracegrad.codegen.kernel.expressions import types_of
 from tracegrad.codegen.kernel.marks import called, names_in, plain, uses_in, with_comment, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 
@@ -58,7 +59,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "lines", "uses", "names", "form", "cooperates")
+_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates")
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,21 @@ class Kernel:
     def uses(self) -> frozenset[tuple[str, str]]:
         """The functions for vectors, and for what is reported, that it uses, each with the type of what it reads or writes."""
         return uses_in("\n".join([text for text, _ in self.printed]))
+
+    @cached_property
+    def types(self) -> frozenset[tuple[np.dtype[Any], int]]:
+        """The dtypes of what it reads, writes and computes, with as many lanes."""
+        found = {(p.dtype, 1) for p in self.parameters}
+        todo = [self.body]
+        while todo:
+            block = todo.pop()
+            found |= types_of(block.parts)
+            for item in block.items:
+                if isinstance(item, Block):
+                    todo.append(item)
+                else:
+                    found |= types_of(item.parts)
+        return self.held | found
 
     @cached_property
     def lines(self) -> list[str]:

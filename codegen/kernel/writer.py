@@ -61,7 +61,8 @@ class Writer:
         self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
         self.reserved: Callable[[str], bool] = lambda name: False      # names that another generator uses in the same kernel
-        self.text_names: set[str] = set()                    # names that text in it uses
+        self.text_names: set[str] = set()                    # what text in it calls its variables,
+        self.text_types: set[tuple[DType, int]] = set()      # and their dtypes and lanes
         self.statements = 0
 
     # -- names and parameters

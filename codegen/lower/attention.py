@@ -83,8 +83,6 @@ class _Tiles:
         return text
 
     def kernel(self, emit: Text, size: tuple[int, ...], flops: int) -> Kernel:
-        context = self.context
-        context.dtypes |= {self.dtype}
         moved = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
         emit.parameters = tuple(self.writer.params.values())
         return replace(emit.kernel(size, (1,) * len(size), flops, moved), helpers=frozenset(self.helpers))
@@ -174,7 +172,7 @@ class _Tiles:
         emit(f"{self.scalar} {name}[{lines * self.block}];")
 
     def start(self, comment: str) -> Text:
-        return Text(self.context.entry(self.group), comment, (), ATTENTION.__contains__)
+        return Text(self.context.entry(self.group), comment, (), ATTENTION.__contains__, [(self.dtype, self.lanes)])
 
     # -- the kernels
 

@@ -60,6 +60,7 @@ class Matrices(Owner):
         while cpu and self.lanes < min(16, target.simd_bytes // self.dtype.itemsize) and 2 * self.lanes <= self.batch:
             self.lanes *= 2
         self.type, self.mask = self.types(self.lanes)
+        self.writer.text_types.add((self.dtype, self.lanes))
         self.info: Array | None = None                       # which pivot (from 1) is the first that is not there; 0
 
     def types(self, lanes: int) -> tuple[str, str]:

@@ -91,7 +91,6 @@ class WorkGroup(Owner):
         return self.writer.buffer(out.ref, self.writer.base(self.node), self.node.dtype, out.access)
 
     def temp(self, temp: Temp, name: str, access: str) -> Buffer:
-        self.context.dtypes.add(temp.dtype)
         return self.writer.buffer(temp, name, temp.dtype, access)
 
     def load(self, node: Node, at: Index) -> str:

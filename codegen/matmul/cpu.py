@@ -25,6 +25,10 @@ class Inner(Protocol):
     @property
     def title(self) -> str: ...
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The lanes of its vectors."""
+
     def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str) -> None:
         """Emits the loop from k0 to k1, with `pa` and `pb` at the tile's first elements."""
 
@@ -44,6 +48,10 @@ class Broadcast:
     @property
     def title(self) -> str:
         return f"{self.rows}x{self.columns} register tiles"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.width,)
 
     @property
     def offsets(self) -> list[int]:
@@ -89,6 +97,10 @@ class Dot:
     @property
     def title(self) -> str:
         return f"{self.rows}x{self.columns} dot products at a time, {self.width} of k a step"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.width, *(width for _, width in pieces(0, self.columns)))
 
     def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str) -> None:
         vector, width, groups = ctype(self.dtype, self.width), self.width, pieces(0, self.columns)
@@ -138,7 +150,7 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:
     params = merge(a.params, b.params, p.store.params)
     index = p.index
     emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them.", params,
-                is_variable_of_product)
+                is_variable_of_product, [(p.dtype, width) for width in inner.widths])
     _open(emit, index, "row_tile", "i", p.m, rows, item(1), high, down, loop=False)
     _open(emit, index, "column_tile", "j", p.n, columns, item(0), wide, across, loop=False)
     batch = "b" if p.batch > 1 else "0"

@@ -245,7 +245,7 @@ def _total(p: Product, parts: int) -> Kernel:
     params = merge(temp, p.store.params)
     index, b = p.index, "b" if p.batch > 1 else "0"
     emit = Text(name, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", params,
-                is_variable_of_product)
+                is_variable_of_product, [(p.dtype, width)])
     emit(f"const {index} i = {item(0)};")
     if p.batch > 1:
         emit(f"const {index} b = {item(1)};")
