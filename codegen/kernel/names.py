@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")             # in C text: what may be a name
-
 # -------------------------------------------------------------------------------------------------- OpenCL C, and every kernel
 
 _RESERVED = frozenset("""

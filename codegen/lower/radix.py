@@ -208,7 +208,7 @@ class _Pass:
         held = f"e + item * {_EACH}"
 
         def of(array: Array, text: str) -> str:
-            return f"{array}[{text} + {text if text.startswith('(') else f'({text})'} / 32]"     # a gap after every 32, as items lie apart
+            return f"{array}[{text} + {text} / 32]"              # a gap after every 32, as items lie apart
 
         def place(text: str) -> str:
             return f"{ranks}[{text} + {text} / {_DIGITS}]"

@@ -264,7 +264,10 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict
 
 def pointer(parameter: Parameter) -> str:
     """The declaration of a variable of a parameter's type and name."""
-    return parameter.declaration.replace("restrict ", "")
+    variable = bound_to(parameter, parameter.ref)
+    if isinstance(variable, Buffer):
+        variable.restrict = False
+    return variable.declaration
 
 
 def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int) -> Kernel:
