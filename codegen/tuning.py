@@ -45,7 +45,7 @@ class Tuning:
 
     # the same on GPUs (lower/rows_gpu.py)
     group: int = 256                   # work-items of a group
-    short_row: int = 32                # rows up to this long are one item's where there is no local memory
+    short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
