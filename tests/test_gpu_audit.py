@@ -90,7 +90,6 @@ LAUNCHES = {"attention": 1, "many small updates": 2, "cumsum": 3}         # at m
 WAITING = {
     "transposed read": "each item reads a column: no tile in local memory turns it",
     "attention": "products and softmax are launches of their own, with an array of all weights between them",
-    "many small updates": "an update is a launch",
 }
 
 

@@ -88,3 +88,47 @@ def test_updates_in_place_of_short_rows() -> None:
         return x
 
     checked(normalized, np.abs(normal(101, 11)) + 1)
+
+
+# ---------------------------------------------------------------------------------------------------- equal kernels in one launch
+
+
+SIZES = [64, 7, 300, 256, 1, 257, 33, 513]
+
+
+def adam(lr: float, *tensors: Any) -> Any:
+    """An update in place of parameters and both moments."""
+    out = []
+    for p, g, m, v in zip(tensors[::4], tensors[1::4], tensors[2::4], tensors[3::4], strict=True):
+        m.mul_(0.9).add_(g, alpha=0.1)
+        v.mul_(0.99).addcmul_(g, g, value=0.01)
+        p.sub_(lr * m / (v.sqrt() + 1e-8))
+        out += [p, m, v]
+    return tuple(out)
+
+
+def test_equal_updates_are_one_launch() -> None:
+    arrays = [np.abs(normal(n)) for n in SIZES for _ in range(4)]
+    checked(adam, 0.25, *arrays)
+    one, launch = kernels(adam, 0.25, *[np.zeros(n, np.float32) for n in SIZES for _ in range(4)])
+    assert (one.global_size, launch.global_size) == ((1,), (256 * 11,))       # of one element it is another kernel
+    assert len(kernels(adam, 0.25, *[np.zeros(9 + n, np.float32) for n in range(40) for _ in range(4)])) == 4     # 280 buffers
+
+
+def test_updates_that_wait_for_each_other_are_launched_in_turn() -> None:
+    def chain(*xs: Any) -> Any:
+        made = [x * 2 + 1 for x in xs]
+        for i in range(1, len(xs)):
+            made[i] = made[i] * made[i - 1].sum()
+        return tuple(made)
+
+    checked(chain, *[normal(n) for n in SIZES])
+
+
+def test_equal_kernels_of_different_types_and_numbers() -> None:
+    def mixed(a: float, *xs: Any) -> Any:
+        return tuple((x * a + i // 2).tanh() if i % 3 else x + 1 for i, x in enumerate(xs))
+
+    checked(mixed, 1.5, *[normal(n, dtype=d) for n, d in zip(SIZES, [np.float32, np.float16] * 4, strict=True)])
+    table = [normal(n, 3) for n in SIZES]
+    checked(lambda i, *xs: tuple(x[i] for x in xs), np.zeros(11, np.int64), *table)
