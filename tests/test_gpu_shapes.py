@@ -141,7 +141,8 @@ def test_equal_kernels_of_different_types_and_numbers() -> None:
 TILED = Tuning(tiled=1)
 
 
-@pytest.mark.parametrize(("rows", "cols", "dtype"), [(33, 65, np.float32), (64, 32, np.float64), (100, 17, np.float16), (16, 300, np.int32)])
+@pytest.mark.parametrize(("rows", "cols", "dtype"), [(33, 65, np.float32), (64, 32, np.float64), (100, 17, np.float16),
+                                                     (16, 300, np.int32)])
 def test_transposed_reads(rows: int, cols: int, dtype: Any) -> None:
     x, y = (RNG.integers(-9, 9, shape).astype(dtype) for shape in ((rows, cols), (cols, rows)))
     checked(lambda x, y: (x.t() + y, x.t() * 2 - x.t()[:, :1]), x, y, tuning=TILED)

@@ -24,7 +24,6 @@ from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import bool_
 from tracegrad.ir import Node
 
-
 NAMES = frozenset(("line", "lane", "turn", "other", "half_size"))        # what these kernels call their own variables
 
 

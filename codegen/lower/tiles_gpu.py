@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Load, whole
@@ -55,7 +56,7 @@ def turned(group: Group, context: Context) -> Kernel | None:
     if found.guards or not points:
         return None
     ends = [1, *points, group.size]
-    axes = [Var("axis", b // a) for a, b in zip(ends, ends[1:], strict=False)][::-1]
+    axes = [Var("axis", b // a) for a, b in pairwise(ends)][::-1]
     wanted = candidates(group, context, axes)
     across = Counter(along(w, axes) for w in wanted).most_common(1)
     if not across:
