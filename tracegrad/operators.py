@@ -127,10 +127,12 @@ def functional(fn: F) -> F:
 def of_arrays(fn: F, name: str) -> F:
     """fn, which says so where its first argument should be an array and is none.
 
-    Functions that are composed of others on Tensors look at its attributes first. (`on_nodes` asks by itself.) What is right costs nothing.
+    Functions that are composed of others on Tensors look at its attributes first. What is right costs a call;
+    `on_nodes`, and primitives (closures over their op), ask by themselves.
     """
     first = next(iter(signature(fn).parameters.values()), None)
-    if hasattr(fn, "__wrapped__") or first is None or first.annotation not in ("Array", "Tensor") or first.default is not first.empty:
+    asks = hasattr(fn, "__wrapped__") or "op" in fn.__code__.co_freevars
+    if asks or first is None or first.annotation not in ("Array", "Tensor") or first.default is not first.empty:
         return fn
 
     @wraps(fn)
