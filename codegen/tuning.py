@@ -45,7 +45,7 @@ class Tuning:
 
     # the same on GPUs (lower/rows_gpu.py)
     group: int = 256                   # work-items of a group
-    short_row: int = 32                # rows up to this long are one item's where there is no local memory
+    short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
@@ -86,6 +86,8 @@ class Tuning:
     merged_items: int = 64             # work-items of a kernel that becomes a loop over them: many are for many cores
     merged_lines: int = 400            # of a merged kernel at most, and
     merged_buffers: int = 24
+    merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
+    merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
     looped_lines: int = 800            # of a kernel with a loop over turns in it, which saves the launches of every turn,
     looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
 
