@@ -77,6 +77,7 @@ class Tuning:
     attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,
     attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),
     attention_keys: int = 64           # keys of a block
+    written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
     # small kernels in one launch (plan/batch_launches.py)

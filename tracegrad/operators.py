@@ -7,7 +7,11 @@ also exports it as `tracegrad.<name>`. So an op is written once and is a functio
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from tracegrad.errors import DTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,6 +80,7 @@ def public(*names: str, method: bool = True, functional: bool = False) -> Callab
     """
 
     def attach(fn: F) -> F:
+        fn = of_arrays(fn, names[0] if names else fn.__name__)
         for name in names or (fn.__name__,):
             PUBLIC[name] = fn
             if functional:
@@ -114,5 +119,32 @@ def fourier(*names: str) -> Callable[[F], F]:
 
 def functional(fn: F) -> F:
     """Decorator: export the function from tracegrad.nn.functional only."""
+    fn = of_arrays(fn, fn.__name__)
     FUNCTIONAL[fn.__name__] = fn
     return fn
+
+
+def of_arrays(fn: F, name: str) -> F:
+    """fn, which says so where its first argument should be an array and is none.
+
+    Functions that are composed of others on Tensors look at its attributes first. What is right costs a call;
+    `on_nodes`, and primitives (closures over their op), ask by themselves.
+    """
+    first = next(iter(signature(fn).parameters.values()), None)
+    asks = hasattr(fn, "__wrapped__") or "op" in fn.__code__.co_freevars
+    if asks or first is None or first.annotation not in ("Array", "Tensor") or first.default is not first.empty:
+        return fn
+
+    @wraps(fn)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except (AttributeError, DTypeError) as e:
+            given = args[0] if args else kwargs.get(first.name)
+            some = any(isinstance(a, Operators) for a in (*args, *kwargs.values()))
+            if isinstance(given, Operators) or (some and isinstance(e, DTypeError)):
+                raise
+            kind = type(given).__name__
+        raise DTypeError(f"{name}: {first.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
+
+    return entry  # type: ignore[return-value]  # the same signature

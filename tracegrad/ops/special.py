@@ -20,7 +20,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
-from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, public
+from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, of_arrays, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arguments import known_values, on_nodes
 from tracegrad.ops.complex_numbers import real
@@ -533,6 +533,7 @@ def _operation(name: str, *aliases: str, special: tuple[str, ...] = (), method: 
 def _special(*names: str) -> Callable[[F], F]:
     """Decorator: the function is exported from tg.special, under `names` (default: its own)."""
     def attach(fn: F) -> F:
+        fn = of_arrays(fn, names[0] if names else fn.__name__)
         SPECIAL.update(dict.fromkeys(names or (fn.__name__,), fn))
         return fn
     return attach
