@@ -196,12 +196,18 @@ def tolerance_of(dtype: Any) -> float:
     return 1e-7 if dtype in (torch.float64, torch.complex128) else 1e-4
 
 
+LARGE = 20_000  # elements of a sample's operands: such take the interpreter seconds
+
+
 def samples(op: Any, dtype: Any, most: int = 24) -> list[Any]:
+    """The samples of an operation: at most about `most` of them, from all over the list, and of large ones at most about 4."""
     torch.manual_seed(0)
     grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-    found = [*op.sample_inputs("cpu", dtype, requires_grad=grad)]
-    step = max(1, len(found) // most)
-    return found[::step]
+    small, large = [], []
+    for s in op.sample_inputs("cpu", dtype, requires_grad=grad):
+        size = sum(a.numel() for a in leaves([s.input, s.args, s.kwargs]) if isinstance(a, torch.Tensor))
+        (large if size > LARGE else small).append(s)
+    return small[:: max(1, len(small) // most)] + large[:: max(1, len(large) // 4)]
 
 
 def differences(op: Any, dtypes: Any = DTYPES) -> Iterator[tuple[str, str]]:
