@@ -124,7 +124,7 @@ WORLD.update(HELPERS)
 # x: a value of one dimension or more, y: another; Y: another in x's shape; w: a complex one; q: of integers; G: another in q's shape; b: of
 # truths; B: one in x's shape; z: what is changed. d, D: dimensions of x; n: the first's size; n0: that of dimension 0; i: an index into d;
 # i0: into 0; j: 0 to 3; J: 1 to 3; h: -4 to 4; e: 1 to 16; S: an ordinary size; s: a slice; o: a mode of padding; u: integers from 0;
-# T: another template, of r
+# M: x, moved about (MOVES); T: another template, of r; t: the number of a loop's turn
 
 ROWS = [
     "relax(x, J + 1, 'o', 1)", "relax(x, J + 1, 'o', J)", "relax(x, 2, 'o', 1, 2)", "relax(x, 1, 'o', 1, 3)", "waves(x, J + 1, 'o', J)",
@@ -147,6 +147,19 @@ ROWS = [
     "F.silu(x) * Y", "(x * 0.25).exp()", "x.abs().sqrt()", "x / (Y.abs() + 1.0)", "x % 0.75", "x // 0.75", "tg.round(x)", "x.sign() * Y",
     "x ** 2 - Y", "tg.atan2(x, Y + 5.0)", "tg.hypot(x, Y)", "x.lerp(Y, 0.25)", "tg.fmod(x, 0.75)", "custom(x)", "x * c", "tg.maximum(x, Y)",
     "tg.copysign(x, Y)", "x.sin() + Y.cos()", "x - Y", "x * Y + x.roll(1, -1)", "x.nan_to_num()", "x + 1",
+]
+MOVED = [
+    "M * M", "M * M", "(M - M) * x", "M + Y * M", "(M * M).sum(d)", "M - x.amax(d, keepdim=True)", "tg.where(M > M, M, x)",
+    "M.cumsum(d) * M", "relax(M, J + 1, 'o', J) * M", "relax(M, J, 'o') - M", "waves(M, J + 1, 'o', J)", "waves(M, 2, 'o', 2) * M",
+    "M.softmax(d) * M", "M.amax(d)", "M.sum(d, keepdim=True) * M", "tg.tanh(M) * M", "(M * M).reshape(-1).roll(J)", "M.argmax(d)",
+    "tg.stack([M, M], D).sum(d)", "M @ M.T * 0.25", "upwind(M, M * 0.25, J, 'o')", "tg.maximum(M, M)", "M - M.mean(d, keepdim=True)",
+    "F.pad(M, (h, j)) * 0.5", "M.gather(d, fit(u, x.shape) % n)",
+]
+MOVES = [           # which give x's shape
+    "x.roll(h, d)", "x.roll(J, -1)", "x.flip(d)", "x.flip(-1)", "F.pad(x[..., 1:], (0, 1))", "F.pad(x, (1, 0))[..., :-1]",
+    "padded(x, (J, J), 'o')[..., :-2 * J]", "padded(x, (J, 1), 'o')[..., 1 + J:]", "tg.cat([x[..., J:], x[..., :J]], -1)", "(x * 0.5)",
+    "padded(x, (1, 1, J, J), 'o')[..., J:-J, :-2]", "x.transpose(0, -1).flip(0).transpose(0, -1)", "x.index_select(d, fit(u, (n,)) % n)",
+    "x.repeat_interleave(2, -1)[..., ::2]", "F.pad(x, (0, n))[..., n // 2:n // 2 + x.shape[-1]]",
 ]
 REDUCED = [
     "x.sum(d)", "x.sum((d, D)) if d != D else x.sum()", "x.sum(tuple(range(x.ndim)), keepdim=True)", "x.mean(d, keepdim=True)",
@@ -233,13 +246,32 @@ IN_PLACE = [
     "z.diagonal(0, d, D).add_(1.0) if d != D else z.neg_()", "z.lerp_(fit(y, z.shape), 0.5)",
     "z.fill_diagonal_(0.5) if z.ndim == 2 else z.zero_()",
 ]
+TURNS = [           # what a loop's number decides
+    "x[s]", "x[..., s]", "x[..., s].sum(-1)", "x[:k0.reshape(-1)[t] + 1]", "x[..., :k0.amin() + t + 1] * 0.5",
+    "x[..., k0.reshape(-1)[t] % n:]", "x[k0.reshape(-1)[t] % n0]", "x.narrow(d, 0, 1 + t % n)", "x.select(d, t % n)", "x.roll(t, d)",
+    "x.roll(-t, d) * x", "F.pad(x, (t, 1))", "F.pad(x, (-t, t))", "x * t", "x + t * 0.5", "x ** (t % 4)", "x * (t == 2)",
+    "x.clamp(max=0.25 * t)", "x.topk(1 + t % n, d)[0]", "x.cumsum(d)[..., t % n0:]", "tg.full((t + 1,), 0.5) * x.reshape(-1)[:1]",
+    "tg.arange(t, t + 5) * x.reshape(-1)[:1]", "x.tril(t) if x.ndim > 1 else x", "x.unfold(d, 1 + t % 3, 1)",
+    "tg.where(Y > t * 0.25, x, Y)", "x.softmax(t % x.ndim)", "x.sum(t % x.ndim)", "x.flip(t % x.ndim)", "x[t % n0] - Y[0]",
+    "x.gather(d, (fit(u, x.shape) + t) % n)", "x.index_select(d, tg.tensor([0, t % n]))", "relax(x, 1 + t % 3, 'o')", "x.reshape(-1)[t::2]",
+    "x.repeat_interleave(1 + t % 2, d)", "tg.cat([x] * (1 + t % 2), d)", "x.unsqueeze(t % 2)",
+    "F.one_hot(k0.reshape(-1)[:4] % (t + 1), t + 1)",
+    "tg.scan(lambda a, v: (a + v, a * t), fit(y, x.shape[1:]), x)[1] if x.ndim > 1 else x",
+    "F.conv1d(fit(x, (1, 2, S)), fit(y, (2, 2, 3)), padding=t)", "x - tg.tensor(t)", "x * tg.tensor(float(t), dtype=x.dtype)",
+    "x + (x.sum() > t)", "x[..., ::1 + t % 3]", "x.masked_fill(Y > t, t)",
+]
+SET = [
+    "z[t % n0] += 0.5", "z[..., s] *= 0.5", "z[s] = 0.25", "z.select(d, t % n).copy_(z.select(d, 0))", "z[k0.reshape(-1)[t] % n0] = t",
+    "z.roll(t, d)[..., :1].add_(1.0)", "z.copy_(z.roll(t, d))", "z.narrow(d, t % n, 1).mul_(0.5)", "z[..., t % n0:] += 1", "z.add_(t)",
+    "z.mul_(1 / (t + 1))",
+]
 GROUPS: list[tuple[int, list[str]]] = [
-    (8, ROWS), (3, REDUCED), (2, BROADCAST), (3, MATRICES), (2, LOOPS), (4, WHOLE), (1, COMPLEX), (2, IN_PLACE),
+    (8, ROWS), (6, MOVED), (3, REDUCED), (2, BROADCAST), (3, MATRICES), (2, LOOPS), (4, WHOLE), (1, COMPLEX), (2, IN_PLACE),
 ]
 _NOT_INNER = re.compile(r"\b[YybBqGwuc]\b|arg|life|sign|//|%|\bd, D\b|searchsorted|bucketize|round|\[1\]|> |nonzero")
-INNER = [t for t in ROWS + REDUCED if not _NOT_INNER.search(t)]                # what has a derivative and needs no other value
+INNER = [t for t in ROWS + MOVED * 2 + REDUCED if not _NOT_INNER.search(t)]                # what has a derivative and needs no other value
 SIZES = (*ORDINARY, 1, 2, 3, 5, 8)
-LETTERS = re.compile(r"(?<!\.)\b([xyYwqGbBzdDnijJheSsouT]|n0|i0)\b(?!=)")
+LETTERS = re.compile(r"(?<!\.)\b([xyYwqGbBzdDnijJheSsouTM]|n0|i0)\b(?!=)")
 
 
 class Drawing:
@@ -295,8 +327,8 @@ class Drawing:
             found = found._base
         return any(found is self.worlds[0][n] for n in self.inputs)
 
-    def fill(self, template: str, own: str = "") -> str | None:
-        """The template with its letters filled in; own: the name that stands for x, or z, if it is given."""
+    def fill(self, template: str, own: str = "", shape: tuple[int, ...] | None = None) -> str | None:
+        """The template with its letters filled in; own: what stands for x, or z, if that is given, and is of `shape`."""
         rng, world = self.rng, self.worlds[0]
 
         def some(kinds: str, rank: int = 0) -> str:
@@ -309,14 +341,16 @@ class Drawing:
         try:
             main = "q" if letters & {"q", "G"} else "x"
             x = own or some("iu" if main == "q" else "f", 1)
-            shape = world[x].shape if own != "r" else (7,)
+            inner = own.startswith("r")
+            if shape is None:
+                shape = (7,) if inner else world[x].shape
             if not shape:
                 return None
             d, D = rng.randrange(len(shape)), rng.randrange(len(shape))
             t = self.turn if self.turn and rng.random() < 0.6 else ""
             n = shape[d]
             parts: dict[str, Any] = {
-                main: x, "z": x, "d": d, "D": D, "n": n if own != "r" else "r.shape[0]", "n0": shape[0],
+                main: x, "z": x, "d": d, "D": D, "n": "r.shape[0]" if inner else n, "n0": shape[0],
                 "i": rng.randrange(max(1, n)), "i0": rng.randrange(max(1, shape[0])), "j": rng.randint(0, 3), "J": rng.randint(1, 3),
                 "h": rng.randint(-4, 4), "e": rng.randint(1, 16), "S": rng.choice(SIZES), "o": rng.choice(MODES), "u": "k0",
                 "s": rng.choice(["0:1", "-1:", "::2", ":1", "2:-1", "1::3"]),
@@ -341,7 +375,13 @@ class Drawing:
                 parts["T"] = self.fill(rng.choice(INNER), "r")
         except LookupError:
             return None
-        return LETTERS.sub(lambda m: str(parts[m[0]]), template)
+        return LETTERS.sub(lambda m: self.moved(parts["x"], shape) if m[0] == "M" else str(parts[m[0]]), template)
+
+    def moved(self, x: str, shape: tuple[int, ...]) -> str:
+        """x in another order, or a part of it, in the same shape."""
+        for _ in range(self.rng.randint(1, 3)):
+            x = self.fill(self.rng.choice(MOVES), x, shape) or x
+        return x
 
     def limit(self, expression: str) -> float:
         """What a value may change by: the coarsest dtype that it may be computed of decides."""
@@ -391,12 +431,13 @@ class Drawing:
 
     def draw(self, most: int, in_place: bool = True) -> None:
         rng = self.rng
-        weights, groups = zip(*[(w, g) for w, g in GROUPS if in_place or g is not IN_PLACE], strict=True)
+        every = [*GROUPS, *[(12, TURNS), (3, SET)] * bool(self.turn)]
+        weights, groups = zip(*[(w, g) for w, g in every if in_place or g not in (IN_PLACE, SET)], strict=True)
         on_inputs = rng.random() < 0.25
         for _ in range(rng.randint(1, most)):
             group = rng.choices(groups, weights)[0]
             target = ""
-            if group is IN_PLACE:
+            if group in (IN_PLACE, SET):
                 names = [n for n in self.names("f", 1) if on_inputs or not self.is_input(n)]
                 if not names:
                     continue
@@ -472,7 +513,7 @@ class Loop(Program):
         for i, line in enumerate(self.lines):
             body.append(f"        {line}")
             if looks and i in self.looks and (target := re.match(r"(v\d+) = ", line)):
-                body.append(f"        if t % 2: {target[1]}.sum().item()")
+                body.append(f"        if t % 2: {target[1]}.reshape(-1)[-1:].sum().item()")
         body += [f"        out.append({name})" for name in self.outputs]
         last = [n for n in self.outputs if n[0] == "v"][-1:]
         body += [f"        a0 = keep(a0, {n})" for n in last]

@@ -106,7 +106,7 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
 
 def _rows(fn: Primitive, x: Node, target: Target) -> Node:
     rows, cols = x.shape
-    if cols > tuning().long_row and rows < 4 * target.cores:
+    if cols > tuning().long_row and 0 < rows < 4 * target.cores:
         chunks = min(-(-cols // tuning().row_chunk), -(-8 * target.cores // rows))
         length = -(-cols // chunks)
         length = -(-length // 64) * 64
