@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegrad import dtypes, methods, random_state
 from tracegrad.compile import find_device, obstacle
-from tracegrad.errors import ArgumentError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import Shape, broadcast_shapes, cast, data, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
 from tracegrad.modes import state
@@ -33,8 +33,9 @@ def _shape(call: str, size: Sequence[Any]) -> Shape:
         size = size[0]
     out = []
     for n in size:
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
-            raise ArgumentError(f"{call}: sizes are non-negative ints, got {tuple(size)}")
+        number = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+        if not number or n < 0:
+            raise (ArgumentError if number else ArgumentTypeError)(f"{call}: sizes are non-negative ints, got {tuple(size)}")
         out.append(int(n))
     return tuple(out)
 
@@ -56,7 +57,7 @@ def _number(call: str, value: Any, may_be_complex: bool = False) -> Any:
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
     if not isinstance(value, (int, float, complex) if may_be_complex else (int, float)):
-        raise ArgumentError(f"{call}: expected a {'real ' if isinstance(value, complex) else ''}number, got {value!r}")
+        raise ArgumentTypeError(f"{call}: expected a {'real ' if isinstance(value, complex) else ''}number, got {value!r}")
     return value
 
 

@@ -218,6 +218,19 @@ class Tensor(Operators):
             if self._trace is None and node.value is None and not state.examples:
                 waiting.append(weakref.ref(self))
 
+    def _receive(self, call: str, result: Any) -> Tensor:
+        """Take over a result, as torch's functions write theirs into out=...; an empty tensor gets its shape."""
+        if not isinstance(result, Tensor):
+            result = from_array(np.asarray(result), self._device)
+        if state.grad and (result.requires_grad or self.requires_grad):
+            raise AutogradError(f"{call}: what is written into out=... has no derivative, and an argument requires grad; use the result "
+                                "instead, or write inside `with tg.no_grad():`")
+        if self.shape != result.shape and not self.numel():
+            self.resize_(result.shape)
+        if result.device is not self._device:
+            raise DeviceError(f"{call}: the result is on {result.device}, out on {self._device}; make out on the operands' device")
+        return self._rebind(result._node(), f"{call}: out")
+
     def _put(self, base: Node, value: Node, call: str) -> Node:
         """The base's new node once this view of it holds `value`: the chain is undone from its end."""
         stages = [base]

@@ -13,7 +13,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, refuse_complex
 from tracegrad.ir import Node
-from tracegrad.operators import Operators, method, public
+from tracegrad.operators import PUBLIC, Operators, method, public
 from tracegrad.ops.arguments import on_nodes
 
 Array = Any      # a Node or a Tensor (or, where one of several operands is one, a Python scalar)
@@ -131,12 +131,11 @@ def pow(input: Array, exponent: Array) -> Array:
 
 @public("where", method=False)
 def where(condition: Array, input: Array = None, other: Array = None) -> Array:
-    """input where condition (bool) holds, else other; all broadcast together.
-
-    Where only one tensor is given, and its elements' places are wanted, use numpy on its values: their number depends on them.
-    """
+    """input where condition (bool) holds, else other; all broadcast together. Of a condition alone: `nonzero(condition, as_tuple=True)`."""
+    if input is None and other is None:
+        return PUBLIC["nonzero"](condition, as_tuple=True)
     if input is None or other is None:
-        raise ArgumentError("where: give both input and other; the places of nonzero elements are x.numpy().nonzero()")
+        raise ArgumentError("where: give both input and other, or neither for the places where the condition holds")
     return call(REGISTRY["where"], (condition, input, other), {})
 
 
