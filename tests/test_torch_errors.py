@@ -156,6 +156,6 @@ def failure(fn: Callable[..., Any], args: tuple[Any, ...]) -> Exception | None:
     """The exception that fn(*args) ends in."""
     try:
         fn(*args)
-    except Exception as error:  # noqa: BLE001  (the test is about which)
+    except Exception as error:
         return error
     return None

@@ -526,7 +526,7 @@ def _operation(name: str, *aliases: str, special: tuple[str, ...] = (), method: 
     fn.__doc__ = f"{type(op).__doc__}\n\n    {takes}."
     if aliases:
         public(*aliases, method=method)(fn)
-    SPECIAL.update(dict.fromkeys(special, fn))
+    SPECIAL.update(dict.fromkeys(special, entered(fn)))
     return fn
 
 
