@@ -64,25 +64,33 @@ class Operators:
         return len(self.shape)
 
 
-def entered(fn: F) -> F:
-    """`fn` as users call it: with out=, and with errors that name it. (What `on_nodes` made does the same by itself.)"""
+def entered(fn: F, name: str = "") -> F:
+    """`fn` as users call it: with out=, and with errors that begin with `name` (default: its own) where an argument is no tensor.
+
+    What `on_nodes` made and primitives do the same by themselves: that is one call less.
+    """
     if getattr(fn, "_entered", False):
         return fn
-    name = fn.__name__.strip("_")
+    name = name or fn.__name__.strip("_")
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None) if kwargs else None
         try:
             result = fn(*args, **kwargs)
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, TypeError) as error:            # our DTypeErrors among them
             if (better := misused(name, fn, args, kwargs, error)) is None:
                 raise
             raise better from error
         return result if out is None else write(name, out, result)
 
-    entry._entered = True  # type: ignore[attr-defined]
+    by_itself(entry)
     return entry  # type: ignore[return-value]
+
+
+def by_itself(fn: Callable[..., Any]) -> None:
+    """Note that `fn` takes out= and names itself in errors."""
+    fn._entered = True  # type: ignore[attr-defined]
 
 
 _SELF_EXPLAINING = re.compile(r"unexpected keyword|missing .* argument|positional argument|multiple values for")
@@ -93,12 +101,18 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
 
     None where the error tells by itself: ours, and Python's own, of arguments that the function does not have.
     """
-    if isinstance(error, TracegradError) or _SELF_EXPLAINING.search(str(error)):
+    if _SELF_EXPLAINING.search(str(error)):
         return None
     first = args[0] if args else None
     takes = next(iter(signature(fn).parameters.values()))
-    if args and takes.annotation in ("Array", "Tensor") and takes.kind is not takes.VAR_POSITIONAL and not isinstance(first, Operators):
-        return DTypeError(f"{name}: expected a Tensor, got {type(first).__name__}; use tg.tensor(...) for arrays, lists and numbers")
+    is_array = takes.annotation in ("Array", "Tensor") and takes.kind is not takes.VAR_POSITIONAL
+    if args and is_array and not isinstance(first, Operators):
+        if isinstance(error, TracegradError) and any(isinstance(a, Operators) for a in (*args, *kwargs.values())):
+            return None
+        kind = type(first).__name__
+        return DTypeError(f"{name}: {takes.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
+    if isinstance(error, TracegradError):
+        return None
     kinds = [type(a).__name__ for a in args] + [f"{key}={type(a).__name__}" for key, a in kwargs.items()]
     return ArgumentTypeError(f"{name}: an argument has a type that it does not take, of ({', '.join(kinds)}): {error}")
 
@@ -133,7 +147,7 @@ def public(*names: str, method: bool = True, functional: bool = False) -> Callab
     """
 
     def attach(fn: F) -> F:
-        shown = entered(fn)
+        shown = entered(fn, names[0] if names else fn.__name__)
         for name in names or (fn.__name__,):
             PUBLIC[name] = shown
             if functional:

@@ -18,7 +18,7 @@ from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, Index
 from tracegrad.function import REGISTRY, bind, different_devices
 from tracegrad.ir import LINE, Node, own_nodes, user_location
 from tracegrad.modes import state
-from tracegrad.operators import Operators, misused, write
+from tracegrad.operators import Operators, by_itself, misused, write
 from tracegrad.templates import Template, describe, learn
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,7 +89,7 @@ def on_nodes(fn: F) -> F:
             state.own = before
             LINE.location = outer
 
-    entry._entered = True  # type: ignore[attr-defined]
+    by_itself(entry)
     return entry  # type: ignore[return-value]
 
 

@@ -533,7 +533,7 @@ def _operation(name: str, *aliases: str, special: tuple[str, ...] = (), method: 
 def _special(*names: str) -> Callable[[F], F]:
     """Decorator: the function is exported from tg.special, under `names` (default: its own)."""
     def attach(fn: F) -> F:
-        SPECIAL.update(dict.fromkeys(names or (fn.__name__,), entered(fn)))
+        SPECIAL.update(dict.fromkeys(names or (fn.__name__,), entered(fn, names[0] if names else fn.__name__)))
         return fn
     return attach
 
