@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import tracegrad as tg
 from tests import wide_ways
-from tests.kernels import DEVICES, TUNINGS, Checked
+from tests.kernels import CPUS, DEVICES, GPUS, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
 from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, compute, fitting
 from tests.test_fuzz import backward, called, floats, forward, functional, second
@@ -118,13 +118,13 @@ def wide(way: Any, target: Target, tuning: Tuning, number: int) -> bool:
     return True
 
 
-def batch(number: int, count: int, totals: Counter[str], turns: str = "all") -> str:
+def batch(number: int, count: int, totals: Counter[str], turns: str = "all", devices: Any = DEVICES) -> str:
     """Run `count` programs of seed `number`; what failed, "" if nothing did. `totals` counts those that did not."""
 
     @seed(number)
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,),
               report_multiple_bugs=False)
-    @given(st.data(), DEVICES, st.one_of(st.just(Tuning()), TUNINGS))
+    @given(st.data(), devices, st.one_of(st.just(Tuning()), TUNINGS))
     def run(data: Any, target: Target, tuning: Tuning) -> None:
         way: Any = data.draw(st.sampled_from(TURNS[turns]))
         if way.__module__ == wide_ways.__name__:
@@ -163,13 +163,15 @@ def batch(number: int, count: int, totals: Counter[str], turns: str = "all") -> 
 @click.option("--count", default=1000, show_default=True, help="How many programs.")
 @click.option("--seed", "first", default=0, show_default=True, help="The seed of the first batch.")
 @click.option("--turns", default="all", show_default=True, type=click.Choice(list(TURNS)), help="Which kinds of programs.")
+@click.option("--kind", type=click.Choice(["cpu", "gpu", "any"]), default="any", show_default=True, help="Of devices to plan for.")
 @click.option("--stop", is_flag=True, help="Stop at the first failure.")
-def main(count: int, first: int, turns: str, stop: bool) -> None:
+def main(count: int, first: int, turns: str, kind: str, stop: bool) -> None:
     """Run COUNT random programs and say what failed."""
     totals: Counter[str] = Counter()
     start, failed = time.time(), 0
     for number in range(first, first + -(-count // BATCH)):
-        found = batch(number, min(BATCH, count - (number - first) * BATCH), totals, turns)
+        devices = {"cpu": CPUS, "gpu": GPUS}.get(kind, DEVICES)
+        found = batch(number, min(BATCH, count - (number - first) * BATCH), totals, turns, devices)
         if found:
             failed += 1
             print(f"seed {number}:\n{found}", flush=True)
