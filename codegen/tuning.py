@@ -47,6 +47,7 @@ class Tuning:
     group: int = 256                   # work-items of a group
     short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
+    tiled: int = 1 << 14               # elements from which on what is read transposed goes through tiles in local memory
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
 
@@ -76,6 +77,7 @@ class Tuning:
     attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,
     attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),
     attention_keys: int = 64           # keys of a block
+    written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
     # small kernels in one launch (plan/batch_launches.py)

@@ -11,7 +11,8 @@ import pytest
 
 import tracegrad as tg
 from tests.kernels import Checked
-from tests.plan_audit import GPU, planned
+from tests.plan_audit import GPU, audit, planned
+from tracegrad.codegen.tuning import Tuning
 from tracegrad.plan import Target
 
 TARGETS = {
@@ -34,11 +35,11 @@ def on_numpy() -> Iterator[None]:
     tg.set_device(before)
 
 
-def checked(fn: Callable[..., Any], *arrays: Any, targets: dict[str, Target] = TARGETS, slack: float = 4.0) -> None:
+def checked(fn: Callable[..., Any], *arrays: Any, targets: dict[str, Target] = TARGETS, tuning: Tuning | None = None) -> None:
     """Traced `fn`, its kernels for each target run and compared; float64 where the target has it."""
     wide = any(np.asarray(a).dtype == np.float64 for a in arrays)
     given = {name: target for name, target in targets.items() if target.fp64 or not wide}
-    with Checked(given, slack=slack) as ran:
+    with Checked(given, tuning=tuning, slack=4.0) as ran:
         tg.trace(fn)(*[tg.tensor(a) for a in arrays])
     assert ran.count == len(given)
 
@@ -132,3 +133,38 @@ def test_equal_kernels_of_different_types_and_numbers() -> None:
     checked(mixed, 1.5, *[normal(n, dtype=d) for n, d in zip(SIZES, [np.float32, np.float16] * 4, strict=True)])
     table = [normal(n, 3) for n in SIZES]
     checked(lambda i, *xs: tuple(x[i] for x in xs), np.zeros(11, np.int64), *table)
+
+
+# -------------------------------------------------------------------------------------------------------------- transposed reads
+
+
+TILED = Tuning(tiled=1)
+
+
+@pytest.mark.parametrize(("rows", "cols", "dtype"), [(33, 65, np.float32), (64, 32, np.float64), (100, 17, np.float16),
+                                                     (16, 300, np.int32)])
+def test_transposed_reads(rows: int, cols: int, dtype: Any) -> None:
+    x, y = (RNG.integers(-9, 9, shape).astype(dtype) for shape in ((rows, cols), (cols, rows)))
+    checked(lambda x, y: (x.t() + y, x.t() * 2 - x.t()[:, :1]), x, y, tuning=TILED)
+
+
+def test_transposed_reads_of_many_dimensions() -> None:
+    x = normal(3, 17, 5, 33)
+    checked(lambda x: (x.permute(0, 2, 3, 1) * 2, x.permute(3, 1, 2, 0) + 1, x.permute(0, 3, 2, 1).reshape(3, 33, -1) - 1), x, tuning=TILED)
+    checked(lambda x, y: (x.transpose(0, 1)[::2] + y, x.flip(0).transpose(0, 1) * y[:1]), normal(40, 34), normal(17, 40), tuning=TILED)
+    checked(lambda line, lane, turn: (line.t() + lane.t() * turn, (line * turn.t()).sum(0)), normal(33, 70), normal(33, 70),
+            normal(70, 33), tuning=TILED)
+
+
+def test_updates_in_place_of_what_is_read_transposed() -> None:
+    def symmetric(x: Any, y: Any) -> Any:
+        y.add_(x.t())
+        x.copy_((x + x.t()) / 2)
+        return x, y
+
+    checked(symmetric, normal(65, 65), normal(65, 65), tuning=TILED)
+
+
+def test_a_transposed_read_is_coalesced() -> None:
+    found, = audit(lambda x: x.transpose(1, 2) * 2, [np.zeros((8, 100, 300), np.float32)], GPU)
+    assert (found.sectors < 1.5, found.conflicts, found.local) == (True, 1.0, (32, 8, 1))

@@ -18,17 +18,20 @@ from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, called, r_identity
+from tracegrad.codegen.lower.tiles_gpu import turned
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import bool_
 from tracegrad.ir import Node
+
+NAMES = frozenset(("line", "lane", "turn", "other", "half_size"))        # what these kernels call their own variables
 
 
 def loops(group: Group, context: Context) -> list[Kernel]:
     """Elementwise groups, row reductions, and chunks of them."""
     kind = group.kind
     if isinstance(kind, Flat):
-        return [_elementwise(group, context)]
+        return [turned(group, context) or _elementwise(group, context)]
     assert isinstance(kind, (Rows, Chunks))
     shape = Shape(kind.rows, (kind.cols,), 1, 1, kind.length if isinstance(kind, Chunks) else None)
     if not context.target.local_memory or room(context) == 1:
@@ -86,6 +89,7 @@ class Team(RowKernel):
 
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
+        w.used |= NAMES
         self.size = self.lanes()
         chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
         self.lines = min(room(self.context) // self.size, up(s.rows))           # rows of a group
@@ -274,6 +278,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     assert isinstance(kind, Columns)
     outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
     w = context.writer(group)
+    w.used |= NAMES
     ev = context.evaluator(group, w)
     most = room(context)
     across = min(up(inner), most, 32)
