@@ -99,7 +99,7 @@ BAD_CALLS = [
     ("masked_fill: value", lambda a: a.masked_fill(a > 0, a), tg.ShapeError, ["masked_fill: ", "(2, 3)", "tg.where"]),
     ("index into nothing", lambda a: a[:0][tg.tensor([0])], tg.IndexOutOfRange, ["getitem: ", "size 0"]),
     ("logical_and", lambda a: tg.logical_and(a, tg.ones(4)), tg.ShapeError, ["logical_and: ", "(2, 3)", "(4,)"]),
-    ("where: one operand", lambda a: tg.where(a > 0), tg.ArgumentError, ["where: ", "input and other"]),
+    ("where: one operand", lambda a: tg.where(a > 0, a), tg.ArgumentError, ["where: ", "input and other"]),
     ("max of nothing", lambda a: a[:0].max(), tg.ArgumentError, ["max: ", "(0, 3)"]),
     ("norm: dtype", lambda a: a.norm(dtype=tg.int64), tg.DTypeError, ["norm: ", "int64"]),
     ("pad: value", lambda a: tg.nn.functional.pad(a, (1, 1), "reflect", 5.0), tg.ArgumentError, ["pad: ", "reflect", "5.0"]),
