@@ -108,6 +108,9 @@ PROGRAMS: dict[str, Any] = {
                                                                                is_causal=True).sum())(fit(x, (1, 2, 65, 16))),
     "solve": lambda x, y: tg.linalg.solve(fit(x, (9, 4, 4)), fit(y, (9, 4, 2))), "qr": lambda x, y: tg.linalg.qr(fit(x, (3, 6, 4))),
     "mathematics": lambda x, y: x.sin() * tg.special.digamma(y.abs() + 1) + (x * 9).long() // 3,
+    "updates": lambda x, y: tuple(fit(x, (n, 30)) * 0.9 + fit(y, (n, 30)) for n in (3, 5, 8, 13, 21)),
+    "turned": lambda x, y: fit(x, (300, 400)).t() + fit(y, (400, 300)),
+    "long epilogue": lambda x, y: F.gelu(F.gelu(fit(x, (64, 64)) @ fit(y, (64, 64))).sin() + 1).tanh(),
     "draws": lambda x, y: tg.randn(x.shape) + y,
 }
 WORDS = {"pragma", "unroll", "aligned", "CLK_LOCAL_MEM_FENCE"}

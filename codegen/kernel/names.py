@@ -64,7 +64,12 @@ SMALL_MATRICES = frozenset("""
 """.split())  # noqa: SIM905 - as above
 
 
-# ---------------------------------------------------------------------------------------------- attention (lower/attention.py)
+# What rows and transposed reads on GPUs call their own (lower/rows_gpu.py, lower/tiles_gpu.py).
+ROWS_ON_GPU = frozenset(("line", "lane", "turn", "other", "half_size"))
+TILES_ON_GPU = frozenset(("lane", "turn", "col_tile", "row_tile", "rest"))
+
+
+# ---------------------------------------------------------------------------- attention (lower/attention.py, lower/attention_gpu.py)
 
 ATTENTION = frozenset("""
     head row_block part i0 j0 i j e n rows row stop first last qt gt st dt ot dqt logs deltas delta kk vv qq gg dk dv dq place
@@ -72,13 +77,17 @@ ATTENTION = frozenset("""
     [f"{name}{p}" for name in ("top", "high", "base", "sum", "shrink", "row", "b", "log", "d") for p in range(4)]
     + [f"a{r}" for r in range(16)] + [f"c{r}_{p}" for r in range(16) for p in range(8)] + [f"x{p}" for p in range(8)]
 )
+ATTENTION_ON_GPU = frozenset("""
+    x y item head i0 j0 stop r n e j unit line row key own own2 others others2 weights highs top tops sum high base shrink p s d a b o o2
+    logs deltas delta log_sum some
+""".split())  # noqa: SIM905 - as above
 
 
 # -------------------------------------------------------------------------------------------------- products and convolutions
 
 _SHARED = (
-    r"[abcijk]|[abc]\d+|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
-    r"|block_[ab]|[ab]_line|line0?|panel|part|plane|image|padded|right|sum|value|channel|column|tile|unit"
+    r"[abcijkr]|[abc]\d+|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
+    r"|block_[ab]|[ab]_line|line0?|panel|part|plane|image|sums|padded|right|sum|value|channel|column|tile|unit"
     r"|(first_|last_)?(row|column|channel|unit)_tile"
 )
 _VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]")

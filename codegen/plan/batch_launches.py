@@ -91,6 +91,26 @@ def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bo
     """
     if sum(joins) < 2 or any(isinstance(s, HostStep) for s in steps):
         return list(zip(steps, joins, strict=True))
+    waits, users = dependencies(steps)
+    ready: tuple[list[int], list[int]] = ([], [])
+    for i, n in enumerate(waits):
+        if not n:
+            heappush(ready[joins[i]], i)
+    out, kind = [], 0
+    while ready[0] or ready[1]:
+        if not ready[kind]:
+            kind = 1 - kind
+        i = heappop(ready[kind])
+        out.append((steps[i], joins[i]))
+        for user in users[i]:
+            waits[user] -= 1
+            if not waits[user]:
+                heappush(ready[joins[user]], user)
+    return out
+
+
+def dependencies(steps: Sequence[Step]) -> tuple[list[int], list[list[int]]]:
+    """For each step, how many it waits for, and which ones wait for it."""
     users: list[list[int]] = [[] for _ in steps]
     waits = [0] * len(steps)
     writer: dict[Any, int] = {}
@@ -108,21 +128,7 @@ def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bo
         waits[i] = len(before)
         for b in before:
             users[b].append(i)
-    ready: tuple[list[int], list[int]] = ([], [])
-    for i, n in enumerate(waits):
-        if not n:
-            heappush(ready[joins[i]], i)
-    out, kind = [], 0
-    while ready[0] or ready[1]:
-        if not ready[kind]:
-            kind = 1 - kind
-        i = heappop(ready[kind])
-        out.append((steps[i], joins[i]))
-        for user in users[i]:
-            waits[user] -= 1
-            if not waits[user]:
-                heappush(ready[joins[user]], user)
-    return out
+    return waits, users
 
 
 def together(parts: Sequence[Kernel]) -> Kernel:
@@ -153,11 +159,12 @@ def together(parts: Sequence[Kernel]) -> Kernel:
     sizes = (1,) * max(len(k.global_size) for k in parts)
     return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
                   f"{len(parts)} small kernels in one launch{': ' * bool(notes)}{notes}", frozenset().union(*(k.helpers for k in parts)),
-                  **_of_all(parts), group=sizes, wide=0, clang=main.clang, reserved=_any([k.reserved for k in parts]),
+                  **_of_all(parts), group=sizes, wide=0, clang=main.clang, reserved=any_of([k.reserved for k in parts]),
                   held=frozenset().union(*(k.held for k in parts)))
 
 
-def _any(conditions: Sequence[Callable[[str], bool]]) -> Callable[[str], bool]:
+def any_of(conditions: Sequence[Callable[[str], bool]]) -> Callable[[str], bool]:
+    """Whether one of them holds."""
     return lambda name: any(holds(name) for holds in conditions)
 
 
