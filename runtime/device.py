@@ -144,15 +144,14 @@ class Device:
     def host_alignment(self) -> int:
         """The alignment in bytes, beside that of its elements, at which a host array can be a buffer; 0 if none can.
 
-        Kernels rely on the elements' alignment only (kernel/vectors.py), or on that of 16 bytes, on a GPU. A driver, though, may work on
-        a copy of what USE_HOST_PTR names, and OpenCL has no query for that: so see whether it reads the memory itself, at an odd address, and at a multiple of
+        Kernels rely on the elements' alignment only (kernel/vectors.py). A driver, though, may work on a copy of what USE_HOST_PTR
+        names, and OpenCL has no query for that: so see whether it reads the memory itself, at an odd address, and at a multiple of
         CL_DEVICE_MEM_BASE_ADDR_ALIGN (which Intel's wants from some KB on; the others take any).
         """
         base = max(2, self.cl_device.mem_base_addr_align // 8)
         block = np.zeros(_PROBE + 2 * base, np.uint8)
         start = -block.ctypes.data % base
-        least = 16 if self.target.kind == "gpu" else 1
-        return next((alignment for alignment in (least, base) if self._reads(block[start + alignment :][:_PROBE])), 0)
+        return next((alignment for alignment in (1, base) if self._reads(block[start + alignment :][:_PROBE])), 0)
 
     def _reads(self, array: np.ndarray[Any, Any]) -> bool:
         """Whether a buffer made of `array` shows what is written to the array afterwards."""

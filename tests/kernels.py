@@ -61,7 +61,7 @@ CPUS = (
 GPUS = (
     st.builds(Target, kind=st.just("gpu"), simd_bytes=st.just(16), cores=st.sampled_from([1, 4]),
               max_work_group=st.sampled_from([1, 64, 256]), local_memory=st.sampled_from([0, 4096, 32768]), plain_math=st.just(False),
-              clang_builtins=st.just(False), lanes=st.sampled_from([32, 64]))
+              clang_builtins=st.just(False), lanes=st.sampled_from([32, 64]), host_memory=st.booleans())
 )
 DEVICES = st.one_of(CPUS, GPUS)
 

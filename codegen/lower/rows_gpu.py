@@ -70,8 +70,11 @@ def _elementwise(group: Group, context: Context) -> Kernel:
 def _width(group: Group, context: Context) -> int:
     """Elements of a work-item: up to four side by side, 16 bytes, if all are read as they lie and there are items enough for all cores.
 
-    Then every vector begins at a multiple of its size, which a driver would not know of `vload4`.
+    Then every vector begins at a multiple of its size, which a driver would not know of `vload4`: buffers of the device's own memory do,
+    arrays of the host's may begin anywhere.
     """
+    if context.target.host_memory:
+        return 1
     nodes = (*group.reads, *group.stored)
     plain = not group.positional and all(maps <= {IDENTITY, group.size} for maps in group.reads.values())
     width = min(4, 16 // max(n.dtype.itemsize for n in nodes))
