@@ -33,7 +33,7 @@ from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
-_CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
+_CONST, _PLACEHOLDER, _OFFSET = REGISTRY["const"], REGISTRY["placeholder"], REGISTRY["offset"]
 PLANS = 512  # cached plans; the least recently used is dropped
 
 
@@ -449,7 +449,7 @@ def _pending(targets: Sequence[Node],
             parts.append(fn)
             if fn is _CONST and not node.aval.weak:
                 parts.append(node.aval)
-            else:
+            elif fn is not _OFFSET:
                 parts += node.attrs.items()
                 parts += place
     return number, order, leaves, parts, places
@@ -497,7 +497,7 @@ class Work:
             wanted = set(targets)
             targets = targets + [n for n in order if n not in wanted and keep(n)]
         self.order, self.targets, self.device = order, targets, device
-        self.constants = [n for n in order if n.fn is _CONST and not n.aval.weak]
+        self.constants = [n for n in order if eager.given_by_value(n)]
         self.ends = tuple([number[t] for t in targets])
         self.key = Key((device, config.eager, *parts, None, *self.ends))
         self.values = tuple([n.attrs["bits"] for n in self.constants])
