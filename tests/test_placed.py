@@ -301,3 +301,30 @@ def test_the_derivative_of_each_is_the_other():
         (first,) = tg.autograd.grad(y.square().sum(), [cell.weight], create_graph=True)
         made = {n.fn.name for n in topological([first._n])}
         assert {"slice_at", "pad_at"} <= made
+
+
+def test_looking_at_a_part_of_what_numpy_holds_computes_nothing_else(monkeypatch):
+    """A part of something pending has that computed, once; an index that was out of range is told of all the same."""
+    if tg.device().kind == "numpy":
+        pytest.skip("all that the interpreter does is of one way")
+    monkeypatch.setattr(tg.config, "eager", True)
+    x = given(18, 7, 5)
+    done, other = tg.tensor(x) * 2.0, tg.tensor(x) + 1.0
+    for _ in range(2):                                               # the first time, `done` and `other` are pending
+        before = tg.report()["interpreted"]
+        assert [done[k, 1].item() for k in range(7)] == [2 * v for v in x[:, 1].tolist()]
+        np.testing.assert_array_equal(done.T[1:3, ::2].numpy(), 2 * x.T[1:3, ::2])
+        fresh = done[2].numpy()
+        fresh[:] = 0
+        np.testing.assert_array_equal(np.asarray(done[2]), 2 * x[2])
+        assert not np.asarray(done[2]).flags.writeable
+        assert tg.report()["interpreted"] - before == (other is not None)
+        other, pending = None, done * 3.0
+        assert done[3].tolist() == (2 * x[3]).tolist()
+        assert pending._n.value is None
+        tg.flush()
+    bad = tg.tensor(x)[tg.tensor([1, 2, 9])]
+    with pytest.raises(tg.IndexOutOfRange, match="index holds 9, out of range"):
+        bad[0, 1].item()
+    with pytest.raises(tg.IndexOutOfRange, match="index holds 9, out of range"):
+        bad[0, 1].item()

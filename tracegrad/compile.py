@@ -22,7 +22,7 @@ import numpy as np
 from tracegrad import eager, plan_cache
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, TraceError, UnsupportedError
-from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
+from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
 from tracegrad.plan import Plan
@@ -33,7 +33,8 @@ from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
-_CONST, _PLACEHOLDER, _OFFSET = REGISTRY["const"], REGISTRY["placeholder"], REGISTRY["offset"]
+_CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
+_OFFSET, _SLICE_AT = REGISTRY["offset"], REGISTRY["slice_at"]
 PLANS = 512  # cached plans; the least recently used is dropped
 
 
@@ -585,6 +586,32 @@ def _weak(constant: Node) -> Any:
     return type(constant.aval)((), np.dtype(widest), True)
 
 
+PART = 1 << 16  # bytes: a view of at most so many is taken at once from what numpy holds
+
+
+def part(node: Node) -> np.ndarray[Any, Any] | None:
+    """The values of a small view of what numpy holds (see runtime/buffer.py), a fresh array; None for anything else.
+
+    There is nothing to compute for it, and no reason to compute all that is pending.
+    """
+    chain: list[Node] = []
+    found = resolve(node)
+    while found.value is None:
+        if found.aval.nbytes > PART or not found.operands or not (isinstance(found.fn, Movement) or found.fn is _SLICE_AT):
+            return None
+        if found.fn is not _SLICE_AT and len(found.operands) > 1:
+            return None
+        chain.append(found)
+        found = resolve(found.operands[0])
+    array = buffers.held(found.value)
+    if array is None or found.value.suspicions or found.aval.weak:
+        return None
+    array = found.value.contents(found.shape, found.dtype)
+    for n in reversed(chain):
+        array = n.fn.numpy(array, *[o.attrs["value"] for o in n.operands[1:]], **n.attrs)
+    return np.array(array, node.dtype, order="C")
+
+
 def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, Any]:
     """The node's value (computing it if need be) as a fresh numpy array; shared: as a read-only one, the value's own memory if possible.
 
@@ -592,5 +619,9 @@ def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, An
     """
     found = resolve(node)
     if found.value is None:
+        values = part(found)
+        if values is not None:
+            values.flags.writeable = not shared
+            return values
         realize([found], device)
     return np.asarray((found.value.view if shared else found.value.download)(found.shape, found.dtype))

@@ -20,7 +20,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import Device, find_device, read, resolve, upload
+from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
 
 _VARIABLE, _DETACH, _SLICE, _SLICE_AT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["slice"], REGISTRY["slice_at"]
-PART = 1 << 16  # bytes: a view of at most so many is taken at once from what numpy holds
 
 
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
@@ -418,8 +417,7 @@ class Tensor(Operators):
             )
         node = self._node()
         state.looked |= node.needs_grad or node.fn is _DETACH
-        found = resolve(node)
-        if found.value is None:
+        if resolve(node).value is None and part(node) is None:
             flush()
         return read(node, self._device, shared)
 
