@@ -88,6 +88,10 @@ def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[st
     wide = {name: _OF_LANES[name] for name in sorted(names) if name in _OF_LANES}
     reports = names | {kind for kind, _, _ in wide.values()}
     lines += [text for name, text in (("IN_RANGE", _IN_RANGE), ("IMPOSSIBLE", _IMPOSSIBLE)) if name in reports]
+    if "LOAD_ALIGNED" in names:
+        lines.append("#define LOAD_ALIGNED(V, p) (*(__global const V *)(p))")
+    if "STORE_ALIGNED" in names:
+        lines.append("#define STORE_ALIGNED(V, p, v) (*(__global V *)(p) = (v))")
     for name, (kind, width, masked) in wide.items():
         lanes = LANES[:width]
         if kind == "IN_RANGE":
