@@ -90,7 +90,7 @@ def update(rng: random.Random) -> None:
 
 ORDINARY = (case, value, case, gradient, case, update, case, direction, case, value, case, second)
 
-WIDE = (wide_ways.value,) * 4 + (wide_ways.gradient,) * 2 + (wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced,
+WIDE = (wide_ways.value,) * 8 + (wide_ways.gradient,) * 3 + (wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced,
                                  wide_ways.loop, wide_ways.eager_loop)
 EVERY = {**{way.__name__: way for way in ORDINARY}, **{f"wide {way.__name__}": way for way in wide_ways.WAYS}}
 TURNS = {"ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "quick": (wide_ways.quick_loop,)}

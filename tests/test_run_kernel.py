@@ -340,3 +340,16 @@ def test_long_rows_of_an_array_without_rows(on_numpy: Any) -> None:
     with Checked() as checked:
         tg.trace(lambda x: (x.sum(1), x.amin(1), x.expand(3, 0, 10_000).sum((1, 2)), x[:, 1:].mean(1)))(x)
     assert checked.count == len(TARGETS)
+
+
+def test_kernels_that_read_in_another_order_are_others(on_numpy: Any) -> None:
+    """Packing a matrix and its transpose differ in the order of two loops' names only, which the product's text declares."""
+    def products(y: Any, x: Any) -> Any:
+        a = y.repeat(4)[:50].reshape(2, 5, 5)
+        return [m @ (x + k) for k in range(4) for m in (a, a.transpose(-2, -1))]
+
+    rng = np.random.default_rng(0)
+    y, x = (tg.tensor(rng.standard_normal(s)) for s in ((14,), (2, 5, 3)))
+    with Checked() as checked:
+        tg.trace(products)(y, x)
+    assert checked.count == len(TARGETS)

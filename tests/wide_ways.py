@@ -204,7 +204,7 @@ def body(rng: random.Random) -> tuple[Loop, Loop, list[Any]]:
     with forgetful():
         try:
             wanted = results(loop)
-        except tg.TracegradError:                           # of a later turn: what was tried is the second
+        except (tg.TracegradError, ZeroDivisionError):      # of a later turn: what was tried is the second
             raise Sensitive from None
         steady(wanted, results(noisy), loop)
     return loop, noisy, wanted
