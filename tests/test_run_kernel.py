@@ -353,3 +353,17 @@ def test_kernels_that_read_in_another_order_are_others(on_numpy: Any) -> None:
     with Checked() as checked:
         tg.trace(products)(y, x)
     assert checked.count == len(TARGETS)
+
+
+def test_an_equal_kernel_that_is_merged_is_another(on_numpy: Any) -> None:
+    """On GPUs the first of equal kernels was done side by side with another, under the name that the later ones were launched by."""
+    def chain(x: Any, y: Any) -> Any:
+        for k in range(6):
+            x = (x.roll(1, 0) * 2).sort(1)[0]
+            y = (y.roll(1, 0) * 2).sort(1)[0] if k < 1 else y
+        return x, y
+
+    x, y = (tg.tensor(np.random.default_rng(seed).standard_normal((7, 13))) for seed in (0, 1))
+    with Checked() as checked:
+        tg.trace(chain)(x, y)
+    assert checked.count == len(TARGETS)
