@@ -171,7 +171,8 @@ class Kernel:
         """
         kept, numbers = self.words, dict[str, str]()
         lines = [*(p.declaration for p in self.parameters), *(text.partition("//")[0].rstrip() for text, _ in self.printed)]
-        return f"{self.group} " + called("\n".join(lines), lambda name: name if name in kept else numbers.setdefault(name, f"${len(numbers)}"))
+        text = called("\n".join(lines), lambda name: name if name in kept else numbers.setdefault(name, f"${len(numbers)}"))
+        return f"{self.group} {text}"
 
 
 @dataclass(frozen=True)
