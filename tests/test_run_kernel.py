@@ -367,3 +367,12 @@ def test_an_equal_kernel_that_is_merged_is_another(on_numpy: Any) -> None:
     with Checked() as checked:
         tg.trace(chain)(x, y)
     assert checked.count == len(TARGETS)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8"])
+def test_products_of_integers_wrap(on_numpy: Any, dtype: str) -> None:
+    """A product of forty numbers leaves 64 bits, which C leaves undefined for signed types: it is made of unsigned ones."""
+    x = tg.tensor(np.random.default_rng(0).integers(-100, 100, (9, 40)).astype(dtype))
+    with Checked() as checked:
+        tg.trace(lambda x: (x.prod(0), x.prod(1), x.prod(), x.cumprod(0), x.cumprod(1), x.roll(1, 1).prod(1)))(x)
+    assert checked.count == len(TARGETS)
