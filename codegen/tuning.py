@@ -47,6 +47,7 @@ class Tuning:
     group: int = 256                   # work-items of a group
     short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
+    wide_items: int = 2048             # work-items a core, at least, of an elementwise kernel whose items do four elements
     tiled: int = 1 << 14               # elements from which on what is read transposed goes through tiles in local memory
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
