@@ -186,7 +186,10 @@ class Kernel:
 
     @cached_property
     def form(self) -> str:
-        """The text without comments, its names numbered in order: equal forms compute the same with other arguments."""
+        """The text without comments, its names numbered in order: equal forms compute the same with other arguments.
+
+        A name that text may declare without a mark keeps its name: by its number, nobody would know which one is meant.
+        """
         numbers: dict[str, str] = {}
         declared, lines = self._called(lambda name: numbers.setdefault(name, f"${len(numbers)}"))
         return f"{self.group} " + "\n".join([*declared, *lines])
