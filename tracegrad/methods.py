@@ -65,8 +65,10 @@ def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A movement function whose result, if it is given a Tensor, remembers its base."""
 
     @functools.wraps(fn)
-    def function(input: Any, *args: Any, **kwargs: Any) -> Any:
-        result = fn(input, *args, **kwargs)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            args = (kwargs.pop("tensor" if "tensor" in kwargs else "input", None),)
+        result, input = fn(*args, **kwargs), args[0]
         if not isinstance(input, Tensor):
             return result
         return input._view(result) if isinstance(result, Tensor) else type(result)(input._view(r) for r in result)
