@@ -99,9 +99,9 @@ def _as_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def export_in_place() -> None:
-    """Export the methods that work in place as functions, those that are functions in torch, too: tg.relu_(x) is x.relu_()."""
-    for name in _IN_PLACE_FUNCTIONS.split():
+def export_functions() -> None:
+    """Export methods, mostly those that work in place, as functions, which they are in torch, too: tg.relu_(x) is x.relu_()."""
+    for name in (*_IN_PLACE_FUNCTIONS.split(), "get_device", "is_distributed", "is_inference"):
         PUBLIC[name] = _as_function(name)
     for name in ("celu_", "rrelu_", "selu_", "threshold_"):
         PUBLIC[name] = FUNCTIONAL[name]
