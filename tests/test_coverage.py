@@ -34,6 +34,11 @@ def test_the_namespaces_are_those_of_torch() -> None:
         assert torch_namespaces.of_torch(torch, space) == names, space
 
 
+def test_fewer_than_ten_names_of_the_database_are_excluded_each_with_a_reason() -> None:
+    assert "not written yet" not in coverage.missing()
+    assert sum(map(len, coverage.missing().values())) < 10
+
+
 def test_every_public_function_is_documented() -> None:
     assert not coverage.documented()
 
