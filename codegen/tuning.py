@@ -47,6 +47,7 @@ class Tuning:
     group: int = 256                   # work-items of a group
     short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
+    wide_items: int = 2048             # work-items a core, at least, of an elementwise kernel whose items do four elements
     tiled: int = 1 << 14               # elements from which on what is read transposed goes through tiles in local memory
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
@@ -87,7 +88,7 @@ class Tuning:
     little_work: int = 3 << 14         # so few that even
     repeats: int = 3                   # equal kernels, which share one function if each has its own launch, had better be merged
     merged_items: int = 64             # work-items of a kernel that becomes a loop over them: many are for many cores
-    merged_lines: int = 400            # of a merged kernel at most, and
+    merged_lines: int = 300            # of a merged kernel at most, and
     merged_buffers: int = 24
     merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
