@@ -61,6 +61,7 @@ class Scheduler:
         self.deps: dict[Node, Reads] = {}          # of inlined nodes and of sinks: what they read, and how
         self.costs: dict[Node, int] = {}
         self.times: dict[Node, dict[Node, int]] = {}      # at how many places one element of a node reads each of its deps
+        self.apart: dict[Node, set[Node]] = {}            # deps that a node reads in branches (of a concat) which share no arithmetic
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
         self.candidates: set[Node] = set()
@@ -165,6 +166,7 @@ class Scheduler:
         each = flops if node.fn.family == "reduction" else 1     # elements of an operand that one of `node` takes
         out: Reads = {}
         times: dict[Node, int] = {}
+        apart: set[Node] = set()
         if node.fn.family == "index" or any(o in self.positional for o in node.operands):
             self.positional.add(node)
         for o in dict.fromkeys(node.operands):
@@ -185,7 +187,8 @@ class Scheduler:
                     again = again + times[dep] if found != out[dep] or UNKNOWN in found else max(again, times[dep])
                 times[dep] = again
                 add(out, dep, found)
-        self.times[node] = times
+            apart.update(deps if node.fn.name == "concat" else () if o in self.group_of else self.apart.get(o, ()))
+        self.times[node], self.apart[node] = times, apart
         return out, flops
 
     def sink_deps(self, node: Node) -> tuple[Reads, int]:
@@ -307,14 +310,14 @@ class Scheduler:
         order = [n for n in self.graph if n in self.group_of]
         fixed = {n for n in order if n in self.forced or n in self.once or not is_inline(n)}
         again = rematerialized(order, self.group_of, self.deps, self.costs, fixed, readers)
-        places: dict[Node, int] = {}              # at how many places a reader's element would compute the node, were it not stored
+        places: dict[Node, dict[Group, set[object]]] = {}      # where one element of a reader would compute the node, were it not stored
         for node in reversed(order):
             outside = {g for g in readers.get(node, ()) if g is not self.group_of[node]}
             if node in self.forced:
                 self.stored.add(node)
             elif outside:
                 longer = max(1, self.costs.get(node, 0) // 4)
-                if node not in again or self.costs.get(node, 0) * (places.get(node, 1) - 1) > tuning().max_again or (
+                if node not in again or self.repeated(node, places) or (
                     any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
                 ):
                     self.stored.add(node)
@@ -323,9 +326,25 @@ class Scheduler:
                         g.statements += longer
                     for dep in self.deps[node]:
                         readers.setdefault(dep, set()).update(outside)
+            own: dict[Group, set[object]] = {self.group_of[node]: {None}}
             for dep in self.deps[node]:
-                found = self.times.get(node, {}).get(dep, 1) * (1 if node in self.stored else places.get(node, 1))
-                places[dep] = max(places.get(dep, 1), found)
+                self.add_places(places.setdefault(dep, {}), node, dep, own if node in self.stored else own | places.get(node, {}))
+
+    def add_places(self, places: dict[Group, set[object]], node: Node, dep: Node, readers: Mapping[Group, set[object]]) -> None:
+        """Add where `dep` is computed for `node`, which `readers` compute at those places. (More than a few are not told apart.)"""
+        times = min(self.times.get(node, {}).get(dep, 1), tuning().max_again + 2)
+        branch = dep if dep in self.apart.get(node, ()) else None
+        for group, at in readers.items():
+            found = places.setdefault(group, set())
+            if branch is None and times == 1:
+                found |= at
+            elif len(found) <= tuning().max_again:
+                found |= {(node, branch, i, a) for a in at for i in range(times)}
+
+    def repeated(self, node: Node, places: Mapping[Node, Mapping[Group, set[object]]]) -> bool:
+        """Whether a kernel that computes a value again would do so at too many places. (A single element is one place.)"""
+        count = max((len(at) for at in places.get(node, {}).values()), default=1)
+        return node.aval.size > 1 and self.costs.get(node, 0) * (count - 1) > tuning().max_again
 
     def finish(self) -> Schedule:
         """Drop groups that store nothing, find out what the others read."""
