@@ -48,7 +48,7 @@ TUNINGS = st.builds(
     attention_scores=st.sampled_from([0, 1 << 12]), attention_width=st.sampled_from([4, 256]), attention_keys=st.sampled_from([1, 4, 64]),
     launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
     merged_items=st.sampled_from([1, 64]), merged_lines=st.sampled_from([40, 400]), merged_buffers=st.sampled_from([4, 24]),
-    matrix_size=st.sampled_from([0, 2, 16]), looped_lines=st.sampled_from([0, 800]), looped_work=st.sampled_from([0, 3 << 19]),
+    matrix_size=st.sampled_from([0, 2, 16]), written_out=st.sampled_from([0, 5, 64]), looped_lines=st.sampled_from([0, 800]), looped_work=st.sampled_from([0, 3 << 19]),
 )
 DEVICES = st.one_of(
     st.builds(Target, simd_bytes=st.sampled_from([16, 32, 64]), cores=st.sampled_from([1, 2, 16]), registers=st.sampled_from([8, 16, 32]),

@@ -61,7 +61,7 @@ class Scheduler:
         self.deps: dict[Node, Reads] = {}          # of inlined nodes and of sinks: what they read, and how
         self.costs: dict[Node, int] = {}
         self.times: dict[Node, dict[Node, int]] = {}      # at how many places one element of a node reads each of its deps
-        self.apart: dict[Node, set[Node]] = {}            # deps that a node reads in branches (of a concat) which share no arithmetic
+        self.apart: dict[Node, set[Node]] = {}            # deps that a node reads in branches which share no arithmetic: of a list, stacked
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
         self.candidates: set[Node] = set()
@@ -187,7 +187,10 @@ class Scheduler:
                     again = again + times[dep] if found != out[dep] or UNKNOWN in found else max(again, times[dep])
                 times[dep] = again
                 add(out, dep, found)
-            apart.update(deps if node.fn.name == "concat" else () if o in self.group_of else self.apart.get(o, ()))
+            if node.fn.name == "concat" and len(node.operands) > 3:
+                apart.update(deps)
+            elif o not in self.group_of:
+                apart |= self.apart.get(o, set())
         self.times[node], self.apart[node] = times, apart
         return out, flops
 
@@ -310,14 +313,16 @@ class Scheduler:
         order = [n for n in self.graph if n in self.group_of]
         fixed = {n for n in order if n in self.forced or n in self.once or not is_inline(n)}
         again = rematerialized(order, self.group_of, self.deps, self.costs, fixed, readers)
-        places: dict[Node, dict[Group, set[object]]] = {}      # where one element of a reader would compute the node, were it not stored
+        places: dict[Node, int] = {}              # at how many places a reader's element would compute the node, were it not stored
+        branches: dict[Node, dict[Group, frozenset[object]]] = {}         # and in which branches
+        listed = any(self.apart.values())
         for node in reversed(order):
             outside = {g for g in readers.get(node, ()) if g is not self.group_of[node]}
             if node in self.forced:
                 self.stored.add(node)
             elif outside:
                 longer = max(1, self.costs.get(node, 0) // 4)
-                if node not in again or self.repeated(node, places) or (
+                if node not in again or self.repeats(node, places, branches) or (
                     any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
                 ):
                     self.stored.add(node)
@@ -326,25 +331,20 @@ class Scheduler:
                         g.statements += longer
                     for dep in self.deps[node]:
                         readers.setdefault(dep, set()).update(outside)
-            own: dict[Group, set[object]] = {self.group_of[node]: {None}}
+            here = {self.group_of[node]: frozenset[object]((None,))} | (branches.get(node, {}) if node not in self.stored else {})
             for dep in self.deps[node]:
-                self.add_places(places.setdefault(dep, {}), node, dep, own if node in self.stored else own | places.get(node, {}))
+                found = self.times.get(node, {}).get(dep, 1) * (1 if node in self.stored else places.get(node, 1))
+                places[dep] = max(places.get(dep, 1), found)
+                known = branches.setdefault(dep, {})
+                for group, at in here.items() if listed else ():
+                    if dep in self.apart.get(node, ()):
+                        at = frozenset((node, dep, a) for a in at) if len(at) <= tuning().max_again else at
+                    known[group] = known.get(group, frozenset()) | at
 
-    def add_places(self, places: dict[Group, set[object]], node: Node, dep: Node, readers: Mapping[Group, set[object]]) -> None:
-        """Add where `dep` is computed for `node`, which `readers` compute at those places. (More than a few are not told apart.)"""
-        times = min(self.times.get(node, {}).get(dep, 1), tuning().max_again + 2)
-        branch = dep if dep in self.apart.get(node, ()) else None
-        for group, at in readers.items():
-            found = places.setdefault(group, set())
-            if branch is None and times == 1:
-                found |= at
-            elif len(found) <= tuning().max_again:
-                found |= {(node, branch, i, a) for a in at for i in range(times)}
-
-    def repeated(self, node: Node, places: Mapping[Node, Mapping[Group, set[object]]]) -> bool:
-        """Whether a kernel that computes a value again would do so at too many places. (A single element is one place.)"""
-        count = max((len(at) for at in places.get(node, {}).values()), default=1)
-        return node.aval.size > 1 and self.costs.get(node, 0) * (count - 1) > tuning().max_again
+    def repeats(self, node: Node, places: Mapping[Node, int], branches: Mapping[Node, Mapping[Group, frozenset[object]]]) -> bool:
+        """Whether a kernel that computes a value again would do so too often. (A single element is the same at all places.)"""
+        apart = max((len(at) for at in branches.get(node, {}).values()), default=1) if node.aval.size > 1 else 1
+        return self.costs.get(node, 0) * (max(places.get(node, 1), apart) - 1) > tuning().max_again
 
     def finish(self) -> Schedule:
         """Drop groups that store nothing, find out what the others read."""
