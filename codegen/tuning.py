@@ -36,7 +36,7 @@ class Tuning:
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
 
     # rows and elementwise work on CPUs (lower/rows_cpu.py)
-    written_out: int = 64              # columns that are written out one by one if they come from about as many places
+    stacked_columns: int = 64          # columns that are written out one by one if they come from about as many places
     item: int = 4096                   # elements that a work-item should at least have to do,
     most_items: int = 1 << 16          # and at most, if it is given more than `item`
     costly: int = 12                   # flops from which on a value that several passes over a row need is kept, not computed again
@@ -46,8 +46,9 @@ class Tuning:
 
     # the same on GPUs (lower/rows_gpu.py)
     group: int = 256                   # work-items of a group
-    short_row: int = 32                # rows up to this long are one item's where there is no local memory
+    short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
+    tiled: int = 1 << 14               # elements from which on what is read transposed goes through tiles in local memory
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
 
@@ -77,6 +78,7 @@ class Tuning:
     attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,
     attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),
     attention_keys: int = 64           # keys of a block
+    written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
     # small kernels in one launch (plan/batch_launches.py)
@@ -86,6 +88,8 @@ class Tuning:
     merged_items: int = 64             # work-items of a kernel that becomes a loop over them: many are for many cores
     merged_lines: int = 400            # of a merged kernel at most, and
     merged_buffers: int = 24
+    merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
+    merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
     looped_lines: int = 800            # of a kernel with a loop over turns in it, which saves the launches of every turn,
     looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
 

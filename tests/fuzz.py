@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import tracegrad as tg
-from tests.kernels import DEVICES, TUNINGS, Checked
+from tests.kernels import CPUS, DEVICES, GPUS, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
 from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, compute, fitting
 from tests.test_fuzz import backward, called, floats, forward, functional, second
@@ -92,13 +92,13 @@ TURNS = (case, value, case, gradient, case, update, case, direction, case, value
 SLACK = {gradient: 10.0, direction: 30.0, second: 100.0, case: 10.0}
 
 
-def batch(number: int, count: int, totals: Counter[str]) -> str:
+def batch(number: int, count: int, totals: Counter[str], devices: Any = DEVICES) -> str:
     """Run `count` programs of seed `number`; what failed, "" if nothing did. `totals` counts those that did not."""
 
     @seed(number)
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,),
               report_multiple_bugs=False)
-    @given(st.data(), DEVICES, st.one_of(st.just(Tuning()), TUNINGS))
+    @given(st.data(), devices, st.one_of(st.just(Tuning()), TUNINGS))
     def run(data: Any, target: Target, tuning: Tuning) -> None:
         way: Any = data.draw(st.sampled_from(TURNS))
         what: Any = random.Random(data.draw(st.integers(0, 1 << 30))) if way in (case, update) else data.draw(programs())
@@ -131,13 +131,14 @@ def batch(number: int, count: int, totals: Counter[str]) -> str:
 @click.command()
 @click.option("--count", default=1000, show_default=True, help="How many programs.")
 @click.option("--seed", "first", default=0, show_default=True, help="The seed of the first batch.")
+@click.option("--kind", type=click.Choice(["cpu", "gpu", "any"]), default="any", show_default=True, help="Of devices to plan for.")
 @click.option("--stop", is_flag=True, help="Stop at the first failure.")
-def main(count: int, first: int, stop: bool) -> None:
+def main(count: int, first: int, kind: str, stop: bool) -> None:
     """Run COUNT random programs and say what failed."""
     totals: Counter[str] = Counter()
     start, failed = time.time(), 0
     for number in range(first, first + -(-count // BATCH)):
-        found = batch(number, min(BATCH, count - (number - first) * BATCH), totals)
+        found = batch(number, min(BATCH, count - (number - first) * BATCH), totals, {"cpu": CPUS, "gpu": GPUS}.get(kind, DEVICES))
         if found:
             failed += 1
             print(f"seed {number}:\n{found}", flush=True)

@@ -322,7 +322,7 @@ def registers(text: str) -> int:
     """Words that the variables in scope at the same time take, at most."""
     most = now = 0
     scopes: list[int] = []
-    for line in text.split("\n"):
+    for line in text.partition(") {\n")[2].split("\n"):                 # parameters are not in registers
         line = line.partition("//")[0].rstrip()
         if line.lstrip().startswith("}"):
             now = scopes.pop() if scopes else 0

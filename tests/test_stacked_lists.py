@@ -57,7 +57,10 @@ CONTEXT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "steps"), [(name, n) for name in PROGRAMS for n in (2, 3, 4, 7, 13, 16, 33)] + [("numbers", 64), ("numbers", 65)])
+CASES = [*((name, steps) for name in PROGRAMS for steps in (2, 3, 4, 7, 13, 16, 33)), ("numbers", 64), ("numbers", 65)]
+
+
+@pytest.mark.parametrize(("name", "steps"), CASES)
 def test_kernels_compute_what_the_interpreter_does(name: str, steps: int, on_numpy: None) -> None:
     rng = np.random.default_rng(steps)
     turn = steps + 5 * list(PROGRAMS).index(name)
@@ -71,7 +74,7 @@ def test_kernels_compute_what_the_interpreter_does(name: str, steps: int, on_num
             g, = tg.autograd.grad((y * y.detach().cos()).sum(), x, create_graph=True)
             return y, g
 
-        tuning = Tuning(written_out=(0, 5, 64)[(steps + number) % 3], max_again=(0, 12)[number % 2]) if number else None
+        tuning = Tuning(stacked_columns=(0, 5, 64)[(steps + number) % 3], max_again=(0, 12)[number % 2]) if number else None
         targets = dict(list(TARGETS.items())[(turn + number // 3) % 3::3])
         with Checked(targets, tuning=tuning, slack=8.0) as checked:
             step(x)

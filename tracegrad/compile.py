@@ -111,10 +111,19 @@ def list_devices() -> list[Device]:
 
 
 def set_device(spec: Any) -> Device:
-    """Make `spec` (as in `find_device`) the device of new tensors. Raises NoDriverError if there is none such."""
-    found = find_device(spec)
-    _chosen[:] = [found]
-    return found
+    """Make `spec` (as in `find_device`) the device of new tensors; "" or None: the one that is taken where none was set, again.
+
+    Raises NoDriverError if there is none such.
+    """
+    before = _chosen[:]
+    if spec is None or (isinstance(spec, str) and not spec):
+        _chosen.clear()
+    try:
+        _chosen[:] = [find_device(spec)]
+    except BaseException:
+        _chosen[:] = before
+        raise
+    return _chosen[0]
 
 
 def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True) -> Any:

@@ -102,3 +102,8 @@ def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded."""
     return state.grad
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether operations are not recorded, as in `inference_mode`, which is `no_grad` here."""
+    return not state.grad

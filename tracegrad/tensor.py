@@ -25,6 +25,7 @@ from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
 from tracegrad.ir import Aval, Node, own_nodes, user_location
+from tracegrad.layouts import accept_format
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
@@ -218,6 +219,19 @@ class Tensor(Operators):
             if self._trace is None and node.value is None and not state.examples:
                 waiting.append(weakref.ref(self))
 
+    def _receive(self, call: str, result: Any) -> Tensor:
+        """Take over a result, as torch's functions write theirs into out=...; an empty tensor gets its shape."""
+        if not isinstance(result, Tensor):
+            result = from_array(np.asarray(result), self._device)
+        if state.grad and (result.requires_grad or self.requires_grad):
+            raise AutogradError(f"{call}: what is written into out=... has no derivative, and an argument requires grad; use the result "
+                                "instead, or write inside `with tg.no_grad():`")
+        if self.shape != result.shape and not self.numel():
+            self.resize_(result.shape)
+        if result.device is not self._device:
+            raise DeviceError(f"{call}: the result is on {result.device}, out on {self._device}; make out on the operands' device")
+        return self._rebind(result._node(), f"{call}: out")
+
     def _put(self, base: Node, value: Node, call: str) -> Node:
         """The base's new node once this view of it holds `value`: the chain is undone from its end."""
         stages = [base]
@@ -378,14 +392,6 @@ class Tensor(Operators):
     def imag(self, value: Any) -> None:
         self.imag.copy_(value)
 
-    def is_contiguous(self) -> bool:
-        """True: views are index arithmetic here, and every computed tensor is contiguous."""
-        return True
-
-    def contiguous(self) -> Tensor:
-        """The tensor itself."""
-        return self
-
     def __len__(self) -> int:
         if not self.shape:
             raise DTypeError("len: a 0-d tensor has no length")
@@ -516,7 +522,7 @@ class Tensor(Operators):
     def __repr__(self) -> str:
         if self._trace is not None or state.trace is not None:
             return f"Tensor({self._n.aval}, traced)"
-        text = np.array2string(self.detach()._value("repr", shared=True), separator=", ", prefix="Tensor(", threshold=1000, precision=4)
+        text = _text(self.detach()._value("repr", shared=True))
         extra = f", size={self.shape}" if self.numel() == 0 and self.ndim != 1 else ""
         plain = self.dtype in (dtypes.float32, dtypes.complex64) or (self.dtype in (dtypes.int64, dtypes.bool_) and self.numel() > 0)
         extra += "" if plain else f", dtype={self.dtype}"
@@ -583,17 +589,20 @@ class Tensor(Operators):
                 "requiring grad; do it before the call, or use x.detach() in its place"
             )
 
-    def clone(self) -> Tensor:
-        """A copy of its own, with history."""
+    def clone(self, *, memory_format: Any = None) -> Tensor:
+        """A copy of its own, with history. memory_format: see layouts.py."""
+        accept_format("clone", memory_format)
         return self._wrap(own_copy(self._node()))
 
     # --------------------------------------------------------------------------------------------------- dtype, device
 
-    def to(self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False) -> Tensor:
+    def to(self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False,
+           memory_format: Any = None) -> Tensor:
         """The tensor in another dtype and/or on another device; itself if nothing changes, unless copy. Accepts torch's forms
 
-        (non_blocking is a hint that has no effect). Raises NoDriverError for a device that is not there.
+        (non_blocking and memory_format are hints that have no effect). Raises NoDriverError for a device that is not there.
         """
+        accept_format("to", memory_format)
         flags = [a for a in args if isinstance(a, bool)]  # torch's non_blocking and copy, by place
         copy = flags[1] if len(flags) > 1 else copy
         for a in args:
@@ -700,6 +709,18 @@ class Tensor(Operators):
             on = on & row.eq(iota(shape, d))
         value = scalar("fill_diagonal_", fill_value, self.dtype)
         return self._rebind(self._node().where(on.logical_not(), value), "fill_diagonal_")
+
+
+PRINTING: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "sci_mode": None}  # settings.py
+
+
+def _text(values: np.ndarray[Any, Any]) -> str:
+    """The elements of a tensor as it prints them."""
+    options = dict(PRINTING)
+    powers, digits = options.pop("sci_mode"), options["precision"]
+    formatter: Any = {"float_kind": lambda v: f"{v:.{digits}e}"} if powers else None
+    return np.array2string(values, separator=", ", prefix="Tensor(", max_line_width=options.pop("linewidth"),
+                           suppress_small=True if powers is False else None, formatter=formatter, **options)
 
 
 def _warn_of_real(call: str, dtype: Any, wanted: Any) -> None:

@@ -128,7 +128,7 @@ def _written_out(shape: Shape, group: Group, context: Context) -> Shape:
         at = Var("at", group.size)
         points = breakpoints(reads(group, context, at.index).indices, at)
         n = next((k for k in points if group.size // k >= 1), n)
-    if not 1 < n <= tuning().written_out:
+    if not 1 < n <= tuning().stacked_columns:
         return shape
     row, col = Var("row", group.size // n), Var("col", n)
     if not scattered(reads(group, context, row.index * n + col.index).guards, col, n):
@@ -311,7 +311,7 @@ class RowKernel:
         total: dict[Node, Local] = {}
         for r in reductions:
             start = Literal(r_identity(r), r.dtype)
-            base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
+            base = called(r, w)
             total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), r.dtype)
             if tail:
                 w.define(total[r], start, r)
@@ -483,11 +483,16 @@ class RowKernel:
                 w.assign(total, ev.combined(r, total, lanes), r)
             else:
                 w.define(total, lanes, r)
-        if r.fn.family == "partial":
+        if self.group.place[r] is Place.CHUNK:
             chunks = r.aval.size // self.shape.rows
             ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, total)
         else:
             ev.put(r, self.row, total)
+
+
+def called(r: Node, w: Writer) -> str:
+    """What an accumulator is called: as a part of a reduction, after that."""
+    return w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
 
 
 def r_identity(r: Node) -> object:

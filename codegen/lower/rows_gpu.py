@@ -17,18 +17,21 @@ from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike,
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, r_identity
+from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, called, r_identity
+from tracegrad.codegen.lower.tiles_gpu import turned
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import bool_
 from tracegrad.ir import Node
+
+NAMES = frozenset(("line", "lane", "turn", "other", "half_size"))        # what these kernels call their own variables
 
 
 def loops(group: Group, context: Context) -> list[Kernel]:
     """Elementwise groups, row reductions, and chunks of them."""
     kind = group.kind
     if isinstance(kind, Flat):
-        return [_elementwise(group, context)]
+        return [turned(group, context) or _elementwise(group, context)]
     assert isinstance(kind, (Rows, Chunks))
     shape = Shape(kind.rows, (kind.cols,), 1, 1, kind.length if isinstance(kind, Chunks) else None)
     if not context.target.local_memory or room(context) == 1:
@@ -86,6 +89,7 @@ class Team(RowKernel):
 
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
+        w.used |= NAMES
         self.size = self.lanes()
         chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
         self.lines = min(room(self.context) // self.size, up(s.rows))           # rows of a group
@@ -196,7 +200,7 @@ class Team(RowKernel):
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
-        accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
+        accumulators = {r: w.declare(called(r, w), Literal(r_identity(r), r.dtype), r) for r in reductions}
         n = s.cols[0]
         with self.there():
             if self.kept:
@@ -240,7 +244,7 @@ class Team(RowKernel):
             place = self.line * self.size + self.item.index
             w.store(Access(scratch, place), accumulator, r)
             w.barrier()
-            count = self.size
+            count, apart = min(self.size, self.shape.length or self.shape.cols[0]), self.size      # the others have nothing to add
             if few > 1:
                 part = self.scratch[type_][1]
                 with w.branch(Infix("<", w.at(self.item), whole(few)), (("range", self.item.index, 0, few),)):
@@ -248,9 +252,9 @@ class Team(RowKernel):
                     at = self.line * few + self.item.index
                     w.store(Access(part, at), accumulator, r)
                 w.barrier()
-                scratch, count = part, few
-            self.gathered(r, accumulator, scratch, self.line * count, 1, count)
-        if r.fn.family == "partial":
+                scratch, count, apart = part, few, few
+            self.gathered(r, accumulator, scratch, self.line * apart, 1, count)
+        if self.group.place[r] is Place.CHUNK:
             chunks = r.aval.size // self.shape.rows
             with self.there(), self.first_item():
                 ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, accumulator)
@@ -274,6 +278,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     assert isinstance(kind, Columns)
     outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
     w = context.writer(group)
+    w.used |= NAMES
     ev = context.evaluator(group, w)
     most = room(context)
     across = min(up(inner), most, 32)

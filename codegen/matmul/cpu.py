@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import add_lanes, ceil_div, ctype, inside, load, pieces, plus, swizzle, vector_of
+from tracegrad.codegen.kernel.vectors import add_lanes, ceil_div, ctype, inside, kept, load, pieces, plus, swizzle, vector_of
 from tracegrad.codegen.matmul.problem import DType, Product, View
 
 
@@ -209,9 +209,26 @@ def _store(emit: Text, p: Product, inner: Inner, batch: str) -> None:
 
 def _store_rows(emit: Text, p: Product, inner: Inner, batch: str, first: int, stop: int) -> None:
     def columns(skip: int) -> None:
-        for r in range(first, stop):
-            for column, value, width in inner.results(r, skip):
-                p.store.write(emit, batch, plus("i", r), plus("j", column), value, width)
+        found = [inner.results(r, skip) for r in range(first, stop)]
+        _, value, width = found[0][0]
+        if stop == first + 1 or not p.store.long(len(found) * len(found[0]), batch, "i", "j", value=value, width=width):
+            for r, row in enumerate(found, first):
+                for column, value, width in row:
+                    p.store.write(emit, batch, plus("i", r), plus("j", column), value, width)
+            return
+        size, at = sum(width for *_, width in found[0]), 0
+        emit("{")
+        emit(f"{ctype(p.dtype)} sums[{(stop - first) * size}];")
+        for row in found:
+            for _, value, width in row:
+                emit(f"{kept(p.dtype, width, plus('sums', at))} = {value};")
+                at += width
+        at = -first * size
+        with emit.counting("r", stop, first) as line:
+            for column, _, width in found[0]:
+                p.store.write(emit, batch, plus("i", line), plus("j", column), kept(p.dtype, width, plus("sums", (line, size), at)), width)
+                at += width
+        emit("}")
 
     over = -p.n % inner.columns
     if over == 0:

@@ -279,6 +279,8 @@ def masked_fill(input: Array, mask: Array, value: Any) -> Array:
         raise DTypeError(f"masked_fill: the mask must be bool, got {mask.dtype}; use mask.bool()")
     if isinstance(value, Node) and value.ndim:
         raise ShapeError(f"masked_fill: value must be a number or a 0-d tensor, got shape {value.shape}; use tg.where(mask, value, input)")
+    if isinstance(value, Node) and value.dtype.kind == "c" != input.dtype.kind:
+        raise DTypeError(f"masked_fill: a value of {value.dtype} does not fit {input.dtype}; cast the tensor first, as x.to(tg.complex64)")
     broadcast_shapes("masked_fill", [input.shape, mask.shape])
     return where(mask, cast(value, input.dtype) if isinstance(value, Node) else scalar("masked_fill", value, input.dtype), input)
 
