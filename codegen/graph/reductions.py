@@ -109,7 +109,7 @@ def _rows(fn: Primitive, x: Node, target: Target) -> Node:
     rows, cols = x.shape
     if target.kind == "gpu" and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
         return view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": cols}), (rows,))
-    if cols > tuning().long_row and rows < 4 * target.cores:
+    if cols > tuning().long_row and 0 < rows < 4 * target.cores:
         chunks = min(-(-cols // tuning().row_chunk), -(-8 * target.cores // rows))
         length = -(-cols // chunks)
         length = -(-length // 64) * 64
