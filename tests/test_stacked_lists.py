@@ -1,4 +1,4 @@
-"""Lists that Python loops fill, stacked: numbers, rows and columns, of few and of many steps, alone and in context; on every kind of device."""
+"""Lists that Python loops fill, stacked: numbers, rows and columns, of few and of many steps, alone and in context; for all targets."""
 
 from __future__ import annotations
 
@@ -81,10 +81,8 @@ def test_kernels_compute_what_the_interpreter_does(name: str, steps: int, on_num
         assert checked.count, context
 
 
-def test_numbers_are_computed_once_and_stored_one_by_one(device: Any) -> None:
+def test_numbers_are_computed_once_and_stored_one_by_one() -> None:
     """Thirty numbers are some sixty lines, not one branch of a chain of tests, in vectors, for each of them (3,000 lines)."""
-    if device == "numpy":
-        pytest.skip("the interpreter has no kernels")
     values = np.random.default_rng(0).normal(size=(1, 30))
     x = tg.tensor(values)
     f = tg.trace(lambda x: numbers(x, 30))
