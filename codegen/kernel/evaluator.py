@@ -378,7 +378,12 @@ class Evaluator(Elements):
     def combined(self, r: Node, a: Expression, b: Expression) -> Expression:
         """Two values by a reduction's rule."""
         fn: Any = r.attrs.get("op", r.fn)
-        return self.op(fn.combine, [a, b], r.dtype, r.dtype, {}, max(a.mask, b.mask))
+        mask = max(a.mask, b.mask)
+        if not fn.wraps or r.dtype.kind != "i":
+            return self.op(fn.combine, [a, b], r.dtype, r.dtype, {}, mask)
+        wide = np.dtype(f"u{r.dtype.name}")
+        as_ = Bits if max(a.lanes, b.lanes) > 1 else Cast
+        return as_(self.op(fn.combine, [as_(a, wide), as_(b, wide)], r.dtype, wide, {}, mask), r.dtype)
 
 
 def _exp_nonpositive(x: str) -> str:

@@ -32,7 +32,7 @@ def on_nodes(fn: F) -> F:
     An error of something that `fn` is made of is given `fn`'s name, which is what the user called. What it takes as *sizes may also be
     given by name: f(x, sizes=(2, 3)).
     """
-    name = fn.__qualname__ = fn.__name__.rstrip("_")            # Python's own TypeErrors name it
+    name = fn.__qualname__ = fn.__name__.strip("_")             # Python's own TypeErrors name it
     parameters = list(signature(fn).parameters.values())
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
     arrays = [(i, p.name) for i, p in enumerate(parameters) if p.annotation == "Array" and p.default is p.empty and p.name != rest]
