@@ -34,6 +34,7 @@ from tracegrad import (
     special,
     testing,
     transforms,
+    utils,
 )
 from tracegrad.autograd import backward
 from tracegrad.compile import find_device as device
