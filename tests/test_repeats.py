@@ -19,8 +19,8 @@ from tracegrad.codegen.kernel.marks import offsets_in
 from tracegrad.codegen.kernel.render import PLAIN
 from tracegrad.codegen.kernel.statements import Allocate, Block, Buffer, Declare, Item, Store, clipped, product
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan import repeats
-from tracegrad.codegen.plan.offsets import share
+from tracegrad.codegen.plan import lowering_cache
+from tracegrad.codegen.plan.parameterize import share
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.compile import executable_graph
 from tracegrad.config import config
@@ -92,8 +92,8 @@ def test_steps_that_differ_in_offsets_share_kernels_which_are_right(on_numpy: An
 
 def test_equal_groups_are_lowered_once(on_numpy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered = []
-    lower = repeats.lower
-    monkeypatch.setattr(repeats, "lower", lambda group, context: lowered.append(group) or lower(group, context))
+    lower = lowering_cache.lower
+    monkeypatch.setattr(lowering_cache, "lower", lambda group, context: lowered.append(group) or lower(group, context))
     monkeypatch.setattr(config, "check", False)
     u = tg.tensor(np.random.default_rng(0).standard_normal((40, 33)))
     plan_of(wave(12), u)

@@ -1,5 +1,6 @@
-"""Kernels that differ only in numbers that are added to an index, or in how much a work-item does, are one function. Start at `share`.
+"""Kernels that differ in some numbers only are one, with these as parameters. Start at `share`.
 
+The numbers are those that are added to an index, or say how much a work-item does.
 Steps of an unrolled recurrence read row after row of one buffer, so their kernels are alike but for offsets; updates of parameters are
 alike but for how many elements there are, and where each work-item's begin and end (variables in any case). An argument costs nothing
 there. Other numbers (strides, divisors, bounds of inner loops) stay as they are, where compilers make use of them. Each kernel's own
