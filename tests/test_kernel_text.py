@@ -51,6 +51,7 @@ METHODS = {
     "lower/rows_cpu.py": "names of variables",
     "lower/small_matrices.py": "the name of a type",
     "matmul/gpu.py": "an index that it gave itself: a number, or a name",
+    "plan/equal_launches.py": "the name of an entry",
     "plan/source.py": "the space behind the last line",
 }
 TAKES_APART = {
