@@ -28,12 +28,14 @@ from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node
+from tracegrad.ops.placed import in_slices
 from tracegrad.plan import Plan, Target
 from tracegrad.verify import verify
 
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
+    ("placed", lambda graph, target: in_slices(graph)),          # slices that start where an operand says
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
@@ -84,7 +86,7 @@ def compile_graph(
     with uncollected():
         steps = lower_all(plan.groups, context)                               # kernels, as statements; equal groups share them
         if config.fuse:
-            steps = side_by_side(batched(steps), target)                      # small kernels in one launch: one-work-item ones, equal ones
+            steps = side_by_side(batched(steps), context)                      # small kernels in one launch: one-work-item ones, equal ones
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
 
 
