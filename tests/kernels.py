@@ -47,6 +47,7 @@ TUNINGS = st.builds(
     conv_unrolled=st.sampled_from([1, 7]),
     written_out=st.sampled_from([0, 48]),
     attention_scores=st.sampled_from([0, 1 << 12]), attention_width=st.sampled_from([4, 256]), attention_keys=st.sampled_from([1, 4, 64]),
+    attention_groups=st.sampled_from([((8, 8, 2), (4, 4, 1)), ((4, 8, 1),), ()]),
     launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
     merged_items=st.sampled_from([1, 64]), merged_lines=st.sampled_from([40, 400]), merged_buffers=st.sampled_from([4, 24]),
     merged_elements=st.sampled_from([0, 1 << 16]), merged_parameters=st.sampled_from([4, 96]),

@@ -88,7 +88,6 @@ LAUNCHES = {"attention": 1, "many small updates": 2, "cumsum": 3}         # at m
 
 # Not yet what a GPU would be built for, and why.
 WAITING = {
-    "attention": "products and softmax are launches of their own, with an array of all weights between them",
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+import tracegrad.nn.functional as F
 from tests.kernels import Checked
 from tests.plan_audit import GPU, audit, planned
 from tracegrad.codegen.tuning import Tuning
@@ -74,7 +75,7 @@ def test_short_rows_of_integers_and_bools() -> None:
 def test_short_rows_are_one_kernel() -> None:
     x = np.zeros((1000, 10), np.float32)
     assert len(kernels(lambda x: x.softmax(-1), x)) == 1
-    assert len(kernels(tg.nn.functional.cross_entropy, x, np.zeros(1000, np.int64))) == 3
+    assert len(kernels(F.cross_entropy, x, np.zeros(1000, np.int64))) == 3
 
 
 def test_sums_over_short_broadcasts_stay_written_out() -> None:
@@ -168,3 +169,46 @@ def test_updates_in_place_of_what_is_read_transposed() -> None:
 def test_a_transposed_read_is_coalesced() -> None:
     found, = audit(lambda x: x.transpose(1, 2) * 2, [np.zeros((8, 100, 300), np.float32)], GPU)
     assert (found.sectors < 1.5, found.conflicts, found.local) == (True, 1.0, (32, 8, 1))
+
+
+# ------------------------------------------------------------------------------------------------------------------- attention
+
+
+def attention_loss(causal: bool) -> Callable[..., Any]:
+    return lambda q, k, v, g: (F.scaled_dot_product_attention(q, k, v, is_causal=causal) * g).sum()
+
+
+@pytest.mark.parametrize(("group", "shape", "dtype", "causal"), [
+    ((8, 8, 2), (2, 7, 13, 3, 4), np.float32, True),          # heads, rows, keys, size of a key, of a value
+    ((8, 8, 2), (1, 16, 16, 8, 8), np.float64, False),
+    ((4, 8, 1), (1, 13, 7, 9, 5), np.float32, False),
+    ((4, 4, 1), (1, 9, 10, 4, 17), np.float64, True),
+    ((8, 16, 4), (1, 17, 5, 16, 3), np.float32, True),
+])
+def test_attention(group: tuple[int, int, int], shape: tuple[int, ...], dtype: Any, causal: bool) -> None:
+    heads, rows, keys, size, width = shape
+    q, k, v, g = (normal(heads, *s, dtype=dtype) for s in ((rows, size), (keys, size), (keys, width), (rows, width)))
+    tuning = Tuning(attention_scores=0, attention_groups=(group,))
+    targets = {name: TARGETS[name] for name in ("waves of 32", "groups of 64" if dtype == np.float64 else "no float64")}
+    checked(tg.value_and_grad(attention_loss(causal), (0, 1, 2)), q, k, v, g, targets=targets, tuning=tuning)
+
+
+def test_attention_with_rows_of_minus_infinity_and_nan() -> None:
+    q, k, v = normal(1, 6, 2), normal(1, 9, 2), normal(1, 9, 3)
+    q[0, 1], q[0, 2] = np.nan, np.inf
+    k[0, 3] = -np.inf
+    with np.errstate(all="ignore"):
+        checked(F.scaled_dot_product_attention, q, k, v, targets={"one": GPU},
+                tuning=Tuning(attention_scores=0, attention_groups=((4, 8, 1),)))
+
+
+def test_what_attention_takes_on_gpus() -> None:
+    """The blocks that fit, the largest that fill the device; no array of all scores, forward or backward."""
+    given = [np.zeros((2, 8, 256, 64), np.float32)] * 4
+    gradient = tg.grad(attention_loss(True), (0, 1, 2))
+    large = replace(GPU, local_memory=65536, cores=8)
+    assert kernels(F.scaled_dot_product_attention, *given[:3], target=large)[0].local_size == (8, 16)
+    for target in (GPU, large, replace(GPU, max_work_group=64)):
+        plan, _, _ = planned(gradient, given, target)
+        assert max(slot.nbytes for slot in plan.slots) < 16 * 256 * 256 * 4
+    assert len(kernels(F.scaled_dot_product_attention, *given[:3], target=replace(GPU, local_memory=4096))) > 1
