@@ -28,12 +28,14 @@ from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node
+from tracegrad.ops.placed import in_slices
 from tracegrad.plan import Plan, Target
 from tracegrad.verify import verify
 
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
+    ("placed", lambda graph, target: in_slices(graph)),          # slices that start where an operand says
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones

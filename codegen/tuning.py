@@ -36,6 +36,7 @@ class Tuning:
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
 
     # rows and elementwise work on CPUs (lower/rows_cpu.py)
+    stacked_columns: int = 64          # columns that are written out one by one if they come from about as many places
     item: int = 4096                   # elements that a work-item should at least have to do,
     most_items: int = 1 << 16          # and at most, if it is given more than `item`
     costly: int = 12                   # flops from which on a value that several passes over a row need is kept, not computed again
@@ -47,6 +48,7 @@ class Tuning:
     group: int = 256                   # work-items of a group
     short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
+    wide_items: int = 2048             # work-items a core, at least, of an elementwise kernel whose items do four elements
     tiled: int = 1 << 14               # elements from which on what is read transposed goes through tiles in local memory
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
@@ -87,7 +89,7 @@ class Tuning:
     little_work: int = 3 << 14         # so few that even
     repeats: int = 3                   # equal kernels, which share one function if each has its own launch, had better be merged
     merged_items: int = 64             # work-items of a kernel that becomes a loop over them: many are for many cores
-    merged_lines: int = 400            # of a merged kernel at most, and
+    merged_lines: int = 300            # of a merged kernel at most, and
     merged_buffers: int = 24
     merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes

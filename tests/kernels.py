@@ -37,7 +37,8 @@ TUNINGS = st.builds(
     most_items=st.sampled_from([8, 64, 1 << 16]), costly=st.sampled_from([1, 12, 1000]), private_bytes=st.sampled_from([64, 64 << 10]),
     fetch_bytes=st.sampled_from([1, 1 << 20]), line_bytes=st.sampled_from([16, 64]), group=st.sampled_from([1, 8, 256]),
     short_row=st.sampled_from([2, 4, 32]), owners=st.sampled_from([1, 4, 64]),
-    column_chunk=st.sampled_from([2, 64]), tiled=st.sampled_from([1, 1 << 14]), row_registers=st.sampled_from([0, 4, 32]),
+    column_chunk=st.sampled_from([2, 64]), tiled=st.sampled_from([1, 1 << 14]), wide_items=st.sampled_from([0, 2048]),
+    row_registers=st.sampled_from([0, 4, 32]),
     arg_chunk=st.sampled_from([2, 16, 2048]), scan_chunk=st.sampled_from([2, 16, 2048]),
     select_chunk=st.sampled_from([4, 2048]), scatter_skip=st.sampled_from([1, 16]), scatter_columns=st.sampled_from([4, 64]),
     sort_run=st.sampled_from([2, 32]), sort_block=st.sampled_from([32, 4096]), sort_part=st.sampled_from([4, 4096]),
@@ -51,7 +52,8 @@ TUNINGS = st.builds(
     launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
     merged_items=st.sampled_from([1, 64]), merged_lines=st.sampled_from([40, 400]), merged_buffers=st.sampled_from([4, 24]),
     merged_elements=st.sampled_from([0, 1 << 16]), merged_parameters=st.sampled_from([4, 96]),
-    matrix_size=st.sampled_from([0, 2, 16]), looped_lines=st.sampled_from([0, 800]), looped_work=st.sampled_from([0, 3 << 19]),
+    matrix_size=st.sampled_from([0, 2, 16]), stacked_columns=st.sampled_from([0, 5, 64]),
+    looped_lines=st.sampled_from([0, 800]), looped_work=st.sampled_from([0, 3 << 19]),
 )
 CPUS = (
     st.builds(Target, simd_bytes=st.sampled_from([16, 32, 64]), cores=st.sampled_from([1, 2, 16]), registers=st.sampled_from([8, 16, 32]),
@@ -60,7 +62,7 @@ CPUS = (
 GPUS = (
     st.builds(Target, kind=st.just("gpu"), simd_bytes=st.just(16), cores=st.sampled_from([1, 4]),
               max_work_group=st.sampled_from([1, 64, 256]), local_memory=st.sampled_from([0, 4096, 32768]), plain_math=st.just(False),
-              clang_builtins=st.just(False), lanes=st.sampled_from([32, 64]))
+              clang_builtins=st.just(False), lanes=st.sampled_from([32, 64]), host_memory=st.booleans())
 )
 DEVICES = st.one_of(CPUS, GPUS)
 

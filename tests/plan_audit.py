@@ -28,7 +28,8 @@ from tracegrad.codegen.kernel.run.memory import Memory, Pointer, State
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.plan import Fault, Launch, Offset, Plan, Scalar, Slot, Target, Turn
 
-GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=False)      # 64 cores: of a middling one
+GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=False,
+             host_memory=False)      # 64 cores: of a middling one
 WARP = 32                     # work-items that run in step on NVIDIA's and AMD's (of two halves) and most others' devices
 SECTOR = 32                   # bytes that come from memory together
 BANKS = 32                    # of local memory, a word of 4 bytes each

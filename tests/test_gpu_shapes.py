@@ -212,3 +212,47 @@ def test_what_attention_takes_on_gpus() -> None:
         plan, _, _ = planned(gradient, given, target)
         assert max(slot.nbytes for slot in plan.slots) < 16 * 256 * 256 * 4
     assert len(kernels(F.scaled_dot_product_attention, *given[:3], target=replace(GPU, local_memory=4096))) > 1
+
+
+# ------------------------------------------------------------------------------------------------------- four elements an item
+
+
+WIDE = Tuning(wide_items=0)
+DTYPES = [np.float32, np.float64, np.float16, np.int8, np.int32, np.int64, np.uint8, np.bool_]
+
+
+@pytest.mark.parametrize("n", [4, 100, 1036, 33])
+def test_elements_four_by_four(n: int) -> None:
+    def mixed(k: Any, *xs: Any) -> Any:
+        x, *_ = xs
+        return (*(y * 2 for y in xs), *(y.to(x.dtype) + x.exp() for y in xs[1:]), tg.where(x > k, x, -1.5), (x > 0) & xs[-1], x.half())
+
+    arrays = [(RNG.integers(-3, 4, n) > 0) if d is np.bool_ else RNG.integers(0, 4, n).astype(d) for d in DTYPES]
+    targets = {name: TARGETS[name] for name in ("waves of 32", "groups of 64")}
+    checked(mixed, 0.5, *arrays, targets=targets, tuning=WIDE)
+
+
+def test_updates_and_functions_four_by_four() -> None:
+    def update(x: Any, y: Any, s: Any) -> Any:
+        x.mul_(0.5).add_(y * s)
+        return x, x.erf() + tg.special.digamma(y.abs() + 1), x.atan2(y), x.round(), tg.logaddexp(x, y)
+
+    checked(update, normal(264), normal(264), normal(), targets={"one": GPU}, tuning=WIDE)
+
+
+def test_four_elements_an_item_where_that_is_right() -> None:
+    large = np.zeros((1 << 10, 1 << 11), np.float32)
+
+    def doubled(x: Any) -> Any:
+        return x * 2
+
+    def items(fn: Callable[..., Any], x: Any) -> int:
+        launch, = kernels(fn, x)
+        return int(launch.global_size[0])
+
+    assert [items(doubled, large.astype(d)) * 4 // large.size for d in (np.float32, np.float16, np.int64, np.float64)] == [1, 1, 2, 2]
+    for fn in (lambda x: x[1:] * 2, lambda x: x.flip(0) + x, lambda x: x + x[0], lambda x: tg.rand(*x.shape) + x):
+        assert items(fn, large) >= large.size - large.shape[1]
+    assert items(doubled, large[:16]) == 16 * large.shape[1]
+    for dtype, macro in ((np.float32, "LOAD_ALIGNED(float4, x + i)"), (np.float16, "vloada_half4(0, x + i)")):
+        assert macro in planned(doubled, [large.astype(dtype)], GPU)[0].source

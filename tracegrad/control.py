@@ -435,7 +435,8 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     carries: list[Any] = []
     carry_tree: Any = None
     y_tree: Any = None
-    held = state.holds
+    held, turning = state.holds, state.turning
+    state.turning = True
     try:
         step: Any
         for i in reversed(range(n)) if reverse else range(n):
@@ -449,7 +450,7 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
                 carries, carry_tree = optree.tree_flatten(carry, none_is_leaf=False)
                 turns.note(i, carries, ys)
     finally:
-        state.holds = held
+        state.holds, state.turning = held, turning
     if y_tree is None:
         return carry, None
     if turns.usable:

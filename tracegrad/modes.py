@@ -21,6 +21,7 @@ class _State(threading.local):
     pulling: bool = False  # inside a custom backward
     looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
     trace: Recording | None = None
+    turning: bool = False  # inside a loop whose turns will be compared: equal indices must be equal nodes
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see rolling.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import Device, find_device, read, resolve, upload
+from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
@@ -31,6 +31,7 @@ from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
 from tracegrad.ops.arguments import one_dim
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
+from tracegrad.ops.placed import as_slice, parts, slice_at
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.shaping import expanded
 from tracegrad.pending import flush, waiting
@@ -39,8 +40,7 @@ from tracegrad.runtime.buffer import held, hold
 if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
 
-_VARIABLE, _DETACH, _SLICE = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["slice"]
-PART = 1 << 16  # bytes: a view of at most so many is taken at once from what numpy holds
+_VARIABLE, _DETACH, _SLICE, _SLICE_AT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["slice"], REGISTRY["slice_at"]
 
 
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
@@ -134,7 +134,7 @@ class Tensor(Operators):
                 return self._n
             source = node
             for fn, attrs in self._chain:
-                node = bind(fn, (node,), attrs)
+                node = _moved(node, fn, attrs)
             node = bind(_DETACH, (node,), {}) if self._detached and node.needs_grad else node
             if state.trace is None and self._trace is None:
                 self._n, self._source = node, (weakref.ref(source), viewed._version)
@@ -145,7 +145,7 @@ class Tensor(Operators):
         if base is not node:
             with own_nodes():
                 for fn, attrs in self._chain:
-                    node = bind(fn, (node,), attrs)
+                    node = _moved(node, fn, attrs)
             if self._trace is not state.trace:
                 return node
             self._n = node
@@ -245,7 +245,8 @@ class Tensor(Operators):
             elif fn.name == "flip":
                 value = flip(value, attrs["dims"])
             elif fn.name == "slice":
-                value = indexing.put_slice(source, value, attrs["start"], attrs["step"])
+                dims = parts(value.shape, source.shape) if _apart() else ()
+                value = indexing.put_slice(source, value, attrs["start"], attrs["step"], dims)
             elif fn.name in _PARTS:
                 value = _PARTS[fn.name](value, source)
             elif fn.name == "pad":  # of a diagonal: what the padding holds is seen by nobody
@@ -266,6 +267,10 @@ class Tensor(Operators):
         if node.fn is _DETACH and node is not source and node is not given:
             result._detached, node = True, node.operands[0]
         while node is not source and node is not given:
+            if node.fn is _SLICE_AT:
+                chain.append((_SLICE, as_slice(node)))
+                node = node.operands[0]
+                continue
             if (not isinstance(node.fn, Movement) and node.fn.name not in _PARTS) or len(node.operands) != 1:
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
@@ -418,17 +423,17 @@ class Tensor(Operators):
             )
         node = self._node()
         state.looked |= node.needs_grad or node.fn is _DETACH
-        found = resolve(node)
-        if found.value is None:
+        if resolve(node).value is None and part(node) is None:
             flush()
         return read(node, self._device, shared)
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """A numpy array with a copy of the values, to be kept and changed at will. Waits for them. `np.asarray(x)` makes no copy.
 
-        Raises AutogradError if the tensor requires grad: detach() first.
+        Raises AutogradError if the tensor requires grad, unless force: detach() first.
         """
-        self._forbid_grad("numpy", AutogradError)
+        if not force:
+            self._forbid_grad("numpy", AutogradError)
         return self._value("numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -649,8 +654,8 @@ class Tensor(Operators):
 
     def __getitem__(self, key: Any) -> Tensor:
         if indexing.is_basic(key):
-            return self._view(indexing.getitem(self, key, basic=True))
-        return indexing.getitem(self, self._known_masks(key))  # type: ignore[no-any-return]
+            return self._view(indexing.getitem(self, key, True, _apart()))
+        return indexing.getitem(self, self._known_masks(key), False, _apart())  # type: ignore[no-any-return]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
@@ -660,7 +665,7 @@ class Tensor(Operators):
             value = from_array(array, self._device)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
             key = self._known_masks(key)
-        self._rebind(indexing.setitem(self, key, value)._node(), "setitem")
+        self._rebind(indexing.setitem(self, key, value, _apart())._node(), "setitem")
 
     def _known_masks(self, key: Any) -> Any:
         """The key with boolean masks read and turned into index arrays (their number of hits is a shape: it must be known)."""
@@ -727,6 +732,21 @@ def _warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
     """A warning, as torch's, where complex numbers become real ones."""
     if dtype.kind == "c" and wanted.kind not in "cb":
         warnings.warn(f"{call}: casting {dtype} to {wanted} discards the imaginary part; use x.real or x.abs()", stacklevel=3)
+
+
+def _apart() -> bool:
+    """Whether where slices start is no part of the structure: in what is done untraced, by nobody's rule (see ops/placed.py)."""
+    return state.trace is None and not (state.examples or state.hidden or state.pulling or state.turning)
+
+
+def _moved(node: Node, fn: Any, attrs: dict[str, Any]) -> Node:
+    """A step of a view's chain."""
+    if fn is _SLICE and _apart():
+        size = fn.aval(node.aval, **attrs).shape
+        dims = parts(size, node.shape)
+        if dims:
+            return slice_at(node, attrs["start"], size, attrs["step"], dims)
+    return bind(fn, (node,), attrs)
 
 
 # The parts of complex tensors are views: (value, source) -> what the source becomes when its part is given a value.

@@ -13,12 +13,13 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Verbatim, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Local, bound, clipped, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, called, r_identity
 from tracegrad.codegen.lower.tiles_gpu import turned
+from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import bool_
@@ -52,12 +53,34 @@ def up(n: int) -> int:
 def _elementwise(group: Group, context: Context) -> Kernel:
     w = context.writer(group)
     ev = context.evaluator(group, w)
-    n = group.size
+    width = _width(group, context)
+    n = group.size // width
     local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
-    i = w.item("i", n, 0)
+    i = w.item("item" if width > 1 else "i", n, 0)
     with guarded(w, i, n, -(-n // local) * local):
+        if width > 1:
+            first = Var("i", group.size, multiple=width)
+            w.add(Declare(first, f"const {w.index}", w.at(i.index * width), bound=bound(i.index * width)))
+            w.bind(first)
+            i, ev.lane, ev.width = first, first, width
         context.store(ev, group, group.stored, i.index)
     return context.finish(group, w, (-(-n // local) * local,), (local,))
+
+
+def _width(group: Group, context: Context) -> int:
+    """Elements of a work-item: up to four side by side, 16 bytes, if all are read as they lie and there are items enough for all cores.
+
+    Then every vector begins at a multiple of its size, which a driver would not know of `vload4`: buffers of the device's own memory do,
+    arrays of the host's may begin anywhere.
+    """
+    if context.target.host_memory:
+        return 1
+    nodes = (*group.reads, *group.stored)
+    plain = not group.positional and all(maps <= {IDENTITY, group.size} for maps in group.reads.values())
+    width = min(4, 16 // max(n.dtype.itemsize for n in nodes))
+    if not plain or group.size % width or group.size // width < tuning().wide_items * context.target.cores:
+        return 1
+    return 1 if any(s.fn.family == "pair" or n.aval.size not in (1, group.size) for s in group.stored for n in nodes) else width
 
 
 @contextmanager
