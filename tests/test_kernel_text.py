@@ -111,6 +111,7 @@ PROGRAMS: dict[str, Any] = {
     "mathematics": lambda x, y: x.sin() * tg.special.digamma(y.abs() + 1) + (x * 9).long() // 3,
     "updates": lambda x, y: tuple(fit(x, (n, 30)) * 0.9 + fit(y, (n, 30)) for n in (3, 5, 8, 13, 21)),
     "turned": lambda x, y: fit(x, (300, 400)).t() + fit(y, (400, 300)),
+    "weights": lambda x, y: tg.grad(lambda w: F.conv2d(fit(x, (4, 3, 8, 8)), w, padding=1).square().sum())(fit(y, (5, 3, 3, 3))) + 1,
     "long epilogue": lambda x, y: F.gelu(F.gelu(fit(x, (64, 64)) @ fit(y, (64, 64))).sin() + 1).tanh(),
     "draws": lambda x, y: tg.randn(x.shape) + y,
 }

@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Verbatim, types_of
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant, ravel
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import with_comment
+from tracegrad.codegen.kernel.marks import marked, with_comment
 from tracegrad.codegen.kernel.render import Printer, line_comment
 from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement
 from tracegrad.codegen.kernel.vectors import Emit, computed_in
@@ -169,7 +169,7 @@ class Callback:
         """The position of the first of `width` lanes. That of a vector is a variable, also where it is known: lanes are along it."""
         if width > 1 and text.isdigit():
             name = self.writer.unique("at")
-            emit(f"const {self.writer.index} {name} = {text};")
+            emit(f"const {self.writer.index} {marked(name)} = {text};")
             text = name
         return self.position(text, size)
 
