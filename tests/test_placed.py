@@ -295,7 +295,7 @@ def test_scans_and_traces_have_ordinary_slices():
 
 def test_the_history_shows_no_indices():
     w = tg.tensor(given(19, 7, 5)).requires_grad_()
-    ((step, number),) = (w * 2.0)[3].grad_fn.next_functions
+    ((step, number),) = (w * 2.0)[3:5].grad_fn.next_functions
     assert (step.name(), number) == ("mul", 0)
 
 
