@@ -90,7 +90,7 @@ def update(rng: random.Random) -> None:
 
 ORDINARY = (case, value, case, gradient, case, update, case, direction, case, value, case, second)
 
-WIDE = (wide_ways.value, wide_ways.stencil) * 6 + (wide_ways.loop,) * 4 + (wide_ways.gradient, wide_ways.eager_loop) * 2 + (
+WIDE = (wide_ways.value, wide_ways.stencil) * 6 + (wide_ways.loop,) * 3 + (wide_ways.gradient, wide_ways.eager_loop) * 2 + (
     wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced)
 TURNS = {"ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "quick": (wide_ways.quick_loop,)}
 

@@ -289,7 +289,7 @@ class Drawing:
     def __init__(self, rng: random.Random, turn: str = "", rows: bool = False) -> None:
         """rows: inputs have several, of ordinary size."""
         self.rng, self.turn = rng, turn
-        a, b = rng.choice([1, 2, 3, 4, 5, 8, 13] if not rows else [2, 3, 5]), rng.choice(SIZES if not rows else ORDINARY)
+        a, b = rng.choice([2, 3] if rows else [1, 2, 3, 4, 5, 8, 13]), rng.choice(ORDINARY[:10] if rows else SIZES)
         if rng.random() < 0.5 and not rows:
             b = rng.randint(1, 300)
         draws = np.random.default_rng(rng.randrange(1 << 30))
@@ -536,13 +536,13 @@ class Loop(Program):
                           "    return (*out, a0)"]) + "\n"
 
 
-def looping(number: int, most: int = 5) -> tuple[Loop, Loop]:
+def looping(number: int, most: int = 4) -> tuple[Loop, Loop]:
     """A loop, whose numbers change between its turns, and the same with noise."""
     rng = random.Random(number)
     drawing = Drawing(rng, turn="t")
     drawing.draw(most, in_place=rng.random() < 0.3)
     program, noisy = finished(drawing)
-    turns = tuple(rng.choice([range(1, 5), range(8), [1] * 5 + [2] * 3, [1, 2] * 4, [rng.randint(0, 6) for _ in range(9)]]))
+    turns = tuple(rng.choice([range(1, 5), [1] * 3 + [2] * 2, [1, 2] * 2, [rng.randint(0, 6) for _ in range(5)]]))
     outputs = [n for n in program.outputs if drawing.worlds[0][n].dtype.kind in "biuf"] or ["a0"]
     own = (program.inputs, outputs, program.in_place_on_inputs, program.looks, turns)
     return Loop(program.lines, *own), Loop(noisy.lines, *own, noisy=True)
