@@ -127,6 +127,16 @@ def test_updates_that_wait_for_each_other_are_launched_in_turn() -> None:
     checked(chain, *[normal(n) for n in SIZES])
 
 
+def test_equal_kernels_of_several_launches() -> None:
+    """More than a launch may have buffers, and some that wait for others: each launch has a kernel of its own."""
+    def steps(*xs: Any) -> Any:
+        return tuple(x.cumsum(0) for x in (*xs, xs[0].cumsum(0), xs[1].cumsum(0), xs[2].cumsum(0).sin()))
+
+    for buffers in (4, 7, 96):
+        checked(steps, *[normal(6, 40) for _ in range(7)], targets={"one": TARGETS["no local memory"]},
+                tuning=Tuning(merged_parameters=buffers))
+
+
 def test_equal_kernels_of_different_types_and_numbers() -> None:
     def mixed(a: float, *xs: Any) -> Any:
         return tuple((x * a + i // 2).tanh() if i % 3 else x + 1 for i, x in enumerate(xs))

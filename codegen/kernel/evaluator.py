@@ -36,7 +36,7 @@ from tracegrad.codegen.kernel.expressions import (
     whole,
 )
 from tracegrad.codegen.kernel.facts import never_positive, operand_index
-from tracegrad.codegen.kernel.guards import Guards, branches, reduced_indices
+from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_indices
 from tracegrad.codegen.kernel.index import Index, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.lanes import is_name
@@ -97,7 +97,7 @@ class Evaluator(Elements):
         return found
 
     def key(self, node: Node, flat: Index, guards: Guards) -> Any:
-        return (node, flat.key, *[(g[0], g[1].key, *g[2:]) for g in guards]) if guards else (node, flat.key)
+        return (node, flat.key, *[(g[0], g[1].key, *g[2:]) for g in guards]) if needed(flat, guards) else (node, flat.key)
 
     def find(self, node: Node, flat: Index, guards: Guards = ()) -> Expression | None:
         if node.fn.name == "const":
@@ -113,6 +113,7 @@ class Evaluator(Elements):
 
     def step(self, node: Node, flat: Index, guards: Guards) -> Needed:
         """Compute `node` if its operands are known, else return what is needed first."""
+        guards = needed(flat, guards)
         if node in self.scalars:
             ref = self.scalars[node]
             held = register_dtype(ref.dtype)
