@@ -263,7 +263,7 @@ class Evaluator(Elements):
         index, dtype = unravel(flat, node.shape)[node.attrs["dim"]], node.dtype
         self.indices.append(index)
         same = register_type(dtype) == self.writer.index
-        if not self.varies(index.vars):
+        if not self.varies(index):
             if not index.terms:
                 return Literal(index.constant, dtype)
             value: Expression = At(index, dtype) if same else Cast(At(index, self.writer.index_dtype), dtype)

@@ -25,13 +25,14 @@ class Var:
     """An integer variable of a kernel, lo <= value <= hi: of a loop, a work-item's number, or one that was computed, such as a row read.
 
     It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
-    of all lanes. sum: it is called by an expression, of another generator, which is a factor only in parentheses.
+    of all lanes. sum: it is called by an expression, of another generator, which is a factor only in parentheses. step: of which its value,
+    that of lane 0, is a multiple.
     """
 
-    __slots__ = ("hi", "index", "key", "lo", "marked", "name", "sum")
+    __slots__ = ("hi", "index", "key", "lo", "marked", "name", "step", "sum")
 
-    def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False) -> None:
-        self.name, self.lo, self.hi, self.sum = name, lo, lo + max(size, 1) - 1, sum
+    def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False, step: int = 1) -> None:
+        self.name, self.lo, self.hi, self.sum, self.step = name, lo, lo + max(size, 1) - 1, sum, step
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
         self.marked = name if sum else marked(name)
         self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)
@@ -183,6 +184,30 @@ class Index:
                     return None
                 found = c
         return found
+
+    def stride_of(self, lane: Var, width: int) -> int | None:
+        """By how much it grows from one of `width` lanes to the next; None if not by the same everywhere.
+
+        A quotient is the same in all lanes, and a remainder grows as what it is of, where lane 0 begins a whole number of vectors: i // 64
+        and i % 64, where i is a multiple of 16 and vectors have 16 lanes.
+        """
+        found = 0
+        for atom, c in self.terms:
+            if lane not in atom.vars:
+                continue
+            if atom.kind == "var":
+                found += c
+            elif atom.kind in ("div", "mod") and atom.base is not None and atom.divisor % width == 0 and atom.base.starts(lane, width):
+                found += c if atom.kind == "mod" else 0
+            else:
+                return None
+        return found
+
+    def starts(self, lane: Var, width: int) -> bool:
+        """Whether it grows by one from lane to lane, and is a multiple of `width` in lane 0."""
+        factor = self.stride(lane)
+        return factor == 1 and lane.step % width == 0 and self.constant % width == 0 and all(
+            c % width == 0 for atom, c in self.terms if atom.var is not lane)
 
     def atoms(self) -> Iterable[Atom]:
         """All atoms, nested ones too."""
