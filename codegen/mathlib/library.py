@@ -38,7 +38,7 @@ HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | special.
     "tg_philox", *(f"tg_philox{word}" for word in range(4))}
 # OpenCL names that mean something else for numpy, or that OpenCL lacks
 _RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
-_WEAKER = {"exp_nonpositive": "exp", "cos_narrow": "cos"}     # names that promise something of the operand, and the builtin that does not care
+_WEAKER = {"exp_nonpositive": "exp", "cos_narrow": "cos"}     # names that promise something of x, and the builtin that does not care
 _FLOAT_NAMES = {"abs": "fabs"}           # C's names for integers, which ops use for both
 _INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign", "pow": "tg_pow_int", "fmod": "tg_fmod"}
 _NEED_FP64 = {"float": {"sin", "cos", "cos_narrow", "tan", "pow"}}        # in float these compute through double
