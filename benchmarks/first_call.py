@@ -1,36 +1,66 @@
-"""How long the first call of a traced program takes, and what in it: `python -m benchmarks.first_call [names] [--peer-python PYTHON]`.
+"""How long first calls take, and what in them: `python -m benchmarks.first_call [names] [--peer-python PYTHON]`. Start at `main`.
 
 Each of benchmarks/traced runs in fresh processes: one with every cache on disk empty ("cold"), one with those that it left ("again").
 Where the time goes: "lower" is Python from the captured graph to the plan, "build" the driver's compiler, both within "first".
 "cpu" is the processor time of the first call, with that of the linkers which PoCL starts: what it takes where nobody else uses the machine.
+Beside it torch eager's time of a call, and the first call of the same program under jax.jit, where PEER_PYTHON has them.
+
+Then a small function and a transformer's step in a second process, the time that lowering takes, loops of 64 and of 2,048 turns, and the
+CPU drivers that are installed. Last the table of targets.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.frameworks import ROOT, environment, namespace
-from benchmarks.traced import PROGRAMS
+from benchmarks.run import cpu_drivers
+from benchmarks.targets import Row, table
+from benchmarks.traced import PROGRAMS, in_jax
+
+TARGETS = dict.fromkeys(("dcgan", "transformer", "vit", "wave", "shallow_water", "neural_ode", "pendulum", "gru"), 5.0)
+IN_JAX = ("wave", "shallow_water", "pendulum")             # the same text runs there; for others see traced/in_jax.py
+DRIVERS = ("transformer", "dcgan", "pendulum")             # on each of the CPU drivers
+LOOPS = ("pendulum", "gru")                                # of benchmarks/loops.py, with 64 and with 2,048 turns
+
+
+def small(f: Any) -> Callable[[], float]:
+    """Ten operations, elementwise and along rows."""
+    T = f.T
+
+    @f.trace
+    def function(x: Any, y: Any) -> Any:
+        z = T.exp(T.tanh(x * y + 1.0) - y)
+        return (z / z.sum(1, keepdim=True) * x).mean(0).sqrt()
+
+    x, y = T.full((64, 33), 0.5), T.full((64, 33), 2.0)
+    return lambda: float(function(x, y)[0])
+
+
+OWN = {"small": small, **PROGRAMS}
 
 
 def timed(owner: Any, name: str, spent: dict[str, float], key: str) -> None:
-    """Add what calls of owner.name take to spent[key]."""
+    """Add what calls of owner.name take to spent[key], and in processor time to spent[key + " cpu"]."""
     inner = getattr(owner, name)
 
     def outer(*args: Any, **given: Any) -> Any:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         try:
             return inner(*args, **given)
         finally:
             spent[key] = spent.get(key, 0.0) + time.perf_counter() - start
+            spent[key + " cpu"] = spent.get(key + " cpu", 0.0) + time.process_time() - used
 
     setattr(owner, name, outer)
 
@@ -40,7 +70,7 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
     f = namespace(framework_name)
     spent: dict[str, float] = {}
     plans: list[Any] = []
-    if framework_name == "tracegrad":
+    if framework_name == "tracegrad" and seconds:
         import tracegrad.compile  # noqa: F401
         from tracegrad.codegen import passes
         from tracegrad.runtime import launch
@@ -54,7 +84,7 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
             bind(self, plan, device)
 
         launch.Executable.__init__ = noted  # type: ignore[method-assign]
-    call = PROGRAMS[name](f)
+    call = in_jax.PROGRAMS[name]() if framework_name == "jax" and name in in_jax.PROGRAMS else OWN[name](f)
     spent.clear()
     plans.clear()
     start, used = time.perf_counter(), sum(os.times()[:4])
@@ -74,38 +104,113 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
             "launches": launches}
 
 
-def measure(python: str, name: str, framework_name: str, caches: str, seconds: float) -> dict[str, Any]:
+def measure(python: str, name: str, framework_name: str, caches: str, seconds: float, **more: str) -> dict[str, Any]:
+    """What `work` finds. more: environment variables. 0 seconds: nothing is loaded that the program does not load itself."""
     done = subprocess.run([python, "-m", "benchmarks.first_call", name, "--work", framework_name, "--seconds", str(seconds)], cwd=ROOT,
-                          env=environment(caches), capture_output=True, text=True, check=False)
+                          env=environment(caches, **more), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name}, {framework_name}: failed: {done.stderr.strip()[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
+def has(python: str, package: str) -> bool:
+    return bool(python) and subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
+
+
+def programs(names: list[str], peer: str, seconds: float) -> list[Row]:
+    """A line for each, printed as it is known; the rows of targets."""
+    heads = "".join(f"{h:>{w}}" for h, w in (("cold: first", 12), ("cpu", 8), ("lower", 8), ("build", 8), ("kernels", 9), ("launches", 9),
+                                             ("again: first", 14), ("warm", 10), ("torch", 10), ("jax: first", 12)))
+    print(f"{'':14}{heads}")
+    torch, jax = has(peer, "torch"), has(peer, "jax")
+    rows, ratios = [], []
+    for name in names:
+        with tempfile.TemporaryDirectory() as caches:
+            cold = measure(sys.executable, name, "tracegrad", caches, seconds)
+            again = measure(sys.executable, name, "tracegrad", caches, seconds)
+            eager = measure(peer, name, "torch", caches, seconds) if torch else None
+            jitted = measure(peer, name, "jax", caches, 0.0) if jax and (name in IN_JAX or name in in_jax.PROGRAMS) else None
+        values = f"{cold['value']:.6g}" + ("" if eager is None else f" {eager['value']:.6g}")
+        beside = "" if eager is None else f"{1e3 * eager['warm']:7.2f} ms"
+        compiled = "" if jitted is None else f"{jitted['first']:.2f} s"
+        spent = "".join(f"{cold.get(key, 0.0):8.2f}" for key in ("used", "lower", "build"))
+        print(f"{name:14}{cold['first']:10.2f} s{spent}{cold['kernels']:9}{cold['launches']:9}{again['first']:12.2f} s"
+              f"{1e3 * again['warm']:7.2f} ms{beside:>10}{compiled:>12}   {values}", flush=True)
+        if name in TARGETS:
+            rows += [Row(f"{name}: first call, cold", TARGETS[name], cold["first"], "s"),
+                     Row(f"{name}: first call, cold, processor time", None, cold["used"], "s")]
+        if jitted is not None:
+            ratios.append(cold["first"] / jitted["first"])
+            rows.append(Row(f"{name}: first call, cold, to jax.jit's", None, ratios[-1]))
+        if name == "convnet":
+            rows.append(Row("convnet: lowering, processor time", 100, 1e3 * cold.get("lower cpu", 0.0), "ms"))
+    if ratios:
+        rows.append(Row("first call, cold, to jax.jit's: geometric mean", 4.0, math.exp(statistics.fmean(map(math.log, ratios)))))
+    return rows
+
+
+def second_process() -> list[Row]:
+    """First calls with what an earlier process left on disk, and the lowering of the small function."""
+    rows = []
+    for name, target in (("small", 30.0), ("transformer", 150.0)):
+        with tempfile.TemporaryDirectory() as caches:
+            if name == "small":
+                lowered = measure(sys.executable, name, "tracegrad", caches, 0.1)
+                rows.append(Row("small function: lowering, processor time", 20, 1e3 * lowered["lower cpu"], "ms"))
+            measure(sys.executable, name, "tracegrad", caches, 0.0)
+            found = [measure(sys.executable, name, "tracegrad", caches, 0.0) for _ in range(5)]
+        rows += [Row(f"{name}: first call in a second process", target, 1e3 * statistics.median(f["first"] for f in found), "ms"),
+                 Row(f"{name}: the same, processor time", None, 1e3 * statistics.median(f["used"] for f in found), "ms")]
+    return rows
+
+
+def loops() -> list[Row]:
+    """First calls of long loops beside those of short ones, in processor time: what others use of the machine is not in it."""
+    from benchmarks.loops import first_call
+
+    rows = []
+    for name in LOOPS:
+        found = {turns: statistics.median(first_call(name, turns)["used"] for _ in range(3)) for turns in (64, 2048)}
+        rows.append(Row(f"scan, {name}: first call of 2,048 turns to that of 64, processor time", 1.1, found[2048] / found[64]))
+    return rows
+
+
+def drivers(seconds: float) -> list[Row]:
+    """Some programs on each of the CPU drivers, where several are installed."""
+    rows, first = [], ""
+    for driver in cpu_drivers():
+        first = first or driver
+        for name in DRIVERS:
+            with tempfile.TemporaryDirectory() as caches:
+                found = measure(sys.executable, name, "tracegrad", caches, seconds, TRACEGRAD_DEVICE=driver)
+            rows += [Row(f"{name} on {driver}: first call, cold", None, found["first"], "s"),
+                     Row(f"{name} on {driver}: a call", None, 1e3 * found["warm"], "ms")]
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="programs (default: all)")
-    parser.add_argument("--peer-python", default="", help="an interpreter that has torch")
+    parser.add_argument("--peer-python", default="", help="an interpreter that has torch or jax, or both")
     parser.add_argument("--seconds", type=float, default=1.0, help="for how long to call it once it is warm")
+    parser.add_argument("--only", choices=["programs", "processes", "loops", "drivers"], nargs="+", help="parts (default: all)")
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         print(json.dumps(work(options.names[0], options.work, options.seconds)))
         return
-    heads = "".join(f"{h:>{w}}" for h, w in (("cold: first", 12), ("cpu", 8), ("lower", 8), ("build", 8), ("kernels", 9), ("launches", 9),
-                                             ("again: first", 14), ("warm", 10), ("torch", 10)))
-    print(f"{'':14}{heads}")
-    for name in options.names or PROGRAMS:
-        with tempfile.TemporaryDirectory() as caches:
-            cold = measure(sys.executable, name, "tracegrad", caches, options.seconds)
-            again = measure(sys.executable, name, "tracegrad", caches, options.seconds)
-            peer = measure(options.peer_python, name, "torch", caches, options.seconds) if options.peer_python else None
-        values = f"{cold['value']:.6g}" + ("" if peer is None else f" {peer['value']:.6g}")
-        beside = "" if peer is None else f"{1e3 * peer['warm']:7.2f} ms"
-        spent = "".join(f"{cold.get(key, 0.0):8.2f}" for key in ("used", "lower", "build"))
-        print(f"{name:14}{cold['first']:10.2f} s{spent}{cold['kernels']:9}{cold['launches']:9}{again['first']:12.2f} s"
-              f"{1e3 * again['warm']:7.2f} ms{beside:>10}   {values}", flush=True)
+    parts = options.only or (["programs"] if options.names else ["programs", "processes", "loops", "drivers"])
+    rows: list[Row] = []
+    if "programs" in parts:
+        rows += programs(options.names or list(PROGRAMS), options.peer_python, options.seconds)
+    if "processes" in parts:
+        rows += second_process()
+    if "loops" in parts:
+        rows += loops()
+    if "drivers" in parts:
+        rows += drivers(options.seconds)
+    print("\n" + table("first calls", rows))
 
 
 if __name__ == "__main__":

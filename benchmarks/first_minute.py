@@ -2,7 +2,7 @@
 
 First LINES, typed one after the other as in an interactive session: the time of each until its result is there; nothing is traced. In fresh
 processes, with every cache on disk empty (cold) and with those that a first process left (warm). Then the training programs of
-benchmarks/programs: as whole processes, and in the steady state, by turns with torch.
+benchmarks/programs: as whole processes, and in the steady state, by turns with torch. Last, what was asked for, and whether it is met.
 
 Lines are written once: `T` is the framework, `F` its nn.functional, `grad` its functional gradient.
 """
@@ -22,6 +22,7 @@ import time
 from benchmarks.frameworks import ROOT, environment, namespace
 from benchmarks.programs import NAMES
 from benchmarks.programs.timing import show
+from benchmarks.targets import Row, table
 
 LINES = """
 x = T.randn(64, 32); print(x)
@@ -91,6 +92,17 @@ def measure(python: str, name: str, caches: str) -> tuple[float, list[float]]:
     return seconds, json.loads(done.stdout)
 
 
+def imported(python: str, name: str) -> float:
+    """Processor seconds of `import name`: the least of some processes, less an empty one's."""
+    def least(code: str) -> float:
+        times = "import os; t = os.times(); print(t.user + t.system)"
+        runs = [subprocess.run([python, "-c", f"{code}\n{times}"], cwd=ROOT, env=environment(tempfile.gettempdir()), capture_output=True,
+                               text=True, check=True) for _ in range(5)]
+        return min(float(run.stdout) for run in runs)
+
+    return least(f"import {name}") - least("pass")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", default="", help="an interpreter that has torch; without it, its columns are empty")
@@ -102,6 +114,8 @@ def main() -> None:
         return
     contenders = {"tracegrad": sys.executable, **({"torch": options.peer_python} if options.peer_python else {})}
     found: dict[tuple[str, str], str] = {}
+    rows = [Row(f"import {name}, processor time", 0.35 if name == "tracegrad" else None, imported(python, name), "s")
+            for name, python in contenders.items()]
     slow: list[str] = []
     for name, python in contenders.items():
         with tempfile.TemporaryDirectory() as caches:
@@ -111,12 +125,20 @@ def main() -> None:
                 found[f"{len(LINES)} lines, {state}: longest", name] = f"{1e3 * max(times):.1f} ms"
                 found[f"{len(LINES)} lines, {state}: process", name] = f"{seconds:.2f} s"
                 if (name, state) == ("tracegrad", "cold"):
+                    rows += [Row(f"{len(LINES)} lines, cold: median", 5.0, 1e3 * statistics.median(times), "ms"),
+                             Row(f"{len(LINES)} lines, cold: longest", 30.0, 1e3 * max(times), "ms")]
                     slow = [f"{1e3 * t:7.1f} ms  {line}" for t, line in sorted(zip(times, LINES, strict=True), reverse=True)]
     print(f"{'':32}{'tracegrad':>12}{'torch':>12}")
     for row in dict.fromkeys(row for row, _ in found):
         print(f"{row:32}{found.get((row, 'tracegrad'), ''):>12}{found.get((row, 'torch'), ''):>12}")
     print("\nslowest lines, cold:\n" + "\n".join(slow[: options.slowest]) + "\n")
-    show(NAMES, contenders)
+    for program, seen in show(NAMES, contenders).items():
+        mine, other = seen["tracegrad"], seen.get("torch")
+        if other:
+            rows += [Row(f"{program}: whole process, cold, to torch's", 3.0, mine["cold"] / other["cold"]),
+                     Row(f"{program}: a step, to torch's", 1.5, mine["wall"] / other["wall"]),
+                     Row(f"{program}: a step, processor time, to torch's", None, mine["cpu"] / other["cpu"])]
+    print("\n" + table("the first minute", rows))
 
 
 if __name__ == "__main__":

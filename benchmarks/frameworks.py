@@ -16,8 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 def namespace(name: str, threads: int = 0) -> Any:
     """What programs that are written once are given: T (the framework), F (its nn.functional), grad, value_and_grad, and trace.
 
-    threads: torch's, unless 0. torch has no @trace: it is the identity.
+    threads: torch's, unless 0. torch has no @trace: it is the identity. jax has T (its numpy), grad, value_and_grad, trace (its jit).
     """
+    if name == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        return SimpleNamespace(T=jax.numpy, grad=jax.grad, value_and_grad=jax.value_and_grad, trace=jax.jit)
     if name == "torch":
         import torch
 

@@ -69,12 +69,17 @@ def attention_flops(q: Any, k: Any, v: Any) -> float:
     return 4.0 * q.size * k.shape[-2]
 
 
+def attended(q: Any, k: Any, v: Any) -> Any:
+    return (F.scaled_dot_product_attention(q, k, v) ** 2).sum()
+
+
 def updated(*tensors: Any) -> Any:
     return tuple(p - 0.1 * g / (g.abs() + 1e-8) for p, g in zip(tensors[::2], tensors[1::2], strict=True))
 
 
 ROWS = [
     Row("elementwise, 3 operations", lambda x, y: tg.tanh(x * y + 1), lambda r, s: [floats(r, 1 << (18 + s))] * 2, twice),
+    Row("elementwise, halves", lambda x: x * 2 + 1, lambda r, s: [floats(r, 1 << (18 + s)).astype(np.float16)], twice),
     Row("transposed read", lambda x, y: x.t() + y, lambda r, s: [floats(r, 512, 256 << s), floats(r, 256 << s, 512)], twice),
     Row("gather of rows of 64", lambda x, i: x[i], lambda r, s: [floats(r, 1 << (12 + s), 64), r.integers(0, 4096, 1 << (12 + s))],
         lambda x, i: i.nbytes + 2 * FP32 * 64 * i.size),
@@ -91,22 +96,34 @@ ROWS = [
         lambda r, s: [floats(r, 250 << (s // 2), 260 << (s // 2)), floats(r, 260 << (s // 2), 251)], product_bytes, product_flops),
     Row("product of 64 x long k x 64", lambda a, b: a @ b, lambda r, s: [floats(r, 64, 4096 << (s // 2)), floats(r, 4096 << (s // 2), 64)],
         product_bytes, product_flops),
+    Row("batched products of 128 x 64 x 128", lambda a, b: a @ b, lambda r, s: [floats(r, 4 << s, 128, 64), floats(r, 4 << s, 64, 128)],
+        product_bytes, product_flops),
     Row("convolution 3x3, 64 channels", lambda x, w: F.conv2d(x, w, padding=1),
         lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, conv_flops),
     Row("its gradient by the image", lambda x, w: tg.grad(lambda x: F.conv2d(x, w, padding=1).sum())(x),
         lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, conv_flops),
     Row("its gradient by the weight", lambda x, w: tg.grad(lambda w: (F.conv2d(x, w, padding=1) ** 2).sum())(w),
         lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, lambda x, w: 2 * conv_flops(x, w)),
+    Row("its gradient by the image, stride 2", lambda x, w: tg.grad(lambda x: F.conv2d(x, w, stride=2, padding=1).sum())(x),
+        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, lambda x, w: conv_flops(x, w) / 4),
     Row("cumsum", lambda x: x.cumsum(0), lambda r, s: [floats(r, 1 << (16 + s))], twice),
+    Row("cumsum of rows of 1000", lambda x: x.cumsum(-1), lambda r, s: [floats(r, 256 << s, 1000)], twice),
     Row("cumsum of columns", lambda x: x.cumsum(0), lambda r, s: [floats(r, 256 << s, 256)], twice),
     Row("argmax", lambda x: x.argmax(), lambda r, s: [floats(r, 1 << (18 + s))], once),
+    Row("argmax of rows of 1000", lambda x: x.argmax(-1), lambda r, s: [floats(r, 256 << s, 1000)], once),
+    Row("argmax of 256 columns", lambda x: x.argmax(0), lambda r, s: [floats(r, 256 << s, 256)], once),
     Row("sort", lambda x: x.sort()[1], lambda r, s: [floats(r, 1 << (12 + s))], lambda x: 3.0 * x.nbytes),
     Row("sort of rows of 1000", lambda x: x.sort(-1)[1], lambda r, s: [floats(r, 16 << s, 1000)], lambda x: 3.0 * x.nbytes),
     Row("topk of 64 long rows", lambda x: x.topk(8)[1], lambda r, s: [floats(r, 64, 4096 << (s // 2))], once),
     Row("gradient of an embedding", lambda t, i: tg.grad(lambda t: (F.embedding(i, t) ** 2).sum())(t),
         lambda r, s: [floats(r, 1 << (10 + s), 64), r.integers(0, 1 << (10 + s), 1 << (9 + s))],
         lambda t, i: t.nbytes + i.nbytes + 2 * FP32 * 64 * i.size),
+    Row("scatter of scalars", lambda x, i, s: x.index_add(0, i, s),
+        lambda r, s: [floats(r, 1 << (12 + s)), r.integers(0, 1 << (12 + s), 1 << (13 + s)), floats(r, 1 << (13 + s))], twice),
     Row("attention", F.scaled_dot_product_attention, lambda r, s: [floats(r, 2, 8, 64 << (s // 2), 64)] * 3, twice, attention_flops),
+    Row("gradient of attention", lambda q, k, v: tg.grad(attended, argnums=(0, 1, 2))(q, k, v),
+        lambda r, s: [floats(r, 2, 8, 64 << (s // 2), 64)] * 3, lambda q, k, v: 2 * twice(q, k, v),
+        lambda q, k, v: 3.5 * attention_flops(q, k, v)),
     Row("updates of 20 small parameters", updated, lambda r, s: [floats(r, 1000) for _ in range(40)], once),
 ]
 

@@ -178,7 +178,8 @@ def measure(name: str, turns: int, loop: str) -> dict[str, float]:
             "launches": 0 if f is None else len(f.plan.launches)}
 
 
-def _in_fresh_process(name: str, turns: int, loop: str, python: str) -> dict[str, float]:
+def first_call(name: str, turns: int, loop: str = "scan", python: str = sys.executable) -> dict[str, float]:
+    """What `measure` finds in a fresh process with nothing cached."""
     with tempfile.TemporaryDirectory() as cache:           # of compiled programs: a first call is cold
         code = f"import json; from benchmarks.loops import measure; print(json.dumps(measure({name!r}, {turns}, {loop!r})))"
         run = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False,
@@ -201,7 +202,7 @@ def main() -> None:
     for name in options.cases:
         for turns in options.turns or CASES[name][1]:
             for loop in ["scan"] + ["unrolled"] * options.unrolled + ["torch"] * bool(options.torch):
-                m = _in_fresh_process(name, turns, loop, options.torch if loop == "torch" else sys.executable)
+                m = first_call(name, turns, loop, options.torch if loop == "torch" else sys.executable)
                 print(f"{name:14} {turns:5} {loop:9} {m['first']:8.2f} s {m['used']:6.2f} s {1e3 * m['call']:7.2f} ms "
                       f"{1e6 * m['call'] / turns:7.2f} us {m['launches']:.0f}   value {m['value']:.6g}", flush=True)
 

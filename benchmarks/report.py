@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import statistics
@@ -121,10 +122,30 @@ def write(table: dict[str, dict[str, Result]], ratios: dict[str, Ratio], machine
                 for row, results in table.items()
             ],
         ),
+        first_mean=first_calls(table),
         missed=_missed(table, ratios),
         mean=f"{geometric_mean(ratios):.2f}",
     )
     (HERE / "RESULTS.md").write_text(text)
+
+
+FIRST = {"Intel": 1.5, "": 4.0}          # what first calls may take of jax.jit's, at the geometric mean, by a part of the driver's name
+
+
+def first_calls(table: dict[str, dict[str, Result]]) -> str:
+    """A line for tracegrad, and for it on each driver that is named: its cold first calls to jax.jit's, and the target."""
+    lines = []
+    for name in dict.fromkeys(name for row in table.values() for name in row if name.startswith("tracegrad")):
+        pairs = [(row[name].cold, row["jax"].cold) for row in table.values()
+                 if name in row and "jax" in row and not row[name].failed and not row["jax"].failed]
+        if not pairs:
+            continue
+        found = math.exp(statistics.fmean(math.log(mine / theirs) for mine, theirs in pairs))
+        target = next(most for part, most in FIRST.items() if part in name)
+        verdict = "met" if found <= target else "missed"
+        lines.append(f"- First call of {name}, cold, to jax.jit's: {found:.2f} at the geometric mean of {len(pairs)} rows; "
+                     f"target {target}: {verdict}.")
+    return "\n".join(lines) or "- jax was not there."
 
 
 def _verdict(target: float | None, ratio: Ratio, results: dict[str, Result]) -> str:

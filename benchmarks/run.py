@@ -227,6 +227,7 @@ def main() -> int:
         report.print_row(WORKLOADS[name], table[name], ratio(table[name]))
     ratios = {name: ratio(row) for name, row in table.items()}
     print(f"geometric mean of the ratios: {report.geometric_mean(ratios):.2f}")
+    print(report.first_calls(table))
     whole = set(settings.rows) == set(WORKLOADS) and set(contenders) >= set(CONTENDERS) - set(EXTRA) and not settings.quick
     if whole or settings.write:
         report.write(table, ratios, machine)

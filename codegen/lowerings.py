@@ -7,6 +7,7 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.lower import (
     argreduce,
     attention,
+    attention_gpu,
     columns_cpu,
     host_call,
     opencl_call,
@@ -23,7 +24,7 @@ from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
-__all__ = ["LOWERINGS", "argreduce", "attention", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "scan", "scatter",
+__all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "scan", "scatter",
            "small_matrices", "sort", "topk"]
 
 
@@ -31,6 +32,12 @@ __all__ = ["LOWERINGS", "argreduce", "attention", "conv", "host_call", "loop_ste
 def _loops(group: Group, context: Context) -> list[Kernel]:
     on_gpu = context.target.kind == "gpu"
     return rows_gpu.loops(group, context) if on_gpu else rows_cpu.lower_loops(group, context)
+
+
+@lowering("attention")
+def _attention(group: Group, context: Context) -> list[Kernel]:
+    on_gpu = context.target.kind == "gpu"
+    return attention_gpu.lower_on_gpu(group, context) if on_gpu else attention.lower_on_cpu(group, context)
 
 
 @lowering(Columns)

@@ -20,6 +20,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import batched
+from tracegrad.codegen.plan.equal_launches import side_by_side
 from tracegrad.codegen.plan.repeats import lower_all
 from tracegrad.codegen.schedule.donation import arrange, separate
 from tracegrad.codegen.schedule.fusion import schedule
@@ -27,12 +28,14 @@ from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node
+from tracegrad.ops.placed import in_slices
 from tracegrad.plan import Plan, Target
 from tracegrad.verify import verify
 
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
+    ("placed", lambda graph, target: in_slices(graph)),          # slices that start where an operand says
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
@@ -82,7 +85,8 @@ def compile_graph(
     context.prepared = lambda body: _through_passes(body, target)             # loops' bodies are graphs of their own
     with uncollected():
         steps = lower_all(plan.groups, context)                               # kernels, as statements; equal groups share them
-        steps = batched(steps) if config.fuse else steps                        # one-work-item kernels in one launch
+        if config.fuse:
+            steps = side_by_side(batched(steps), target)                      # small kernels in one launch: one-work-item ones, equal ones
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
 
 

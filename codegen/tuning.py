@@ -45,8 +45,10 @@ class Tuning:
 
     # the same on GPUs (lower/rows_gpu.py)
     group: int = 256                   # work-items of a group
-    short_row: int = 32                # rows up to this long are one item's where there is no local memory
+    short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
+    wide_items: int = 2048             # work-items a core, at least, of an elementwise kernel whose items do four elements
+    tiled: int = 1 << 14               # elements from which on what is read transposed goes through tiles in local memory
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
 
@@ -77,7 +79,10 @@ class Tuning:
     thin: int = 4                      # rows or columns of a product on a GPU up to which the other operand is read once
     attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,
     attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),
-    attention_keys: int = 64           # keys of a block
+    attention_keys: int = 64           # keys of a block (on a CPU),
+    attention_groups: tuple[tuple[int, int, int], ...] = (      # lines of a group, of the others at a time, and of an item (on a GPU):
+        (64, 32, 4), (32, 32, 2), (32, 32, 4), (32, 16, 1), (32, 16, 2), (16, 16, 1))     # the first read least of any memory
+    written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 
     # small kernels in one launch (plan/batch_launches.py)
@@ -85,8 +90,10 @@ class Tuning:
     little_work: int = 3 << 14         # so few that even
     repeats: int = 3                   # equal kernels, which share one function if each has its own launch, had better be merged
     merged_items: int = 64             # work-items of a kernel that becomes a loop over them: many are for many cores
-    merged_lines: int = 400            # of a merged kernel at most, and
+    merged_lines: int = 300            # of a merged kernel at most, and
     merged_buffers: int = 24
+    merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
+    merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
     looped_lines: int = 800            # of a kernel with a loop over turns in it, which saves the launches of every turn,
     looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
 

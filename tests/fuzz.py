@@ -22,7 +22,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import tracegrad as tg
-from tests.kernels import DEVICES, TUNINGS, Checked
+from tests import wide_ways
+from tests.kernels import CPUS, DEVICES, GPUS, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
 from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, compute, fitting
 from tests.test_fuzz import backward, called, floats, forward, functional, second
@@ -87,20 +88,49 @@ def update(rng: random.Random) -> None:
         raise
 
 
-TURNS = (case, value, case, gradient, case, update, case, direction, case, value, case, second)
+ORDINARY = (case, value, case, gradient, case, update, case, direction, case, value, case, second)
 
+WIDE = (wide_ways.value,) * 4 + (wide_ways.gradient,) * 2 + (wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced,
+                                 wide_ways.loop, wide_ways.eager_loop)
+EVERY = {**{way.__name__: way for way in ORDINARY}, **{f"wide {way.__name__}": way for way in wide_ways.WAYS}}
+TURNS = {"ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "quick": (wide_ways.quick_loop,)}
+
+WIDER = {wide_ways.gradient: 3.0, wide_ways.second: 10.0, wide_ways.direction: 10.0, wide_ways.mapped: 3.0}
 SLACK = {gradient: 10.0, direction: 30.0, second: 100.0, case: 10.0}
 
 
-def batch(number: int, count: int, totals: Counter[str]) -> str:
+def wide(way: Any, target: Target, tuning: Tuning, number: int) -> bool:
+    """Run a program of tests/wide_ways.py; False if it says little."""
+    try:
+        with np.errstate(all="ignore"):
+            what, run = way(random.Random(number))
+    except wide_ways.Sensitive:
+        return False
+    except BaseException as error:
+        error.add_note(f"wide {way.__name__} {number}")
+        raise
+    with Checked({"drawn": target}, tuning=tuning, slack=WIDER.get(way, 1.0)):
+        try:
+            run()
+        except BaseException as error:
+            error.add_note(f"wide {way.__name__} {number}: {what}")
+            raise
+    return True
+
+
+def batch(number: int, count: int, totals: Counter[str], turns: str = "all", devices: Any = DEVICES) -> str:
     """Run `count` programs of seed `number`; what failed, "" if nothing did. `totals` counts those that did not."""
 
     @seed(number)
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,),
               report_multiple_bugs=False)
-    @given(st.data(), DEVICES, st.one_of(st.just(Tuning()), TUNINGS))
+    @given(st.data(), devices, st.one_of(st.just(Tuning()), TUNINGS))
     def run(data: Any, target: Target, tuning: Tuning) -> None:
-        way: Any = data.draw(st.sampled_from(TURNS))
+        way: Any = data.draw(st.sampled_from(TURNS[turns]))
+        if way.__module__ == wide_ways.__name__:
+            said = wide(way, target, tuning, data.draw(st.integers(0, 1 << 40)))
+            totals[f"wide {way.__name__}" if said else "ill-conditioned"] += 1
+            return
         what: Any = random.Random(data.draw(st.integers(0, 1 << 30))) if way in (case, update) else data.draw(programs())
         what = drawn(what) if way is case else what
         if way not in (case, update, value) and (what.in_place_on_inputs or not floats(what)):
@@ -114,6 +144,7 @@ def batch(number: int, count: int, totals: Counter[str]) -> str:
         totals[way.__name__] += 1
 
     before = tg.device()
+    wide_ways.DEVICE[0] = before
     tg.set_device("numpy")
     try:
         run()
@@ -131,13 +162,16 @@ def batch(number: int, count: int, totals: Counter[str]) -> str:
 @click.command()
 @click.option("--count", default=1000, show_default=True, help="How many programs.")
 @click.option("--seed", "first", default=0, show_default=True, help="The seed of the first batch.")
+@click.option("--turns", default="all", show_default=True, type=click.Choice(list(TURNS)), help="Which kinds of programs.")
+@click.option("--kind", type=click.Choice(["cpu", "gpu", "any"]), default="any", show_default=True, help="Of devices to plan for.")
 @click.option("--stop", is_flag=True, help="Stop at the first failure.")
-def main(count: int, first: int, stop: bool) -> None:
+def main(count: int, first: int, turns: str, kind: str, stop: bool) -> None:
     """Run COUNT random programs and say what failed."""
     totals: Counter[str] = Counter()
     start, failed = time.time(), 0
     for number in range(first, first + -(-count // BATCH)):
-        found = batch(number, min(BATCH, count - (number - first) * BATCH), totals)
+        devices = {"cpu": CPUS, "gpu": GPUS}.get(kind, DEVICES)
+        found = batch(number, min(BATCH, count - (number - first) * BATCH), totals, turns, devices)
         if found:
             failed += 1
             print(f"seed {number}:\n{found}", flush=True)

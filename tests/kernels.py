@@ -36,8 +36,9 @@ TUNINGS = st.builds(
     row_chunk=st.sampled_from([8, 4096]), small_columns=st.sampled_from([1, 64, 1 << 14]), item=st.sampled_from([1, 16, 100, 4096]),
     most_items=st.sampled_from([8, 64, 1 << 16]), costly=st.sampled_from([1, 12, 1000]), private_bytes=st.sampled_from([64, 64 << 10]),
     fetch_bytes=st.sampled_from([1, 1 << 20]), line_bytes=st.sampled_from([16, 64]), group=st.sampled_from([1, 8, 256]),
-    short_row=st.sampled_from([1, 32]), owners=st.sampled_from([1, 4, 64]),
-    column_chunk=st.sampled_from([2, 64]), row_registers=st.sampled_from([0, 4, 32]),
+    short_row=st.sampled_from([2, 4, 32]), owners=st.sampled_from([1, 4, 64]),
+    column_chunk=st.sampled_from([2, 64]), tiled=st.sampled_from([1, 1 << 14]), wide_items=st.sampled_from([0, 2048]),
+    row_registers=st.sampled_from([0, 4, 32]),
     arg_chunk=st.sampled_from([2, 16, 2048]), scan_chunk=st.sampled_from([2, 16, 2048]),
     select_chunk=st.sampled_from([4, 2048]), scatter_skip=st.sampled_from([1, 16]), scatter_columns=st.sampled_from([4, 64]),
     sort_run=st.sampled_from([2, 32]), sort_block=st.sampled_from([32, 4096]), sort_part=st.sampled_from([4, 4096]),
@@ -45,17 +46,24 @@ TUNINGS = st.builds(
     sort_part_gpu=st.sampled_from([2, 16]), split_k=st.sampled_from([2, 128]), split_flops=st.sampled_from([1, 1 << 19]),
     pack_items=st.sampled_from([1, 4096]), panel_bytes=st.sampled_from([64, 1 << 10, 32 << 10]), gemm_step=st.sampled_from([2, 8]),
     thin=st.sampled_from([1, 4]), conv_unrolled=st.sampled_from([1, 7]),
+    written_out=st.sampled_from([0, 48]),
     attention_scores=st.sampled_from([0, 1 << 12]), attention_width=st.sampled_from([4, 256]), attention_keys=st.sampled_from([1, 4, 64]),
+    attention_groups=st.sampled_from([((8, 8, 2), (4, 4, 1)), ((4, 8, 1),), ()]),
     launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
     merged_items=st.sampled_from([1, 64]), merged_lines=st.sampled_from([40, 400]), merged_buffers=st.sampled_from([4, 24]),
+    merged_elements=st.sampled_from([0, 1 << 16]), merged_parameters=st.sampled_from([4, 96]),
     matrix_size=st.sampled_from([0, 2, 16]), looped_lines=st.sampled_from([0, 800]), looped_work=st.sampled_from([0, 3 << 19]),
 )
-DEVICES = st.one_of(
+CPUS = (
     st.builds(Target, simd_bytes=st.sampled_from([16, 32, 64]), cores=st.sampled_from([1, 2, 16]), registers=st.sampled_from([8, 16, 32]),
-              plain_math=st.booleans(), clang_builtins=st.booleans(), l2_bytes=st.sampled_from([256, 512 << 10])),
-    st.builds(Target, kind=st.just("gpu"), simd_bytes=st.just(16), cores=st.sampled_from([1, 4]), max_work_group=st.sampled_from([1, 64]),
-              local_memory=st.sampled_from([0, 4096, 32768]), plain_math=st.just(False), clang_builtins=st.just(False)),
+              plain_math=st.booleans(), clang_builtins=st.booleans(), l2_bytes=st.sampled_from([256, 512 << 10]))
 )
+GPUS = (
+    st.builds(Target, kind=st.just("gpu"), simd_bytes=st.just(16), cores=st.sampled_from([1, 4]),
+              max_work_group=st.sampled_from([1, 64, 256]), local_memory=st.sampled_from([0, 4096, 32768]), plain_math=st.just(False),
+              clang_builtins=st.just(False), lanes=st.sampled_from([32, 64]), host_memory=st.booleans())
+)
+DEVICES = st.one_of(CPUS, GPUS)
 
 
 def readable(plan: Plan) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
 
 import tracegrad as tg
@@ -32,8 +33,8 @@ RANDOM = (
     "dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "cauchy", "geometric", "rrelu", "empty",
     "pca_lowrank", "svd_lowrank", "fractional_max_pool", "multi_head_attention_forward",
 )  # fmt: skip
-
-
+# Every list of samples asks for the name of torch's test, by reading the source of the whole stack: longer than all the rest takes.
+common_utils.extract_test_fn = lambda: None
 
 
 class Skip(Exception):
@@ -118,7 +119,7 @@ def converted(x: Any) -> Any:
     if isinstance(x, dict):
         if x.get("layout", torch.strided) is not torch.strided:
             raise Skip("layout")
-        return {k: converted(v) for k, v in x.items() if not isinstance(v, (torch.device, torch.layout, torch.memory_format))}
+        return {k: converted(v) for k, v in x.items() if k != "device" and not isinstance(v, (torch.layout, torch.memory_format))}
     return x
 
 
@@ -195,24 +196,30 @@ def tolerance_of(dtype: Any) -> float:
     return 1e-7 if dtype in (torch.float64, torch.complex128) else 1e-4
 
 
+LARGE = 20_000  # elements of a sample's operands: such take the interpreter seconds
+
+
 def samples(op: Any, dtype: Any, most: int = 24) -> list[Any]:
+    """The samples of an operation: at most about `most` of them, from all over the list, and of large ones at most about 4."""
     torch.manual_seed(0)
     grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-    found = [*op.sample_inputs("cpu", dtype, requires_grad=grad)]
-    step = max(1, len(found) // most)
-    return found[::step]
+    small, large = [], []
+    for s in op.sample_inputs("cpu", dtype, requires_grad=grad):
+        size = sum(a.numel() for a in leaves([s.input, s.args, s.kwargs]) if isinstance(a, torch.Tensor))
+        (large if size > LARGE else small).append(s)
+    return small[:: max(1, len(small) // most)] + large[:: max(1, len(large) // min(4, most))]
 
 
-def differences(op: Any, dtypes: Any = DTYPES) -> Iterator[tuple[str, str]]:
-    """(what, text) for all that differs in the samples of an operation."""
+def differences(op: Any, dtypes: Any = DTYPES, most: int = 24, errors: bool = True) -> Iterator[tuple[str, str]]:
+    """(what, text) for all that differs in the samples of an operation: `most` or so of each dtype, and those of errors."""
     fn = called(op)
     random = any(word in op.name for word in RANDOM)
     for dtype in dtypes:
         if dtype not in op.supported_dtypes("cpu"):
             continue
-        for sample in samples(op, dtype):
+        for sample in samples(op, dtype, most):
             yield from differences_of(op, fn, sample, dtype, random)
-    for error in op.error_inputs("cpu") if op.error_inputs_func is not None else ():
+    for error in op.error_inputs("cpu") if errors and op.error_inputs_func is not None else ():
         sample = error.sample_input
         try:
             args = converted([sample.input, *sample.args])

@@ -28,7 +28,8 @@ from tracegrad.codegen.kernel.run.memory import Memory, Pointer, State
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.plan import Fault, Launch, Offset, Plan, Scalar, Slot, Target, Turn
 
-GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=False)      # 64 cores: of a middling one
+GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=False,
+             host_memory=False)      # 64 cores: of a middling one
 WARP = 32                     # work-items that run in step on NVIDIA's and AMD's (of two halves) and most others' devices
 SECTOR = 32                   # bytes that come from memory together
 BANKS = 32                    # of local memory, a word of 4 bytes each
@@ -322,7 +323,7 @@ def registers(text: str) -> int:
     """Words that the variables in scope at the same time take, at most."""
     most = now = 0
     scopes: list[int] = []
-    for line in text.split("\n"):
+    for line in text.partition(") {\n")[2].split("\n"):                 # parameters are not in registers
         line = line.partition("//")[0].rstrip()
         if line.lstrip().startswith("}"):
             now = scopes.pop() if scopes else 0

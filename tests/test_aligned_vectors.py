@@ -29,7 +29,7 @@ def at(x: Index, values: dict[Var, int]) -> int:
 @given(st.lists(st.sampled_from([2, 3, 8, 16, 24, 32, 48, 64]), min_size=1, max_size=3), st.integers(0, 40),
        st.sampled_from([1, 3, 16, 64]), st.sampled_from([1, 2, 16]), st.sampled_from([1, 4, 16]), st.data())
 def test_what_is_said_of_lanes_is_so(divisors: list[int], shift: int, rows: int, factor: int, step: int, data: Any) -> None:
-    lane, row, width = Var("i", 512, step=step), Var("row", 5), 16
+    lane, row, width = Var("i", 512, multiple=step), Var("row", 5), 16
     x = row.index * rows + lane.index * factor + shift
     for k in divisors:
         x = x // k + (x % k) * data.draw(st.integers(0, 3)) if data.draw(st.booleans()) else x % k + row.index * 3
@@ -43,7 +43,7 @@ def test_what_is_said_of_lanes_is_so(divisors: list[int], shift: int, rows: int,
 
 
 def test_quotients_are_one_number_and_remainders_follow_the_lanes() -> None:
-    i, j, row = Var("i", 1 << 12, step=16), Var("j", 1 << 12), Var("row", 9)
+    i, j, row = Var("i", 1 << 12, multiple=16), Var("j", 1 << 12), Var("row", 9)
     assert ((i.index // 64).stride_of(i, 16), (i.index % 64).stride_of(i, 16)) == (0, 1)
     assert ((row.index * 48 + i.index) // 32).stride_of(i, 16) == 0
     for x in (j.index // 64, j.index % 64):

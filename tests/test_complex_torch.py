@@ -12,7 +12,7 @@ import tracegrad as tg
 from tests.test_complex import draw
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("on_numpy")]
 Fn = Callable[[Any, Any, Any], Any]         # (torch or tracegrad, x, y) -> result
 
 FUNCTIONS: dict[str, Fn] = {

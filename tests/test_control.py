@@ -199,3 +199,31 @@ class TestScan:
             both(lambda x: tg.scan(lambda c, _: (c, None), x))[which](tg.ones(2))
         with pytest.raises(tg.ShapeError, match="must keep shape"):
             both(lambda x: tg.scan(lambda c, _: (tg.cat([c, c]), None), x, length=2))[which](tg.ones(2))
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("wrap", [lambda f: f, tg.trace])
+def test_the_forms_of_torch(wrap):
+    x, y = tg.tensor([1.0, -2.0]), tg.tensor([3.0, 4.0])
+
+    @wrap
+    def chosen(p, x, y):
+        both = tg.cond(p.sum() > 0, lambda x, y: (x + y,), lambda x, y: (x * y,), operands=(x, y))
+        return both[0], tg.cond(p.sum() > 0, abs, abs, operands=[x])
+
+    assert chosen(x, x, y)[0].tolist() == [3.0, -8.0]
+    assert chosen(y, x, y)[0].tolist() == [4.0, 2.0]
+    assert chosen(y, x, y)[1].tolist() == [1.0, 2.0]
+
+    @wrap
+    def turned(x, y):
+        return tg.while_loop(lambda i, x, y: i < 3, lambda i, x, y: (i + 1, x + y, y), carried_inputs=(tg.tensor(0), x, y))
+
+    i, last, same = turned(x, y)
+    assert (i.item(), last.tolist(), same.tolist()) == (3, [10.0, 10.0], [3.0, 4.0])
+    gradient = tg.grad(lambda x: turned(x, x * 2.0)[1].sum())(x)
+    assert gradient.tolist() == [7.0, 7.0]
+    with pytest.raises(tg.ArgumentError, match=r"cond: operands must be a tuple.* 1 more"):
+        tg.cond(True, abs, abs, x, operands=(x,))
+    with pytest.raises(tg.ArgumentError, match=r"while_loop: carried_inputs must be a tuple, and stands for init; got Tensor"):
+        tg.while_loop(bool, abs, carried_inputs=x)

@@ -19,6 +19,11 @@ def test_what_is_missing_is_listed_with_its_reason() -> None:
         assert f"| {why} | {', '.join(f'`{n}`' for n in names)} |" in PAGE, "run `make coverage-table`"
 
 
+def test_fewer_than_ten_names_of_the_database_are_excluded_each_with_a_reason() -> None:
+    assert "not written yet" not in coverage.missing()
+    assert sum(map(len, coverage.missing().values())) < 10
+
+
 def test_every_public_function_is_documented() -> None:
     assert not coverage.documented()
 

@@ -58,9 +58,11 @@ class TestWhen:
         assert y.dtype == tg.float32
         assert (work.runs, work.compiled) == (0, 0)
         assert y[0].item() == 4.0
-        assert work.happened(2)                                        # y, then the view of it that was asked for
+        held = tg.config.eager and tg.device().kind != "numpy"         # a part of what numpy holds is read as it is
+        assert work.happened(1 if held else 2)                         # y, then the view of it that was asked for
+        runs = work.runs
         y.numpy()
-        assert work.runs == 2
+        assert work.runs == runs
 
     @pytest.mark.parametrize("look", [lambda x: x.numpy(), lambda x: x.sum().item(), repr, lambda x: x.tolist(), np.asarray,
                                       lambda x: bool((x > 0).all()), lambda x: [row.item() for row in x], lambda x: f"{x.sum():.2f}"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import compile as tg_compile
+from tracegrad.nn import functional as F
+from tracegrad.operators import FOURIER, FUNCTIONAL, LINALG, PUBLIC, SPECIAL
 from tracegrad.runtime import device as runtime_device
 from tracegrad.runtime import program as runtime_program
 
@@ -96,7 +99,7 @@ BAD_CALLS = [
     ("masked_fill: value", lambda a: a.masked_fill(a > 0, a), tg.ShapeError, ["masked_fill: ", "(2, 3)", "tg.where"]),
     ("index into nothing", lambda a: a[:0][tg.tensor([0])], tg.IndexOutOfRange, ["getitem: ", "size 0"]),
     ("logical_and", lambda a: tg.logical_and(a, tg.ones(4)), tg.ShapeError, ["logical_and: ", "(2, 3)", "(4,)"]),
-    ("where: one operand", lambda a: tg.where(a > 0), tg.ArgumentError, ["where: ", "input and other"]),
+    ("where: one operand", lambda a: tg.where(a > 0, a), tg.ArgumentError, ["where: ", "input and other"]),
     ("max of nothing", lambda a: a[:0].max(), tg.ArgumentError, ["max: ", "(0, 3)"]),
     ("norm: dtype", lambda a: a.norm(dtype=tg.int64), tg.DTypeError, ["norm: ", "int64"]),
     ("pad: value", lambda a: tg.nn.functional.pad(a, (1, 1), "reflect", 5.0), tg.ArgumentError, ["pad: ", "reflect", "5.0"]),
@@ -310,3 +313,35 @@ class TestBuild:
             tg.trace(lambda x: (x * 5 + 0.321).cos())(x)
         monkeypatch.undo()
         np.testing.assert_allclose(y.numpy(), np.sin(np.arange(4) * 3 + 0.123), rtol=1e-5)       # still pending, and fine
+
+
+@pytest.mark.usefixtures("on_numpy")
+@pytest.mark.parametrize("given", [2, 2.5, [1.0, 2.0], None, "x"], ids=repr)
+def test_what_is_no_tensor_is_an_error_that_says_so(given):
+    """In place of a function's first array: never an AttributeError from within."""
+    x, raw = tg.ones(3, 3), []
+    for space in (PUBLIC, FUNCTIONAL, SPECIAL, LINALG, FOURIER):
+        for name, fn in space.items():
+            try:
+                parameters = [*inspect.signature(fn).parameters.values()]
+            except ValueError:
+                continue
+            if parameters and parameters[0].annotation == "str":        # elementwise takes a text
+                continue
+            needed = sum(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+            try:
+                fn(given, *[x] * (needed - 1))
+            except (tg.TracegradError, TypeError, ValueError, IndexError):
+                pass                                        # a creation function takes other things, and says what
+            except Exception as e:
+                raw.append(f"{name}: {type(e).__name__}: {e}")
+    assert not raw, "\n".join(raw)
+
+
+def test_composed_functions_name_themselves_and_what_they_got():
+    for fn, name in ((tg.clamp, "clamp"), (tg.clamp_max, "clamp_max"), (tg.isfinite, "isfinite"),
+                     (F.mish, "mish"), (tg.special.entr, "entr")):
+        with pytest.raises(tg.DTypeError, match=rf"^{name}: .*Tensor, got int; use tg.tensor"):
+            fn(*(2, 3)[:2 if "clamp" in name else 1])
+    with pytest.raises(tg.DTypeError, match=r"^masked_fill: a value of complex64 does not fit float32"):
+        tg.masked_fill(tg.ones(2), tg.tensor(True), tg.tensor(1j))

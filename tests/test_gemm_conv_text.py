@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tracegrad.codegen.kernel.names import is_reserved
 from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.vectors import load, plus, prelude, write
 from tracegrad.codegen.matmul import schedules as gemm
+from tracegrad.codegen.plan.source import vector_access
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.plan import Target
 from tracegrad.runtime.device import devices
@@ -67,7 +69,9 @@ class Bench:
     def check(self) -> None:
         device = [d for d in devices() if d.kind == "cpu"][-1]
         context, queue = device.context, device.queue
-        source = prelude(self.dtypes, self.target) + "\n".join(k.text for k in self.kernels)
+        given: Any = SimpleNamespace(dtypes=self.dtypes, target=self.target)
+        uses = frozenset().union(*(k.uses for k in self.kernels))
+        source = "\n".join([*vector_access(uses, given), *(k.text for k in self.kernels)])
         program = cl.Program(context, source).build()
         assert len({k.entry for k in self.kernels}) == len(self.kernels)
         for kernel in self.kernels:

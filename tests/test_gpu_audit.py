@@ -88,10 +88,6 @@ LAUNCHES = {"attention": 1, "many small updates": 2, "cumsum": 3}         # at m
 
 # Not yet what a GPU would be built for, and why.
 WAITING = {
-    "transposed read": "each item reads a column: no tile in local memory turns it",
-    "short rows": "rows of up to 16 are written out in each item, which reads its row alone",
-    "attention": "products and softmax are launches of their own, with an array of all weights between them",
-    "many small updates": "an update is a launch",
 }
 
 

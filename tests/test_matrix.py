@@ -175,6 +175,21 @@ def test_batched_products(on: Any, dtype: Any) -> None:
     check(on, fn, *draw(dtype, (2, 3, 19, 19), (2, 3, 19, 19), (2, 3, 19, 19)), tolerance=2e-5)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_in_tiles(on: Any, dtype: Any, causal: bool) -> None:
+    """Enough scores for kernels of its own; sizes that no block divides."""
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return (F.scaled_dot_product_attention(q, k, v, is_causal=causal) ** 2).sum()
+    check(on, lambda q, k, v: (F.scaled_dot_product_attention(q, k, v, is_causal=causal), *tg.grad(loss, argnums=(0, 1, 2))(q, k, v)),
+          *draw(dtype, (2, 77, 33), (2, 100, 33), (2, 100, 17)), tolerance=5e-5)
+
+
+def test_transposed_reads_short_rows_and_equal_kernels(on: Any, dtype: Any) -> None:
+    def fn(x: Any, y: Any, z: Any) -> Any:
+        return (x.t() + y, (x.t() * y).sum(0), z.softmax(-1), z.transpose(0, 1).softmax(-1), *(x[0, :n] * 2 + 1 for n in (7, 33, 100)))
+    check(on, fn, *draw(dtype, (130, 150), (150, 130), (40, 30, 10)))
+
+
 @pytest.mark.parametrize(("x", "w", "options"), [
     ((4, 3, 9, 17), (5, 3, 3, 3), dict(padding=1)),
     ((2, 4, 8, 8), (6, 2, 3, 3), dict(stride=2, padding=1, groups=2)),

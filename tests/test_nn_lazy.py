@@ -9,7 +9,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import nn
-from tracegrad.errors import ArgumentError, ShapeError, TraceError
+from tracegrad.errors import ShapeError, TraceError
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
 CASES = {
@@ -50,13 +50,51 @@ def test_lazy_layers_become_the_others(name: str) -> None:
     np.testing.assert_allclose(loaded(x).detach().numpy(), plain(x).detach().numpy(), rtol=1e-12)
 
 
-def test_optimizers_and_traces_come_after_the_first_call() -> None:
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adagrad", "LBFGS"])
+def test_optimizers_may_come_before_the_first_call(name: str) -> None:
+    def train(lazy: bool) -> list[float]:
+        tg.manual_seed(0)
+        net = nn.Sequential(nn.LazyLinear(13), nn.Tanh(), nn.LazyLinear(1)).double()
+        x = tg.randn(33, 7, dtype=tg.float64)
+        net = net if lazy else (net(x), net)[1]
+        optimizer = getattr(tg.optim, name)(net.parameters(), lr=0.05)
+
+        def closure() -> tg.Tensor:
+            optimizer.zero_grad()
+            loss = ((net(x) - x[:, :1].sin()) ** 2).mean()
+            loss.backward()
+            return loss
+
+        return [float(optimizer.step(closure)) for _ in range(5)]
+
+    assert train(True) == train(False)
+
+
+def test_a_traced_step_needs_the_state_of_its_optimizer() -> None:
+    net = nn.LazyLinear(3)
+    optimizer, x = tg.optim.Adam(net.parameters()), tg.randn(5, 7)
+    net(x)
+
+    @tg.trace
+    def step(x: tg.Tensor) -> tg.Tensor:
+        loss = (net(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with pytest.raises(TraceError, match=r"Adam: it was made before a lazy layer's first call"):
+        step(x)
+    net(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step(x)
+
+
+def test_traces_come_after_the_first_call() -> None:
     net = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
     x = tg.randn(5, 2, 7, 7)
     with pytest.raises(TraceError, match=r"LazyConv2d: .*call the model once before"):
         tg.trace(net.forward)(x)
-    with pytest.raises(ArgumentError, match=r"lazy layer.* call the model once before"):
-        tg.optim.Adam(net.parameters(), lr=0.1)
     net(x)
     optimizer = tg.optim.Adam(net.parameters(), lr=0.01)
 

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch, the reference of these comparisons, is not installed")
 pytest.importorskip("expecttest", reason="torch's operator database needs expecttest")
 
-from tests import op_db_torch  # noqa: E402  (imports torch)
+from tests import coverage, op_db_torch  # noqa: E402  (imports torch)
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("on_numpy"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 NUMBERS = "a number is taken where torch wants a tensor"
 TIES = "which of equal elements comes first is not defined in torch"
@@ -59,7 +59,47 @@ def unexplained(name: str, kind: str, line: str) -> bool:
 HERE = [op for op in op_db_torch.op_db if op_db_torch.function(op.name) is not None]
 
 
+def test_every_name_of_the_database_is_here_or_excluded_with_a_reason() -> None:
+    """Of the torch that is installed; tests/op_db.txt holds the names of 2.15, for where it is not."""
+    names = {op.name for op in op_db_torch.op_db}
+    absent = [n for n in names if not coverage.present(n) and not any(re.match(pattern, n) for pattern, _ in coverage.REASONS)]
+    assert not absent, f"neither here nor in REASONS of tests/coverage.py: {sorted(absent)}"
+    if torch.__version__.startswith("2.15."):
+        assert names == set(coverage.NAMES)
+
+
+def test_every_sample_list_is_compared() -> None:
+    """What `differences` has no function for is in that list, or (jiterator) has tests of its own: nothing is left out in silence."""
+    left = {op.name for op in op_db_torch.op_db} - {op.name for op in HERE}
+    unknown = [n for n in left if coverage.present(n) and not n.startswith("jiterator")]
+    assert not unknown, sorted(unknown)
+
+
+@pytest.mark.usefixtures("on_numpy")
 @pytest.mark.parametrize("op", HERE, ids=lambda op: f"{op.name}.{op.variant_test_name}".rstrip("."))
 def test_samples(op) -> None:
     found = [f"[{kind}] {line}" for kind, line in op_db_torch.differences(op) if unexplained(op.name, kind, line)]
     assert not found, "\n".join([f"{len(found)} differences:", *found[:10]])
+
+
+# One or two of each kind of kernels: all samples on a device would be an hour of compiling.
+KERNELS = [
+    "addcdiv", "atan2", "remainder", "special.zeta", "var", "cumsum", "logcumsumexp", "sort", "topk", "kthvalue", "gather",
+    "scatter_add", "index_put", "take_along_dim", "roll", "nan_to_num", "cat", "matmul", "baddbmm", "einsum", "cdist", "linalg.solve",
+    "linalg.cholesky", "fft.rfft", "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d",
+    "nn.functional.interpolate", "nn.functional.grid_sample", "nn.functional.layer_norm", "nn.functional.cross_entropy",
+    "nn.functional.embedding", "nn.functional.scaled_dot_product_attention", "masked.mean",
+]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_some_samples_by_kernels(name: str, kernels: None) -> None:
+    """On the default device: values, gradients and updates in place of two samples of float32 and of int64."""
+    for op in [op for op in HERE if op.name == name][:2]:
+        lines = op_db_torch.differences(op, (torch.float32, torch.int64), most=2, errors=False)
+        found = [f"[{kind}] {line}" for kind, line in lines if unexplained(op.name, kind, line)]
+        assert not found, "\n".join([f"{len(found)} differences:", *found[:10]])
+
+
+def test_those_names_are_of_the_database() -> None:
+    assert set(KERNELS) <= {op.name for op in HERE}

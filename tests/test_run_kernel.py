@@ -332,3 +332,11 @@ def test_a_test_that_is_the_same_in_all_lanes_is_no_mask_of_ones():
         with Checked({"cpu": Target("cpu", 64, 32, 2)}) as found:
             tg.trace(tg.value_and_grad(lambda x: waves(x.roll(1, 0)) ** 2))(x)
         assert found.count
+
+
+def test_long_rows_of_an_array_without_rows(on_numpy: Any) -> None:
+    """No rows are no reason to cut rows in chunks: it was a division by zero."""
+    x = tg.tensor(np.zeros((0, 10_000), np.float32))
+    with Checked() as checked:
+        tg.trace(lambda x: (x.sum(1), x.amin(1), x.expand(3, 0, 10_000).sum((1, 2)), x[:, 1:].mean(1)))(x)
+    assert checked.count == len(TARGETS)

@@ -200,6 +200,26 @@ def test_masked_reductions(name: str, axis: int) -> None:
 
 
 @pytest.mark.usefixtures("on_numpy")
+def test_masked_complex_numbers() -> None:
+    z = X[:, :5] + 1j * X[:, 5:10]
+    x, m, zero = tg.tensor(z, requires_grad=True), tg.tensor(MASK[:, :5]), np.where(MASK[:, :5], z, 0)
+    exps = np.where(MASK[:, :5], np.exp(z), 0)
+    with np.errstate(all="ignore"):
+        for found, wanted in (
+            (tg.masked.sum(x, 1, mask=m), zero.sum(1)), (tg.masked.logsumexp(x, 1, mask=m), np.log(exps.sum(1))),
+            (tg.masked.logsumexp(x), np.log(np.exp(z).sum())), (tg.masked.mean(x, 0, mask=m), zero.sum(0) / MASK[:, :5].sum(0)),
+        ):
+            assert found.dtype == np.complex128
+            np.testing.assert_allclose(found.detach().numpy(), wanted, rtol=1e-12)
+    tg.masked.logsumexp(x[0], 0, mask=m[0]).real.backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy()[0], np.conj(exps[0] / exps[0].sum()), rtol=1e-12)
+    for name in ("softmax", "log_softmax", "amax", "amin"):
+        with pytest.raises(tg.DTypeError, match=f"{name}: does not take complex128"):
+            getattr(tg.masked, name)(x, 0)
+
+
+@pytest.mark.usefixtures("on_numpy")
 def test_masked_maps() -> None:
     x, m, held = tg.tensor(X), tg.tensor(MASK), np.ma.masked_array(X, ~MASK)
     e = np.exp(np.where(MASK, X, -np.inf))

@@ -13,17 +13,23 @@ from tracegrad import (
     autograd,
     control,
     creation,
+    describing,
     errors,
     fft,
     func,
     host,
     jiterator,
+    layouts,
     linalg,
     masked,
+    methods,
     moves,
     nn,
     opencl_function,
     optim,
+    random,
+    random_counts,
+    settings,
     signal,
     special,
     testing,
@@ -54,19 +60,45 @@ from tracegrad.dtypes import (
     uint64,
 )
 from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
-from tracegrad.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from tracegrad.layouts import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    layout,
+    memory_format,
+    preserve_format,
+    strided,
+)
+from tracegrad.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from tracegrad.nn.saving import load, save
 from tracegrad.operators import PUBLIC
 from tracegrad.pending import flush, synchronize
-from tracegrad.random_state import get_rng_state, manual_seed, set_rng_state
+from tracegrad.random_state import Generator, default_generator, get_rng_state, initial_seed, manual_seed, set_rng_state
+from tracegrad.random_state import reseed as seed
+from tracegrad.settings import (
+    are_deterministic_algorithms_enabled,
+    get_default_device,
+    get_float32_matmul_precision,
+    is_deterministic_algorithms_warn_only_enabled,
+    set_default_device,
+    set_float32_matmul_precision,
+    set_printoptions,
+    typename,
+    use_deterministic_algorithms,
+)
 from tracegrad.tensor import Tensor, is_tensor
 from tracegrad.tracing.trace import trace
+from tracegrad.type_info import can_cast, dtype, finfo, iinfo, promote_types, result_type
 
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
 double, half, long = float64, float16, int64
 cfloat, cdouble = complex64, complex128
 
+newaxis = None
+Size: type = tuple                      # shapes are tuples
+
+methods.export_in_place()
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's
 globals().update(_BUILTINS, short=int16)
@@ -76,5 +108,5 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"tracegrad has no {name!r}")
 
 
-__all__ = sorted({name for name in globals() if not name.startswith("_")} - {"Any", "annotations", "PUBLIC", *_BUILTINS})
+__all__ = sorted({name for name in globals() if not name.startswith("_")} - {"Any", "annotations", "PUBLIC", "random", *_BUILTINS})
 __version__ = "0.1.0"

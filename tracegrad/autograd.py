@@ -37,7 +37,8 @@ def backward(
     roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     outputs = [t._node() for t in roots]
     known = None
-    if len(roots) == 1 and grad_tensors is None and not (create_graph or retain_graph or _retaining) and outputs[0].aval.size == 1:
+    plain = grad_tensors is None and not (create_graph or retain_graph or _retaining or _afterwards)
+    if len(roots) == 1 and plain and outputs[0].aval.size == 1:
         known = Backward(roots[0])
         if known.run():
             return
@@ -50,6 +51,8 @@ def backward(
     receivers = [(t, ct) for n, ct in zip(wanted, grads, strict=True) if ct is not None for t in (*_leaf(n), *retained.get(n, ()))]
     for tensor, ct in receivers:
         _accumulate(tensor, ct, create_graph)
+    if _afterwards:
+        _run_afterwards([t for t, _ in receivers])
     if not (create_graph if retain_graph is None else retain_graph):
         reached = [n for n, ct in zip(wanted, grads, strict=True) if ct is not None]
         sums = [(n, resolve(t._grad._n)) for n in reached for t in _leaf(n) if t._grad is not None]
@@ -267,6 +270,34 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     return RemovableHandle(hooks, key)
 
 
+# By id, the hooks of leaves that run when their gradients have been added up, with the leaf.
+_afterwards: dict[int, tuple[weakref.ref[Tensor], dict[int, Callable[[Tensor], None]]]] = {}
+
+
+def register_post_accumulate_grad_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
+    """Call `hook(tensor)` whenever a backward has added to the leaf's `grad`: to step an optimizer of its own, and free the gradient.
+
+    Raises AutogradError unless the tensor is a leaf that requires grad. Backward inside @trace raises TraceError for such a tensor.
+    """
+    if not tensor._node().needs_grad or not tensor._is_leaf():
+        raise AutogradError("register_post_accumulate_grad_hook: only a leaf that requires grad accumulates gradients; use register_hook")
+    if id(tensor) not in _afterwards:
+        _afterwards[id(tensor)] = weakref.ref(tensor), {}
+        weakref.finalize(tensor, _afterwards.pop, id(tensor), None)
+    key, hooks = unique(), _afterwards[id(tensor)][1]
+    hooks[key] = hook
+    return RemovableHandle(hooks, key)
+
+
+def _run_afterwards(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        for hook in list(_afterwards.get(id(tensor), (None, {}))[1].values()):
+            if state.trace is not None:
+                raise TraceError(f"backward: inside @trace ({state.trace.name}) a post-accumulate-grad hook would run at the first call "
+                                 "only; do what it does after backward, in the traced function")
+            hook(tensor)
+
+
 def retain_grad(tensor: Tensor) -> None:
     """Make backward store the gradient of this non-leaf tensor in its `grad`, too."""
     node = tensor._node()
@@ -345,6 +376,7 @@ def _backward_method(self: Tensor, gradient: Any = None, retain_graph: bool | No
 for _name, _value in {
     "backward": _backward_method,
     "register_hook": register_hook,
+    "register_post_accumulate_grad_hook": register_post_accumulate_grad_hook,
     "retain_grad": retain_grad,
     "grad_fn": property(_grad_fn),
     "retains_grad": property(_retains_grad),

@@ -16,9 +16,12 @@ from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 
 def _controls() -> tuple[Any, Any] | None:
-    """OpenBLAS's functions that get and set the number of its threads, or None where numpy has another BLAS."""
+    """OpenBLAS's functions that get and set the number of its threads, or None where numpy has another BLAS.
+
+    Python's lock is kept around them (PyDLL): they take 0.1 us, to get the lock back from a thread that compiles up to 5 ms.
+    """
     with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(_multiarray_umath.__file__)         # what it is linked to is found through it
+        library = ctypes.PyDLL(_multiarray_umath.__file__)        # what it is linked to is found through it
         for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):
             name = f"{prefix}openblas_{{}}_num_threads{suffix}"
             if hasattr(library, name.format("set")):

@@ -22,7 +22,7 @@ import numpy as np
 from tracegrad import eager, plan_cache
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, TraceError, UnsupportedError
-from tracegrad.function import REGISTRY, CustomCall, bind, data, placeholder
+from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
 from tracegrad.plan import Plan
@@ -34,6 +34,7 @@ from tracegrad.runtime.launch import Executable
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
+_OFFSET, _SLICE_AT = REGISTRY["offset"], REGISTRY["slice_at"]
 PLANS = 512  # cached plans; the least recently used is dropped
 
 
@@ -111,10 +112,19 @@ def list_devices() -> list[Device]:
 
 
 def set_device(spec: Any) -> Device:
-    """Make `spec` (as in `find_device`) the device of new tensors. Raises NoDriverError if there is none such."""
-    found = find_device(spec)
-    _chosen[:] = [found]
-    return found
+    """Make `spec` (as in `find_device`) the device of new tensors; "" or None: the one that is taken where none was set, again.
+
+    Raises NoDriverError if there is none such.
+    """
+    before = _chosen[:]
+    if spec is None or (isinstance(spec, str) and not spec):
+        _chosen.clear()
+    try:
+        _chosen[:] = [find_device(spec)]
+    except BaseException:
+        _chosen[:] = before
+        raise
+    return _chosen[0]
 
 
 def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True) -> Any:
@@ -449,7 +459,7 @@ def _pending(targets: Sequence[Node],
             parts.append(fn)
             if fn is _CONST and not node.aval.weak:
                 parts.append(node.aval)
-            else:
+            elif fn is not _OFFSET:
                 parts += node.attrs.items()
                 parts += place
     return number, order, leaves, parts, places
@@ -497,7 +507,7 @@ class Work:
             wanted = set(targets)
             targets = targets + [n for n in order if n not in wanted and keep(n)]
         self.order, self.targets, self.device = order, targets, device
-        self.constants = [n for n in order if n.fn is _CONST and not n.aval.weak]
+        self.constants = [n for n in order if eager.given_by_value(n)]
         self.ends = tuple([number[t] for t in targets])
         self.key = Key((device, config.eager, *parts, None, *self.ends))
         self.values = tuple([n.attrs["bits"] for n in self.constants])
@@ -585,6 +595,32 @@ def _weak(constant: Node) -> Any:
     return type(constant.aval)((), np.dtype(widest), True)
 
 
+PART = 1 << 16  # bytes: a view of at most so many is taken at once from what numpy holds
+
+
+def part(node: Node) -> np.ndarray[Any, Any] | None:
+    """The values of a small view of what numpy holds (see runtime/buffer.py), a fresh array; None for anything else.
+
+    There is nothing to compute for it, and no reason to compute all that is pending.
+    """
+    chain: list[Node] = []
+    found = resolve(node)
+    while found.value is None:
+        if found.aval.nbytes > PART or not found.operands or not (isinstance(found.fn, Movement) or found.fn is _SLICE_AT):
+            return None
+        if found.fn is not _SLICE_AT and len(found.operands) > 1:
+            return None
+        chain.append(found)
+        found = resolve(found.operands[0])
+    array = buffers.held(found.value)
+    if array is None or found.value.suspicions or found.aval.weak:
+        return None
+    array = found.value.contents(found.shape, found.dtype)
+    for n in reversed(chain):
+        array = n.fn.numpy(array, *[o.attrs["value"] for o in n.operands[1:]], **n.attrs)
+    return np.array(array, node.dtype, order="C")
+
+
 def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, Any]:
     """The node's value (computing it if need be) as a fresh numpy array; shared: as a read-only one, the value's own memory if possible.
 
@@ -592,5 +628,9 @@ def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, An
     """
     found = resolve(node)
     if found.value is None:
+        values = part(found)
+        if values is not None:
+            values.flags.writeable = not shared
+            return values
         realize([found], device)
     return np.asarray((found.value.view if shared else found.value.download)(found.shape, found.dtype))

@@ -42,23 +42,30 @@ NodeFn = Callable[[Sequence[Node]], list[Node]]
 
 
 @public("cond", method=False)
-def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
-    """true_fn(*operands) if pred else false_fn(*operands).
+def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *args: Any, operands: Sequence[Any] | None = None) -> Any:
+    """true_fn(*args) if pred else false_fn(*args).
 
-    pred: a bool, or a tensor of one element. operands: (nested containers of) tensors. The branches return the same structure,
-    shapes and dtypes. Where pred has a value it is read and one branch runs. Inside @trace and vmap both are computed and the results
-    selected; derivatives, to any order, are those of the branch taken. A branch must not change outside tensors in place there.
-    Raises ShapeError or DTypeError if the branches disagree or pred is not one element, TraceError for an effect in a branch.
+    pred: a bool, or a tensor of one element. args: (nested containers of) tensors, as jax.lax.cond takes them; or, by name, torch's
+    operands: a tuple of them. (Given by place, a tuple is one argument, as in JAX: branches of one argument could mean either.) The
+    branches return the same structure, shapes and dtypes. Where pred has a value it is read and one branch runs. Inside @trace and vmap
+    both are computed and the results selected; derivatives, to any order, are those of the branch taken. A branch must not change outside
+    tensors in place there. Raises ShapeError or DTypeError if the branches disagree or pred is not one element, TraceError for an effect in
+    a branch, ArgumentError for both args and operands.
 
     >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, x)
+    >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, operands=(x,))
     """
+    if operands is not None:
+        if args or not isinstance(operands, (tuple, list)):
+            raise ArgumentError(f"cond: operands must be a tuple, and all of them; got {type(operands).__name__} and {len(args)} more")
+        args = tuple(operands)
     if not isinstance(pred, Tensor):
-        return (true_fn if pred else false_fn)(*operands)
+        return (true_fn if pred else false_fn)(*args)
     if pred.numel() != 1:
         raise ShapeError(f"cond: pred has shape {pred.shape}; it must be one element, use any(), all(), or tg.where to choose by element")
     if state.trace is None and not state.examples:
-        return (true_fn if bool(pred) else false_fn)(*operands)
-    packed: Any = operands
+        return (true_fn if bool(pred) else false_fn)(*args)
+    packed: Any = args
     flat, tree = optree.tree_flatten(packed, none_is_leaf=True)
     places = [i for i, x in enumerate(flat) if isinstance(x, Tensor)]
     nodes = [flat[i]._node() for i in places]
@@ -180,17 +187,26 @@ class Choice(CustomCall):
 
 
 @public("while_loop", method=False)
-def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], init: Any) -> Any:
+def while_loop(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], init: Any = None, *, carried_inputs: Sequence[Any] | None = None
+) -> Any:
     """value = init; while cond_fn(value): value = body_fn(value).
 
-    init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps; cond_fn returns one element. Inside @trace the
-    loop is a step of the plan that runs compiled programs and waits for the condition at every turn; its derivative runs the body again as
-    often, keeps every value, and pulls back turn by turn. There it must not draw random numbers or change outside tensors (TraceError),
-    and cond_fn and body_fn may be called twice. Outside it is Python's own loop. For a known number of turns use `scan`: it never waits.
-    Raises ShapeError or DTypeError if body_fn changes a shape or dtype.
+    init: a (nested container of) tensors, whose structure, shapes and dtypes body_fn keeps, as in JAX; or, by name, torch's carried_inputs:
+    a tuple for functions of so many arguments, as long as the one that body_fn returns. (Given by place, a tuple is one value: functions
+    of one argument could mean either.) cond_fn returns one element. Inside @trace the loop is a step of the plan that runs compiled
+    programs and waits for the condition at every turn; its derivative runs the body again as often, keeps every value, and pulls back turn
+    by turn. There it must not draw random numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice.
+    Outside it is Python's own loop. For a known number of turns use `scan`: it never waits.
+    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs.
 
     >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
+    >>> tg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), carried_inputs=(tg.tensor(0), tg.ones(3)))
     """
+    if carried_inputs is not None:
+        if init is not None or not isinstance(carried_inputs, (tuple, list)):
+            raise ArgumentError(f"while_loop: carried_inputs must be a tuple, and stands for init; got {type(carried_inputs).__name__}")
+        return while_loop(lambda value: cond_fn(*value), lambda value: _in_tuple(body_fn(*value)), tuple(carried_inputs))
     flat, tree = optree.tree_flatten(init, none_is_leaf=True)
     if not flat or not all(isinstance(x, (Tensor, int, float)) for x in flat):
         raise DTypeError(f"while_loop: init must hold tensors, got {[type(x).__name__ for x in flat]}")
@@ -233,6 +249,10 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
     body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
     results = while_nodes(test, body, [*nodes, *given], trace.device)
     return optree.tree_unflatten(tree, [Tensor(r, trace.device, trace) for r in results])
+
+
+def _in_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 # ------------------------------------------------------------------------------------------------------------------ scan
@@ -415,7 +435,8 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     carries: list[Any] = []
     carry_tree: Any = None
     y_tree: Any = None
-    held = state.holds
+    held, turning = state.holds, state.turning
+    state.turning = True
     try:
         step: Any
         for i in reversed(range(n)) if reverse else range(n):
@@ -429,7 +450,7 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
                 carries, carry_tree = optree.tree_flatten(carry, none_is_leaf=False)
                 turns.note(i, carries, ys)
     finally:
-        state.holds = held
+        state.holds, state.turning = held, turning
     if y_tree is None:
         return carry, None
     if turns.usable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, isfinite, log1p, pi, prod
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 
 from tracegrad import dtypes, methods, random_state
 from tracegrad.compile import find_device, obstacle
-from tracegrad.errors import ArgumentError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import Shape, broadcast_shapes, cast, data, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
+from tracegrad.layouts import accept
 from tracegrad.modes import state
-from tracegrad.operators import PUBLIC, public
+from tracegrad.operators import PUBLIC, F, public
 from tracegrad.ops import random_bits
 from tracegrad.ops.arguments import integer
 from tracegrad.ops.movement import expand
@@ -24,7 +25,27 @@ from tracegrad.ops.ranges import in_range
 from tracegrad.tensor import Tensor, from_array, new_tensor
 
 _FIRST = methods                    # imported for what it makes of Tensor
-_create = functools.partial(public, method=False)
+_TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
+
+
+def _create(*names: str, draws: bool = False) -> Callable[[F], F]:
+    """Decorator: export the function, which also takes torch's layout, memory_format and pin_memory (layouts.py); draws: and generator."""
+
+    def attach(make: F) -> F:
+        @functools.wraps(make)
+        def entry(*args: Any, **kwargs: Any) -> Any:
+            if not kwargs or _TORCHS.isdisjoint(kwargs):
+                return make(*args, **kwargs)
+            name = make.__name__
+            accept(name, kwargs)
+            if not draws:
+                return make(*args, **kwargs)
+            with random_state.using(name, kwargs.pop("generator", None)):
+                return make(*args, **kwargs)
+
+        return public(*(names or (make.__name__,)), method=False)(entry)  # type: ignore[return-value]
+
+    return attach
 
 
 def _shape(call: str, size: Sequence[Any]) -> Shape:
@@ -33,8 +54,9 @@ def _shape(call: str, size: Sequence[Any]) -> Shape:
         size = size[0]
     out = []
     for n in size:
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
-            raise ArgumentError(f"{call}: sizes are non-negative ints, got {tuple(size)}")
+        number = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+        if not number or n < 0:
+            raise (ArgumentError if number else ArgumentTypeError)(f"{call}: sizes are non-negative ints, got {tuple(size)}")
         out.append(int(n))
     return tuple(out)
 
@@ -56,7 +78,7 @@ def _number(call: str, value: Any, may_be_complex: bool = False) -> Any:
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
     if not isinstance(value, (int, float, complex) if may_be_complex else (int, float)):
-        raise ArgumentError(f"{call}: expected a {'real ' if isinstance(value, complex) else ''}number, got {value!r}")
+        raise ArgumentTypeError(f"{call}: expected a {'real ' if isinstance(value, complex) else ''}number, got {value!r}")
     return value
 
 
@@ -121,6 +143,23 @@ def from_numpy(array: Any) -> Tensor:
     if not isinstance(array, np.ndarray):
         raise DTypeError(f"from_numpy: expected a numpy array, got {type(array).__name__}; use tg.asarray")
     return _entered("from_numpy", array, array, None, None, None)
+
+
+@_create()
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
+    """A vector of the bytes of an object with the buffer protocol (bytes, mmap, array.array), taken as numbers of `dtype`.
+
+    count: how many numbers (-1: all that there are), from byte `offset` on. Like `from_numpy`, it copies unless the buffer is read-only.
+    Raises ArgumentError where count, offset and the buffer's size do not fit.
+
+    >>> tg.frombuffer(b"abcd", dtype=tg.uint8)
+    """
+    try:
+        array = np.frombuffer(buffer, dtypes.as_dtype(dtype), count, offset)
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(f"frombuffer: {error} (dtype {dtype}, count {count}, offset {offset})") from None
+    out = _entered("frombuffer", array, array, None, None, None)
+    return out.requires_grad_() if requires_grad else out
 
 
 @_create()
@@ -292,7 +331,7 @@ def _like(name: str, make: Any) -> Any:
 
     fn.__name__ = fn.__qualname__ = f"{name}_like"
     fn.__doc__ = f"Like `{name}`, with the shape, dtype and device of `input` unless given."
-    return _create(f"{name}_like")(fn)
+    return _create(f"{name}_like", draws=name.startswith("rand"))(fn)
 
 
 zeros_like = _like("zeros", lambda s, d, v, g: _filled("zeros_like", s, 0, d, v, g))
@@ -438,7 +477,7 @@ def _draw(shape: Shape, numbers: int) -> tuple[Node, Node]:
     return seed, offset
 
 
-@_create()
+@_create(draws=True)
 @_sized
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform in [0, 1); of a complex dtype, both parts."""
@@ -449,7 +488,7 @@ def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     return new_tensor(random_bits.uniform(*_draw(shape, 1), shape, _float(dtype)), device, requires_grad)
 
 
-@_create()
+@_create(draws=True)
 @_sized
 def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Standard normal; of a complex dtype circular, of variance 1: both parts have variance 1/2."""
@@ -464,7 +503,7 @@ rand_like = _like("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires
 randn_like = _like("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requires_grad=g))
 
 
-@_create()
+@_create(draws=True)
 def randint(low: Any = 0, high: Any = None, size: Any = None, *, dtype: Any = dtypes.int64, device: Any = None) -> Tensor:
     """Integers from low (inclusive) to high (exclusive): randint(low, high, size), or randint(high, size) from 0 on.
 
@@ -487,7 +526,7 @@ def _integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: Any, d
     return new_tensor(random_bits.randint(*_draw(shape, 1), low, high, shape, found), device)
 
 
-@_create()
+@_create(draws=True)
 def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Like `randint`, with the shape, dtype and device of `input` unless given: randint_like(x, high) or randint_like(x, low, high)."""
     if not isinstance(input, Tensor):
@@ -496,13 +535,13 @@ def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = 
     return _integers("randint_like", low, high, input.shape, dtype or input.dtype, device or input.device)
 
 
-@_create()
+@_create(draws=True)
 def randperm(n: int, *, device: Any = None) -> Tensor:
     """A random order of 0 ... n - 1."""
     return rand(_shape("randperm", (n,)), device=device).argsort()  # type: ignore[no-any-return]
 
 
-@_create()
+@_create(draws=True)
 def bernoulli(input: Tensor, p: Any = None) -> Tensor:
     """1 with probability `input` (or with probability p, if given), else 0; its shape and dtype."""
     if p is None and not dtypes.is_float(input.dtype):
@@ -517,7 +556,7 @@ def _bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     return (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)  # type: ignore[no-any-return]
 
 
-@_create()
+@_create(draws=True)
 def normal(
     mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -543,7 +582,7 @@ def normal(
     return (randn(shape, dtype=found, device=given[0].device) * std + mean).detach()  # type: ignore[no-any-return]
 
 
-@_create()
+@_create(draws=True)
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
     """num_samples indices (int64) drawn with probabilities proportional to a vector, or to each row of a matrix.
 
@@ -572,8 +611,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
 def fill_randomly(name: str, draw: Any) -> Any:
     """An in-place method that overwrites a tensor with random numbers."""
 
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self.copy_(draw(self, *args, **kwargs))
+    def method(self: Tensor, *args: Any, generator: Any = None, **kwargs: Any) -> Tensor:
+        with random_state.using(name, generator):
+            return self.copy_(draw(self, *args, **kwargs))
 
     method.__name__, method.__doc__ = name, f"Overwrite with random numbers ({name[:-1]})."
     return method

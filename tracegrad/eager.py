@@ -125,7 +125,12 @@ def _estimate(order: Iterable[Node], device: Any) -> tuple[float, int]:
 
 # ------------------------------------------------------------------------------------------------------------- with numpy
 
-_CONST = REGISTRY["const"]
+_CONST, _OFFSET = REGISTRY["const"], REGISTRY["offset"]
+
+
+def given_by_value(node: Node) -> bool:
+    """Whether a node is a number that two pieces of work of one structure need not share."""
+    return node.fn is _OFFSET or (node.fn is _CONST and not node.aval.weak)
 
 
 class Routine:
@@ -140,7 +145,7 @@ class Routine:
 
     def __init__(self, order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence[int]) -> None:
         self.size = len(order)
-        self.constants = [i for i, node in enumerate(order) if node.fn is _CONST and not node.aval.weak]
+        self.constants = [i for i, node in enumerate(order) if given_by_value(node)]
         given = set(self.constants)
         self.fixed: list[tuple[int, Any]] = []          # what does not depend on anything
         last: dict[int, int] = {}

@@ -1,12 +1,13 @@
 """Every exception that tracegrad raises on purpose.
 
     TracegradError
-    ├── ShapeError (ValueError)          shapes that do not fit together
-    ├── DTypeError (TypeError)           a dtype an operation or a device cannot take
-    ├── ArgumentError (ValueError)       any other bad argument
+    ├── ShapeError (ValueError, RuntimeError)        shapes that do not fit together
+    ├── DTypeError (TypeError, RuntimeError)         a dtype an operation or a device cannot take
+    ├── ArgumentError (ValueError, RuntimeError)     any other bad argument
+    │   └── ArgumentTypeError (also TypeError)       ... that is of a wrong Python type: a word where a number is wanted
     ├── DLPackError (BufferError)        DLPack cannot hand an array over as it was asked to
-    ├── IndexOutOfRange (IndexError)     an index outside its dimension
-    ├── LinAlgError (numpy's, ValueError)    a matrix without the inverse or the factorisation that was asked for
+    ├── IndexOutOfRange (IndexError, RuntimeError)   an index outside its dimension
+    ├── LinAlgError (numpy's, RuntimeError)  a matrix without the inverse or the factorisation that was asked for
     ├── AutogradError (RuntimeError)     backward on freed history, a non-scalar root, a modified saved tensor, ...
     ├── TraceError (RuntimeError)        something that @trace cannot capture, or a tracer that leaked
     ├── GraphError (AssertionError)      the checker found a malformed graph: a bug of tracegrad, please report it
@@ -17,6 +18,9 @@
         ├── OutOfMemoryError             an allocation failed
         └── BuildError                   the driver rejected a kernel; carries the source and the build log
 
+What Python and NumPy call a ValueError or a TypeError is a RuntimeError in torch: the first are both, so that `except` clauses of
+programs for either work.
+
 A message begins with the function the user called, gives the shapes or dtypes seen and the way out, and ends with the line of
 the user's program that was running.
 """
@@ -26,9 +30,9 @@ from os.path import dirname
 
 import numpy as np
 
-__all__ = ["ArgumentError", "AutogradError", "BuildError", "CompilerBug", "DLPackError", "DTypeError", "DeviceError", "GraphError",
-           "IndexOutOfRange", "LinAlgError", "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError", "TracegradError",
-           "UnsupportedError"]
+__all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", "CompilerBug", "DLPackError", "DTypeError", "DeviceError",
+           "GraphError", "IndexOutOfRange", "LinAlgError", "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError",
+           "TracegradError", "UnsupportedError"]
 
 
 INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime")     # where our code is
@@ -57,27 +61,31 @@ class TracegradError(Exception):
             self.args = (f"{name}: {self}", *self.args[1:])
 
 
-class ShapeError(TracegradError, ValueError):
+class ShapeError(TracegradError, ValueError, RuntimeError):
     """Shapes that do not fit together."""
 
 
-class DTypeError(TracegradError, TypeError):
+class DTypeError(TracegradError, TypeError, RuntimeError):
     """A dtype that an operation or a device cannot take."""
 
 
-class ArgumentError(TracegradError, ValueError):
+class ArgumentError(TracegradError, ValueError, RuntimeError):
     """A bad argument that is neither a shape nor a dtype."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument of a Python type that cannot be meant, such as a word in place of a number."""
 
 
 class DLPackError(TracegradError, BufferError):
     """DLPack cannot hand an array over as it was asked to: without a copy, to that device, with its history."""
 
 
-class IndexOutOfRange(TracegradError, IndexError):
+class IndexOutOfRange(TracegradError, IndexError, RuntimeError):
     """An index outside its dimension."""
 
 
-class LinAlgError(TracegradError, np.linalg.LinAlgError):
+class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
     """A matrix that is singular, not positive definite, or whose factorisation did not converge. Raised when a value is looked at."""
 
     def of(self, place: str) -> None:

@@ -37,11 +37,11 @@ def _filled(name: str, input: Tensor, mask: Tensor | None, identity: Any) -> Any
 
 
 def _least(dtype: Any) -> Any:
-    return -inf if dtype.kind == "f" else False if dtype.kind == "b" else int(np.iinfo(dtype).min)
+    return -inf if dtype.kind in "fc" else False if dtype.kind == "b" else int(np.iinfo(dtype).min)
 
 
 def _most(dtype: Any) -> Any:
-    return inf if dtype.kind == "f" else True if dtype.kind == "b" else int(np.iinfo(dtype).max)
+    return inf if dtype.kind in "fc" else True if dtype.kind == "b" else int(np.iinfo(dtype).max)
 
 
 def _dims(input: Tensor, dim: Dims) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def median(input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = 
 def logsumexp(input: Tensor, dim: Dims = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Any:
     """The logarithms of sums of exponentials over dim; -inf where nothing counts."""
     x: Any = input
-    if dtype is not None or input.dtype.kind != "f":
+    if dtype is not None or input.dtype.kind not in "fc":
         x = input.to(dtype=dtypes.get_default_dtype() if dtype is None else dtype)
     return _filled("logsumexp", x, mask, -inf).logsumexp(_dims(input, dim), keepdim)
 

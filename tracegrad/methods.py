@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegrad.errors import DTypeError
-from tracegrad.operators import PUBLIC, Operators
+from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators
 from tracegrad.tensor import Tensor
 
 _VIEWS = (
@@ -51,6 +51,12 @@ _ALSO = ("cumsum", "cumprod", "tril", "triu", "addmm", "addmv", "addr", "addbmm"
 _NOT_IN_PLACE = ("as_strided", "gather", "index_select", "isclose", "isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal",
                  "masked_select", "one_hot", "select_scatter", "slice_scatter", "diagonal_scatter", "signbit", "sum_to_size", "take",
                  "take_along_axis", "take_along_dim", "to_dtype", "where", "real", "angle", "conj", "positive")  # fmt: skip
+_IN_PLACE_FUNCTIONS = """
+abs_ acos_ acosh_ addmv_ arccos_ arccosh_ arcsin_ arcsinh_ arctan_ arctanh_ asin_ asinh_ atan_ atanh_ ceil_ clamp_ clamp_max_ clamp_min_
+clip_ conj_physical_ cos_ cosh_ deg2rad_ detach_ erf_ erfc_ exp2_ exp_ expm1_ fill_ fix_ floor_ frac_ gcd_ i0_ index_put_ lcm_ ldexp_
+log10_ log1p_ log2_ log_ logit_ nan_to_num_ neg_ negative_ rad2deg_ reciprocal_ relu_ resize_as_ round_ rsqrt_ sigmoid_ sin_ sinc_ sinh_
+sqrt_ square_ tan_ tanh_ trunc_ xlogy_ zero_
+"""
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&", "or": "|",
               "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
 
@@ -89,6 +95,14 @@ def _as_function(name: str) -> Callable[..., Any]:
         return method(input, *args, **kwargs)
 
     return function
+
+
+def export_in_place() -> None:
+    """Export the methods that work in place as functions, those that are functions in torch, too: tg.relu_(x) is x.relu_()."""
+    for name in _IN_PLACE_FUNCTIONS.split():
+        PUBLIC[name] = _as_function(name)
+    for name in ("celu_", "rrelu_", "selu_", "threshold_"):
+        PUBLIC[name] = FUNCTIONAL[name]
 
 
 def install() -> None:

@@ -21,6 +21,7 @@ class _State(threading.local):
     pulling: bool = False  # inside a custom backward
     looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
     trace: Recording | None = None
+    turning: bool = False  # inside a loop whose turns will be compared: equal indices must be equal nodes
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see rolling.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
 
@@ -102,3 +103,8 @@ def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded."""
     return state.grad
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether operations are not recorded, as in `inference_mode`, which is `no_grad` here."""
+    return not state.grad

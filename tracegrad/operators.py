@@ -1,13 +1,19 @@
 """The arithmetic that Nodes and Tensors share: a mixin that the op families fill in as they are imported.
 
 `@method` puts a function of arrays (of Nodes, in derivative rules; of Tensors, in user code) on the mixin, and `@public`
-also exports it as `tracegrad.<name>`. So an op is written once and is a function, a method and an operator.
+also exports it as `tracegrad.<name>`. So an op is written once and is a function, a method and an operator. What is exported writes
+its result into out=..., if that is given, and names the call where an argument is of a type that the function is not made for (`entered`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from tracegrad.errors import ArgumentTypeError, DTypeError, TracegradError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +64,71 @@ class Operators:
         return len(self.shape)
 
 
+def entered(fn: F, name: str = "") -> F:
+    """`fn` as users call it: with out=, and with errors that begin with `name` (default: its own) where an argument is no tensor.
+
+    What `on_nodes` made and primitives do the same by themselves: that is one call less.
+    """
+    if getattr(fn, "_entered", False):
+        return fn
+    name = name or fn.__name__.strip("_")
+
+    @wraps(fn)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        out = kwargs.pop("out", None) if kwargs else None
+        try:
+            result = fn(*args, **kwargs)
+        except (AttributeError, TypeError) as error:            # our DTypeErrors among them
+            if (better := misused(name, fn, args, kwargs, error)) is None:
+                raise
+            raise better from error
+        return result if out is None else write(name, out, result)
+
+    by_itself(entry)
+    return entry  # type: ignore[return-value]
+
+
+def by_itself(fn: Callable[..., Any]) -> None:
+    """Note that `fn` takes out= and names itself in errors."""
+    fn._entered = True  # type: ignore[attr-defined]
+
+
+_SELF_EXPLAINING = re.compile(r"unexpected keyword|missing .* argument|positional argument|multiple values for")
+
+
+def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Exception | None:
+    """What to raise of a call that ended in the AttributeError or TypeError `error`: it names the call and the arguments' types.
+
+    None where the error tells by itself: ours, and Python's own, of arguments that the function does not have.
+    """
+    if _SELF_EXPLAINING.search(str(error)):
+        return None
+    first = args[0] if args else None
+    takes = next(iter(signature(fn).parameters.values()))
+    is_array = takes.annotation in ("Array", "Tensor") and takes.kind is not takes.VAR_POSITIONAL
+    if args and is_array and not isinstance(first, Operators):
+        if isinstance(error, TracegradError) and any(isinstance(a, Operators) for a in (*args, *kwargs.values())):
+            return None
+        kind = type(first).__name__
+        return DTypeError(f"{name}: {takes.name} must be a Tensor, got {kind}; use tg.tensor(...) for arrays, lists and numbers")
+    if isinstance(error, TracegradError):
+        return None
+    kinds = [type(a).__name__ for a in args] + [f"{key}={type(a).__name__}" for key, a in kwargs.items()]
+    return ArgumentTypeError(f"{name}: an argument has a type that it does not take, of ({', '.join(kinds)}): {error}")
+
+
+def write(name: str, out: Any, result: Any) -> Any:
+    """Put the result of the function `name` into out, a tensor or several; returns it."""
+    if isinstance(result, (tuple, list)):
+        if not isinstance(out, (tuple, list)) or len(out) != len(result):
+            raise ArgumentTypeError(f"{name}: out must be {len(result)} tensors, one for each result")
+        parts = [write(name, o, r) for o, r in zip(out, result, strict=True)]
+        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
+    if not hasattr(out, "_receive"):
+        raise ArgumentTypeError(f"{name}: out must be a Tensor, got {type(out).__name__}")
+    return out._receive(name, result)
+
+
 def method(*names: str) -> Callable[[F], F]:
     """Decorator: the function becomes a method of Node and Tensor under `names` (default: its own name)."""
 
@@ -76,12 +147,13 @@ def public(*names: str, method: bool = True, functional: bool = False) -> Callab
     """
 
     def attach(fn: F) -> F:
+        shown = entered(fn, names[0] if names else fn.__name__)
         for name in names or (fn.__name__,):
-            PUBLIC[name] = fn
+            PUBLIC[name] = shown
             if functional:
-                FUNCTIONAL[name] = fn
+                FUNCTIONAL[name] = shown
             if method:
-                setattr(Operators, name, fn)
+                setattr(Operators, name, shown)
         return fn
 
     return attach
@@ -91,11 +163,12 @@ def linalg(*names: str, public: bool = False) -> Callable[[F], F]:
     """Decorator: export the function from tracegrad.linalg; with `public`, also as tracegrad.<name> and as a method."""
 
     def attach(fn: F) -> F:
+        shown = entered(fn)
         for name in names or (fn.__name__.rstrip("_"),):
-            LINALG[name] = fn
+            LINALG[name] = shown
             if public:
-                PUBLIC[name] = fn
-                setattr(Operators, name, fn)
+                PUBLIC[name] = shown
+                setattr(Operators, name, shown)
         return fn
 
     return attach
@@ -106,7 +179,7 @@ def fourier(*names: str) -> Callable[[F], F]:
 
     def attach(fn: F) -> F:
         for name in names or (fn.__name__.rstrip("_"),):
-            FOURIER[name] = fn
+            FOURIER[name] = entered(fn)
         return fn
 
     return attach
@@ -114,5 +187,5 @@ def fourier(*names: str) -> Callable[[F], F]:
 
 def functional(fn: F) -> F:
     """Decorator: export the function from tracegrad.nn.functional only."""
-    FUNCTIONAL[fn.__name__] = fn
+    FUNCTIONAL[fn.__name__] = entered(fn)
     return fn

@@ -9,8 +9,10 @@ import linecache
 import re
 import textwrap
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from os.path import basename
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -39,12 +41,26 @@ def assigned_name(filename: str, line: int) -> str:
     return ""
 
 
+def _definition(fn: Callable[..., Any]) -> ast.stmt | None:
+    """A function's statement, None if its text is not there or does not stand alone. (`inspect.getsource` takes 8 ms at its first use.)"""
+    fn = inspect.unwrap(fn)
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return None
+    lines = linecache.getlines(code.co_filename, getattr(fn, "__globals__", None))
+    first, last, codes = code.co_firstlineno - 1, 0, [code]
+    for part in codes:                               # those of the functions inside it, too
+        last = max(last, *(end or 0 for _, end, *_ in part.co_positions()))
+        codes += [constant for constant in part.co_consts if isinstance(constant, CodeType)]
+    for end in range(last, min(last + 8, len(lines)) + 1):       # brackets may be closed on lines that have no code
+        with suppress(SyntaxError, IndexError, ValueError):
+            return ast.parse(textwrap.dedent("".join(lines[first:end]))).body[0]
+    return None
+
+
 def returned_names(fn: Callable[..., Any]) -> list[str]:
     """The variables in a function's return statement: one a result, "" for what is no variable; empty if there is no one such statement."""
-    try:
-        definition = ast.parse(textwrap.dedent(inspect.getsource(fn))).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):        # no text, or none that stands alone
-        return []
+    definition = _definition(fn)
     if not isinstance(definition, ast.FunctionDef):
         return []
     found = []

@@ -25,7 +25,7 @@ from tracegrad.modes import state
 from tracegrad.pending import no_longer_pending, pending_nodes
 from tracegrad.tensor import Tensor, leaves
 
-_VARIABLE, _CONST = REGISTRY["variable"], REGISTRY["const"]
+_VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
 REMEMBERED = 1_000_000                              # parts of the keys (10 an operation); structures not used for longest are forgotten
 
@@ -36,14 +36,14 @@ _size = [0]
 class _Recipe:
     """How to make the backward of one structure. Nodes of the forward pass have numbers, in the order in which `_walk` finds them.
 
-    seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the
-    nodes, which are the same each time. ends: the places of the results; values: of those that are a node's, (its number, position);
-    grads: of gradients, (number of the variable, position).
+    seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the nodes, which are
+    the same each time, except offsets: those have (their position among them, the number of this turn's). ends: the places of the results;
+    values: of those that are a node's, (its number, position); grads: of gradients, (number of the variable, position).
     saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. reporting: position of an
     operation that reports -> its number.
     """
 
-    __slots__ = ("bits", "constants", "ends", "grads", "inputs", "reporting", "saving", "seen", "staying", "values")
+    __slots__ = ("bits", "constants", "ends", "grads", "inputs", "offsets", "reporting", "saving", "seen", "staying", "values")
 
     def __init__(self, work: Any, walk: _Walk, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
         """Raises KeyError if the backward is not a function of what was walked over."""
@@ -53,6 +53,7 @@ class _Recipe:
         if not walk.valued.issuperset(self.inputs):
             raise KeyError
         self.constants, self.bits = work.constants, work.values
+        self.offsets = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
         self.ends = work.ends
         position = {t: k for k, t in enumerate(work.targets)}
         self.values = [(number[t], k) for t, k in position.items() if t in number]
@@ -144,6 +145,8 @@ class _Walk:
                 if fn is _CONST:
                     parts += (node.aval, node.attrs["bits"])        # the derivative's rules may look at it
                     continue
+                if fn is _OFFSET:                                   # they only hand it on
+                    continue
                 if fn is _VARIABLE:
                     variables.append(node)
                 else:
@@ -229,6 +232,11 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
     nodes, seen = walk.nodes, recipe.seen
     given = [nodes[i] for i in recipe.inputs]
     constants, bits = recipe.constants, recipe.bits
+    if recipe.offsets:
+        present, values = list(constants), list(bits)
+        for k, i in recipe.offsets:
+            present[k], values[k] = nodes[i], nodes[i].attrs["bits"]
+        constants, bits = present, tuple(values)
     if seen.uses < seen.patience:
         if seen.uses + 1 == seen.compile_at or seen.routine is None or any(not n.aval.weak and n.value.suspicions for n in given):
             return None

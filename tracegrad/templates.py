@@ -63,7 +63,7 @@ class Template:
                 seen.add(node)
                 if node.constant:
                     constants.append(node)
-                elif not node.operands:
+                elif not node.operands and node.fn.name != "offset":
                     raise _Unknown
                 else:
                     order.append(node)

@@ -20,16 +20,18 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import Device, find_device, read, resolve, upload
+from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
 from tracegrad.ir import Aval, Node, own_nodes, user_location
+from tracegrad.layouts import accept_format
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
 from tracegrad.ops.arguments import one_dim
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
+from tracegrad.ops.placed import as_slice, parts, slice_at
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.shaping import expanded
 from tracegrad.pending import flush, waiting
@@ -38,8 +40,7 @@ from tracegrad.runtime.buffer import held, hold
 if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
 
-_VARIABLE, _DETACH, _SLICE = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["slice"]
-PART = 1 << 16  # bytes: a view of at most so many is taken at once from what numpy holds
+_VARIABLE, _DETACH, _SLICE, _SLICE_AT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["slice"], REGISTRY["slice_at"]
 
 
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
@@ -133,7 +134,7 @@ class Tensor(Operators):
                 return self._n
             source = node
             for fn, attrs in self._chain:
-                node = bind(fn, (node,), attrs)
+                node = _moved(node, fn, attrs)
             node = bind(_DETACH, (node,), {}) if self._detached and node.needs_grad else node
             if state.trace is None and self._trace is None:
                 self._n, self._source = node, (weakref.ref(source), viewed._version)
@@ -144,7 +145,7 @@ class Tensor(Operators):
         if base is not node:
             with own_nodes():
                 for fn, attrs in self._chain:
-                    node = bind(fn, (node,), attrs)
+                    node = _moved(node, fn, attrs)
             if self._trace is not state.trace:
                 return node
             self._n = node
@@ -218,6 +219,19 @@ class Tensor(Operators):
             if self._trace is None and node.value is None and not state.examples:
                 waiting.append(weakref.ref(self))
 
+    def _receive(self, call: str, result: Any) -> Tensor:
+        """Take over a result, as torch's functions write theirs into out=...; an empty tensor gets its shape."""
+        if not isinstance(result, Tensor):
+            result = from_array(np.asarray(result), self._device)
+        if state.grad and (result.requires_grad or self.requires_grad):
+            raise AutogradError(f"{call}: what is written into out=... has no derivative, and an argument requires grad; use the result "
+                                "instead, or write inside `with tg.no_grad():`")
+        if self.shape != result.shape and not self.numel():
+            self.resize_(result.shape)
+        if result.device is not self._device:
+            raise DeviceError(f"{call}: the result is on {result.device}, out on {self._device}; make out on the operands' device")
+        return self._rebind(result._node(), f"{call}: out")
+
     def _put(self, base: Node, value: Node, call: str) -> Node:
         """The base's new node once this view of it holds `value`: the chain is undone from its end."""
         stages = [base]
@@ -231,7 +245,8 @@ class Tensor(Operators):
             elif fn.name == "flip":
                 value = flip(value, attrs["dims"])
             elif fn.name == "slice":
-                value = indexing.put_slice(source, value, attrs["start"], attrs["step"])
+                dims = parts(value.shape, source.shape) if _apart() else ()
+                value = indexing.put_slice(source, value, attrs["start"], attrs["step"], dims)
             elif fn.name in _PARTS:
                 value = _PARTS[fn.name](value, source)
             elif fn.name == "pad":  # of a diagonal: what the padding holds is seen by nobody
@@ -252,6 +267,10 @@ class Tensor(Operators):
         if node.fn is _DETACH and node is not source and node is not given:
             result._detached, node = True, node.operands[0]
         while node is not source and node is not given:
+            if node.fn is _SLICE_AT:
+                chain.append((_SLICE, as_slice(node)))
+                node = node.operands[0]
+                continue
             if (not isinstance(node.fn, Movement) and node.fn.name not in _PARTS) or len(node.operands) != 1:
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
@@ -378,14 +397,6 @@ class Tensor(Operators):
     def imag(self, value: Any) -> None:
         self.imag.copy_(value)
 
-    def is_contiguous(self) -> bool:
-        """True: views are index arithmetic here, and every computed tensor is contiguous."""
-        return True
-
-    def contiguous(self) -> Tensor:
-        """The tensor itself."""
-        return self
-
     def __len__(self) -> int:
         if not self.shape:
             raise DTypeError("len: a 0-d tensor has no length")
@@ -412,8 +423,7 @@ class Tensor(Operators):
             )
         node = self._node()
         state.looked |= node.needs_grad or node.fn is _DETACH
-        found = resolve(node)
-        if found.value is None:
+        if resolve(node).value is None and part(node) is None:
             flush()
         return read(node, self._device, shared)
 
@@ -516,7 +526,7 @@ class Tensor(Operators):
     def __repr__(self) -> str:
         if self._trace is not None or state.trace is not None:
             return f"Tensor({self._n.aval}, traced)"
-        text = np.array2string(self.detach()._value("repr", shared=True), separator=", ", prefix="Tensor(", threshold=1000, precision=4)
+        text = _text(self.detach()._value("repr", shared=True))
         extra = f", size={self.shape}" if self.numel() == 0 and self.ndim != 1 else ""
         plain = self.dtype in (dtypes.float32, dtypes.complex64) or (self.dtype in (dtypes.int64, dtypes.bool_) and self.numel() > 0)
         extra += "" if plain else f", dtype={self.dtype}"
@@ -583,17 +593,20 @@ class Tensor(Operators):
                 "requiring grad; do it before the call, or use x.detach() in its place"
             )
 
-    def clone(self) -> Tensor:
-        """A copy of its own, with history."""
+    def clone(self, *, memory_format: Any = None) -> Tensor:
+        """A copy of its own, with history. memory_format: see layouts.py."""
+        accept_format("clone", memory_format)
         return self._wrap(own_copy(self._node()))
 
     # --------------------------------------------------------------------------------------------------- dtype, device
 
-    def to(self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False) -> Tensor:
+    def to(self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False,
+           memory_format: Any = None) -> Tensor:
         """The tensor in another dtype and/or on another device; itself if nothing changes, unless copy. Accepts torch's forms
 
-        (non_blocking is a hint that has no effect). Raises NoDriverError for a device that is not there.
+        (non_blocking and memory_format are hints that have no effect). Raises NoDriverError for a device that is not there.
         """
+        accept_format("to", memory_format)
         flags = [a for a in args if isinstance(a, bool)]  # torch's non_blocking and copy, by place
         copy = flags[1] if len(flags) > 1 else copy
         for a in args:
@@ -640,8 +653,8 @@ class Tensor(Operators):
 
     def __getitem__(self, key: Any) -> Tensor:
         if indexing.is_basic(key):
-            return self._view(indexing.getitem(self, key, basic=True))
-        return indexing.getitem(self, self._known_masks(key))  # type: ignore[no-any-return]
+            return self._view(indexing.getitem(self, key, True, _apart()))
+        return indexing.getitem(self, self._known_masks(key), False, _apart())  # type: ignore[no-any-return]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
@@ -651,7 +664,7 @@ class Tensor(Operators):
             value = from_array(array, self._device)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
             key = self._known_masks(key)
-        self._rebind(indexing.setitem(self, key, value)._node(), "setitem")
+        self._rebind(indexing.setitem(self, key, value, _apart())._node(), "setitem")
 
     def _known_masks(self, key: Any) -> Any:
         """The key with boolean masks read and turned into index arrays (their number of hits is a shape: it must be known)."""
@@ -702,10 +715,37 @@ class Tensor(Operators):
         return self._rebind(self._node().where(on.logical_not(), value), "fill_diagonal_")
 
 
+PRINTING: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "sci_mode": None}  # settings.py
+
+
+def _text(values: np.ndarray[Any, Any]) -> str:
+    """The elements of a tensor as it prints them."""
+    options = dict(PRINTING)
+    powers, digits = options.pop("sci_mode"), options["precision"]
+    formatter: Any = {"float_kind": lambda v: f"{v:.{digits}e}"} if powers else None
+    return np.array2string(values, separator=", ", prefix="Tensor(", max_line_width=options.pop("linewidth"),
+                           suppress_small=True if powers is False else None, formatter=formatter, **options)
+
+
 def _warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
     """A warning, as torch's, where complex numbers become real ones."""
     if dtype.kind == "c" and wanted.kind not in "cb":
         warnings.warn(f"{call}: casting {dtype} to {wanted} discards the imaginary part; use x.real or x.abs()", stacklevel=3)
+
+
+def _apart() -> bool:
+    """Whether where slices start is no part of the structure: in what is done untraced, by nobody's rule (see ops/placed.py)."""
+    return state.trace is None and not (state.examples or state.hidden or state.pulling or state.turning)
+
+
+def _moved(node: Node, fn: Any, attrs: dict[str, Any]) -> Node:
+    """A step of a view's chain."""
+    if fn is _SLICE and _apart():
+        size = fn.aval(node.aval, **attrs).shape
+        dims = parts(size, node.shape)
+        if dims:
+            return slice_at(node, attrs["start"], size, attrs["step"], dims)
+    return bind(fn, (node,), attrs)
 
 
 # The parts of complex tensors are views: (value, source) -> what the source becomes when its part is given a value.

@@ -98,11 +98,14 @@ def table(rows: dict[str, dict[str, dict[str, float]]]) -> str:
 
 
 def show(programs: Sequence[str], pythons: dict[str, str], warm: int = 100, turns: int = 15, threads: int = 1,
-         seconds: float = 0.1) -> None:
-    """Measure, and print a row for each program."""
+         seconds: float = 0.1) -> dict[str, dict[str, dict[str, float]]]:
+    """Measure, print a row for each program, and return what `measure` found of each."""
+    found = {}
     for i, program in enumerate(programs):
-        lines = table({program: measure(program, pythons, warm, turns, threads, seconds)}).splitlines()
+        found[program] = measure(program, pythons, warm, turns, threads, seconds)
+        lines = table({program: found[program]}).splitlines()
         print("\n".join(lines if i == 0 else lines[-1:]), flush=True)
+    return found
 
 
 def main() -> None:

@@ -28,6 +28,6 @@ def program(f: Any) -> Callable[[], float]:
 
     def call() -> float:
         value, gradient = cost_and_gradient(torques)
-        return float(value) + float(gradient.abs().sum())
+        return float(value) + float(abs(gradient).sum())
 
     return call

@@ -37,6 +37,6 @@ def program(f: Any) -> Callable[[], float]:
 
     def call() -> float:
         value, gradient = loss_and_gradient(start, seen)
-        return float(value) + float(gradient.abs().sum())
+        return float(value) + float(abs(gradient).sum())
 
     return call

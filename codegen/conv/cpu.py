@@ -6,13 +6,14 @@ scratch array that fits the cache and does all output channels of it, or, for la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype, inside, pieces, plus, register_tile, swizzle
+from tracegrad.codegen.kernel.vectors import ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
 from tracegrad.codegen.tuning import tuning
 
 
@@ -160,6 +161,12 @@ def _sum(emit: Text, t: Taps, u: Units, planes: Planes, rows: int, vectors: int,
 
 def _store(emit: Text, t: Taps, u: Units, g: str, rows: int, vectors: int) -> None:
     """Emits the stores of the tile, each pixel once: a tile or unit that starts early skips what its neighbour stores."""
+    looped = t.store.long(rows * vectors * u.rows, "n", "o", "y0", "x0", value="c0_0", width=u.piece)
+    if looped:
+        emit(f"{ctype(t.dtype)} sums[{rows * vectors * u.width}];")
+        for r in range(rows):
+            for v in range(vectors):
+                emit(f"{kept(t.dtype, u.width, plus('sums', (r * vectors + v) * u.width))} = c{r}_{v};")
     channels_over, units_over = -t.o % rows, -u.count % vectors
     for channels, early_o in ((range(channels_over), True), (range(channels_over, rows), False)):
         for parts, early_u in ((range(units_over), True), (range(units_over, vectors), False)):
@@ -168,7 +175,10 @@ def _store(emit: Text, t: Taps, u: Units, g: str, rows: int, vectors: int) -> No
             tests = [f"o == channel_tile * {rows}"] * early_o + [f"unit == unit_tile * {vectors}"] * early_u
             if tests:
                 emit(f"if ({' && '.join(tests)}) {{")
-            for v in parts:
+            if looped:
+                with emit.counting("r", channels.stop, channels.start) as row, emit.counting("v", parts.stop, parts.start) as unit:
+                    _store_looped(emit, t, u, g, row, unit, vectors)
+            for v in () if looped else parts:
                 _store_unit(emit, t, u, g, channels, v)
             if tests:
                 emit("}")
@@ -176,7 +186,6 @@ def _store(emit: Text, t: Taps, u: Units, g: str, rows: int, vectors: int) -> No
 
 def _store_unit(emit: Text, t: Taps, u: Units, g: str, channels: range, v: int) -> None:
     """Emits the stores of one unit of each channel: whole vectors inside, fewer lanes at the right and bottom edges."""
-    tail = t.out[1] % u.piece
 
     def lanes(first: int, stop: int) -> None:
         for r in channels:
@@ -190,9 +199,37 @@ def _store_unit(emit: Text, t: Taps, u: Units, g: str, channels: range, v: int) 
                 if guarded:
                     emit("}")
 
+    _each_piece(emit, t, u, f"x{v}", lanes)
+
+
+def _store_looped(emit: Text, t: Taps, u: Units, g: str, r: str, v: str, vectors: int) -> None:
+    """Emits the stores of unit `v` of channel `r` from the tile's sums: in loops, for a long epilogue."""
+    emit(f"const int y = {u.y(plus('unit', v))}, x = {u.x(plus('unit', v))};")
+
+    def lanes(first: int, stop: int) -> None:
+        with emit.counting("j", u.rows) as j:
+            guarded = u.rows > 1 and t.out[0] % u.rows > 0
+            if guarded:
+                emit(f"if (y + {j} < {t.out[0]}) {{")
+            row = plus("sums", (r, vectors * u.width), (v, u.width), (j, u.piece))
+            where = "n", plus((g, t.o), "o", r), plus("y", j)
+            if t.store.lanes:
+                with emit.counting("k", stop, first) as k:
+                    t.store.write(emit, *where, plus("x", k), kept(t.dtype, 1, plus(row, k)), 1)
+            for start, width in () if t.store.lanes else pieces(first, stop):
+                t.store.write(emit, *where, plus("x", start), kept(t.dtype, width, plus(row, start)), width)
+            if guarded:
+                emit("}")
+
+    _each_piece(emit, t, u, "x", lanes)
+
+
+def _each_piece(emit: Text, t: Taps, u: Units, x: str, lanes: Callable[[int, int], None]) -> None:
+    """Emits what `lanes` does of the lanes of a unit at column `x` that are stored: all, but at the right edge those that are left."""
+    tail = t.out[1] % u.piece
     if tail and u.across > 1:
         first_of_last = t.out[1] - u.piece
-        emit(f"if (x{v} < {first_of_last}) {{")
+        emit(f"if ({x} < {first_of_last}) {{")
         lanes(0, u.piece)
         emit("} else {")
         lanes(u.piece - tail, u.piece)

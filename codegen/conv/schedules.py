@@ -104,7 +104,7 @@ def _spread(store: Store, v: Window, fy: int, fx: int) -> Store:
             scalar = swizzle(value, lane, 1, width) if width == 1 or value.isidentifier() else f"({value}).s{lane:x}"
             store.write(emit, n, c, plus((y, sy), fy), plus((plus(x, lane), sx), fx), scalar, 1)
 
-    return Store(write, store.params)
+    return Store(write, store.params, lanes=sx > 1)
 
 
 def _kernels(t: Taps) -> list[Kernel]:

@@ -18,7 +18,7 @@ from tracegrad.codegen.conv.layout import Planes, Units, in_place, pad, padded, 
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import Emit, add_lanes, ceil_div, ctype, inside, pieces, plus, swizzle
+from tracegrad.codegen.kernel.vectors import Emit, add_lanes, ceil_div, ctype, inside, kept, pieces, plus, swizzle, write
 from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
@@ -59,7 +59,7 @@ def conv2d_weight_grad(
 
     def keep(emit: Emit, o: str, c: str, ky: str, kx: str, value: str, width: int) -> None:
         where = plus(("part", size), (o, v.c // v.groups * v.kh * v.kw), (c, v.kh * v.kw), (ky, v.kw), kx)
-        emit(f"partial[{where}] = {value};")
+        write(emit, dtype, width, f"partial + {where}", value)
 
     partial = Store(keep, (temp.buffer("partial", "out"),))
     main = _main(name, v, u, dtype, planes, gy, partial, rows, block, parts)
@@ -194,11 +194,31 @@ def _main(
     emit(f"pg += {u.rows * gr};")
     emit("}")
     emit("}")
+    looped = store.long(rows * len(taps), "o", "c", "ky", "kx", value="s0_0", width=1)
+    if looped:
+        emit(f"{real} sums[{rows * len(taps)}];")
+        for r in range(rows):
+            for first, count in pieces(0, len(taps)):
+                total = f"s{r}_{first}"
+                add_lanes(emit, dtype, u.width, total, [f"c{r}_{k}" for k in range(first, first + count)])
+                emit(f"{kept(dtype, count, plus('sums', r * len(taps) + first))} = {total};")
+
+    def from_sums(r: str) -> None:
+        """The stores of output channel `r` of the tile."""
+        with emit.counting("k", block.channels) as k, emit.counting("j", block.height) as j:
+            at = plus("sums", (r, len(taps)), (k, block.height * block.width), (j, block.width))
+            where = plus("o", r), plus("c", k), plus("ky", j) if down > 1 else j
+            for start, width in pieces(0, block.width):
+                store.write(emit, *where, str(start) if unrolled else "kx", kept(dtype, width, plus(at, start)), width)
+
     over = -og % rows
     for group, skipped in ((range(over), True), (range(over, rows), False)):
         if skipped and group:
             emit(f"if ({start} == tile * {rows}) {{")
-        for r in group:
+        if group and looped:
+            with emit.counting("r", group.stop, group.start) as row:
+                from_sums(row)
+        for r in () if looped else group:
             for first, count in pieces(0, len(taps)):
                 total = f"s{r}_{first}"
                 add_lanes(emit, dtype, u.width, total, [f"c{r}_{k}" for k in range(first, first + count)])

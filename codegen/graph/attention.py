@@ -6,6 +6,7 @@ sums again. So the forward kernel's result is one flat array, these two one afte
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -87,13 +88,57 @@ def _suits(node: Node, target: Target) -> bool:
     """Whether the kernels are right for it, and pay."""
     q, k, v = node.operands[:3]
     rows, keys = q.shape[1], k.shape[1]
-    return (target.kind == "cpu" and q.dtype.itemsize >= 4 and rows * keys >= tuning().attention_scores
-            and max(q.shape[2], v.shape[2]) <= tuning().attention_width and min(q.shape[0], q.shape[2], v.shape[2]) > 0)
+    if q.dtype.itemsize < 4 or rows * keys < tuning().attention_scores or max(q.shape[2], v.shape[2]) > tuning().attention_width:
+        return False
+    return min(q.shape[0], q.shape[2], v.shape[2]) > 0 and (target.kind == "cpu" or (keys > 0 and blocks(node, target) is not None))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Of a work-group on a GPU: lines of its own, and others at a time; `rows` of its own and four others are a work-item's."""
+
+    own: int
+    other: int
+    rows: int
+
+    @property
+    def across(self) -> int:
+        return self.other // 4
+
+    @property
+    def down(self) -> int:
+        return self.own // self.rows
+
+    def padded(self, size: int) -> int:
+        """What a line in local memory holds, at least: the items side by side take four columns each."""
+        return -(-size // self.other) * self.other
+
+    def elements(self, size: int, width: int, gradient: bool) -> int:
+        """Of local memory, for lines of `size` (of q and k) and of `width` (of v)."""
+        a, b = self.padded(size) + 4, self.padded(width) + 4
+        lines = self.own * (a + b * gradient) + self.other * (a + b)
+        return lines + self.own * (self.other + 4) + (2 * self.other if gradient else self.own * self.across)
+
+
+def blocks(node: Node, target: Target) -> Blocks | None:
+    """The blocks of an attention or its gradient: the first that fit and fill the device, else those of the most work-items."""
+    q, k, v = node.operands[:3]
+    gradient = len(node.operands) > 3
+    lines = min(q.shape[1], k.shape[1]) if gradient else q.shape[1]
+    fit = [b for b in (Blocks(*sizes) for sizes in tuning().attention_groups) if b.across * b.down <= target.max_work_group
+           and q.dtype.itemsize * b.elements(q.shape[2], v.shape[2], gradient) <= target.local_memory]
+
+    def items(b: Blocks) -> int:
+        return q.shape[0] * -(-lines // b.own) * b.across * b.down
+
+    return next((b for b in fit if items(b) >= 256 * target.cores), max(fit, key=items, default=None))
 
 
 def _parts(k: Node, target: Target) -> int:
     """Into how many ranges the keys of a head are cut, so that the heads feed all cores."""
     heads, keys, _ = k.shape
+    if target.kind == "gpu":                                 # of whose work-groups each has some lines
+        return 1
     return max(1, min(-(-2 * target.cores // heads), keys // tuning().attention_keys))
 
 

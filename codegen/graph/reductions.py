@@ -5,7 +5,8 @@ Every reduction becomes steps over a view of the data as (rows, cols) or (outer,
 - rows: (rows, cols) -> (rows,), the contiguous last dimension; a row is one work-item's loop, so what needs the result in the
   same row (softmax) stays in the kernel;
 - columns: (outer, middle, inner) -> (outer, inner), always by way of partial results (`Partial`), the middle cut in chunks;
-- few elements (up to 16): written out inside whatever kernel needs the result.
+- few elements (up to 16): written out inside whatever kernel needs the result. But rows that lie in memory as they are reduced are
+  rows on GPUs, if they are not very short: a `Partial` of one chunk, which nothing writes out.
 
 A row too long for one work-item is cut in chunks, too: a `Partial`, and a reduction of the partial results. Chunks depend on the
 shape and the target's core count only, and are combined in order: the same program gives the same bits.
@@ -106,12 +107,28 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
 
 def _rows(fn: Primitive, x: Node, target: Target) -> Node:
     rows, cols = x.shape
-    if cols > tuning().long_row and rows < 4 * target.cores:
+    if target.kind == "gpu" and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
+        return view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": cols}), (rows,))
+    if cols > tuning().long_row and 0 < rows < 4 * target.cores:
         chunks = min(-(-cols // tuning().row_chunk), -(-8 * target.cores // rows))
         length = -(-cols // chunks)
         length = -(-length // 64) * 64
         x = view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": length}), (rows, -(-cols // length)))
     return bind(fn, (x,), {"dim": (1,)})
+
+
+def _lies(x: Node) -> bool:
+    """Whether some value of these elements is there, or is made by a kernel of its own: not if all of it is broadcast, or moved."""
+    todo, seen = [x], {x}
+    while todo:
+        node = todo.pop()
+        if node.fn.family == "elementwise" or node.fn.name == "reshape":
+            fresh = [o for o in node.operands if o.aval.size == x.aval.size and o not in seen]
+            seen.update(fresh)
+            todo += fresh
+        elif node.fn.family not in ("movement", "index", "gather"):
+            return True
+    return False
 
 
 def _columns(fn: Primitive, x: Node, target: Target) -> Node:

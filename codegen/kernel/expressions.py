@@ -77,6 +77,15 @@ class Access:
     ) -> None:
         self.memory, self.at, self.lanes, self.lane, self.guards, self.each = memory, at, lanes, lane, guards, each
 
+    @property
+    def aligned(self) -> bool:
+        """Whether what a vector reads or writes begins at a multiple of its size, for certain. (Buffers begin at one of 128 bytes.)"""
+        if self.at is None or self.lane is None or self.lane.multiple == 1:
+            return False
+        at, lanes = self.at.opened(), self.lanes * self.each
+        steps = [c * (1 if atom.var is None else atom.var.multiple) for atom, c in at.terms]
+        return at.constant % lanes == 0 and all(step % lanes == 0 for step in steps)
+
 
 # -------------------------------------------------------------------------------------------------------------- expressions
 

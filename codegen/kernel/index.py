@@ -25,14 +25,14 @@ class Var:
     """An integer variable of a kernel, lo <= value <= hi: of a loop, a work-item's number, or one that was computed, such as a row read.
 
     It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
-    of all lanes. sum: it is called by an expression, of another generator, which is a factor only in parentheses. step: of which its value,
-    that of lane 0, is a multiple.
+    of all lanes, and `multiple` what all vectors begin at a multiple of. sum: it is called by an expression, of another generator, which
+    is a factor only in parentheses.
     """
 
-    __slots__ = ("hi", "index", "key", "lo", "marked", "name", "step", "sum")
+    __slots__ = ("hi", "index", "key", "lo", "marked", "multiple", "name", "sum")
 
-    def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False, step: int = 1) -> None:
-        self.name, self.lo, self.hi, self.sum, self.step = name, lo, lo + max(size, 1) - 1, sum, step
+    def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False, multiple: int = 1) -> None:
+        self.name, self.lo, self.hi, self.sum, self.multiple = name, lo, lo + max(size, 1) - 1, sum, multiple
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
         self.marked = name if sum else marked(name)
         self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)
@@ -206,7 +206,7 @@ class Index:
     def starts(self, lane: Var, width: int) -> bool:
         """Whether it grows by one from lane to lane, and is a multiple of `width` in lane 0."""
         factor = self.stride(lane)
-        return factor == 1 and lane.step % width == 0 and self.constant % width == 0 and all(
+        return factor == 1 and lane.multiple % width == 0 and self.constant % width == 0 and all(
             c % width == 0 for atom, c in self.terms if atom.var is not lane)
 
     def atoms(self) -> Iterable[Atom]:

@@ -58,7 +58,7 @@ OWNERS = frozenset("""
 
 _SHARED = (
     r"[abcijk]|[abc]\d+|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
-    r"|(block|packed)_[ab]|[ab]_line|line0?|panel|part|partial|plane|image|padded|weights|rows|right|sums?|value|channel|column|tile|unit"
+    r"|(block|packed)_[ab]|[ab]_line|line0?|panel|part|partial|plane|image|sums|padded|weights|rows|right|sum|value|channel|column|tile|unit"
     r"|(first_|last_)?(row|column|channel|unit)_tile"
 )
 _ALL = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]")

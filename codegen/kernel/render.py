@@ -155,9 +155,9 @@ class Printer:
                 return f"vstore_half({value}, {'' if access.at is None else self.index(access.at.opened())}, {self.name(memory)});"
             return f"{self.element(access)} = {value};"
         if half:
-            return f"vstore_half{lanes}({value}, 0, {self.address(access)});"
+            return f"vstore{'a' * access.aligned}_half{lanes}({value}, 0, {self.address(access)});"
         if isinstance(memory, Buffer):
-            return f"{used('STORE', ctype(memory.dtype, lanes))}, {self.address(access)}, {value});"
+            return f"{used('STORE_ALIGNED' if access.aligned else 'STORE', ctype(memory.dtype, lanes))}, {self.address(access)}, {value});"
         return f"{used('KEPT', f'{memory.type}{lanes}')}, {self.address(access)}) = {value};"
 
     def head(self, block: Block) -> str:
@@ -226,10 +226,10 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
             return f"({x.type})({', '.join(each)})", _ATOM
         return f"{used(x.macro, type_)}, {p.name(memory)}, {places}{only and f', {only}'})", _ATOM
     if half:
-        return f"vload_half{lanes}(0, {p.address(access)})", _ATOM
+        return f"vload{'a' * access.aligned}_half{lanes}(0, {p.address(access)})", _ATOM
     if x.macro:
         return f"{used(x.macro, type_)}, {p.address(access)}, {x.stride})", _ATOM
-    return f"{used('LOAD', type_)}, {p.address(access)})", _ATOM
+    return f"{used('LOAD_ALIGNED' if access.aligned else 'LOAD', type_)}, {p.address(access)})", _ATOM
 
 
 def _infix(p: Printer, x: Infix) -> tuple[str, int]:

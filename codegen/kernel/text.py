@@ -46,12 +46,12 @@ class Text:
              f"{last} = {inside(f'{first} + {step}', total, False, index)};")
 
     @contextmanager
-    def counting(self, name: str, n: int) -> Iterator[str]:
-        """A loop in which `name` counts to `n`; yields what to call it. Of one turn it is no loop, and its variable is "0"."""
-        if n == 1:
-            yield "0"
+    def counting(self, name: str, n: int, first: int = 0) -> Iterator[str]:
+        """A loop in which `name` counts from `first` to `n`; yields what to call it. Of one turn it is none, and the variable a number."""
+        if n == first + 1:
+            yield str(first)
             return
-        self(f"for (int {name} = 0; {name} < {n}; {name}++) {{")
+        self(f"for (int {name} = {first}; {name} < {n}; {name}++) {{")
         yield name
         self("}")
 

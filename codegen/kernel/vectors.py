@@ -71,6 +71,11 @@ def write(emit: Emit, dtype: np.dtype[Any], width: int, address: str, value: str
     emit(f"*({address}) = {value};" if width == 1 else f"{used('STORE', ctype(dtype, width))}, {address}, {value});")
 
 
+def kept(dtype: np.dtype[Any], width: int, address: str) -> str:
+    """`width` lanes at an address in a private array, to read and to write."""
+    return f"*({address})" if width == 1 else f"{used('KEPT', ctype(dtype, width))}, {address})"
+
+
 def pieces(first: int, stop: int) -> list[tuple[int, int]]:
     """Lanes first..stop-1 cut into (start, width) with widths 16, 8, 4, 2 and 1: a tail in few stores."""
     out = []

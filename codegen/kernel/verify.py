@@ -397,13 +397,13 @@ class _Check:
         alone = frozenset(v for v in self.items if self.ranges[v][0] == self.ranges[v][1])
         form = Form(writes, alone, plain(PLAIN.statement(self.at)) if isinstance(self.at, Statement) else "")
         x = access.at
-        held = next((a for a, c in x.terms if a.kind == "bounded" and c > 0 and self.holds(a.base, a.lo, a.hi, access.guards)), None)
-        among: list[Term] = []                               # terms that a guard bounds all together
-        if held is not None and held.base is not None:
-            factor = dict(x.terms)[held]
+        for held, factor in x.terms:
+            if held.kind != "bounded" or held.base is None or factor < 0 or not self.holds(held.base, held.lo, held.hi, access.guards):
+                continue
+            among: list[Term] = []                           # terms that a guard bounds all together
             x = x - Index(((held, 1),), 0) * factor
             inner = self.expand(held.base.opened())
-            form.constant = factor * inner.constant
+            form.constant += factor * inner.constant
             for part, k in inner.terms:
                 if k < 0 or (part.var not in self.items and not part.vars.isdisjoint(self.items)):
                     return None

@@ -1,4 +1,4 @@
-"""Attention on CPUs: tiles of scores that never leave a core's cache, with a running softmax. Start at `lower_attention`.
+"""Attention on CPUs: tiles of scores that never leave a core's cache, with a running softmax. Start at `lower_on_cpu`.
 
 Forward (Milakov & Gimelshein 2018; Dao et al. 2022): a work-item does a block of rows. It keeps the rows' maxima, sums and results, goes
 over blocks of keys, and where a maximum grows shrinks what it has so far. Backward: a work-item does a range of a head's keys; the
@@ -19,7 +19,7 @@ from tracegrad.codegen.kernel.render import literal
 from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.text import Text
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, lanes, load, pieces, write
-from tracegrad.codegen.lower.context import Context, lowering
+from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.mathlib.library import translate
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tuning import tuning
@@ -34,8 +34,7 @@ NAMES = frozenset((
 ))
 
 
-@lowering("attention")
-def lower_attention(group: Group, context: Context) -> list[Kernel]:
+def lower_on_cpu(group: Group, context: Context) -> list[Kernel]:
     assert group.anchor is not None
     tiles = _Tiles(group, context)
     return [tiles.forward() if group.anchor.fn.name == "attention_forward" else tiles.backward()]
@@ -49,8 +48,8 @@ class _Piece:
     width: int
 
 
-class _Tiles:
-    """One kernel while it is written. length, keys, size, width: L, S, E, V."""
+class Attention:
+    """A kernel of attention while it is written. length, keys, size, width: L, S, E, V."""
 
     def __init__(self, group: Group, context: Context) -> None:
         node = group.anchor
@@ -61,15 +60,8 @@ class _Tiles:
         self.keys, self.width = k.shape[1], v.shape[2]
         self.dtype = node.dtype
         self.scale, self.causal = float(node.attrs["scale"]), node.attrs["causal"]
-        self.lanes = lanes(self.dtype, self.target)
-        self.vectors = 2
-        self.block = self.vectors * self.lanes                   # rows of a block
-        self.step = tuning().attention_keys                      # keys of a block
-        self.tall = max(1, min(12, (self.target.registers - self.vectors - 1) // self.vectors))      # rows of a tile of accumulators
-        self.scalar, self.vector = ctype(self.dtype), ctype(self.dtype, self.lanes)
-        self.mask = f"{'int' if self.dtype.itemsize == 4 else 'long'}{self.lanes if self.lanes > 1 else ''}"
+        self.scalar = ctype(self.dtype)
         self.writer = context.writer(group)
-        self.writer.used |= NAMES
         self.helpers: set[str] = set()
 
     # -- buffers and functions
@@ -83,18 +75,45 @@ class _Tiles:
         stored = self.context.output(self.group, self.node)
         return self.writer.buffer(stored.ref, self.writer.base(self.node), self.dtype, stored.access)
 
-    def call(self, expression: str) -> str:
-        """An expression of vectors in the target's spelling."""
-        text, needed = translate(expression, self.target, self.vector)
+    def spelled(self, expression: str, type_: str) -> str:
+        """An expression of values of a type in the target's spelling."""
+        text, needed = translate(expression, self.target, type_)
         self.helpers |= needed
         return text
 
-    def kernel(self, emit: Text, size: tuple[int, ...], flops: int) -> Kernel:
+    def number(self, value: float) -> str:
+        return literal(value, self.dtype)[0]
+
+    def kernel(self, emit: Text, size: tuple[int, ...], flops: int, local: tuple[int, ...] = ()) -> Kernel:
         context = self.context
         context.dtypes |= {self.dtype}
         moved = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
         emit.parameters = tuple(self.writer.params.values())
-        return replace(emit.kernel(size, (1,) * len(size), flops, moved), helpers=frozenset(self.helpers))
+        return replace(emit.kernel(size, local or (1,) * len(size), flops, moved), helpers=frozenset(self.helpers))
+
+    def work(self, products: int) -> int:
+        """Arithmetic of `products` products of the scores' size, and 12 for each exponential."""
+        seen = self.heads * self.length * self.keys
+        return (seen // 2 if self.causal and self.length == self.keys else seen) * (products * (self.size + self.width) + 12)
+
+
+class _Tiles(Attention):
+    """One kernel for a CPU while it is written."""
+
+    def __init__(self, group: Group, context: Context) -> None:
+        super().__init__(group, context)
+        self.lanes = lanes(self.dtype, self.target)
+        self.vectors = 2
+        self.block = self.vectors * self.lanes                   # rows of a block
+        self.step = tuning().attention_keys                      # keys of a block
+        self.tall = max(1, min(12, (self.target.registers - self.vectors - 1) // self.vectors))      # rows of a tile of accumulators
+        self.vector = ctype(self.dtype, self.lanes)
+        self.mask = f"{'int' if self.dtype.itemsize == 4 else 'long'}{self.lanes if self.lanes > 1 else ''}"
+        self.writer.used |= NAMES
+
+    def call(self, expression: str) -> str:
+        """An expression of vectors in the target's spelling."""
+        return self.spelled(expression, self.vector)
 
     # -- what is emitted
 
@@ -103,9 +122,6 @@ class _Tiles:
         if self.lanes == 1:
             return f"{array}[{line} * {self.block} + {p}]"
         return f"{used('KEPT', self.vector)}, {array} + {line} * {self.block} + {p * self.lanes})"
-
-    def number(self, value: float) -> str:
-        return literal(value, self.dtype)[0]
 
     def splat(self, text: str) -> str:
         return f"({self.vector})({text})"
@@ -248,11 +264,6 @@ class _Tiles:
                 emit(f"{self.vec('st', '0', p)} = base{p} + {self.call(f'log(sum{p})')};")
             emit(f"for (int i = 0; i < rows; i++) {out}[{self.heads * L * V} + head * {L} + i0 + i] = st[i];")
         return self.kernel(emit, (ceil_div(L, B), self.heads), self.work(2))
-
-    def work(self, products: int) -> int:
-        """Arithmetic of `products` products of the scores' size, and 12 for each exponential."""
-        seen = self.heads * self.length * self.keys
-        return (seen // 2 if self.causal and self.length == self.keys else seen) * (products * (self.size + self.width) + 12)
 
     def backward(self) -> Kernel:
         q, k, v, flat, g = (self.operand(x) for x in self.node.operands)

@@ -19,7 +19,7 @@ from tracegrad.codegen.kernel.vectors import index_type
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources
-from tracegrad.codegen.schedule.grouping import Group, Schedule
+from tracegrad.codegen.schedule.grouping import Group, Place, Schedule
 from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
 from tracegrad.ir import Graph, Node, topological
@@ -68,7 +68,7 @@ class Context:
         given = "" if updated is None else self.namer(updated) or updated.attrs.get("label", "")
         base = given or self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
         if base == "partial":
-            base = f"{self.namer(last) or last.attrs['op'].name}_partial"
+            base = f"{self.namer(last) or last.attrs['op'].name}{'_partial' * (group.place[last] is Place.CHUNK)}"
         base = "".join(c if c.isalnum() else "_" for c in base)
         while True:
             n = self.numbers[base] = self.numbers.get(base, -1) + 1

@@ -290,7 +290,7 @@ class RowKernel:
         total: dict[Node, Local] = {}
         for r in reductions:
             start = Literal(r_identity(r), r.dtype)
-            base = w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
+            base = called(r, w)
             total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), r.dtype)
             if tail:
                 w.define(total[r], start, r)
@@ -323,7 +323,7 @@ class RowKernel:
         for begin, stop in self.peeled(step, self.row * s.row_size + outer) if vectors else []:
             end = n if stop == n - n % step else stop
             whole_steps = begin % width == 0 and (s.length or 0) % width == 0
-            col = Var(name, end - begin - (unroll - 1) * width, begin, step=width if whole_steps else 1)
+            col = Var(name, end - begin - (unroll - 1) * width, begin, multiple=width if whole_steps else 1)
             once = s.length is None and stop - begin == step
             if once:
                 block = w.block(Block("{", vars=(col,)))
@@ -456,11 +456,16 @@ class RowKernel:
                 w.assign(total, ev.combined(r, total, lanes), r)
             else:
                 w.define(total, lanes, r)
-        if r.fn.family == "partial":
+        if self.group.place[r] is Place.CHUNK:
             chunks = r.aval.size // self.shape.rows
             ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, total)
         else:
             ev.put(r, self.row, total)
+
+
+def called(r: Node, w: Writer) -> str:
+    """What an accumulator is called: as a part of a reduction, after that."""
+    return w.base(r) if r.fn.family == "reduction" else w.namer(r) or r.attrs["op"].name
 
 
 def r_identity(r: Node) -> object:

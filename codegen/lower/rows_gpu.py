@@ -13,22 +13,26 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Verbatim, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Local, bound, clipped, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, r_identity
+from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, called, r_identity
+from tracegrad.codegen.lower.tiles_gpu import turned
+from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import bool_
 from tracegrad.ir import Node
+
+NAMES = frozenset(("line", "lane", "turn", "other", "half_size"))        # what these kernels call their own variables
 
 
 def loops(group: Group, context: Context) -> list[Kernel]:
     """Elementwise groups, row reductions, and chunks of them."""
     kind = group.kind
     if isinstance(kind, Flat):
-        return [_elementwise(group, context)]
+        return [turned(group, context) or _elementwise(group, context)]
     assert isinstance(kind, (Rows, Chunks))
     shape = Shape(kind.rows, (kind.cols,), 1, 1, kind.length if isinstance(kind, Chunks) else None)
     if not context.target.local_memory or room(context) == 1:
@@ -49,12 +53,34 @@ def up(n: int) -> int:
 def _elementwise(group: Group, context: Context) -> Kernel:
     w = context.writer(group)
     ev = context.evaluator(group, w)
-    n = group.size
+    width = _width(group, context)
+    n = group.size // width
     local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
-    i = w.item("i", n, 0)
+    i = w.item("item" if width > 1 else "i", n, 0)
     with guarded(w, i, n, -(-n // local) * local):
+        if width > 1:
+            first = Var("i", group.size, multiple=width)
+            w.add(Declare(first, f"const {w.index}", w.at(i.index * width), bound=bound(i.index * width)))
+            w.bind(first)
+            i, ev.lane, ev.width = first, first, width
         context.store(ev, group, group.stored, i.index)
     return context.finish(group, w, (-(-n // local) * local,), (local,))
+
+
+def _width(group: Group, context: Context) -> int:
+    """Elements of a work-item: up to four side by side, 16 bytes, if all are read as they lie and there are items enough for all cores.
+
+    Then every vector begins at a multiple of its size, which a driver would not know of `vload4`: buffers of the device's own memory do,
+    arrays of the host's may begin anywhere.
+    """
+    if context.target.host_memory:
+        return 1
+    nodes = (*group.reads, *group.stored)
+    plain = not group.positional and all(maps <= {IDENTITY, group.size} for maps in group.reads.values())
+    width = min(4, 16 // max(n.dtype.itemsize for n in nodes))
+    if not plain or group.size % width or group.size // width < tuning().wide_items * context.target.cores:
+        return 1
+    return 1 if any(s.fn.family == "pair" or n.aval.size not in (1, group.size) for s in group.stored for n in nodes) else width
 
 
 @contextmanager
@@ -86,6 +112,7 @@ class Team(RowKernel):
 
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
+        w.used |= NAMES
         self.size = self.lanes()
         chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
         self.lines = min(room(self.context) // self.size, up(s.rows))           # rows of a group
@@ -196,7 +223,7 @@ class Team(RowKernel):
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
-        accumulators = {r: w.declare(w.base(r), Literal(r_identity(r), r.dtype), r) for r in reductions}
+        accumulators = {r: w.declare(called(r, w), Literal(r_identity(r), r.dtype), r) for r in reductions}
         n = s.cols[0]
         with self.there():
             if self.kept:
@@ -240,7 +267,7 @@ class Team(RowKernel):
             place = self.line * self.size + self.item.index
             w.store(Access(scratch, place), accumulator, r)
             w.barrier()
-            count = self.size
+            count, apart = min(self.size, self.shape.length or self.shape.cols[0]), self.size      # the others have nothing to add
             if few > 1:
                 part = self.scratch[type_][1]
                 with w.branch(Infix("<", w.at(self.item), whole(few)), (("range", self.item.index, 0, few),)):
@@ -248,9 +275,9 @@ class Team(RowKernel):
                     at = self.line * few + self.item.index
                     w.store(Access(part, at), accumulator, r)
                 w.barrier()
-                scratch, count = part, few
-            self.gathered(r, accumulator, scratch, self.line * count, 1, count)
-        if r.fn.family == "partial":
+                scratch, count, apart = part, few, few
+            self.gathered(r, accumulator, scratch, self.line * apart, 1, count)
+        if self.group.place[r] is Place.CHUNK:
             chunks = r.aval.size // self.shape.rows
             with self.there(), self.first_item():
                 ev.store(self.context.output(self.group, r), r, self.row * chunks + self.chunk, accumulator)
@@ -274,6 +301,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     assert isinstance(kind, Columns)
     outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
     w = context.writer(group)
+    w.used |= NAMES
     ev = context.evaluator(group, w)
     most = room(context)
     across = min(up(inner), most, 32)

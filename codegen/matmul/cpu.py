@@ -7,7 +7,20 @@ from typing import Protocol
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import add_lanes, ceil_div, ctype, index_type, inside, load, pieces, plus, swizzle, vector_of, write
+from tracegrad.codegen.kernel.vectors import (
+    add_lanes,
+    ceil_div,
+    ctype,
+    index_type,
+    inside,
+    kept,
+    load,
+    pieces,
+    plus,
+    swizzle,
+    vector_of,
+    write,
+)
 from tracegrad.codegen.matmul.problem import DType, Product, View
 
 
@@ -32,7 +45,7 @@ class Inner(Protocol):
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A scalar of each row times each vector of columns. Its accumulators may lie in memory between blocks of k: `kept`, if not ""."""
+    """A scalar of each row times each vector of columns. Its accumulators may lie in memory between blocks of k: `where`, if not ""."""
 
     dtype: DType
     width: int
@@ -55,15 +68,15 @@ class Broadcast:
     def accumulators(self) -> list[str]:
         return [f"c{r}_{v}" for r in range(self.rows) for v in range(len(self.offsets))]
 
-    def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str, kept: str = "") -> None:
+    def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str, where: str = "") -> None:
         vector = ctype(self.dtype, self.width)
         many = len(self.offsets) > 1
         for r in range(self.rows):
             emit(f"{vector} " + ", ".join(f"c{r}_{v} = 0" for v in range(len(self.offsets))) + ";")
-        if kept:
+        if where:
             emit(f"if ({k0} > 0) {{")
             for number, c in enumerate(self.accumulators):
-                emit(f"{c} = {load(self.dtype, self.width, plus(kept, number * self.width))};")
+                emit(f"{c} = {load(self.dtype, self.width, plus(where, number * self.width))};")
             emit("}")
         emit("#pragma unroll 4")
         emit(f"for ({index} k = {k0}; k < {k1}; k++) {{")
@@ -79,9 +92,9 @@ class Broadcast:
         emit(f"pb += {b.along};")
         emit("}")
 
-    def keep(self, emit: Text, kept: str) -> None:
+    def keep(self, emit: Text, where: str) -> None:
         for number, c in enumerate(self.accumulators):
-            write(emit, self.dtype, self.width, plus(kept, number * self.width), c)
+            write(emit, self.dtype, self.width, plus(where, number * self.width), c)
 
     def results(self, row: int, skip: int) -> list[tuple[int, str, int]]:
         out, done = [], skip
@@ -154,9 +167,9 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner, depth: int = 0
     params, index = merge(a.params, b.params, p.store.params), p.index
     if depth:
         assert isinstance(inner, Broadcast)
-        kept = Temp(f"{p.name}_sums", p.owner, p.batch * down * across * inner.size, p.dtype)
-        params = merge(params, (kept.buffer("sums", "inout"),))
-        index = "long" if index == "long" else index_type(kept.size)
+        sums = Temp(f"{p.name}_sums", p.owner, p.batch * down * across * inner.size, p.dtype)
+        params = merge(params, (sums.buffer("partial", "inout"),))
+        index = "long" if index == "long" else index_type(sums.size)
     emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them"
                 f"{f', {depth} of k after {depth}' if depth else ''}.", params)
     _open(emit, index, "row_tile", "i", p.m, rows, "get_global_id(1)", high, down, loop=False)
@@ -180,7 +193,7 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner, depth: int = 0
     if depth:
         assert isinstance(inner, Broadcast)
         tile = plus((batch, down * across), (row_tile, across), column_tile)
-        emit(f"__global {ctype(p.dtype)} *sum = {plus('sums', (tile, inner.size))};")
+        emit(f"__global {ctype(p.dtype)} *sum = {plus('partial', (tile, inner.size))};")
         inner.loop(emit, index, a, b, k0, k1, "sum")
         emit(f"if (k1 < {p.k}) {{")
         inner.keep(emit, "sum")
@@ -262,9 +275,26 @@ def _store(emit: Text, p: Product, inner: Inner, batch: str) -> None:
 
 def _store_rows(emit: Text, p: Product, inner: Inner, batch: str, first: int, stop: int) -> None:
     def columns(skip: int) -> None:
-        for r in range(first, stop):
-            for column, value, width in inner.results(r, skip):
-                p.store.write(emit, batch, plus("i", r), plus("j", column), value, width)
+        found = [inner.results(r, skip) for r in range(first, stop)]
+        _, value, width = found[0][0]
+        if stop == first + 1 or not p.store.long(len(found) * len(found[0]), batch, "i", "j", value=value, width=width):
+            for r, row in enumerate(found, first):
+                for column, value, width in row:
+                    p.store.write(emit, batch, plus("i", r), plus("j", column), value, width)
+            return
+        size, at = sum(width for *_, width in found[0]), 0
+        emit("{")
+        emit(f"{ctype(p.dtype)} sums[{(stop - first) * size}];")
+        for row in found:
+            for _, value, width in row:
+                emit(f"{kept(p.dtype, width, plus('sums', at))} = {value};")
+                at += width
+        at = -first * size
+        with emit.counting("r", stop, first) as line:
+            for column, _, width in found[0]:
+                p.store.write(emit, batch, plus("i", line), plus("j", column), kept(p.dtype, width, plus("sums", (line, size), at)), width)
+                at += width
+        emit("}")
 
     over = -p.n % inner.columns
     if over == 0:

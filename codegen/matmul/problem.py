@@ -10,6 +10,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.vectors import Emit, index_type
+from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
 
 DType = np.dtype[Any]
@@ -46,6 +47,13 @@ class Epilogue(Generic[W]):
 
     write: W
     params: tuple[Parameter, ...]
+    lanes: bool = False              # whether each lane is stored by itself
+
+    def long(self, times: int, *where: str, value: str, width: int) -> bool:
+        """Whether to write it `times` times, for `width` lanes each, takes so many lines that a driver is slow to build them."""
+        lines: list[str] = []
+        self.write(lines.append, *where, value, width)  # type: ignore[operator]
+        return times * len(lines) > tuning().written_out
 
 
 Store = Epilogue[Write]

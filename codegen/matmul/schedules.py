@@ -88,7 +88,7 @@ def _swapped(p: Product) -> Product:
             p.store.write(emit, b, plus(j, lane), i, swizzle("column", lane, 1, width), 1)
         emit("}")
 
-    return replace(p, a=p.b, b=p.a, store=Store(lanewise, p.store.params))
+    return replace(p, a=p.b, b=p.a, store=Store(lanewise, p.store.params, lanes=True))
 
 
 # ---- choosing ----------------------------------------------------------------------------------------------------------------

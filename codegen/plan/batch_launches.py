@@ -90,6 +90,26 @@ def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bo
     """
     if sum(joins) < 2 or any(isinstance(s, HostStep) for s in steps):
         return list(zip(steps, joins, strict=True))
+    waits, users = dependencies(steps)
+    ready: tuple[list[int], list[int]] = ([], [])
+    for i, n in enumerate(waits):
+        if not n:
+            heappush(ready[joins[i]], i)
+    out, kind = [], 0
+    while ready[0] or ready[1]:
+        if not ready[kind]:
+            kind = 1 - kind
+        i = heappop(ready[kind])
+        out.append((steps[i], joins[i]))
+        for user in users[i]:
+            waits[user] -= 1
+            if not waits[user]:
+                heappush(ready[joins[user]], user)
+    return out
+
+
+def dependencies(steps: Sequence[Step]) -> tuple[list[int], list[list[int]]]:
+    """For each step, how many it waits for, and which ones wait for it."""
     users: list[list[int]] = [[] for _ in steps]
     waits = [0] * len(steps)
     writer: dict[Any, int] = {}
@@ -107,21 +127,7 @@ def ordered(steps: Sequence[Step], joins: Sequence[bool]) -> list[tuple[Step, bo
         waits[i] = len(before)
         for b in before:
             users[b].append(i)
-    ready: tuple[list[int], list[int]] = ([], [])
-    for i, n in enumerate(waits):
-        if not n:
-            heappush(ready[joins[i]], i)
-    out, kind = [], 0
-    while ready[0] or ready[1]:
-        if not ready[kind]:
-            kind = 1 - kind
-        i = heappop(ready[kind])
-        out.append((steps[i], joins[i]))
-        for user in users[i]:
-            waits[user] -= 1
-            if not waits[user]:
-                heappush(ready[joins[user]], user)
-    return out
+    return waits, users
 
 
 def together(parts: Sequence[Kernel]) -> Kernel:

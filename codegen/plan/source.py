@@ -131,7 +131,12 @@ def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[st
         lines.append(_IN_RANGE)
     if any(name.startswith("IMPOSSIBLE") for name in names):
         lines.append(_IMPOSSIBLE)
-    for name in sorted(names - {"LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "STORE", "KEPT", "PREFETCH", "IN_RANGE", "IMPOSSIBLE"}):
+    if "LOAD_ALIGNED" in names:
+        lines.append("#define LOAD_ALIGNED(V, p) (*(__global const V *)(p))")
+    if "STORE_ALIGNED" in names:
+        lines.append("#define STORE_ALIGNED(V, p, v) (*(__global V *)(p) = (v))")
+    for name in sorted(names - {"LOAD", "LOAD_ALIGNED", "LOAD_PRIVATE", "LOAD_LOCAL", "STORE", "STORE_ALIGNED", "KEPT", "PREFETCH",
+                                "IN_RANGE", "IMPOSSIBLE"}):
         width = int(re.findall(r"\d+", name)[0])
         if name.startswith("IN_RANGE"):
             each = " ".join(f"IN_RANGE((x).s{LANES[i]}, low, high, ignore, fault);" for i in range(width))

@@ -236,7 +236,9 @@ def kind_of(node: Node, target: Target) -> Kind:
     family = node.fn.family
     if family == "partial":
         (outer, middle, inner), length = node.operands[0].shape, node.attrs["length"]
-        return Columns(outer, middle, inner, length) if inner > 1 else Chunks(outer, middle, length)
+        if inner > 1:
+            return Columns(outer, middle, inner, length)
+        return Chunks(outer, middle, length) if length < middle else Rows(outer, middle)
     if family == "pair":
         return Flat(node.operands[0].aval.size)
     if family == "leaf" or is_inline(node):

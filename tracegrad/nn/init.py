@@ -39,29 +39,36 @@ def _overwrite(tensor: Tensor, values: Any) -> Tensor:
         return tensor.copy_(values)
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Uniform in [a, b)."""
-    return _overwrite(tensor, rand(tensor.shape, dtype=tensor.dtype, device=tensor.device) * (b - a) + a)
+def _uniform(tensor: Tensor, a: float, b: float, generator: Any) -> Any:
+    return rand(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator) * (b - a) + a
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
+    """Uniform in [a, b). generator, here and below: the stream to draw from, in place of the default one."""
+    return _overwrite(tensor, _uniform(tensor, a, b, generator))
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
     """Normal."""
-    return _overwrite(tensor, randn(tensor.shape, dtype=tensor.dtype, device=tensor.device) * std + mean)
+    return _overwrite(tensor, randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator) * std + mean)
 
 
-def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
-    """Normal, clipped to [a, b] (torch redraws instead of clipping)."""
-    return _overwrite(tensor, (randn(tensor.shape, dtype=tensor.dtype, device=tensor.device) * std + mean).clamp(a, b))
+def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None) -> Tensor:
+    """The part of a normal distribution that lies in [a, b], by the inverse of its distribution function. ArgumentError unless a < b."""
+    if not (a < b and std > 0):
+        raise ArgumentError(f"trunc_normal_: a must be below b and std positive, got {a}, {b} and {std}")
+    low, high = (math.erf((v - mean) / (std * math.sqrt(2.0))) for v in (a, b))
+    return _overwrite(tensor, (_uniform(tensor, low, high, generator).erfinv() * (std * math.sqrt(2.0)) + mean).clamp(a, b))
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """A random (semi-)orthogonal matrix, the dimensions behind the first made one, times gain (Saxe et al. 2013)."""
     if tensor.ndim < 2:
         raise ShapeError(f"orthogonal_: takes at least two dimensions, got {tensor.shape}")
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
     if not rows * columns:
         return tensor
-    flat: Any = randn((rows, columns), dtype=tensor.dtype, device=tensor.device)
+    flat: Any = randn((rows, columns), dtype=tensor.dtype, device=tensor.device, generator=generator)
     q, r = LINALG["qr"](flat.mT if rows < columns else flat)
     q = q * r.diagonal().sign()                     # else it would not be uniformly distributed (F. Mezzadri, 2007)
     return _overwrite(tensor, (q.mT if rows < columns else q).reshape(tensor.shape) * gain)
@@ -81,13 +88,13 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return _overwrite(tensor, from_array(values, tensor.device))
 
 
-def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
     """Normal, with the given share of the elements of each column of a matrix 0 (Martens 2010)."""
     if tensor.ndim != 2:
         raise ShapeError(f"sparse_: takes a matrix, got {tensor.shape}")
     rows = tensor.shape[0]
-    place: Any = rand(tensor.shape, device=tensor.device).argsort(0).argsort(0)
-    values: Any = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device) * std
+    place: Any = rand(tensor.shape, device=tensor.device, generator=generator).argsort(0).argsort(0)
+    values: Any = randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator) * std
     return _overwrite(tensor, values.masked_fill(place < math.ceil(sparsity * rows), 0.0))
 
 
@@ -114,15 +121,15 @@ def eye_(tensor: Tensor) -> Tensor:
     return _overwrite(tensor, PUBLIC["eye"](*tensor.shape, dtype=tensor.dtype, device=tensor.device))
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Uniform in ±gain sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
     bound = gain * math.sqrt(6.0 / sum(fan(tensor)))
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out))."""
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fan(tensor))))
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fan(tensor))), generator)
 
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
@@ -132,16 +139,18 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
     return calculate_gain(nonlinearity, a) / math.sqrt(size) if size else 0.0
 
 
-def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+                     generator: Any = None) -> Tensor:
     """Uniform with the variance gain² / fan (He et al. 2015); `a` is the slope of the leaky relu that follows."""
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Tensor:
+def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+                    generator: Any = None) -> Tensor:
     """Normal with the variance gain² / fan (He et al. 2015)."""
-    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
+    return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity), generator)
 
 
-__all__ = ["calculate_gain", "constant_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "trunc_normal_", "uniform_",
-           "xavier_normal_", "xavier_uniform_", "zeros_"]
+__all__ = ["calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "orthogonal_",
+           "sparse_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_"]

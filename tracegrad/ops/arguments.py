@@ -14,11 +14,11 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
-from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexOutOfRange, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, different_devices
 from tracegrad.ir import LINE, Node, own_nodes, user_location
 from tracegrad.modes import state
-from tracegrad.operators import Operators
+from tracegrad.operators import Operators, by_itself, misused, write
 from tracegrad.templates import Template, describe, learn
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +32,7 @@ def on_nodes(fn: F) -> F:
     An error of something that `fn` is made of is given `fn`'s name, which is what the user called. What it takes as *sizes may also be
     given by name: f(x, sizes=(2, 3)).
     """
-    name = fn.__qualname__ = fn.__name__.rstrip("_")            # Python's own TypeErrors name it
+    name = fn.__qualname__ = fn.__name__.strip("_")             # Python's own TypeErrors name it
     parameters = list(signature(fn).parameters.values())
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
     arrays = [(i, p.name) for i, p in enumerate(parameters) if p.annotation == "Array" and p.default is p.empty and p.name != rest]
@@ -41,6 +41,10 @@ def on_nodes(fn: F) -> F:
 
     @wraps(fn)
     def entry(*args: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            out = kwargs.pop("out")
+            result = entry(*args, **kwargs)
+            return result if out is None else write(name, out, result)
         known = describe(args, kwargs)
         if known is not None:
             template = memo.get(known[0])
@@ -77,10 +81,15 @@ def on_nodes(fn: F) -> F:
             if not name.startswith("_"):
                 error.called(name)
             raise
+        except (AttributeError, TypeError) as error:
+            if name.startswith("_") or (better := misused(name, fn, args, kwargs, error)) is None:
+                raise
+            raise better from error
         finally:
             state.own = before
             LINE.location = outer
 
+    by_itself(entry)
     return entry  # type: ignore[return-value]
 
 
@@ -137,13 +146,13 @@ def known_values(name: str, argument: str, x: Any, way_out: str) -> Any:
 
 
 def integer(name: str, argument: str, value: Any) -> int:
-    """`value` as an int; an ArgumentError names the argument if it is none (bools are none)."""
+    """`value` as an int; an ArgumentTypeError names the argument if it is none (bools are none)."""
     try:
         found = index(value)
     except TypeError:
         found = None
     if found is None or isinstance(value, bool):
-        raise ArgumentError(f"{name}: {argument} must be an integer, got {value!r}")
+        raise ArgumentTypeError(f"{name}: {argument} must be an integer, got {value!r}")
     return found
 
 
@@ -173,7 +182,7 @@ def sizes_of(name: str, sizes: Sequence[Any]) -> tuple[int, ...]:
     try:
         return tuple(index(n) for n in sizes)
     except TypeError:
-        raise ArgumentError(f"{name}: sizes and dims must be integers, got {sizes!r}") from None
+        raise ArgumentTypeError(f"{name}: sizes and dims must be integers, got {sizes!r}") from None
 
 
 def inferred(name: str, shape: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import known_values, on_nodes, one_dim
 from tracegrad.ops.elementwise import where
+from tracegrad.ops.placed import pad_at, parts, slice_at
 from tracegrad.ops.pointwise import eq
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import cat, full_like_shape, movedim
@@ -279,6 +280,8 @@ def masked_fill(input: Array, mask: Array, value: Any) -> Array:
         raise DTypeError(f"masked_fill: the mask must be bool, got {mask.dtype}; use mask.bool()")
     if isinstance(value, Node) and value.ndim:
         raise ShapeError(f"masked_fill: value must be a number or a 0-d tensor, got shape {value.shape}; use tg.where(mask, value, input)")
+    if isinstance(value, Node) and value.dtype.kind == "c" != input.dtype.kind:
+        raise DTypeError(f"masked_fill: a value of {value.dtype} does not fit {input.dtype}; cast the tensor first, as x.to(tg.complex64)")
     broadcast_shapes("masked_fill", [input.shape, mask.shape])
     return where(mask, cast(value, input.dtype) if isinstance(value, Node) else scalar("masked_fill", value, input.dtype), input)
 
@@ -395,6 +398,7 @@ class _Key:
         self.stop: list[int] = []
         self.step: list[int] = []
         self.flips: list[int] = []
+        self.chosen: list[int] = []              # the dimensions whose start the key gives
         self.shape: list[int] = []               # after the basic part
         self.nothing: list[int] = []             # dimensions of it that the index False made: they have no elements
         self.arrays: list[tuple[int, Any]] = []  # (dimension after the basic part, index array or node)
@@ -417,6 +421,8 @@ class _Key:
             except (TypeError, ValueError) as error:
                 raise ArgumentError(f"{name}: bad slice {k}: {error}") from None
             count = len(range(a, b, s))
+            if k.start is not None:
+                self.chosen.append(d)
             if s < 0:
                 self.flips.append(d)
                 a, s = a + (count - 1) * s, -s
@@ -431,6 +437,7 @@ class _Key:
                                     f"got {type(k).__name__}") from None
             if not -n <= i < n:
                 raise IndexOutOfRange(f"{name}: index {i} is out of range for dimension {d} of shape {shape}")
+            self.chosen.append(d)
             self._slice(i % n, i % n + 1, 1)
             return
         if isinstance(k, _Mask):
@@ -453,20 +460,29 @@ class _Key:
         self.stop.append(stop)
         self.step.append(step)
 
-    def sliced(self, x: Node) -> Node:
-        """x after the basic part."""
-        x = mv.slice_(x, tuple(self.start), tuple(self.stop), tuple(self.step))
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The sizes that the slices leave."""
+        return tuple([len(range(a, b, s)) for a, b, s in zip(self.start, self.stop, self.step, strict=True)])
+
+    def sliced(self, x: Node, apart: bool = False) -> Node:
+        """x after the basic part. apart: its starts are no part of the structure (see placed.py)."""
+        dims = [d for d in parts(self.size, x.shape) if d in self.chosen] if apart else ()
+        if dims:
+            x = slice_at(x, self.start, self.size, self.step, dims)
+        else:
+            x = mv.slice_(x, tuple(self.start), tuple(self.stop), tuple(self.step))
         x = mv.reshape(mv.flip(x, tuple(self.flips)), tuple(self.shape))
         for d in self.nothing:
             x = mv.narrow(x, d, 0, 0)
         return x
 
-    def put(self, x: Node, value: Node) -> Any:
-        """x with its basic part replaced by value."""
+    def put(self, x: Node, value: Node, apart: bool = False) -> Any:
+        """x with its basic part replaced by value. apart: as in `sliced`."""
         if self.nothing:
             return x
-        inner = tuple(len(range(a, b, s)) for a, b, s in zip(self.start, self.stop, self.step, strict=True))
-        return put_slice(x, mv.flip(mv.reshape(value, inner), tuple(self.flips)), tuple(self.start), tuple(self.step))
+        dims = [d for d in parts(self.size, x.shape) if d in self.chosen] if apart else ()
+        return put_slice(x, mv.flip(mv.reshape(value, self.size), tuple(self.flips)), tuple(self.start), tuple(self.step), dims)
 
     def lines(self, constant: Any) -> tuple[Node, list[int], int]:
         """(rows of the tensor with the indexed dimensions in front and flattened, those dimensions, where the result puts the index's)."""
@@ -499,13 +515,19 @@ def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> 
     return np.where(array < 0, array + n, array).astype(np.int64)
 
 
-def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int]) -> Any:
-    """x with x[start::step] (as many elements as value has) replaced by value: padding and a select, which fuse."""
+def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """x with x[start::step] (as many elements as value has) replaced by value: padding and a select, which fuse.
+
+    dims: those whose start is no part of the structure (see placed.py).
+    """
     if value.shape == x.shape or not value.aval.size:
         return value if value.shape == x.shape else x
     high = tuple(n - (a + (m - 1) * s + 1) for n, m, a, s in zip(x.shape, value.shape, start, step, strict=True))
     whole = [m == n for m, n in zip(value.shape, x.shape, strict=True)]
     inside = full_like_shape(tuple(1 if w else m for w, m in zip(whole, value.shape, strict=True)), True, dtypes.bool_)
+    if dims:
+        inside = pad_at(inside, start, tuple(1 if w else n for w, n in zip(whole, x.shape, strict=True)), step, dims)
+        return where(inside, pad_at(value, start, x.shape, step, dims), x)
     gaps = tuple(s - 1 if m > 1 else 0 for s, m in zip(step, value.shape, strict=True))
     inside = mv.pad(inside, tuple(start), high, gaps, False)
     return where(inside, mv.pad(value, tuple(start), high, gaps, 0), x)
@@ -523,13 +545,13 @@ def _constants(x: Any) -> Any:
     return lambda k: PUBLIC["tensor"](k.tolist(), dtype=dtypes.int64, device=x.device)._node() if k.size > 4 else literal(k)
 
 
-def getitem(x: Array, key: Any, basic: bool = False) -> Array:
+def getitem(x: Array, key: Any, basic: bool = False, apart: bool = False) -> Array:
     """x[key]: ints, slices (any step), None, Ellipsis; integer lists, arrays and tensors, which broadcast together; masks whose values are
 
-    known (lists, numpy arrays). basic: that `is_basic` says so. Raises IndexOutOfRange, and TraceError for a mask that only the device
-    knows.
+    known (lists, numpy arrays). basic: that `is_basic` says so. apart: where slices start is no part of the structure (see placed.py).
+    Raises IndexOutOfRange, and TraceError for a mask that only the device knows.
     """
-    return _getitem(x, key, None if basic or _holds_no_arrays(key) else _constants(x))
+    return _getitem(x, key, None if basic or _holds_no_arrays(key) else _constants(x), apart)
 
 
 def _holds_no_arrays(key: Any) -> bool:
@@ -539,12 +561,12 @@ def _holds_no_arrays(key: Any) -> bool:
 
 
 @on_nodes
-def _getitem(x: Node, key: Any, constant: Any) -> Any:
-    parts = _Key("getitem", x.shape, key)
-    view = parts.sliced(x)
-    if not parts.arrays:
+def _getitem(x: Node, key: Any, constant: Any, apart: bool) -> Any:
+    known = _Key("getitem", x.shape, key)
+    view = known.sliced(x, apart)
+    if not known.arrays:
         return view
-    rows, dims, place = parts.lines(constant)
+    rows, dims, place = known.lines(constant)
     y = take_rows(_in_front(view, dims), rows)
     return movedim(y, tuple(range(rows.ndim)), tuple(range(place, place + rows.ndim)))
 
@@ -556,34 +578,34 @@ def _in_front(x: Node, dims: list[int]) -> Node:
     return mv.reshape(moved, (prod(x.shape[d] for d in dims), *(x.shape[d] for d in rest)))
 
 
-def setitem(x: Array, key: Any, value: Any) -> Array:
-    """What x becomes by x[key] = value, as a new array; value is broadcast and cast to x's dtype.
+def setitem(x: Array, key: Any, value: Any, apart: bool = False) -> Array:
+    """What x becomes by x[key] = value, as a new array; value is broadcast and cast to x's dtype. apart: as in `getitem`.
 
     A boolean mask needs no values where `selects` says so: it is a select. (Where the value holds one element per hit, their number
     cannot be checked.) Of equal indices the last wins.
     """
-    return _setitem(x, key, value, _constants(x))
+    return _setitem(x, key, value, _constants(x), apart)
 
 
 @on_nodes
-def _setitem(x: Node, key: Any, value: Any, constant: Any) -> Any:
+def _setitem(x: Node, key: Any, value: Any, constant: Any, apart: bool) -> Any:
     value = cast(value, x.dtype) if isinstance(value, Node) else scalar("setitem", value, x.dtype)
     items = key if isinstance(key, tuple) else (key,)
     masks = [i for i, k in enumerate(items) if isinstance(k, Node) and k.dtype == dtypes.bool_]
     if masks:
         return _put_where(x, items, masks, value)
-    parts = _Key("setitem", x.shape, key)
-    view = parts.sliced(x)
-    if not parts.arrays:
-        return parts.put(x, _broadcast(value, view.shape))
-    rows, dims, place = parts.lines(constant)
+    known = _Key("setitem", x.shape, key)
+    view = known.sliced(x, apart and bool(known.arrays))
+    if not known.arrays:
+        return known.put(x, _broadcast(value, view.shape), apart)
+    rows, dims, place = known.lines(constant)
     front = _in_front(view, dims)
     shape = list(front.shape[1:])
     shape[place:place] = rows.shape
     value = movedim(_broadcast(value, tuple(shape)), tuple(range(place, place + rows.ndim)), tuple(range(rows.ndim)))
     front = scatter_rows("scatter_set", front, rows, value)
     order = (*dims, *(d for d in range(view.ndim) if d not in dims))
-    return parts.put(x, mv.permute(mv.reshape(front, tuple(view.shape[d] for d in order)), mv.inverse(order)))
+    return known.put(x, mv.permute(mv.reshape(front, tuple(view.shape[d] for d in order)), mv.inverse(order)), apart)
 
 
 def selects(x: Array, key: Any, value: Any) -> bool:

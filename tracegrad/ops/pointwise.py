@@ -13,7 +13,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError
 from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, refuse_complex
 from tracegrad.ir import Node
-from tracegrad.operators import Operators, method, public
+from tracegrad.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.ops.arguments import on_nodes
 
 Array = Any      # a Node or a Tensor (or, where one of several operands is one, a Python scalar)
@@ -22,10 +22,12 @@ Array = Any      # a Node or a Tensor (or, where one of several operands is one,
 def _unary(name: str, *aliases: str) -> Any:
     op = REGISTRY[name]
 
-    def fn(input: Array) -> Array:
-        return call(op, (input,), {})
+    def fn(input: Array, *, out: Array = None) -> Array:
+        result = call(op, (input,), {})
+        return result if out is None else write(fn.__name__, out, result)
 
     fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
+    by_itself(fn)
     fn.__doc__ = f"{type(op).__doc__}\n\n    input: tensor of any shape. Returns a tensor of the same shape."
     return public(*(aliases or (name,)))(fn)
 
@@ -44,10 +46,12 @@ def _rounding(name: str, *aliases: str) -> Any:
 def _binary(name: str, *aliases: str) -> Any:
     op = REGISTRY[name]
 
-    def fn(input: Array, other: Array) -> Array:
-        return call(op, (input, other), {})
+    def fn(input: Array, other: Array, *, out: Array = None) -> Array:
+        result = call(op, (input, other), {})
+        return result if out is None else write(fn.__name__, out, result)
 
     fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
+    by_itself(fn)
     fn.__doc__ = f"{type(op).__doc__}\n\n    input, other: tensors or scalars that broadcast together. Raises ShapeError if they do not."
     return public(*(aliases or (name,)))(fn)
 
@@ -131,12 +135,11 @@ def pow(input: Array, exponent: Array) -> Array:
 
 @public("where", method=False)
 def where(condition: Array, input: Array = None, other: Array = None) -> Array:
-    """input where condition (bool) holds, else other; all broadcast together.
-
-    Where only one tensor is given, and its elements' places are wanted, use numpy on its values: their number depends on them.
-    """
+    """input where condition (bool) holds, else other; all broadcast together. Of a condition alone: `nonzero(condition, as_tuple=True)`."""
+    if input is None and other is None:
+        return PUBLIC["nonzero"](condition, as_tuple=True)
     if input is None or other is None:
-        raise ArgumentError("where: give both input and other; the places of nonzero elements are x.numpy().nonzero()")
+        raise ArgumentError("where: give both input and other, or neither for the places where the condition holds")
     return call(REGISTRY["where"], (condition, input, other), {})
 
 

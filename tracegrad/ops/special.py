@@ -20,7 +20,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
-from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, method, public
+from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, entered, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arguments import known_values, on_nodes
 from tracegrad.ops.complex_numbers import real
@@ -526,14 +526,14 @@ def _operation(name: str, *aliases: str, special: tuple[str, ...] = (), method: 
     fn.__doc__ = f"{type(op).__doc__}\n\n    {takes}."
     if aliases:
         public(*aliases, method=method)(fn)
-    SPECIAL.update(dict.fromkeys(special, fn))
+    SPECIAL.update(dict.fromkeys(special, entered(fn)))
     return fn
 
 
 def _special(*names: str) -> Callable[[F], F]:
     """Decorator: the function is exported from tg.special, under `names` (default: its own)."""
     def attach(fn: F) -> F:
-        SPECIAL.update(dict.fromkeys(names or (fn.__name__,), fn))
+        SPECIAL.update(dict.fromkeys(names or (fn.__name__,), entered(fn, names[0] if names else fn.__name__)))
         return fn
     return attach
 
@@ -736,7 +736,7 @@ def _recurrence(name: str, first: Any, step: Any, doc: str) -> None:
         return found
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"{doc} n: an integer, or a tensor of them (looked at: not inside @trace); 0 for negative n."
-    SPECIAL[name] = fn
+    SPECIAL[name] = entered(fn)
 
 
 def _chebyshev_step(k: int, x: Any, now: Any, before: Any) -> Any:

@@ -47,7 +47,7 @@ def _copy_of(name: str) -> None:
 
 
 for _name in ("as_strided", "detach", "diagonal", "expand", "narrow", "permute", "select", "split", "split_with_sizes", "squeeze", "t",
-              "transpose", "unbind", "unfold", "unsqueeze", "view"):
+              "transpose", "unbind", "unfold", "unsqueeze", "view", "view_as_complex", "view_as_real"):
     _copy_of(_name)
 
 
@@ -162,7 +162,7 @@ for _name, _ndim in (("grid_sampler", None), ("grid_sampler_2d", 4), ("grid_samp
 # torch has these in its own namespace as well, with the same arguments (but for those that it lacks there).
 for _name in ("adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", "celu", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
               "conv_transpose2d", "conv_transpose3d", "cosine_similarity", "dropout", "feature_alpha_dropout", "group_norm", "hardshrink",
-              "layer_norm", "max_pool1d", "max_pool2d", "max_pool3d", "rms_norm", "selu"):
+              "layer_norm", "max_pool1d", "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "rms_norm", "selu"):
     if _name in FUNCTIONAL:
         public(_name, method=_name == "hardshrink")(FUNCTIONAL[_name])
 
@@ -171,6 +171,26 @@ for _name in ("adaptive_avg_pool1d", "alpha_dropout", "avg_pool1d", "bilinear", 
 def chain_matmul(*matrices: Array) -> Array:
     """`linalg.multi_dot` of the matrices."""
     return LINALG["multi_dot"](matrices)
+
+
+public("affine_grid_generator", method=False)(FUNCTIONAL["affine_grid"])
+public("native_channel_shuffle", method=False, functional=True)(FUNCTIONAL["channel_shuffle"])
+
+
+@public("conv_tbc", method=False, functional=True)
+@on_nodes
+def conv_tbc(input: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
+    """conv1d of (time, batch, channels) with a weight (kernel, channels in, channels out) and a bias -> (time, batch, channels out)."""
+    if input.ndim != 3 or weight.ndim != 3:
+        raise ShapeError(f"conv_tbc: takes an input (T, N, C) and a weight (k, C, C out), got {input.shape} and {weight.shape}")
+    y = FUNCTIONAL["conv1d"](mv.permute(input, (1, 2, 0)), mv.permute(weight, (2, 1, 0)), bias, 1, pad)
+    return mv.permute(y, (2, 0, 1))
+
+
+@public("qr")
+def qr(input: Array, some: bool = True) -> Any:
+    """`linalg.qr` by torch's older name: Q and R of (*, m, n), of their least sizes (some) or with all of Q."""
+    return LINALG["qr"](input, "reduced" if some else "complete")
 
 
 @public("is_same_size")

@@ -65,7 +65,7 @@ class LBFGS(Optimizer):
 
     def _minimize(self, closure: Callable[[], Any]) -> Any:
         group, params = self.param_groups[0], self.param_groups[0]["params"]
-        mine = self.state[params[0]]
+        mine = self.state.setdefault(params[0], {})
         mine.setdefault("func_evals", 0)
         mine.setdefault("n_iter", 0)
 

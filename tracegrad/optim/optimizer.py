@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tracegrad.compile import read, resolve
-from tracegrad.errors import ArgumentError, TraceError, TracegradError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
 from tracegrad.modes import enable_grad, no_grad, state
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.operators import PUBLIC
@@ -133,7 +133,7 @@ class Optimizer:
         self.state: dict[Tensor, dict[str, Any]] = {}
         try:
             if isinstance(params, Tensor):
-                raise ArgumentError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
+                raise ArgumentTypeError("params: expected an iterable of tensors or of groups, got one Tensor; pass [tensor]")
             given = list(params)
             if not given:
                 raise ArgumentError("params: the optimizer got no parameters; was model.parameters() consumed before?")
@@ -153,10 +153,8 @@ class Optimizer:
             params = [p for _, p in params]
         known = {id(p) for g in self.param_groups for p in g["params"]}
         for p in params:
-            if isinstance(p, UninitializedParameter):
-                raise ArgumentError("params: a parameter of a lazy layer has no shape yet; call the model once before")
             if not isinstance(p, Tensor):
-                raise ArgumentError(f"params: expected Tensors, got {type(p).__name__}")
+                raise ArgumentTypeError(f"params: expected Tensors, got {type(p).__name__}")
             if not p.is_leaf:
                 raise ArgumentError(f"params: a tensor of shape {p.shape} is not a leaf; optimize the tensor that it was computed from")
             if id(p) in known:
@@ -164,7 +162,7 @@ class Optimizer:
             known.add(id(p))
         self.param_groups.append(ParamGroup({**self.defaults, **group, "params": params}))
         self._check(self.param_groups[-1])
-        self._prepare(self.param_groups[-1], params)
+        self._prepare(self.param_groups[-1], [p for p in params if not isinstance(p, UninitializedParameter)])
 
     @property
     def lr(self) -> Any:
@@ -225,10 +223,17 @@ class Optimizer:
         return {}
 
     def _prepare(self, group: ParamGroup, params: list[Tensor]) -> None:
-        """Make what the state lacks. It is made before the first step, so that a traced step finds it and looks alike from then on."""
+        """Make what the state lacks. It is made before the first step, so that a traced step finds it and looks alike from then on;
+
+        of the parameters of lazy layers, which have no shape before the model's first call, at the first step.
+        """
         for p in params:
             present = self.state.get(p)
             if present is None:
+                if state.trace is not None:
+                    raise TraceError(f"{type(self).__name__}: it was made before a lazy layer's first call, and what it keeps of its "
+                                     "parameters is made at the first step, which cannot be inside @trace; make the optimizer after the "
+                                     "model's first call")
                 present = self.state[p] = {}
             for name, value in self._new_state(group, p).items():
                 if name not in present:

@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import types
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from contextvars import ContextVar
 from os.path import dirname
@@ -37,11 +37,46 @@ _LIMIT = 100_000
 _MISSING = object()
 
 
+class Slot:
+    """A place that holds a value: an item of a container, or an attribute (of what has no dictionary: a variable of a closure)."""
+
+    __slots__ = ("before", "key", "owner", "variable")
+
+    def __init__(self, owner: Any, key: Any, before: Any, variable: str | None = None) -> None:
+        """before: what it held, `_MISSING` if it was not there. variable: what an attribute is called, None for an item."""
+        self.owner, self.key, self.before, self.variable = owner, key, before, variable
+
+    @property
+    def name(self) -> str:
+        return self.variable or (self.key if isinstance(self.key, str) else f"item {self.key!r}")
+
+    def get(self) -> Any:
+        if self.variable is not None:
+            return getattr(self.owner, self.key, _MISSING)
+        return self.owner[self.key] if _has(self.owner, self.key) else _MISSING
+
+    def set(self, value: Any) -> None:
+        if self.variable is not None:
+            setattr(self.owner, self.key, value)
+        else:
+            self.owner[self.key] = value
+
+    def restore(self) -> None:
+        """Put back what it held."""
+        if self.before is not _MISSING:
+            self.set(self.before)
+        elif self.variable is not None:
+            delattr(self.owner, self.key)
+        else:
+            del self.owner[self.key]
+
+
 class Reach:
     """Everything that `fn` (and `objects`, its static arguments) can name, as it is now. Raises TraceError where that is too much."""
 
     def __init__(self, fn: Callable[..., Any], objects: Iterable[Any] = ()) -> None:
-        self.tensors: set[int] = set()
+        self.tensors: Counter[int] = Counter()               # by id, in how many places they are
+        self.slots: list[tuple[Slot, Tensor]] = []           # see `assigned`
         self._items: list[tuple[Any, Any, Any]] = []         # (something with [], key, what was there)
         self._attributes_of: list[tuple[Any, str, Any]] = [] # (object, attribute, what it was), where there is no dictionary to look into
         self._lengths: list[tuple[Any, int]] = []            # of lists and of dictionaries that hold attributes
@@ -73,6 +108,34 @@ class Reach:
                 self._attributes(o, names - known if k < instances and not again else names)
             known, (functions, instances) = names, before
             self._walk()
+
+    def assigned(self, made: Callable[[Tensor], bool]) -> list[tuple[Slot, Tensor]]:
+        """The places that hold a tensor now that the function made, in place of another value or of none; what they held is put back.
+
+        Where they held a tensor it is no longer watched which: each replay gives them a new one. (See `Replay.slots`.)
+        """
+        found: list[tuple[Slot, Tensor]] = []
+
+        def look(slot: Slot) -> None:
+            now = slot.get()
+            if type(now) is Tensor and now is not slot.before and made(now):
+                found.append((slot, now))
+
+        for container, key, value in self._items:
+            if isinstance(container, (dict, list)):
+                look(Slot(container, key, value))
+        for o, name, value in self._attributes_of:
+            look(Slot(o, name, value, self._cell_names.get(id(o), name)))
+        for o, length in self._lengths:
+            if isinstance(o, dict) and len(o) > length:        # what was there stands first
+                for key in list(o)[length:]:
+                    look(Slot(o, key, _MISSING))
+        for slot, _ in found:
+            slot.restore()
+        free = {(id(slot.owner), slot.key) for slot, _ in found if isinstance(slot.before, Tensor)}
+        self._items = [item for item in self._items if (id(item[0]), item[1]) not in free]
+        self._attributes_of = [item for item in self._attributes_of if (id(item[0]), item[1]) not in free]
+        return found
 
     def __contains__(self, value: Any) -> bool:
         """Whether the very object `value` was found."""
@@ -148,6 +211,8 @@ class Reach:
         """Look into what was found, until nothing new turns up (no recursion: structures may be deep)."""
         while self._found:
             value = self._found.popleft()
+            if isinstance(value, Tensor):
+                self.tensors[id(value)] += 1
             if not isinstance(value, _SCALARS) and id(value) not in self._seen:
                 self._seen.add(id(value))
                 self._alive.append(value)
@@ -160,9 +225,9 @@ class Reach:
 
     def _look_into(self, value: Any) -> None:
         if isinstance(value, Tensor):
-            self.tensors.add(id(value))
             if value._base is not None:
                 self._found.append(value._base)
+                self.tensors[id(value._base)] -= 1           # to come: a view is no place that it is in
         elif isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, types.MethodType):

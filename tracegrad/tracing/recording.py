@@ -19,13 +19,16 @@ from tracegrad.tensor import Tensor, become_leaf
 
 _VARIABLE = REGISTRY["variable"]
 
-Place = tuple[str, Any]  # ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor)
+# ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor), ("slot", where it is found)
+Place = tuple[str, Any]
 
 
 def at(place: Place, args: Sequence[Any]) -> Tensor:
     """The tensor at `place` in a call with argument leaves `args`."""
     kind, what = place
-    found: Tensor = what if kind == "tensor" else args[what] if kind == "arg" else base_of(args[what])
+    if kind == "slot":
+        what = what.get()
+    found: Tensor = what if kind in ("tensor", "slot") else args[what] if kind == "arg" else base_of(args[what])
     return found
 
 
@@ -121,7 +124,8 @@ class Recording:
         if id(tensor) not in self.captured:
             if tensor._trace is not None:
                 raise TraceError(
-                    f"{self.name}: uses a tensor that another @trace function ({tensor._trace.name}) leaked; return it from there"
+                    f"{self.name}: uses a tensor that another @trace function ({tensor._trace.name}) leaked; return it from there, "
+                    "or write it to a tensor that is there with copy_()"
                 )
             if tensor._device is not self.device:
                 raise TraceError(
@@ -165,6 +169,10 @@ class Recording:
             assigned = not node.loc.derived and assigned_name(node.loc.filename, node.loc.line) != ""
             names.append(label or self.called.get(node) or ("" if assigned else own if len(results) == 1 else f"{own}_{i}"))
         return names
+
+    def made(self, tensor: Tensor) -> bool:
+        """Whether the body made a tensor."""
+        return tensor._trace is self or id(tensor) in self.adopted
 
     def adopt(self, tensor: Tensor) -> None:
         """A constant that the body made from host data."""

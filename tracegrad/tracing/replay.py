@@ -23,7 +23,7 @@ from tracegrad.ir import Aval, Graph, Node, located, topological
 from tracegrad.modes import set_grad_enabled, state
 from tracegrad.pending import flush
 from tracegrad.tensor import Tensor, become_leaf
-from tracegrad.tracing.guards import Reach, is_foreign
+from tracegrad.tracing.guards import Reach, Slot, is_foreign
 from tracegrad.tracing.recording import Recording, at, base_of, path_of
 
 _VARIABLE = REGISTRY["variable"]
@@ -32,17 +32,22 @@ _VARIABLE = REGISTRY["variable"]
 class Replay:
     """A finished recording, compiled. `run` replays it on the present values."""
 
-    def __init__(self, recording: Recording, result: Any, reach: Reach, flat: Sequence[Any], returned: Sequence[str] = ()) -> None:
-        """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`."""
+    def __init__(self, recording: Recording, result: Any, reach: Reach, flat: Sequence[Any], returned: Sequence[str] = (),
+                 assigned: Sequence[tuple[Slot, Tensor]] = ()) -> None:
+        """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`. assigned: the
+        places outside (attributes, variables) that the body gave a new tensor: so does each replay."""
         self.recording, self.reach = recording, reach
+        self.slots = [slot for slot, _ in assigned]
+        self.expected: list[tuple[Slot, Aval, bool, bool, tuple[Any, ...], Any]] = []  # what the tensors that are read there have to be
+        self.read = self._read_from(assigned, flat)
         self.guarded = [
             (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
             for t, _ in recording.captured.values()
             for node in [t._node_outside()]
-            if id(t) not in recording.adopted and id(t) not in recording.places
+            if id(t) not in recording.adopted and id(t) not in recording.places and not any(t is slot.before for slot in self.read)
         ]
         self.aliases = reached(flat, reach)
-        recipe = _Recipe(recording, result, flat, reach, returned)
+        recipe = _Recipe(recording, result, flat, reach, returned, [tensor for _, tensor in assigned])
         self.recipe, self.treedef = recipe.entries, recipe.treedef
         results = [t._node() for t in recipe.tensors]
         for t, node in recording.nodes.values():
@@ -80,7 +85,7 @@ class Replay:
             and [what for _, what in recording.sources] == list(range(len(flat)))
         )
         self.recorded = bool(differentiable)
-        fresh = self.recipe == [("value", k) for k in range(len(self.recipe))]
+        fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned
         # The two shapes of result that need no tree: one new tensor, or a tuple of them.
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
         # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
@@ -91,6 +96,30 @@ class Replay:
         recording.grads.clear()
         recording.present.clear()
         recording.leaves.clear()
+
+    def _read_from(self, assigned: Sequence[tuple[Slot, Tensor]], flat: Sequence[Any]) -> list[Slot]:
+        """Those of the assigned places whose tensor the body reads: a replay reads what is there then. Raises TraceError where other
+        ways lead to that tensor, too, or the body also changes it in place: then it would have to be both this one and the next."""
+        recording, found = self.recording, []
+        for slot, tensor in assigned:
+            old = slot.before
+            if not isinstance(old, Tensor) or id(old) not in recording.captured:
+                continue
+            node = recording.captured[id(old)][1]
+            others = self.reach.tensors[id(old)] > 1 or id(old) in recording.places or _is_base(old, flat)
+            others = others or any(base is node for base, _ in recording.views.values())
+            if others or old._base is not None or id(old) in recording.nodes or id(old) in recording.grads:
+                why = "is reached in other ways, too" if others else "is a view, or changed in place, too"
+                raise TraceError(
+                    f"{recording.name} at {tensor._n.loc}: assigns a new tensor to {slot.name}, and the one that is there {why}; write the "
+                    f"new value in place: {slot.name}.copy_(...)"
+                )
+            k = next(k for k, source in enumerate(recording.sources) if source[0] == "tensor" and source[1] is old)
+            recording.sources[k] = ("slot", slot)
+            node = old._node_outside()
+            self.expected.append((slot, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(old._hooks or ()), old._device))
+            found.append(slot)
+        return found
 
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
@@ -107,6 +136,15 @@ class Replay:
                 or ((tensor._hooks or hooks)
                 and tuple(tensor._hooks or ()) != hooks)
             ):
+                return False
+        for slot, aval, needs_grad, leaf, hooks, device in self.expected:
+            tensor = slot.get()
+            if not isinstance(tensor, Tensor) or tensor._base is not None or tensor._trace is not None or tensor._device is not device:
+                return False
+            if (tensor._n.aval is not aval or tensor._n.needs_grad is not needs_grad or (tensor._n.fn is _VARIABLE) is not leaf
+                    or tuple(tensor._hooks or ()) != hooks):
+                return False
+            if (tensor is not slot.before and id(tensor) in self.reach.tensors) or _is_base(tensor, flat):
                 return False
         for place in self.recording.no_grads:
             if at(place, flat)._grad is not None:
@@ -149,6 +187,8 @@ class Replay:
                 tensor = args[what] if kind == "arg" else base_of(args[what])
             elif kind == "grad":
                 tensor = at(what, args)._grad
+            elif kind == "slot":
+                tensor = what.get()
             else:
                 tensor = float(getattr(*what)) if kind == "attribute" else random_state.seed() if kind == "seed" else random_state.offset()
             if isinstance(tensor, Tensor):
@@ -210,6 +250,8 @@ class Replay:
                 for chain, detached in levels:
                     tensor = _as_view(tensor, chain, detached)
                 filled.append(tensor)
+        for slot in reversed(self.slots):
+            slot.set(filled.pop())
         return optree.tree_unflatten(self.treedef, filled)
 
     def _history(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Node:
@@ -217,7 +259,7 @@ class Replay:
         sources: list[Node] = []
         before: dict[Node, Any] = {}  # what was overwritten: the values that this call began with
         for i, ((kind, what), value, node) in enumerate(zip(self.recording.sources, inputs, self.recording.inputs, strict=True)):
-            source = at((kind, what), args)._node() if kind in ("arg", "base", "tensor") and not node.aval.weak else None
+            source = at((kind, what), args)._node() if kind in ("arg", "base", "tensor", "slot") and not node.aval.weak else None
             if source is None or (i in self.changed and not source.needs_grad):
                 source = data(node.aval, value)
             elif i in self.changed:
@@ -238,15 +280,18 @@ class _Recipe:
     gradient of the tensor at a place. labels: what the return statement calls `tensors`, "" where it does not.
     """
 
-    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: Reach, returned: Sequence[str]) -> None:
+    def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: Reach, returned: Sequence[str],
+                 assigned: Sequence[Tensor]) -> None:
+        """assigned: tensors that are put elsewhere; their entries stand last."""
         paths, leaves, self.treedef = optree.tree_flatten_with_path(result, none_is_leaf=True)
         self.labels: list[str] = []
         self.is_tuple = type(result) is tuple and all(isinstance(x, Tensor) for x in result)
         self.tensors: list[Tensor] = []
         self.entries: list[tuple[str, Any]] = []
         grads = {id(g): t for t, g in recording.grads.values() if g is not None}
+        leaves += assigned
         bases = [_levels(recording, x)[0] for x in leaves if isinstance(x, Tensor)]
-        for x, label in zip(leaves, _labels(paths, returned), strict=True):
+        for x, label in zip(leaves, [*_labels(paths, returned), *[""] * len(assigned)], strict=True):
             if not isinstance(x, Tensor):
                 _check_static(recording, x, flat, reach)
                 self.entries.append(("static", x))
@@ -420,6 +465,11 @@ def _value(tensor: Tensor) -> Any:
 def _realized(node: Node, tensor: Tensor) -> Any:
     realize([node], tensor._device)
     return node.value
+
+
+def _is_base(tensor: Tensor, flat: Sequence[Any]) -> bool:
+    """Whether a tensor is among argument leaves, or what one of them is a view of."""
+    return any(isinstance(x, Tensor) and base_of(x) is tensor for x in flat)
 
 
 def _shared(tensor: Tensor | None) -> bool:

@@ -140,10 +140,12 @@ class Traced:
                     f"{recording.name}: seeds the random numbers, which a replay would not do; call manual_seed outside the traced function"
                 )
             self._check_reach(recording, reach)
+            assigned = reach.assigned(recording.made)
             change = "" if reach.holds() else reach.change()
-            replay = Replay(recording, result, reach, flat, returned_names(self._fn))
+            replay = Replay(recording, result, reach, flat, returned_names(self._fn), assigned)
         finally:
             state.trace = None
+            reach.assigned(recording.made)           # what a body that failed had assigned
             for tensor, before in recording.versions.values():
                 tensor._versions = before
         return replay, change
@@ -185,7 +187,7 @@ class Traced:
         return "; ".join([*new[:3], *[f"and {len(new) - 3} more"][: len(new) > 3]])
 
     def _check_reach(self, recording: Recording, reach: Reach) -> None:
-        known = reach.tensors | recording.places.keys() | recording.adopted.keys()
+        known = reach.tensors.keys() | recording.places.keys() | recording.adopted.keys()
         for key, (tensor, node) in recording.captured.items():
             if key not in known and (tensor._base is None or id(tensor._base) not in known):
                 raise TraceError(

@@ -85,6 +85,12 @@ class Pointer:
         m.writers[i], m.known[i] = item, True
         m.array[i] = value
 
+    def aligned(self, lanes: int) -> Pointer:
+        """It, where a vector of so many begins at a multiple of its size. (Buffers and arrays do.)"""
+        if self.at % lanes:
+            raise KernelFault(f"a vector of {lanes} at {self.memory.name}[{self.at}] is not aligned")
+        return self
+
     def vector(self, lanes: int) -> Array:
         """The next `lanes` elements."""
         m, i = self.memory, self.at

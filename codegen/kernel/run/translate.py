@@ -264,10 +264,10 @@ class Translator:
             place = self.unary()
             return self.assigned(place, self.binary(text[0], place, Term("1", INT)))
         if self.tokens[self.at][0] == "name" and self.peek() == "(":
-            if text == "STORE":
-                return self.stored()
-            if re.fullmatch(r"vstore_half(2|4|8|16)?", text):
-                return self.stored_half(int(text[11:] or 1))
+            if text in ("STORE", "STORE_ALIGNED"):
+                return self.stored(text == "STORE_ALIGNED")
+            if match := re.fullmatch(r"vstore(a?)_half(2|4|8|16)?", text):
+                return self.stored_half(int(match[2] or 1), bool(match[1]))
             if text.startswith("IN_RANGE"):
                 return self.reported()
             if text.startswith("IMPOSSIBLE"):
@@ -312,21 +312,22 @@ class Translator:
         self.take(")")
         return type_, found
 
-    def stored(self) -> str:
+    def stored(self, aligned: bool) -> str:
         type_, (pointer, value) = self.typed_arguments()
         self.through(pointer, type_, write=True)
         if value.type != type_ and not (value.type.lanes == 1 and value.type.kind == type_.kind):
             raise self.error(f"a {value.type} is stored as a {type_}")
-        return f"{pointer.code}.put_vector({self.converted(value, type_)})"
+        return f"{pointer.code}{f'.aligned({type_.lanes})' * aligned}.put_vector({self.converted(value, type_)})"
 
-    def stored_half(self, lanes: int) -> str:
+    def stored_half(self, lanes: int, aligned: bool) -> str:
         value, offset, pointer = self.arguments()
         if pointer.type.kind != "half" or value.type.kind not in ("float", "double") or value.type.lanes != lanes:
             raise self.error(f"vstore_half of a {value.type} to a {pointer.type}")
         self.write(pointer)
         if lanes == 1:
             return f"{pointer.code}.store({offset.code}, {value.code})"
-        return f"{pointer.code}.moved({offset.code} * {lanes}).put_vector(np.asarray({value.code}, np.float16))"
+        place = f"{pointer.code}.moved({offset.code} * {lanes}){f'.aligned({lanes})' * aligned}"
+        return f"{place}.put_vector(np.asarray({value.code}, np.float16))"
 
     def reported(self) -> str:
         """IN_RANGE(x, low, high, ignore, place): the excess of an index, by an atomic maximum, which races do not concern."""
@@ -635,14 +636,15 @@ class Translator:
         if match := re.fullmatch(r"get_(global_id|local_id|group_id|local_size|global_size)", name):
             dimension, = self.arguments()
             return Term(f"S.{match[1]}[{dimension.code}]", INT)
-        if name in ("LOAD", "LOAD_PRIVATE", "LOAD_LOCAL", "KEPT"):
+        if name in ("LOAD", "LOAD_ALIGNED", "LOAD_PRIVATE", "LOAD_LOCAL", "KEPT"):
             type_, (pointer,) = self.typed_arguments()
             self.through(pointer, type_)
 
             def keep(value: str) -> str:
                 return f"{pointer.code}.put_vector({value})"
 
-            return self.postfix(Term(f"{pointer.code}.vector({type_.lanes})", type_, keep if name == "KEPT" else None))
+            place = f"{pointer.code}.aligned({type_.lanes})" if name in ("LOAD_ALIGNED", "LOAD_LOCAL") else pointer.code
+            return self.postfix(Term(f"{place}.vector({type_.lanes})", type_, keep if name == "KEPT" else None))
         if re.fullmatch(r"(STRIDED|GATHER)\d+(_IF)?", name):
             type_, args = self.typed_arguments()
             pointer, at = args[:2]
@@ -658,14 +660,15 @@ class Translator:
             if a.type != b.type or a.type != Type(type_.kind, type_.lanes // 2):
                 raise self.error(f"a {a.type} and a {b.type} are zipped to a {type_}")
             return Term(f"np.stack([{a.code}, {b.code}], -1).reshape(-1)", type_)
-        if match := re.fullmatch(r"vload_half(2|4|8|16)?", name):
+        if match := re.fullmatch(r"vload(a?)_half(2|4|8|16)?", name):
             offset, pointer = self.arguments()
             if pointer.type.kind != "half":
                 raise self.error(f"{name} at a {pointer.type}")
-            lanes = int(match[1] or 1)
+            lanes = int(match[2] or 1)
             if lanes == 1:
                 return Term(f"f32({pointer.code}.load({offset.code}))", Type("float"))
-            return Term(f"{pointer.code}.moved({offset.code} * {lanes}).vector({lanes}).astype(np.float32)", Type("float", lanes))
+            place = f"{pointer.code}.moved({offset.code} * {lanes}){f'.aligned({lanes})' * bool(match[1])}"
+            return Term(f"{place}.vector({lanes}).astype(np.float32)", Type("float", lanes))
         if name == "__builtin_convertvector":
             self.take()
             self.take("(")

@@ -29,6 +29,11 @@ class _Conv(Module):
             raise ArgumentError(f"{type(self).__name__}: padding_mode must be 'zeros', 'reflect', 'replicate' or 'circular', got "
                                 f"{padding_mode!r}")
         self.padding_mode = padding_mode
+        if isinstance(padding, str) and (self.transposed or padding not in ("same", "valid")):
+            words = "numbers" if self.transposed else "numbers, 'same' or 'valid'"
+            raise ArgumentError(f"{type(self).__name__}: padding must be {words}, got {padding!r}")
+        if groups < 1:
+            raise ArgumentError(f"{type(self).__name__}: groups must be at least 1, got {groups}")
         if in_channels % groups or out_channels % groups:
             raise ArgumentError(f"{type(self).__name__}: in_channels {in_channels} and out_channels {out_channels} must be multiples "
                                 f"of groups {groups}")
@@ -36,6 +41,8 @@ class _Conv(Module):
         n = self.dims
         self.kernel_size, self.stride, self.dilation = as_tuple(kernel_size, n), as_tuple(stride, n), as_tuple(dilation, n)
         self.padding = padding if isinstance(padding, str) else as_tuple(padding, n)
+        if padding == "same" and set(self.stride) != {1}:
+            raise ArgumentError(f"{type(self).__name__}: padding='same' is for a stride of 1, got stride {self.stride}")
         channels = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
         self.weight = Parameter(empty(*channels, *self.kernel_size, dtype=dtype, device=device))
         self.register_parameter("bias", Parameter(empty(out_channels, dtype=dtype, device=device)) if bias else None)

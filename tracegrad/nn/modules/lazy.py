@@ -24,7 +24,8 @@ from tracegrad.nn.parameter import UninitializedParameter
 class _Lazy(Module):
     """Mixin in front of a layer that is made for 0 inputs: at the first call it gets its shapes and becomes that layer.
 
-    Its parameters stay the same objects. Move the module to its dtype and device first; make optimizers and traces after the first call.
+    Its parameters stay the same objects. Move the module to its dtype and device first. An optimizer that is made before
+    the first call makes its state at its first step; what is traced is made after the first call.
     """
 
     becomes: ClassVar[type[Module]]

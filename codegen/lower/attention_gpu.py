@@ -1,0 +1,351 @@
+"""Attention on GPUs: tiles of scores in registers, their operands in local memory. Start at `lower_on_gpu`.
+
+A work-group has a block of lines of its own and goes over blocks of the others (Dao et al. 2022). Forward: rows, over keys, with a running
+softmax. Backward, without atomics: a kernel of rows, over keys, for the gradient of q, which leaves each row's sum of weights times their
+gradients behind; and one of keys, over rows, for those of k and v. Both compute the weights again from the logarithms of the rows' sums.
+
+Work-item (x, y) has the scores of its own lines y, y + Y, ... and of the others x, x + X, ..., X * Y items in all: neighbours in local
+memory, in lines of four elements more than a multiple of 32 banks, so that vectors of four come without conflicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tracegrad.codegen.graph.attention import Blocks, blocks
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.text import Text
+from tracegrad.codegen.kernel.vectors import ceil_div, write
+from tracegrad.codegen.lower.attention import Attention
+from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.errors import CompilerBug
+
+NAMES = frozenset((
+    "x", "y", "item", "head", "i0", "j0", "stop", "r", "n", "e", "j", "unit", "line", "row", "key", "own", "own2", "others", "others2",
+    "weights", "highs", "top", "tops", "sum", "high", "base", "shrink", "p", "s", "d", "a", "b", "o", "o2", "logs", "deltas", "delta",
+    "log_sum", "some",
+))
+
+
+def lower_on_gpu(group: Group, context: Context) -> list[Kernel]:
+    node = group.anchor
+    assert node is not None
+    if node.fn.name == "attention_forward":
+        return [_Groups(group, context, False).forward()]
+    found = _Groups(group, context, False), _Groups(group, context, True)
+    deltas = Temp("deltas", node, found[0].heads * found[0].length, node.dtype)
+    return [found[0].backward(deltas), found[1].backward(deltas)]
+
+
+class _Groups(Attention):
+    """One kernel while it is written. by_keys: its own lines are keys, the others rows; else the other way."""
+
+    def __init__(self, group: Group, context: Context, by_keys: bool) -> None:
+        super().__init__(group, context)
+        self.by_keys = by_keys
+        found = blocks(self.node, self.target)
+        if found is None:
+            raise CompilerBug(f"codegen: {self.node!r}, computed at {self.node.loc}, does not fit into local memory")
+        self.found: Blocks = found
+        self.own, self.other, self.rows = found.own, found.other, found.rows
+        self.X, self.Y = found.across, found.down
+        self.vector = f"{self.scalar}4"
+        self.weights_pitch = self.other + 4
+        self.writer.used |= NAMES
+
+    # -- what is emitted
+
+    def exp(self, text: str) -> str:
+        return self.spelled(f"exp({text})", self.scalar)
+
+    def pitch(self, size: int) -> int:
+        return self.found.padded(size) + 4
+
+    def local(self, emit: Text, name: str, size: int) -> None:
+        emit(f"__local {self.scalar} {name}[{size}] __attribute__((aligned(32)));")
+
+    @contextmanager
+    def counting(self, emit: Text, name: str, n: int) -> Iterator[str]:
+        """An unrolled loop."""
+        if n > 1:
+            emit("#pragma unroll")
+        with emit.counting(name, n) as counter:
+            yield counter
+
+    def line(self, r: str) -> str:
+        """The own line number `r` of an item, in the block."""
+        return "y" if r == "0" else f"(y + {self.Y} * {r})"
+
+    def column(self, n: str) -> str:
+        """The other line number `n` of an item, in the block."""
+        return "x" if n == "0" else f"(x + {self.X} * {n})"
+
+    def fetch(self, emit: Text, name: str, source: str, lines: int, first: str, total: int, size: int, factor: str = "") -> None:
+        """The block of lines from `first` on of a head's `total`, each of `size`; zeros where there is nothing."""
+        padded = self.found.padded(size)
+        emit(f"for (int unit = item; unit < {lines * padded}; unit += {self.X * self.Y}) {{")
+        emit(f"const int line = unit / {padded}, e = unit % {padded};")
+        tests = [*([f"{first} + line < {total}"] if total % lines else []), *([f"e < {size}"] if size < padded else [])]
+        value = f"{source}[(head * {total} + {first} + line) * {size} + e]{factor}"
+        value = f"{' && '.join(tests)} ? {value} : {self.number(0.0)}" if tests else value
+        emit(f"{name}[line * {padded + 4} + e] = {value};")
+        emit("}")
+
+    def zeros(self, emit: Text, type_: str, name: str, n: int) -> None:
+        emit(f"{type_} {name}[{n}];")
+        with self.counting(emit, "n", n) as at:
+            emit(f"{name}[{at}] = {self.number(0.0) if type_ == self.scalar else f'({type_})({self.number(0.0)})'};")
+
+    def loaded(self, address: str) -> str:
+        return f"{used('LOAD_LOCAL', self.vector)}, {address})"
+
+    def dots(self, emit: Text, to: str, own: str, other: str, size: int) -> None:
+        """to[r * 4 + n]: the products of own lines and the others."""
+        pitch, lanes = self.pitch(size), 4
+        self.zeros(emit, self.scalar, to, self.rows * 4)
+        emit(f"for (int e = 0; e < {ceil_div(size, lanes) * lanes}; e += 4) {{")
+        emit(f"{self.vector} a[{self.rows}], b[4];")
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"a[{r}] = {self.loaded(f'{own} + {self.line(r)} * {pitch} + e')};")
+        with self.counting(emit, "n", 4) as n:
+            emit(f"b[{n}] = {self.loaded(f'{other} + {self.column(n)} * {pitch} + e')};")
+        with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
+            for lane in range(4):
+                emit(f"{to}[{r} * 4 + {n}] += a[{r}].s{lane} * b[{n}].s{lane};")
+        emit("}")
+
+    def add(self, emit: Text, to: str, values: str, size: int) -> None:
+        """to[r * chunks + n] += weights values, of the own lines and of the columns (x + X n) * 4 and the three behind."""
+        chunks, pitch = self.chunks(size), self.pitch(size)
+        emit(f"for (int j = 0; j < {self.other}; j += 4) {{")
+        emit(f"{self.vector} a[{self.rows}];")
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"a[{r}] = {self.loaded(f'weights + {self.line(r)} * {self.weights_pitch} + j')};")
+        with self.counting(emit, "n", chunks) as n:
+            for lane in range(4):
+                emit("{")
+                emit(f"const {self.vector} b = {self.loaded(f'{values} + (j + {lane}) * {pitch} + {self.column(n)} * 4')};")
+                with self.counting(emit, "r", self.rows) as r:
+                    emit(f"{to}[{r} * {chunks} + {n}] += a[{r}].s{lane} * b;")
+                emit("}")
+        emit("}")
+
+    def chunks(self, size: int) -> int:
+        """Of four columns, that are one item's."""
+        return self.found.padded(size) // (4 * self.X)
+
+    def outside(self, row: str, key: str) -> list[str]:
+        """Tests of which one holds where there is no such row or key, or the row does not see the key."""
+        other, total, block = (row, self.length, self.other) if self.by_keys else (key, self.keys, self.other)
+        return [*([f"{other} >= {total}"] if total % block else []), *([f"{key} > {row}"] if self.causal else [])]
+
+    def out(self, emit: Text, result: str, start: int, first: str, total: int, size: int, value: str) -> None:
+        """Own lines of a result that begins at `start`: value(r * chunks + n), columns as in `add`."""
+        chunks = self.chunks(size)
+        with self.counting(emit, "r", self.rows) as r:
+            emit("{")
+            emit(f"const {self.writer.index} line = {first} + {self.line(r)};")
+            if total % self.own:
+                emit(f"if (line < {total}) {{")
+            with self.counting(emit, "n", chunks) as n:
+                emit("{")
+                emit(f"const int e = {self.column(n)} * 4;")
+                emit(f"const {self.vector} some = {value.format(r=r, at=f'{r} * {chunks} + {n}')};")
+                where = f"{result} + {f'{start} + ' if start else ''}(head * {total} + line) * {size} + e"
+                if size % 4 == 0:
+                    if size < self.found.padded(size):
+                        emit(f"if (e < {size}) {{")
+                    write(emit, self.dtype, 4, where, "some")
+                    if size < self.found.padded(size):
+                        emit("}")
+                for lane in range(4) if size % 4 else ():
+                    emit(f"if (e + {lane} < {size}) *({where} + {lane}) = some.s{lane};")
+                emit("}")
+            if total % self.own:
+                emit("}")
+            emit("}")
+
+    def begin(self, emit: Text) -> None:
+        emit("const int x = get_local_id(0), y = get_local_id(1);")
+        emit(f"const int item = y * {self.X} + x;")
+        emit(f"const {self.writer.index} head = get_group_id(1);")
+        emit(f"const int {'j0' if self.by_keys else 'i0'} = get_group_id(0) * {self.own};")
+
+    def written(self, comment: str) -> Text:
+        return Text(self.context.entry(self.group), comment, (), (self.X, self.Y), True)
+
+    def done(self, emit: Text, flops: int) -> Kernel:
+        lines = self.keys if self.by_keys else self.length
+        return self.kernel(emit, (ceil_div(lines, self.own) * self.X, self.heads * self.Y), flops, (self.X, self.Y))
+
+    # -- the kernels
+
+    def forward(self) -> Kernel:
+        q, k, v = (self.operand(x) for x in self.node.operands)
+        out, L, S, E, V = self.result(), self.length, self.keys, self.size, self.width
+        emit = self.written(f"Attention of {L} rows to {S} keys{', causal' * self.causal}; a work-group does {self.own} rows, "
+                            f"{self.other} keys at a time.")
+        least, zero, chunks = self.number(float("-inf")), self.number(0.0), self.chunks(V)
+        self.local(emit, "own", self.own * self.pitch(E))
+        self.local(emit, "others", self.other * self.pitch(E))
+        self.local(emit, "others2", self.other * self.pitch(V))
+        self.local(emit, "weights", self.own * self.weights_pitch)
+        self.local(emit, "tops", self.own * self.X)
+        self.begin(emit)
+        self.fetch(emit, "own", str(q), self.own, "i0", L, E, f" * {self.number(self.scale)}")
+        self.zeros(emit, self.vector, "o", self.rows * chunks)
+        emit(f"{self.scalar} top[{self.rows}], sum[{self.rows}];")
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"top[{r}] = {least};")
+            emit(f"sum[{r}] = {zero};")
+        stop = f"min({S}, i0 + {self.own})" if self.causal else str(S)
+        emit(f"for (int j0 = 0; j0 < {stop}; j0 += {self.other}) {{")
+        self.fetch(emit, "others", str(k), self.other, "j0", S, E)
+        self.fetch(emit, "others2", str(v), self.other, "j0", S, V)
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        self.dots(emit, "s", "own", "others", E)
+        with self.counting(emit, "r", self.rows) as r:
+            emit("{")
+            emit(f"{self.scalar} high = {least};")
+            with self.counting(emit, "n", 4) as n:
+                tests = self.outside(f"i0 + {self.line(r)}", f"j0 + {self.column(n)}")
+                if tests:
+                    emit(f"if ({' || '.join(tests)}) s[{r} * 4 + {n}] = {least};")
+                emit(f"high = s[{r} * 4 + {n}] > high ? s[{r} * 4 + {n}] : high;")
+            emit(f"tops[{self.line(r)} * {self.X} + x] = high;")
+            emit("}")
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        emit(f"{self.scalar} highs[{self.rows}];")
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"highs[{r}] = top[{r}];")
+            with self.counting(emit, "n", self.X) as n:
+                high = f"tops[{self.line(r)} * {self.X} + {n}]"
+                emit(f"highs[{r}] = {high} > highs[{r}] ? {high} : highs[{r}];")
+        with self.counting(emit, "r", self.rows) as r:        # where all scores so far are -inf, nothing is subtracted from them
+            emit("{")
+            emit(f"const {self.scalar} base = highs[{r}] == {least} ? {zero} : highs[{r}];")
+            emit(f"const {self.scalar} shrink = {self.exp(f'top[{r}] - base')};")
+            emit(f"top[{r}] = highs[{r}];")
+            emit(f"sum[{r}] *= shrink;")
+            with self.counting(emit, "n", chunks) as n:
+                emit(f"o[{r} * {chunks} + {n}] *= shrink;")
+            with self.counting(emit, "n", 4) as n:
+                emit("{")
+                emit(f"const {self.scalar} p = {self.exp(f's[{r} * 4 + {n}] - base')};")
+                emit(f"sum[{r}] += p;")
+                emit(f"weights[{self.line(r)} * {self.weights_pitch} + {self.column(n)}] = p;")
+                emit("}")
+            emit("}")
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        self.add(emit, "o", "others2", V)
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        emit("}")
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"weights[{self.line(r)} * {self.weights_pitch} + x] = sum[{r}];")
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"sum[{r}] = {zero};")
+            with self.counting(emit, "n", self.X) as n:
+                emit(f"sum[{r}] += weights[{self.line(r)} * {self.weights_pitch} + {n}];")
+        self.out(emit, str(out), 0, "i0", L, V, "o[{at}] / sum[{r}]")
+        if self.node.attrs["statistics"]:
+            with self.counting(emit, "r", self.rows) as r:
+                emit("{")
+                emit(f"const int row = i0 + {self.line(r)};")
+                emit(f"const {self.scalar} base = top[{r}] == {least} ? {zero} : top[{r}];")
+                emit(f"if (x == 0 && row < {L}) {out}[{self.heads * L * V} + head * {L} + row] = base + "
+                     f"{self.spelled(f'log(sum[{r}])', self.scalar)};")
+                emit("}")
+        return self.done(emit, self.work(2))
+
+    def backward(self, temp: Temp) -> Kernel:
+        q, k, v, flat, g = (self.operand(x) for x in self.node.operands)
+        out, L, S, E, V, H = self.result(), self.length, self.keys, self.size, self.width, self.heads
+        what = f"k and v by {self.own} keys, {self.other} rows" if self.by_keys else f"q by {self.own} rows, {self.other} keys"
+        emit = self.written(f"The gradient of attention of {L} rows to {S} keys{', causal' * self.causal}: that of {what} at a time.")
+        zero = self.number(0.0)
+        given = temp.buffer("row_deltas", "const" if self.by_keys else "out")
+        self.writer.params[temp] = given
+        for name, lines, size in (("own", self.own, E), ("own2", self.own, V), ("others", self.other, E), ("others2", self.other, V)):
+            self.local(emit, name, lines * self.pitch(size))
+        self.local(emit, "weights", self.own * self.weights_pitch)
+        if self.by_keys:
+            for name in ("logs", "deltas"):
+                self.local(emit, name, self.other)
+        self.begin(emit)
+        first, total, other_first, other_total = ("j0", S, "i0", L) if self.by_keys else ("i0", L, "j0", S)
+        for name, source, size in (("own", k if self.by_keys else q, E), ("own2", v if self.by_keys else g, V)):
+            self.fetch(emit, name, str(source), self.own, first, total, size)
+        if not self.by_keys:
+            self.row_values(emit, str(flat), str(g), str(given))
+        self.zeros(emit, self.vector, "o", self.rows * self.chunks(E))
+        if self.by_keys:
+            self.zeros(emit, self.vector, "o2", self.rows * self.chunks(V))
+        begin = f"j0 / {self.other} * {self.other}" if self.by_keys and self.causal else "0"
+        stop = f"min({S}, i0 + {self.own})" if self.causal and not self.by_keys else str(other_total)
+        emit(f"for (int {other_first} = {begin}; {other_first} < {stop}; {other_first} += {self.other}) {{")
+        for name, source, size in (("others", q if self.by_keys else k, E), ("others2", g if self.by_keys else v, V)):
+            self.fetch(emit, name, str(source), self.other, other_first, other_total, size)
+        if self.by_keys:
+            emit(f"for (int unit = item; unit < {self.other}; unit += {self.X * self.Y}) {{")
+            emit(f"const int row = min(i0 + unit, {L - 1});")
+            emit(f"logs[unit] = {flat}[{H * L * V} + head * {L} + row];")
+            emit(f"deltas[unit] = {given}[head * {L} + row];")
+            emit("}")
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        self.dots(emit, "s", "own", "others", E)
+        self.dots(emit, "d", "own2", "others2", V)
+        with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
+            at = f"{r} * 4 + {n}"
+            row, key = f"i0 + {self.line(r)}", f"j0 + {self.column(n)}"
+            if self.by_keys:
+                row, key = f"i0 + {self.column(n)}", f"j0 + {self.line(r)}"
+            logs, deltas = (f"logs[{self.column(n)}]", f"deltas[{self.column(n)}]") if self.by_keys else (f"log_sum[{r}]", f"delta[{r}]")
+            emit(f"s[{at}] = {self.exp(f's[{at}] * {self.number(self.scale)} - {logs}')};")
+            tests = self.outside(row, key)
+            if tests:
+                emit(f"if ({' || '.join(tests)}) s[{at}] = {zero};")
+            emit(f"d[{at}] = s[{at}] * (d[{at}] - {deltas}) * {self.number(self.scale)};")
+        if self.by_keys:
+            self.put(emit, "s")
+            self.add(emit, "o2", "others2", V)
+            emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        self.put(emit, "d")
+        self.add(emit, "o", "others", E)
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        emit("}")
+        start = H * L * E
+        self.out(emit, str(out), start if self.by_keys else 0, first, total, E, "o[{at}]")
+        if self.by_keys:
+            self.out(emit, str(out), start + H * S * E, first, total, V, "o2[{at}]")
+        return self.done(emit, self.work(4 if self.by_keys else 3))
+
+    def put(self, emit: Text, name: str) -> None:
+        """An item's share into `weights`, for all to see."""
+        with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
+            emit(f"weights[{self.line(r)} * {self.weights_pitch} + {self.column(n)}] = {name}[{r} * 4 + {n}];")
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+
+    def row_values(self, emit: Text, flat: str, g: str, given: str) -> None:
+        """log_sum[r], and delta[r]: what a row's weights times their gradients add up to, the product of its result and cotangent."""
+        L, V = self.length, self.width
+        emit(f"{self.scalar} log_sum[{self.rows}], delta[{self.rows}];")
+        with self.counting(emit, "r", self.rows) as r:
+            emit("{")
+            emit(f"const {self.writer.index} row = head * {L} + min(i0 + {self.line(r)}, {L - 1});")
+            emit(f"{self.scalar} p = {self.number(0.0)};")
+            emit(f"for (int e = x; e < {V}; e += {self.X}) p += {flat}[row * {V} + e] * {g}[row * {V} + e];")
+            emit(f"weights[{self.line(r)} * {self.weights_pitch} + x] = p;")
+            emit(f"log_sum[{r}] = {flat}[{self.heads * L * V} + row];")
+            emit("}")
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"delta[{r}] = {self.number(0.0)};")
+            with self.counting(emit, "n", self.X) as n:
+                emit(f"delta[{r}] += weights[{self.line(r)} * {self.weights_pitch} + {n}];")
+            test = f"x == 0 && i0 + {self.line(r)} < {L}" if L % self.own else "x == 0"
+            emit(f"if ({test}) {given}[head * {L} + i0 + {self.line(r)}] = delta[{r}];")
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")

@@ -1,0 +1,160 @@
+"""Equal small kernels of a GPU in one launch, each of them some of its work-groups. Start at `side_by_side`.
+
+The updates of twenty parameters are kernels that differ in their buffers and in how many elements there are, and none waits for another.
+A launch takes longer than most of them. In one launch a work-group finds out by its number which of them it belongs to, takes that one's
+buffers, and goes on as it would have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from tracegrad.codegen.kernel.expressions import At
+from tracegrad.codegen.kernel.index import Var
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.marks import plain
+from tracegrad.codegen.kernel.statements import Block, Buffer, If, Item, Number, Parameter, Raw, Statement
+from tracegrad.codegen.plan.batch_launches import Step, dependencies
+from tracegrad.codegen.tuning import tuning
+from tracegrad.plan import HostStep, Target
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kernel that may be one of several: what its items do, each for its element `var`, of `size`. alike: those of its equals."""
+
+    kernel: Kernel
+    var: Var
+    type: str
+    inside: list[Statement | Block]
+    size: int
+    alike: Hashable
+
+
+def side_by_side(steps: Sequence[Step], target: Target) -> list[Step]:
+    """The steps, with equal kernels that do not wait for each other in one launch."""
+    if target.kind != "gpu" or any(isinstance(s, HostStep) for s in steps):
+        return list(steps)
+    parts = [part_of(s) if isinstance(s, Kernel) else None for s in steps]
+    count = Counter(p.alike for p in parts if p is not None)
+    waits, users = dependencies(steps)
+    plain: list[int] = []
+    waiting: dict[Hashable, list[int]] = {}
+    out: list[Step] = []
+
+    def is_ready(i: int) -> None:
+        part = parts[i]
+        if part is None or count[part.alike] == 1:
+            heappush(plain, i)
+        else:
+            waiting.setdefault(part.alike, []).append(i)
+
+    for i, n in enumerate(waits):
+        if not n:
+            is_ready(i)
+    while plain or waiting:
+        if plain:
+            done = [heappop(plain)]
+            out.append(steps[done[0]])
+        else:
+            done = waiting.pop(max(waiting, key=lambda alike: (len(waiting[alike]), -waiting[alike][0])))
+            out += together([p for i in done if (p := parts[i]) is not None], target)
+        for user in sorted(u for i in done for u in users[i]):
+            waits[user] -= 1
+            if not waits[user]:
+                is_ready(user)
+    return out
+
+
+def part_of(kernel: Kernel) -> Part | None:
+    """The kernel as a part, if it is an element an item, and little."""
+    if kernel.foreign or kernel.group is not None or len(kernel.global_size) > 1 or kernel.global_size[0] > tuning().merged_elements:
+        return None
+    items = kernel.body.items
+    if not items or not isinstance(items[0], Item) or kernel.cooperates or any(isinstance(i, Item) for i in items[1:]):
+        return None
+    var, size, last = items[0].var, kernel.global_size[0], items[-1]
+    inside = items[1:]
+    if isinstance(last, If) and last.known and not any(isinstance(i, Block) for i in inside[:-1]):
+        kind, at, low, high = last.known[0]
+        if (kind, at.key, low) != ("range", var.index.key, 0) or len(last.known) > 1 or size - high >= (kernel.local_size or (1,))[0]:
+            return None
+        inside, size = [*inside[:-1], *last.items], high
+    body = Block("")
+    body.items = [items[0], *inside]
+    given = [p.dtype if isinstance(p, Number) else (p.dtype, p.access) for p in kernel.parameters]
+    return Part(kernel, var, items[0].type, inside, size, (replace(kernel, body=body).form, tuple(given), kernel.helpers))
+
+
+def together(parts: Sequence[Part], target: Target) -> list[Kernel]:
+    """Kernels of equal parts, as many in each as it may have buffers."""
+    out: list[Kernel] = []
+    some: list[Part] = []
+    for part in parts:
+        if some and len({(i, p.ref) for each in (*some, part) for i, p in enumerate(each.kernel.parameters)}) > tuning().merged_parameters:
+            out.append(_merged(some, target))
+            some = []
+        some.append(part)
+    return [*out, _merged(some, target)]
+
+
+def _merged(parts: Sequence[Part], target: Target) -> Kernel:
+    if len(parts) == 1:
+        return parts[0].kernel
+    first = parts[0]
+    taken = set(first.kernel.names)
+
+    def unique(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    group, start, size = unique("group"), unique("first"), unique("size")
+    local = 1 << (min(tuning().group, target.max_work_group).bit_length() - 1)
+    head, takes = [f"const int {group} = get_group_id(0);"], [""] * len(parts)
+    given: list[Parameter] = []
+    for place, parameter in enumerate(first.kernel.parameters):
+        each = [p.kernel.parameters[place] for p in parts]
+        if len({p.ref for p in each}) == 1:
+            given.append(parameter)
+            continue
+        head.append(f"{_declared(parameter)};")
+        for i, own in enumerate(each):
+            name = unique(f"{parameter.name}_{i}")
+            given.append(_called(own, name))
+            takes[i] += f"{parameter.name} = {name}; "
+    lines, groups = [*head, f"int {start}, {size};"], 0
+    for i, part in enumerate(parts):
+        test = "" if i == len(parts) - 1 else f"if ({group} < {groups + -(-part.size // local)}) "
+        lines += [f"{'else ' * (i > 0)}{test}{{", f"  {takes[i]}{start} = {groups}; {size} = {part.size};", "}"]
+        groups += -(-part.size // local)
+    body, names = Block(""), {p.name for p in given} | {p.name for p in first.kernel.parameters}
+    body.items += [Raw(line, cooperates=True, names=names) for line in lines]
+    var = first.var
+    body.items.append(Raw(f"const {first.type} {var.name} = ({group} - {start}) * {local} + get_local_id(0);", defines=(var,)))
+    guarded = Block(f"if ({var.name} < {size}) {{", (At(var.index),), vars=(var,))
+    guarded.items = first.inside
+    body.items.append(guarded)
+    kernels = [p.kernel for p in parts]
+    note = "; ".join([f"{len(parts)} equal kernels in one launch", *dict.fromkeys(k.note for k in kernels if k.note)])
+    return replace(first.kernel, parameters=tuple(given), body=body, global_size=(groups * local,), local_size=(local,), group=(local,),
+                   flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels), note=note,
+                   comment=f"{len(parts)} kernels side by side; names and lines are the first's",
+                   fused=tuple(x for k in kernels for x in k.fused), why=tuple(dict.fromkeys(x for k in kernels for x in k.why)))
+
+
+def _called(parameter: Parameter, name: str) -> Parameter:
+    if isinstance(parameter, Number):
+        return Number(parameter.ref, name, parameter.dtype)
+    made = Buffer(parameter.ref, name, parameter.dtype, parameter.size, parameter.access)
+    made.restrict = parameter.restrict
+    return made
+
+
+def _declared(parameter: Parameter) -> str:
+    """The variable that holds what the parameter was."""
+    return plain(parameter.declaration.removeprefix("const "))

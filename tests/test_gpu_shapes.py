@@ -1,0 +1,258 @@
+"""The classes of kernels that are written for GPUs, at odd sizes on several of them, run without a driver. Start at `TARGETS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+import tracegrad.nn.functional as F
+from tests.kernels import Checked
+from tests.plan_audit import GPU, audit, planned
+from tracegrad.codegen.tuning import Tuning
+from tracegrad.plan import Target
+
+TARGETS = {
+    "waves of 32": replace(GPU, cores=4),
+    "waves of 64": replace(GPU, cores=4, lanes=64, resident=2560, max_work_group=1024, local_memory=65536),
+    "groups of 64": replace(GPU, cores=2, max_work_group=64, local_memory=16384),
+    "little local memory": replace(GPU, cores=4, max_work_group=256, local_memory=4096),
+    "no float64": replace(GPU, cores=4, max_work_group=1024, fp64=False),
+    "no local memory": replace(GPU, cores=2, local_memory=0),
+    "groups of 1": replace(GPU, cores=2, max_work_group=1),
+}
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def on_numpy() -> Iterator[None]:
+    before = tg.device()
+    tg.set_device("numpy")
+    yield
+    tg.set_device(before)
+
+
+def checked(fn: Callable[..., Any], *arrays: Any, targets: dict[str, Target] = TARGETS, tuning: Tuning | None = None) -> None:
+    """Traced `fn`, its kernels for each target run and compared; float64 where the target has it."""
+    wide = any(np.asarray(a).dtype == np.float64 for a in arrays)
+    given = {name: target for name, target in targets.items() if target.fp64 or not wide}
+    with Checked(given, tuning=tuning, slack=4.0) as ran:
+        tg.trace(fn)(*[tg.tensor(a) for a in arrays])
+    assert ran.count == len(given)
+
+
+def kernels(fn: Callable[..., Any], *arrays: Any, target: Target = GPU) -> list[Any]:
+    """The launches of traced `fn`."""
+    return list(planned(fn, arrays, target)[0].launches)
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> Any:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- short rows
+
+
+@pytest.mark.parametrize(("rows", "cols", "dtype"), [(7, 4, np.float32), (33, 5, np.float64), (65, 13, np.float32), (2, 16, np.float64),
+                                                     (100, 7, np.float32), (57, 2, np.float32), (20, 17, np.float32)])
+def test_short_rows(rows: int, cols: int, dtype: Any) -> None:
+    x, w = normal(rows, cols, dtype=dtype), normal(rows, cols, dtype=dtype)
+    w[0, 0], w[1] = np.nan, np.inf
+    checked(lambda x, w: (x.softmax(-1), x.amax(-1) + w.sum(-1), (x * w).amin(-1), x.prod(-1)), x, w)
+    checked(tg.grad(lambda x, y: ((x.softmax(-1) * y).sum(-1) ** 2).sum(), argnums=(0, 1)), x, normal(rows, cols, dtype=dtype))
+
+
+def test_short_rows_of_integers_and_bools() -> None:
+    x = RNG.integers(-5, 5, (77, 9))
+    checked(lambda x: (x.sum(-1), x.amax(-1), (x > 0).all(-1), (x > 3).any(-1)), x)
+    checked(lambda x, b: (x.t().softmax(-1), (x + b).sum(0), x[:, 1:].sum(-1)), normal(9, 77), normal(77))
+
+
+def test_short_rows_are_one_kernel() -> None:
+    x = np.zeros((1000, 10), np.float32)
+    assert len(kernels(lambda x: x.softmax(-1), x)) == 1
+    assert len(kernels(F.cross_entropy, x, np.zeros(1000, np.int64))) == 3
+
+
+def test_sums_over_short_broadcasts_stay_written_out() -> None:
+    """Squares of distances: what is summed up is nowhere, and each of the operands is small."""
+    launch, = kernels(lambda x, y: ((x[:, None] - y[None]) ** 2).sum(-1), np.zeros((64, 8), np.float32), np.zeros((48, 8), np.float32))
+    assert launch.local_size == (256,)
+
+
+def test_updates_in_place_of_short_rows() -> None:
+    def normalized(x: Any) -> Any:
+        x.div_(x.sum(-1, keepdim=True))
+        return x
+
+    checked(normalized, np.abs(normal(101, 11)) + 1)
+
+
+# ---------------------------------------------------------------------------------------------------- equal kernels in one launch
+
+
+SIZES = [64, 7, 300, 256, 1, 257, 33, 513]
+
+
+def adam(lr: float, *tensors: Any) -> Any:
+    """An update in place of parameters and both moments."""
+    out = []
+    for p, g, m, v in zip(tensors[::4], tensors[1::4], tensors[2::4], tensors[3::4], strict=True):
+        m.mul_(0.9).add_(g, alpha=0.1)
+        v.mul_(0.99).addcmul_(g, g, value=0.01)
+        p.sub_(lr * m / (v.sqrt() + 1e-8))
+        out += [p, m, v]
+    return tuple(out)
+
+
+def test_equal_updates_are_one_launch() -> None:
+    arrays = [np.abs(normal(n)) for n in SIZES for _ in range(4)]
+    checked(adam, 0.25, *arrays)
+    one, launch = kernels(adam, 0.25, *[np.zeros(n, np.float32) for n in SIZES for _ in range(4)])
+    assert (one.global_size, launch.global_size) == ((1,), (256 * 11,))       # of one element it is another kernel
+    assert len(kernels(adam, 0.25, *[np.zeros(9 + n, np.float32) for n in range(40) for _ in range(4)])) == 4     # 280 buffers
+
+
+def test_updates_that_wait_for_each_other_are_launched_in_turn() -> None:
+    def chain(*xs: Any) -> Any:
+        made = [x * 2 + 1 for x in xs]
+        for i in range(1, len(xs)):
+            made[i] = made[i] * made[i - 1].sum()
+        return tuple(made)
+
+    checked(chain, *[normal(n) for n in SIZES])
+
+
+def test_equal_kernels_of_different_types_and_numbers() -> None:
+    def mixed(a: float, *xs: Any) -> Any:
+        return tuple((x * a + i // 2).tanh() if i % 3 else x + 1 for i, x in enumerate(xs))
+
+    checked(mixed, 1.5, *[normal(n, dtype=d) for n, d in zip(SIZES, [np.float32, np.float16] * 4, strict=True)])
+    table = [normal(n, 3) for n in SIZES]
+    checked(lambda i, *xs: tuple(x[i] for x in xs), np.zeros(11, np.int64), *table)
+
+
+# -------------------------------------------------------------------------------------------------------------- transposed reads
+
+
+TILED = Tuning(tiled=1)
+
+
+@pytest.mark.parametrize(("rows", "cols", "dtype"), [(33, 65, np.float32), (64, 32, np.float64), (100, 17, np.float16),
+                                                     (16, 300, np.int32)])
+def test_transposed_reads(rows: int, cols: int, dtype: Any) -> None:
+    x, y = (RNG.integers(-9, 9, shape).astype(dtype) for shape in ((rows, cols), (cols, rows)))
+    checked(lambda x, y: (x.t() + y, x.t() * 2 - x.t()[:, :1]), x, y, tuning=TILED)
+
+
+def test_transposed_reads_of_many_dimensions() -> None:
+    x = normal(3, 17, 5, 33)
+    checked(lambda x: (x.permute(0, 2, 3, 1) * 2, x.permute(3, 1, 2, 0) + 1, x.permute(0, 3, 2, 1).reshape(3, 33, -1) - 1), x, tuning=TILED)
+    checked(lambda x, y: (x.transpose(0, 1)[::2] + y, x.flip(0).transpose(0, 1) * y[:1]), normal(40, 34), normal(17, 40), tuning=TILED)
+    checked(lambda line, lane, turn: (line.t() + lane.t() * turn, (line * turn.t()).sum(0)), normal(33, 70), normal(33, 70),
+            normal(70, 33), tuning=TILED)
+
+
+def test_updates_in_place_of_what_is_read_transposed() -> None:
+    def symmetric(x: Any, y: Any) -> Any:
+        y.add_(x.t())
+        x.copy_((x + x.t()) / 2)
+        return x, y
+
+    checked(symmetric, normal(65, 65), normal(65, 65), tuning=TILED)
+
+
+def test_a_transposed_read_is_coalesced() -> None:
+    found, = audit(lambda x: x.transpose(1, 2) * 2, [np.zeros((8, 100, 300), np.float32)], GPU)
+    assert (found.sectors < 1.5, found.conflicts, found.local) == (True, 1.0, (32, 8, 1))
+
+
+# ------------------------------------------------------------------------------------------------------------------- attention
+
+
+def attention_loss(causal: bool) -> Callable[..., Any]:
+    return lambda q, k, v, g: (F.scaled_dot_product_attention(q, k, v, is_causal=causal) * g).sum()
+
+
+@pytest.mark.parametrize(("group", "shape", "dtype", "causal"), [
+    ((8, 8, 2), (2, 7, 13, 3, 4), np.float32, True),          # heads, rows, keys, size of a key, of a value
+    ((8, 8, 2), (1, 16, 16, 8, 8), np.float64, False),
+    ((4, 8, 1), (1, 13, 7, 9, 5), np.float32, False),
+    ((4, 4, 1), (1, 9, 10, 4, 17), np.float64, True),
+    ((8, 16, 4), (1, 17, 5, 16, 3), np.float32, True),
+])
+def test_attention(group: tuple[int, int, int], shape: tuple[int, ...], dtype: Any, causal: bool) -> None:
+    heads, rows, keys, size, width = shape
+    q, k, v, g = (normal(heads, *s, dtype=dtype) for s in ((rows, size), (keys, size), (keys, width), (rows, width)))
+    tuning = Tuning(attention_scores=0, attention_groups=(group,))
+    targets = {name: TARGETS[name] for name in ("waves of 32", "groups of 64" if dtype == np.float64 else "no float64")}
+    checked(tg.value_and_grad(attention_loss(causal), (0, 1, 2)), q, k, v, g, targets=targets, tuning=tuning)
+
+
+def test_attention_with_rows_of_minus_infinity_and_nan() -> None:
+    q, k, v = normal(1, 6, 2), normal(1, 9, 2), normal(1, 9, 3)
+    q[0, 1], q[0, 2] = np.nan, np.inf
+    k[0, 3] = -np.inf
+    with np.errstate(all="ignore"):
+        checked(F.scaled_dot_product_attention, q, k, v, targets={"one": GPU},
+                tuning=Tuning(attention_scores=0, attention_groups=((4, 8, 1),)))
+
+
+def test_what_attention_takes_on_gpus() -> None:
+    """The blocks that fit, the largest that fill the device; no array of all scores, forward or backward."""
+    given = [np.zeros((2, 8, 256, 64), np.float32)] * 4
+    gradient = tg.grad(attention_loss(True), (0, 1, 2))
+    large = replace(GPU, local_memory=65536, cores=8)
+    assert kernels(F.scaled_dot_product_attention, *given[:3], target=large)[0].local_size == (8, 16)
+    for target in (GPU, large, replace(GPU, max_work_group=64)):
+        plan, _, _ = planned(gradient, given, target)
+        assert max(slot.nbytes for slot in plan.slots) < 16 * 256 * 256 * 4
+    assert len(kernels(F.scaled_dot_product_attention, *given[:3], target=replace(GPU, local_memory=4096))) > 1
+
+
+# ------------------------------------------------------------------------------------------------------- four elements an item
+
+
+WIDE = Tuning(wide_items=0)
+DTYPES = [np.float32, np.float64, np.float16, np.int8, np.int32, np.int64, np.uint8, np.bool_]
+
+
+@pytest.mark.parametrize("n", [4, 100, 1036, 33])
+def test_elements_four_by_four(n: int) -> None:
+    def mixed(k: Any, *xs: Any) -> Any:
+        x, *_ = xs
+        return (*(y * 2 for y in xs), *(y.to(x.dtype) + x.exp() for y in xs[1:]), tg.where(x > k, x, -1.5), (x > 0) & xs[-1], x.half())
+
+    arrays = [(RNG.integers(-3, 4, n) > 0) if d is np.bool_ else RNG.integers(0, 4, n).astype(d) for d in DTYPES]
+    targets = {name: TARGETS[name] for name in ("waves of 32", "groups of 64")}
+    checked(mixed, 0.5, *arrays, targets=targets, tuning=WIDE)
+
+
+def test_updates_and_functions_four_by_four() -> None:
+    def update(x: Any, y: Any, s: Any) -> Any:
+        x.mul_(0.5).add_(y * s)
+        return x, x.erf() + tg.special.digamma(y.abs() + 1), x.atan2(y), x.round(), tg.logaddexp(x, y)
+
+    checked(update, normal(264), normal(264), normal(), targets={"one": GPU}, tuning=WIDE)
+
+
+def test_four_elements_an_item_where_that_is_right() -> None:
+    large = np.zeros((1 << 10, 1 << 11), np.float32)
+
+    def doubled(x: Any) -> Any:
+        return x * 2
+
+    def items(fn: Callable[..., Any], x: Any) -> int:
+        launch, = kernels(fn, x)
+        return int(launch.global_size[0])
+
+    assert [items(doubled, large.astype(d)) * 4 // large.size for d in (np.float32, np.float16, np.int64, np.float64)] == [1, 1, 2, 2]
+    for fn in (lambda x: x[1:] * 2, lambda x: x.flip(0) + x, lambda x: x + x[0], lambda x: tg.rand(*x.shape) + x):
+        assert items(fn, large) >= large.size - large.shape[1]
+    assert items(doubled, large[:16]) == 16 * large.shape[1]
+    for dtype, macro in ((np.float32, "LOAD_ALIGNED(float4, x + i)"), (np.float16, "vloada_half4(0, x + i)")):
+        assert macro in planned(doubled, [large.astype(dtype)], GPU)[0].source

@@ -1,0 +1,96 @@
+"""What torch's tensors tell of themselves, as methods and attributes: strides, layout, which kind of device; and `apply_` and `map_`.
+
+Every tensor here has its elements row by row: a view is index arithmetic on its base, and is computed where somebody needs its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from tracegrad.compile import list_devices
+from tracegrad.errors import AutogradError, ShapeError
+from tracegrad.layouts import accept_format, channels_last, channels_last_3d, strided
+from tracegrad.ops.arguments import one_dim
+from tracegrad.tensor import Tensor, from_array
+
+
+def stride(self: Tensor, dim: int | None = None) -> Any:
+    """How far apart, in elements, the neighbours along each dimension are (or along one): row by row, for views, too.
+
+    >>> tg.zeros(2, 3, 4).stride()
+    """
+    steps = tuple(accumulate((max(1, n) for n in (*self.shape[:0:-1],)), mul, initial=1))[::-1] if self.shape else ()
+    return steps if dim is None else steps[one_dim("stride", dim, len(steps))]
+
+
+def storage_offset(self: Tensor) -> int:
+    """0: no tensor has its elements in another's memory."""
+    return 0
+
+
+def dim_order(self: Tensor) -> tuple[int, ...]:
+    """The dimensions from the slowest to the fastest one in memory: their order."""
+    return tuple(range(self.ndim))
+
+
+def is_contiguous(self: Tensor, memory_format: Any = None) -> bool:
+    """True (of channels_last formats False): views are index arithmetic here, and every computed tensor is contiguous."""
+    accept_format("is_contiguous", memory_format)
+    return memory_format not in (channels_last, channels_last_3d)
+
+
+def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
+    """The tensor itself."""
+    accept_format("contiguous", memory_format)
+    return self
+
+
+def get_device(self: Tensor) -> int:
+    """The number of a GPU among `tg.devices()`; -1 on a CPU, as in torch."""
+    return -1 if self.is_cpu else list_devices().index(self.device)
+
+
+def apply_(self: Tensor, callable: Callable[[Any], Any]) -> Tensor:
+    """Put callable(element) in place of every element, in Python, and slowly: for tries. Not for tensors that require grad.
+
+    >>> tg.arange(3).apply_(lambda v: v * v)
+    """
+    return _elementwise("apply_", callable, self)
+
+
+def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> Tensor:
+    """Put callable(element, element of `tensor`) in place of every element, in Python; `tensor` has the same shape."""
+    return _elementwise("map_", callable, self, tensor)
+
+
+def map2_(self: Tensor, x: Tensor, y: Tensor, callable: Callable[[Any, Any, Any], Any]) -> Tensor:
+    """Put callable(element, element of x, element of y) in place of every element, in Python; all have one shape."""
+    return _elementwise("map2_", callable, self, x, y)
+
+
+def _elementwise(call: str, fn: Callable[..., Any], *tensors: Tensor) -> Tensor:
+    target = tensors[0]
+    if any(t.requires_grad for t in tensors):
+        raise AutogradError(f"{call}: Python functions have no derivative, and a tensor requires grad; use x.detach()")
+    for other in tensors[1:]:
+        if other.shape != target.shape:
+            raise ShapeError(f"{call}: the shapes {target.shape} and {other.shape} must be equal; expand one of them")
+    columns = [np.ravel(t._value(call, shared=True)).tolist() for t in tensors]
+    values = np.array([fn(*row) for row in zip(*columns, strict=True)]).reshape(target.shape)
+    return target.copy_(from_array(values.astype(target.dtype), target.device))
+
+
+for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_device, apply_, map_, map2_):
+    setattr(Tensor, _fn.__name__, _fn)
+Tensor.is_cpu = property(lambda self: getattr(self.device, "kind", "") != "gpu")  # type: ignore[attr-defined]
+Tensor.layout = property(lambda self: strided)  # type: ignore[attr-defined]
+for _name in ("cuda", "ipu", "maia", "meta", "mkldnn", "mps", "mtia", "nested", "quantized", "sparse", "sparse_csr", "vulkan", "xla",
+              "xpu"):
+    setattr(Tensor, f"is_{_name}", property(lambda self: False))           # kinds of tensors that are not here
+for _name in ("is_inference", "is_pinned", "is_shared", "is_distributed"):
+    setattr(Tensor, _name, lambda self: False)

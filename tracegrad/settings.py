@@ -1,0 +1,80 @@
+"""torch's global settings, where they mean something here: how tensors print, the default device, and what is asked of arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracegrad.compile import find_device, set_device
+from tracegrad.errors import ArgumentError
+from tracegrad.tensor import PRINTING
+
+_deterministic = [False, False]
+_precision = ["highest"]
+
+
+def set_printoptions(precision: int | None = None, threshold: float | None = None, edgeitems: int | None = None,
+                     linewidth: int | None = None, profile: str | None = None, sci_mode: bool | None = None) -> None:
+    """How tensors print: digits, from how many elements on in short, how many at each end then, width of lines, and powers of ten.
+
+    profile: "default", "short" (2 digits) or "full" (all elements), on which the others, if given, are put. sci_mode: True for powers of
+    ten always, False for never, None to decide by the values.
+
+    >>> tg.set_printoptions(precision=2)
+    >>> tg.set_printoptions(profile="default")
+    """
+    profiles = {"default": (4, 1000, 3, 80), "short": (2, 1000, 2, 80), "full": (4, float("inf"), 3, 80)}
+    if profile is not None:
+        if profile not in profiles:
+            raise ArgumentError(f"set_printoptions: profile must be one of {', '.join(profiles)}, got {profile!r}")
+        PRINTING.update(zip(("precision", "threshold", "edgeitems", "linewidth"), profiles[profile], strict=True), sci_mode=None)
+    given = dict(precision=precision, threshold=threshold, edgeitems=edgeitems, linewidth=linewidth)
+    for name, value in given.items():
+        if value is not None:
+            if not value >= 0:
+                raise ArgumentError(f"set_printoptions: {name} must be a number that is not negative, got {value!r}")
+            PRINTING[name] = value
+    if sci_mode is not None:
+        PRINTING["sci_mode"] = bool(sci_mode)
+
+
+def set_default_device(device: Any) -> None:
+    """`set_device`, by torch's name: where new tensors are made. None: where they were made before any was set."""
+    set_device(device)
+
+
+def get_default_device() -> Any:
+    """The device of new tensors."""
+    return find_device()
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Accepted: every operation here gives the same bits on the same device at every run, whatever is asked for."""
+    _deterministic[:] = [bool(mode), bool(warn_only)]
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """What `use_deterministic_algorithms` was last told."""
+    return _deterministic[0]
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """Whether it was told warn_only."""
+    return _deterministic[1]
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Accepted: "highest", "high" or "medium" allow float32 products to be less exact; they are full float32 products all the same."""
+    if precision not in ("highest", "high", "medium"):
+        raise ArgumentError(f"set_float32_matmul_precision: must be 'highest', 'high' or 'medium', got {precision!r}")
+    _precision[0] = precision
+
+
+def get_float32_matmul_precision() -> str:
+    """What `set_float32_matmul_precision` was last told."""
+    return _precision[0]
+
+
+def typename(obj: Any) -> str:
+    """The name of an object's type, with its module's."""
+    cls = obj if isinstance(obj, type) else type(obj)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
