@@ -142,7 +142,8 @@ def programs(names: list[str], peer: str, seconds: float) -> list[Row]:
                      Row(f"{name}: first call, cold, processor time", None, cold["used"], "s")]
         if jitted is not None:
             ratios.append(cold["first"] / jitted["first"])
-            rows.append(Row(f"{name}: first call, cold, to jax.jit's", None, ratios[-1]))
+            rows += [Row(f"{name}: first call, cold, to jax.jit's", None, ratios[-1]),
+                     Row(f"{name}: the same of processor time", None, cold["used"] / jitted["used"])]
         if name == "convnet":
             rows.append(Row("convnet: lowering, processor time", 100, 1e3 * cold.get("lower cpu", 0.0), "ms"))
     if ratios:
@@ -178,13 +179,13 @@ def loops() -> list[Row]:
 
 def drivers(seconds: float) -> list[Row]:
     """Some programs on each of the CPU drivers, where several are installed."""
-    rows, first = [], ""
+    rows = []
     for driver in cpu_drivers():
-        first = first or driver
         for name in DRIVERS:
             with tempfile.TemporaryDirectory() as caches:
                 found = measure(sys.executable, name, "tracegrad", caches, seconds, TRACEGRAD_DEVICE=driver)
             rows += [Row(f"{name} on {driver}: first call, cold", None, found["first"], "s"),
+                     Row(f"{name} on {driver}: the same, processor time", None, found["used"], "s"),
                      Row(f"{name} on {driver}: a call", None, 1e3 * found["warm"], "ms")]
     return rows
 

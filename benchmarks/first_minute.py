@@ -107,6 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", default="", help="an interpreter that has torch; without it, its columns are empty")
     parser.add_argument("--slowest", type=int, default=5, help="how many of the slowest lines to show")
+    parser.add_argument("--programs", nargs="*", default=list(NAMES), choices=NAMES, help="of benchmarks/programs (default: all)")
     parser.add_argument("--work", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
@@ -132,7 +133,7 @@ def main() -> None:
     for row in dict.fromkeys(row for row, _ in found):
         print(f"{row:32}{found.get((row, 'tracegrad'), ''):>12}{found.get((row, 'torch'), ''):>12}")
     print("\nslowest lines, cold:\n" + "\n".join(slow[: options.slowest]) + "\n")
-    for program, seen in show(NAMES, contenders).items():
+    for program, seen in show(options.programs, contenders).items():
         mine, other = seen["tracegrad"], seen.get("torch")
         if other:
             rows += [Row(f"{program}: whole process, cold, to torch's", 3.0, mine["cold"] / other["cold"]),

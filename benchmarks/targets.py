@@ -32,4 +32,5 @@ def table(title: str, rows: Sequence[Row]) -> str:
     asked = [row for row in rows if row.target is not None]
     lines = [f"{title:62}{'target':>10}{'measured':>12}"]
     lines += [f"{row.what:62}{number(row.target, row.unit):>10}{number(row.measured, row.unit):>12}  {row.verdict}" for row in rows]
-    return "\n".join([*lines, f"{sum(row.verdict == 'met' for row in asked)} of {len(asked)} targets met"])
+    met = sum(row.verdict == "met" for row in asked)
+    return "\n".join([*lines, *([f"{met} of {len(asked)} targets met"] if asked else [])])

@@ -86,7 +86,7 @@ def compile_graph(
     with uncollected():
         steps = lower_all(plan.groups, context)                               # kernels, as statements; equal groups share them
         if config.fuse:
-            steps = side_by_side(batched(steps), target)                      # small kernels in one launch: one-work-item ones, equal ones
+            steps = side_by_side(batched(steps), context)                      # small kernels in one launch: one-work-item ones, equal ones
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
 
 

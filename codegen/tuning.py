@@ -36,6 +36,7 @@ class Tuning:
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
 
     # rows and elementwise work on CPUs (lower/rows_cpu.py)
+    stacked_columns: int = 64          # columns that are written out one by one if they come from about as many places
     item: int = 4096                   # elements that a work-item should at least have to do,
     most_items: int = 1 << 16          # and at most, if it is given more than `item`
     costly: int = 12                   # flops from which on a value that several passes over a row need is kept, not computed again

@@ -99,11 +99,18 @@ class Buffer:
         return made
 
     def write(self, array: np.ndarray[Any, Any]) -> None:
-        """Replace the contents by `array`, which has the same number of bytes. Waits for the commands before it."""
+        """Replace the contents by `array`, which has the same number of bytes and may change afterwards.
+
+        Waits for the commands before it, but on a device with memory of its own, where it is one more of them.
+        """
         if array.nbytes:
             device = self.device
             with device.lock:
-                cl.enqueue_copy(device.use(device.host_queue), self.mem, np.ascontiguousarray(array), is_blocking=True)
+                queue, array = device.use(device.host_queue), np.ascontiguousarray(array)
+                if device.ring is not None:
+                    device.ring.write(queue, self.mem, array)
+                else:
+                    cl.enqueue_copy(queue, self.mem, array, is_blocking=True)
 
 
 @contextlib.contextmanager

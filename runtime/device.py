@@ -32,6 +32,7 @@ from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
 from tracegrad.runtime.pocl_cpu import name_unknown_cpu
+from tracegrad.runtime.staging import Ring
 from tracegrad.runtime.trial import faster, remembered
 
 # A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
@@ -234,6 +235,16 @@ class Device:
                 self.profiling, self._active = True, None
                 for name in ("queue", "host_queue"):
                     self.__dict__.pop(name, None)
+
+    @cached_property
+    def ring(self) -> Ring | None:
+        """The way of writes, where the host's memory is not the device's; None if it is, or cannot be pinned."""
+        if self.kind == "cpu" or _ask(self.cl_device, "host_unified_memory", False):
+            return None
+        try:
+            return Ring(self.context, self.host_queue)
+        except cl.Error:
+            return None
 
     def _queue(self, cl_device: cl.Device) -> cl.CommandQueue:
         if self.profiling:

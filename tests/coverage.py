@@ -1,7 +1,8 @@
 """Writes docs/coverage.md: `make coverage-table`. What each public name does is found by calling it, on the interpreter: nothing is stated.
 
 `probe` is where to start reading: a name is called with SAMPLES of its own, or with the first of the COMMON ones that it takes. The
-names that torch has and tracegrad has not come from op_db.txt (the names of torch's operator database, 2.15), with REASONS.
+names that torch has and tracegrad has not come from op_db.txt (the names of torch's operator database, 2.15), with REASONS; those of its
+namespaces from torch_namespaces.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import tracegrad as tg
+from tests import torch_namespaces
 from tracegrad.nn import functional as F
 from tracegrad.operators import FUNCTIONAL, PUBLIC, SPECIAL
 
@@ -454,7 +456,7 @@ def text() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     lines += [f"| `{r.name}` | {dtype_words(r)} | {r.gradient} | {r.forward} | {r.vmapped} | {r.traced} | {r.notes} |" for r in rows]
-    creation = sorted(n for n, f in PUBLIC.items() if callable(f) and n not in functions)
+    creation = sorted(n for n, f in PUBLIC.items() if callable(f) and n not in functions and not n.endswith("_"))
     lines += [
         "",
         "## Creation, random numbers, transforms, control flow",
@@ -471,6 +473,7 @@ def text() -> str:
     ]
     lines += ["## Missing", "", "| why | names |", "|---|---|"]
     lines += [f"| {why} | {', '.join(f'`{n}`' for n in names)} |" for why, names in absent.items()]
+    lines += ["", *torch_namespaces.text()]
     return "\n".join(lines) + "\n"
 
 

@@ -90,12 +90,11 @@ def update(rng: random.Random) -> None:
 
 ORDINARY = (case, value, case, gradient, case, update, case, direction, case, value, case, second)
 
-WIDE = (wide_ways.value,) * 4 + (wide_ways.gradient,) * 2 + (wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced,
-                                 wide_ways.loop, wide_ways.eager_loop)
-EVERY = {**{way.__name__: way for way in ORDINARY}, **{f"wide {way.__name__}": way for way in wide_ways.WAYS}}
+WIDE = (wide_ways.value,) * 6 + (wide_ways.stencil,) * 4 + (wide_ways.gradient, wide_ways.loop, wide_ways.eager_loop) * 2 + (
+    wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced)
 TURNS = {"ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "quick": (wide_ways.quick_loop,)}
 
-WIDER = {wide_ways.gradient: 3.0, wide_ways.second: 10.0, wide_ways.direction: 10.0, wide_ways.mapped: 3.0}
+WIDER = {wide_ways.gradient: 3.0, wide_ways.stencil: 3.0, wide_ways.second: 10.0, wide_ways.direction: 10.0, wide_ways.mapped: 3.0}
 SLACK = {gradient: 10.0, direction: 30.0, second: 100.0, case: 10.0}
 
 

@@ -52,7 +52,8 @@ TUNINGS = st.builds(
     launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
     merged_items=st.sampled_from([1, 64]), merged_lines=st.sampled_from([40, 400]), merged_buffers=st.sampled_from([4, 24]),
     merged_elements=st.sampled_from([0, 1 << 16]), merged_parameters=st.sampled_from([4, 96]),
-    matrix_size=st.sampled_from([0, 2, 16]), looped_lines=st.sampled_from([0, 800]), looped_work=st.sampled_from([0, 3 << 19]),
+    matrix_size=st.sampled_from([0, 2, 16]), stacked_columns=st.sampled_from([0, 5, 64]),
+    looped_lines=st.sampled_from([0, 800]), looped_work=st.sampled_from([0, 3 << 19]),
 )
 CPUS = (
     st.builds(Target, simd_bytes=st.sampled_from([16, 32, 64]), cores=st.sampled_from([1, 2, 16]), registers=st.sampled_from([8, 16, 32]),

@@ -127,6 +127,18 @@ def test_updates_that_wait_for_each_other_are_launched_in_turn() -> None:
     checked(chain, *[normal(n) for n in SIZES])
 
 
+def test_equal_kernels_of_several_launches() -> None:
+    """More of them than a launch may have buffers, and some that wait for others: each launch has a kernel of its own."""
+    def steps(*xs: Any) -> Any:
+        made = [(x * 2 + 1).sin() for x in xs]
+        total = sum(m.sum() for m in made)
+        return (*made, *[(x.flip(0) * 2 + 1).sin() for x in xs], *[(x * total * 2 + 1).sin() for x in xs])
+
+    for buffers in (4, 7, 96):
+        checked(steps, *[normal(40) for _ in range(7)], tuning=Tuning(merged_parameters=buffers),
+                targets={"one": GPU, "other": TARGETS["no local memory"]})
+
+
 def test_equal_kernels_of_different_types_and_numbers() -> None:
     def mixed(a: float, *xs: Any) -> Any:
         return tuple((x * a + i // 2).tanh() if i % 3 else x + 1 for i, x in enumerate(xs))

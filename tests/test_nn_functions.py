@@ -695,7 +695,7 @@ def test_the_device_agrees(device: Any) -> None:
         (lambda x: F_.instance_norm(x[0]), tg.ShapeError, "instance_norm: takes"),
         (lambda x: F_.local_response_norm(x, 0), tg.ArgumentError, "local_response_norm: size"),
         (lambda x: F_.pixel_shuffle(x, 2), tg.ShapeError, "pixel_shuffle: the channels"),
-        (lambda x: F_.embedding_bag(tg.zeros(2, 2).long(), x[0], max_norm=1.0), tg.ArgumentError, "embedding_bag: max_norm"),
+        (lambda x: F_.embedding_bag(tg.zeros(2, 2).long(), x[0], sparse=True), tg.ArgumentError, "embedding_bag: sparse"),
         (lambda x: F_.embedding_bag(tg.zeros(2).long(), x[0]), tg.ShapeError, "embedding_bag: takes"),
         (lambda x: F_.dropout2d(x, 1.5), tg.ArgumentError, "dropout2d: p"),
         (lambda x: F_.gumbel_softmax(x, 0), tg.ArgumentError, "gumbel_softmax: tau"),

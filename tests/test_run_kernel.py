@@ -340,3 +340,39 @@ def test_long_rows_of_an_array_without_rows(on_numpy: Any) -> None:
     with Checked() as checked:
         tg.trace(lambda x: (x.sum(1), x.amin(1), x.expand(3, 0, 10_000).sum((1, 2)), x[:, 1:].mean(1)))(x)
     assert checked.count == len(TARGETS)
+
+
+def test_kernels_that_read_in_another_order_are_others(on_numpy: Any) -> None:
+    """Packing a matrix and its transpose differ in the order of two loops' names only, which the product's text declares."""
+    def products(y: Any, x: Any) -> Any:
+        a = y.repeat(4)[:50].reshape(2, 5, 5)
+        return [m @ (x + k) for k in range(4) for m in (a, a.transpose(-2, -1))]
+
+    rng = np.random.default_rng(0)
+    y, x = (tg.tensor(rng.standard_normal(s)) for s in ((14,), (2, 5, 3)))
+    with Checked() as checked:
+        tg.trace(products)(y, x)
+    assert checked.count == len(TARGETS)
+
+
+def test_an_equal_kernel_that_is_merged_is_another(on_numpy: Any) -> None:
+    """On GPUs the first of equal kernels was done side by side with another, under the name that the later ones were launched by."""
+    def chain(x: Any, y: Any) -> Any:
+        for k in range(6):
+            x = (x.roll(1, 0) * 2).sort(1)[0]
+            y = (y.roll(1, 0) * 2).sort(1)[0] if k < 1 else y
+        return x, y
+
+    x, y = (tg.tensor(np.random.default_rng(seed).standard_normal((7, 13))) for seed in (0, 1))
+    with Checked() as checked:
+        tg.trace(chain)(x, y)
+    assert checked.count == len(TARGETS)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8"])
+def test_products_of_integers_wrap(on_numpy: Any, dtype: str) -> None:
+    """A product of forty numbers leaves 64 bits, which C leaves undefined for signed types: it is made of unsigned ones."""
+    x = tg.tensor(np.random.default_rng(0).integers(-100, 100, (9, 40)).astype(dtype))
+    with Checked() as checked:
+        tg.trace(lambda x: (x.prod(0), x.prod(1), x.prod(), x.cumprod(0), x.cumprod(1), x.roll(1, 1).prod(1)))(x)
+    assert checked.count == len(TARGETS)

@@ -218,3 +218,30 @@ def test_errors(call, error, words):
 def test_trace_of_a_tensor_is_its_diagonals_sum(device):
     x = draw(4, 4)
     close(tg.trace(x), np.trace(x.numpy()))
+
+
+def test_checkpointed_blocks_have_the_derivatives_of_the_blocks(run, device):
+    """torch.utils.checkpoint's names: blocks in a row, traced and untraced; the second derivative, too."""
+    rng = np.random.default_rng(0)
+    w = tg.tensor(rng.normal(size=(33, 33)) / 6, requires_grad=True)
+    x = tg.tensor(rng.normal(size=(7, 33)))
+
+    def loss(wrap):
+        y = x
+        for _ in range(3):
+            y = wrap(lambda y, w: tg.tanh(y @ w), y, w)
+        return (y * y).sum()
+
+    def derivatives(wrap):
+        g, = tg.autograd.grad(loss(wrap), w, create_graph=True)
+        h, = tg.autograd.grad((g * g).sum(), w)
+        return g, h
+
+    found = run(lambda: derivatives(lambda f, *a: tg.utils.checkpoint.checkpoint(f, *a, use_reentrant=False)))()
+    for seen, wanted in zip(found, derivatives(lambda f, *a: f(*a)), strict=True):
+        np.testing.assert_allclose(seen.detach().numpy(), wanted.detach().numpy(), rtol=1e-9, atol=1e-13)
+    layers = tg.nn.Sequential(tg.nn.Linear(33, 8), tg.nn.ReLU(), tg.nn.Linear(8, 2)).double()
+    both = layers(x), tg.utils.checkpoint.checkpoint_sequential(layers, 2, x, use_reentrant=False)
+    np.testing.assert_array_equal(both[0].detach().numpy(), both[1].detach().numpy())
+    with pytest.raises(tg.ArgumentError, match="segments must be between 1 and the number of functions, 3, got 4"):
+        tg.utils.checkpoint.checkpoint_sequential(layers, 4, x)

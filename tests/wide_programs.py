@@ -155,6 +155,11 @@ MOVED = [
     "tg.stack([M, M], D).sum(d)", "M @ M.T * 0.25", "upwind(M, M * 0.25, J, 'o')", "tg.maximum(M, M)", "M - M.mean(d, keepdim=True)",
     "F.pad(M, (h, j)) * 0.5", "M.gather(d, fit(u, x.shape) % n)",
 ]
+STENCILS = [
+    "waves(M, J + 1, 'o', J)", "waves(x, J + 2, 'o', 2)", "waves(M, 2, 'replicate', 2)", "relax(M, J + 1, 'o', J)", "relax(x, J + 3, 'o')",
+    "relax(M, 2, 'o', 1, 2)", "relax(x, J, 'o', 1, 3)", "upwind(M, M * 0.25, J + 1, 'o')", "upwind(x, Y * 0.25, J + 3, 'o')",
+    "(Y + M) * x", "(Y + M) * M", "(M - M) * (M + x)",
+]
 MOVES = [           # which give x's shape
     "x.roll(h, d)", "x.roll(J, -1)", "x.flip(d)", "x.flip(-1)", "F.pad(x[..., 1:], (0, 1))", "F.pad(x, (1, 0))[..., :-1]",
     "padded(x, (J, J), 'o')[..., :-2 * J]", "padded(x, (J, 1), 'o')[..., 1 + J:]", "tg.cat([x[..., J:], x[..., :J]], -1)", "(x * 0.5)",
@@ -429,9 +434,9 @@ class Drawing:
         self.noisy.append(off)
         return True
 
-    def draw(self, most: int, in_place: bool = True) -> None:
+    def draw(self, most: int, in_place: bool = True, groups: list[tuple[int, list[str]]] | None = None) -> None:
         rng = self.rng
-        every = [*GROUPS, *[(12, TURNS), (3, SET)] * bool(self.turn)]
+        every = groups or [*GROUPS, *[(12, TURNS), (3, SET)] * bool(self.turn)]
         weights, groups = zip(*[(w, g) for w, g in every if in_place or g not in (IN_PLACE, SET)], strict=True)
         on_inputs = rng.random() < 0.25
         for _ in range(rng.randint(1, most)):
@@ -480,10 +485,10 @@ def alike(value: Any, noisy: Any, tolerance: float) -> bool:
     return bool(np.max(np.abs(wide), initial=0) <= max(tolerance, LIMIT[str(a.dtype)]) * scale)
 
 
-def drawn(number: int, most: int = 8, in_place: bool = True) -> tuple[Program, Program]:
-    """A random program, and the same with noise after each inexact line."""
+def drawn(number: int, most: int = 8, in_place: bool = True, groups: list[tuple[int, list[str]]] | None = None) -> tuple[Program, Program]:
+    """A random program, and the same with noise after each inexact line. groups: of templates, with weights, if not all."""
     drawing = Drawing(random.Random(number))
-    drawing.draw(most, in_place)
+    drawing.draw(most, in_place, groups)
     return finished(drawing)
 
 

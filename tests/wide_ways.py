@@ -18,7 +18,7 @@ import numpy as np
 import tracegrad as tg
 from tests.random_programs import FLOATS, Program
 from tests.test_fuzz import backward, floats, functional, losses
-from tests.wide_programs import LIMIT, Loop, drawn, looping
+from tests.wide_programs import LIMIT, STENCILS, Loop, drawn, looping
 from tracegrad import eager, function
 from tracegrad.ops import arguments
 
@@ -89,9 +89,9 @@ def results(program: Program, way: Any = lambda f: f, looks: bool = False, devic
         tg.set_device(before)
 
 
-def plain(rng: random.Random, in_place: bool = True) -> tuple[Program, Program, list[Any]]:
+def plain(rng: random.Random, in_place: bool = True, groups: Any = None) -> tuple[Program, Program, list[Any]]:
     """A program, the same with noise, and its results."""
-    program, noisy = drawn(rng.randrange(1 << 40), rng.choice([3, 5, 8]), in_place)
+    program, noisy = drawn(rng.randrange(1 << 40), 3 if groups else rng.choice([3, 5, 8]), in_place, groups)
     if not in_place and not floats(program):
         raise Sensitive
     return program, noisy, results(program)
@@ -109,8 +109,13 @@ def untraced(rng: random.Random) -> Way:
     return repr(program) + f"looks: {program.looks}", lambda: same(results(program, looks=True), wanted, program, "untraced")
 
 
-def gradient(rng: random.Random) -> Way:
-    program, noisy, _ = plain(rng, in_place=False)
+def stencil(rng: random.Random) -> Way:
+    """Steps on neighbours, of what was moved about: value and gradient."""
+    return gradient(rng, [(1, STENCILS)])
+
+
+def gradient(rng: random.Random, groups: Any = None) -> Way:
+    program, noisy, _ = plain(rng, False, groups)
     wanted = functional(program, 0, "numpy")
     steady(wanted, functional(noisy, 0, "numpy"), program, 3)
     return repr(program), lambda: same(functional(program, 0, "numpy", tg.trace), wanted, program, "traced gradient", 3)
@@ -204,7 +209,7 @@ def body(rng: random.Random) -> tuple[Loop, Loop, list[Any]]:
     with forgetful():
         try:
             wanted = results(loop)
-        except tg.TracegradError:                           # of a later turn: what was tried is the second
+        except (tg.TracegradError, ZeroDivisionError):      # of a later turn: what was tried is the second
             raise Sensitive from None
         steady(wanted, results(noisy), loop)
     return loop, noisy, wanted
@@ -269,4 +274,4 @@ def quick_loop(rng: random.Random) -> Way:
 
 
 DEVICE: list[Any] = ["numpy"]               # the device that `eager_loop` is for
-WAYS = (value, untraced, gradient, direction, second, mapped, loop, eager_loop, quick_loop)
+WAYS = (value, stencil, untraced, gradient, direction, second, mapped, loop, eager_loop, quick_loop)

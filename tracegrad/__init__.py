@@ -34,6 +34,7 @@ from tracegrad import (
     special,
     testing,
     transforms,
+    utils,
 )
 from tracegrad.autograd import backward
 from tracegrad.compile import find_device as device
@@ -98,7 +99,9 @@ cfloat, cdouble = complex64, complex128
 newaxis = None
 Size: type = tuple                      # shapes are tuples
 
-methods.export_in_place()
+methods.export_functions()
+for _check in (testing.gradcheck, testing.gradgradcheck):       # torch has them there
+    setattr(autograd, _check.__name__, _check)
 globals().update(PUBLIC)                # every operation that an op family exports, under its own name
 _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names that `import *` must not put over Python's
 globals().update(_BUILTINS, short=int16)

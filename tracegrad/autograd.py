@@ -14,27 +14,37 @@ from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, saves, unique
 from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
-from tracegrad.modes import no_grad, state
+from tracegrad.modes import enable_grad, inference_mode, no_grad, set_grad_enabled, state
+from tracegrad.operators import PUBLIC
 from tracegrad.pending import flush
 from tracegrad.recall import Backward
 from tracegrad.tensor import Tensor, leaves, own_copy
 from tracegrad.transforms import matching
 
-__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "functional", "grad", "register_hook", "retain_grad"]
+__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "enable_grad", "functional", "grad", "inference_mode",
+           "no_grad", "register_hook", "retain_grad", "set_grad_enabled"]
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 
 
 def backward(
-    tensors: Tensor | Sequence[Tensor], grad_tensors: Any = None, retain_graph: bool | None = None, create_graph: bool = False
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    *,
+    inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
     """Add the gradients of `tensors` with respect to every leaf that requires grad to the leaves' `grad`.
 
     grad_tensors: the cotangent of each root (same shape; None for a root of one element, which means 1). retain_graph: keep
     the history for another backward (default: create_graph); else what it went through is freed, where that saved values.
-    create_graph: the gradients can be differentiated again.
+    create_graph: the gradients can be differentiated again. inputs: add to the `grad` of these tensors only, which need not be leaves.
     Raises AutogradError if a root does not require grad, is not a scalar and has no cotangent, or its history was freed.
     """
     roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    if inputs is not None:
+        _backward_to([inputs] if isinstance(inputs, Tensor) else list(inputs), roots, grad_tensors, retain_graph, create_graph)
+        return
     outputs = [t._node() for t in roots]
     known = None
     plain = grad_tensors is None and not (create_graph or retain_graph or _retaining or _afterwards)
@@ -63,20 +73,45 @@ def backward(
         flush()
 
 
+def _backward_to(
+    inputs: list[Tensor], roots: list[Tensor], cotangents: Any, retain_graph: bool | None, create_graph: bool
+) -> None:
+    """`backward` with inputs: `grad`, added up."""
+    if not inputs:
+        raise AutogradError("backward: inputs is empty; name the tensors whose gradients are wanted, or leave it out")
+    found = grad(roots, inputs, cotangents, retain_graph, create_graph, allow_unused=True)
+    reached = [(t, g) for t, g in zip(inputs, found, strict=True) if g is not None]
+    for tensor, g in reached:
+        _accumulate(tensor, g._node(), create_graph)
+    if _afterwards:
+        _run_afterwards([t for t, _ in reached])
+
+
 def grad(
     outputs: Tensor | Sequence[Tensor],
     inputs: Tensor | Sequence[Tensor],
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    allow_unused: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `outputs` with respect to `inputs`, one tensor of its input's shape each; nothing is accumulated.
 
+    materialize_grads: zeros for an input that reaches no output. is_grads_batched: grad_outputs have a further first dimension, and so have
+    the gradients, one for each of them. only_inputs: True, as in torch.
     Raises AutogradError if an input does not require grad, or does not reach an output (unless allow_unused: then None).
     """
+    if not only_inputs:
+        raise AutogradError("grad: only_inputs must be True; tg.backward accumulates the gradients of leaves")
+    if materialize_grads and allow_unused is False:
+        raise AutogradError("grad: materialize_grads gives zeros for unused inputs, and allow_unused=False refuses them; leave one out")
     roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if is_grads_batched:
+        return _grads_of_rows(roots, wanted, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads)
     nodes = [t._node() for t in roots]
     cotangents = _cotangents("grad", roots, nodes, grad_outputs)
     sources = [t._node() for t in wanted]
@@ -88,7 +123,9 @@ def grad(
         _check_outside(order, wanted)
     found = _differentiate(nodes, sources, cotangents, create_graph)
     for i, g in enumerate(found):
-        if g is None and not allow_unused:
+        if g is None and materialize_grads:
+            found[i] = autodiff.zeros_like(sources[i])
+        elif g is None and not allow_unused:
             raise AutogradError(
                 f"grad: input {i} ({sources[i].aval}) was not used to compute the outputs; pass allow_unused=True to get None for it"
             )
@@ -100,6 +137,21 @@ def grad(
         live = set(autodiff.dependents(nodes, sources))
         _free([n for n in order if n in live and any(o in live for o in _steps_back(n))], [t for t in result if t is not None])
     return result
+
+
+def _grads_of_rows(
+    roots: list[Tensor], wanted: list[Tensor], cotangents: Any, retain_graph: bool | None, create_graph: bool, *options: Any
+) -> tuple[Tensor | None, ...]:
+    """`grad` for each row of cotangents, stacked."""
+    given = [cotangents] if isinstance(cotangents, Tensor) else list(cotangents or ())
+    counts = {g.shape[0] for g in given if isinstance(g, Tensor) and g.ndim}
+    if len(counts) != 1 or len(given) != len(roots):
+        raise AutogradError("grad: is_grads_batched takes grad_outputs with one further first dimension each, all of one size")
+    count = counts.pop()
+    keep = create_graph if retain_graph is None else retain_graph
+    rows = [grad(roots, wanted, [g[k] for g in given], keep or k + 1 < count, create_graph, True, options[0], False, options[1])
+            for k in range(count)]
+    return tuple(None if row[0] is None else PUBLIC["stack"](list(row)) for row in zip(*rows, strict=True))
 
 
 def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> list[Any]:
@@ -368,9 +420,15 @@ def _grad_fn(tensor: Tensor) -> GradFn | None:
     return None if state.hidden or tensor._is_leaf() else GradFn(node)
 
 
-def _backward_method(self: Tensor, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
+def _backward_method(
+    self: Tensor,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+) -> None:
     """Add this tensor's gradients to the leaves' `grad`; see tg.backward."""
-    backward(self, gradient, retain_graph, create_graph)
+    backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 for _name, _value in {

@@ -105,7 +105,7 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
 
 
 @_create()
-def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
+def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False) -> Tensor:
     """`obj` as a tensor: itself if it is a Tensor of that dtype and device; else a number, nested lists, or an array of any library.
 
     copy: True for a copy. None (the default) for one that nothing tells from a copy: the memory of an array is shared only
@@ -119,7 +119,8 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | Non
     >>> a = np.zeros(4, np.float32)
     >>> x = tg.asarray(a, copy=False)
     """
-    return _converted("asarray", obj, dtype, device, copy)
+    out = _converted("asarray", obj, dtype, device, copy)
+    return out.requires_grad_() if requires_grad else out
 
 
 @_create()
@@ -504,7 +505,8 @@ randn_like = _like("randn", lambda s, d, v, g: randn(s, dtype=d, device=v, requi
 
 
 @_create(draws=True)
-def randint(low: Any = 0, high: Any = None, size: Any = None, *, dtype: Any = dtypes.int64, device: Any = None) -> Tensor:
+def randint(low: Any = 0, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
+            requires_grad: bool = False) -> Tensor:
     """Integers from low (inclusive) to high (exclusive): randint(low, high, size), or randint(high, size) from 0 on.
 
     Raises ArgumentError if there is no integer between them, DTypeError if one does not fit dtype.
@@ -513,7 +515,8 @@ def randint(low: Any = 0, high: Any = None, size: Any = None, *, dtype: Any = dt
         low, high, size = 0, low, high
     elif high is None:
         low, high = 0, low
-    return _integers("randint", low, high, (size,), dtype, device)
+    out = _integers("randint", low, high, (size,), dtypes.int64 if dtype is None else dtype, device)
+    return out.requires_grad_() if requires_grad else out
 
 
 def _integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: Any, device: Any) -> Tensor:
@@ -536,9 +539,12 @@ def randint_like(input: Tensor, low: Any = 0, high: Any = None, *, dtype: Any = 
 
 
 @_create(draws=True)
-def randperm(n: int, *, device: Any = None) -> Tensor:
-    """A random order of 0 ... n - 1."""
-    return rand(_shape("randperm", (n,)), device=device).argsort()  # type: ignore[no-any-return]
+def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A random order of 0 ... n - 1 (int64)."""
+    found = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
+    scalar("randperm", max(0, *_shape("randperm", (n,))), found)                 # whether the dtype holds them
+    out = rand((n,), device=device).argsort().to(dtype=found)
+    return out.requires_grad_() if requires_grad else out  # type: ignore[no-any-return]
 
 
 @_create(draws=True)

@@ -85,6 +85,14 @@ def _elementwise(call: str, fn: Callable[..., Any], *tensors: Tensor) -> Tensor:
     return target.copy_(from_array(values.astype(target.dtype), target.device))
 
 
+def _never(name: str) -> Callable[[Tensor], bool]:
+    def method(self: Tensor) -> bool:
+        return False
+
+    method.__name__, method.__doc__ = name, "False: there are no such tensors here."
+    return method
+
+
 for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_device, apply_, map_, map2_):
     setattr(Tensor, _fn.__name__, _fn)
 Tensor.is_cpu = property(lambda self: getattr(self.device, "kind", "") != "gpu")  # type: ignore[attr-defined]
@@ -93,4 +101,4 @@ for _name in ("cuda", "ipu", "maia", "meta", "mkldnn", "mps", "mtia", "nested", 
               "xpu"):
     setattr(Tensor, f"is_{_name}", property(lambda self: False))           # kinds of tensors that are not here
 for _name in ("is_inference", "is_pinned", "is_shared", "is_distributed"):
-    setattr(Tensor, _name, lambda self: False)
+    setattr(Tensor, _name, _never(_name))

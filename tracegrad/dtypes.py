@@ -58,9 +58,9 @@ def get_default_dtype() -> DType:
     return _default_float[0]
 
 
-def set_default_dtype(dtype: Any) -> None:
-    """Make `dtype` (a float dtype) the default of Python floats and of creation functions."""
-    found = as_dtype(dtype)
+def set_default_dtype(d: Any) -> None:
+    """Make `d` (a float dtype) the default of Python floats and of creation functions."""
+    found = as_dtype(d)
     if not is_float(found):
         raise DTypeError(f"set_default_dtype: {found} is not a float dtype")
     _default_float[0] = found

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracegrad.errors import ArgumentError
 from tracegrad.nn.module import Module
+from tracegrad.nn.modules.normalization import _BatchNorm
 from tracegrad.nn.utils.stateless import functional_call
 from tracegrad.ops.shaping import stack
 from tracegrad.tensor import Tensor
@@ -29,6 +30,18 @@ def grad_and_value(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         return gradient, value
 
     return wrapped
+
+
+def replace_all_batch_norm_modules_(root: Module) -> Module:
+    """Take the running statistics from all batch norms of a model, in place, since transforms cannot update them; returns the model.
+
+    >>> model = tg.func.replace_all_batch_norm_modules_(tg.nn.Sequential(tg.nn.Linear(3, 4), tg.nn.BatchNorm1d(4)))
+    """
+    for module in root.modules():
+        if isinstance(module, _BatchNorm):
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+            module.track_running_stats = False
+    return root
 
 
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -77,7 +77,7 @@ class Primitive:
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
     # Of elementwise ops:
     flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1
-    wraps: ClassVar[bool] = False           # a signed result may overflow, which C leaves undefined: computed as unsigned
+    wraps: ClassVar[bool] = False           # a signed result may overflow, undefined in C: it is computed as unsigned (of reductions, too)
     mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
     logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
     # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;

@@ -65,8 +65,10 @@ def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A movement function whose result, if it is given a Tensor, remembers its base."""
 
     @functools.wraps(fn)
-    def function(input: Any, *args: Any, **kwargs: Any) -> Any:
-        result = fn(input, *args, **kwargs)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if not args:
+            args = (kwargs.pop("tensor" if "tensor" in kwargs else "input", None),)
+        result, input = fn(*args, **kwargs), args[0]
         if not isinstance(input, Tensor):
             return result
         return input._view(result) if isinstance(result, Tensor) else type(result)(input._view(r) for r in result)
@@ -97,9 +99,9 @@ def _as_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def export_in_place() -> None:
-    """Export the methods that work in place as functions, those that are functions in torch, too: tg.relu_(x) is x.relu_()."""
-    for name in _IN_PLACE_FUNCTIONS.split():
+def export_functions() -> None:
+    """Export methods, mostly those that work in place, as functions, which they are in torch, too: tg.relu_(x) is x.relu_()."""
+    for name in (*_IN_PLACE_FUNCTIONS.split(), "get_device", "is_distributed", "is_inference"):
         PUBLIC[name] = _as_function(name)
     for name in ("celu_", "rrelu_", "selu_", "threshold_"):
         PUBLIC[name] = FUNCTIONAL[name]

@@ -138,9 +138,9 @@ def get_rng_state() -> tuple[int, int]:
     return _state[0], _state[1]
 
 
-def set_rng_state(state: tuple[int, int]) -> None:
+def set_rng_state(new_state: tuple[int, int]) -> None:
     """Continue a stream where `get_rng_state` saw it."""
-    _state[:] = state
+    _state[:] = new_state
 
 
 @contextmanager

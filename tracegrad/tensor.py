@@ -427,12 +427,13 @@ class Tensor(Operators):
             flush()
         return read(node, self._device, shared)
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """A numpy array with a copy of the values, to be kept and changed at will. Waits for them. `np.asarray(x)` makes no copy.
 
-        Raises AutogradError if the tensor requires grad: detach() first.
+        Raises AutogradError if the tensor requires grad, unless force: detach() first.
         """
-        self._forbid_grad("numpy", AutogradError)
+        if not force:
+            self._forbid_grad("numpy", AutogradError)
         return self._value("numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

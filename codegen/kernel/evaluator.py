@@ -36,7 +36,7 @@ from tracegrad.codegen.kernel.expressions import (
     whole,
 )
 from tracegrad.codegen.kernel.facts import NARROW, largest, never_positive, operand_index
-from tracegrad.codegen.kernel.guards import Guards, branches, reduced_indices
+from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_indices
 from tracegrad.codegen.kernel.index import Index, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.lanes import is_name
@@ -97,7 +97,7 @@ class Evaluator(Elements):
         return found
 
     def key(self, node: Node, flat: Index, guards: Guards) -> Any:
-        return (node, flat.key, *[(g[0], g[1].key, *g[2:]) for g in guards]) if guards else (node, flat.key)
+        return (node, flat.key, *[(g[0], g[1].key, *g[2:]) for g in guards]) if needed(flat, guards) else (node, flat.key)
 
     def find(self, node: Node, flat: Index, guards: Guards = ()) -> Expression | None:
         if node.fn.name == "const":
@@ -113,6 +113,7 @@ class Evaluator(Elements):
 
     def step(self, node: Node, flat: Index, guards: Guards) -> Needed:
         """Compute `node` if its operands are known, else return what is needed first."""
+        guards = needed(flat, guards)
         if node in self.scalars:
             ref = self.scalars[node]
             held = register_dtype(ref.dtype)
@@ -379,7 +380,12 @@ class Evaluator(Elements):
     def combined(self, r: Node, a: Expression, b: Expression) -> Expression:
         """Two values by a reduction's rule."""
         fn: Any = r.attrs.get("op", r.fn)
-        return self.op(fn.combine, [a, b], r.dtype, r.dtype, {}, max(a.mask, b.mask))
+        mask = max(a.mask, b.mask)
+        if not fn.wraps or r.dtype.kind != "i":
+            return self.op(fn.combine, [a, b], r.dtype, r.dtype, {}, mask)
+        wide = np.dtype(f"u{r.dtype.name}")
+        as_ = Bits if max(a.lanes, b.lanes) > 1 else Cast
+        return as_(self.op(fn.combine, [as_(a, wide), as_(b, wide)], r.dtype, wide, {}, mask), r.dtype)
 
 
 def _exp_nonpositive(x: str) -> str:

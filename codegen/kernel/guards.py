@@ -19,6 +19,14 @@ Guards = tuple[Guard, ...]
 Request = tuple[Node, Index, Guards]       # an element, and what holds where it is wanted
 
 
+def needed(flat: Index, guards: Guards) -> Guards:
+    """The guards under which element `flat` is computed. One element, always the same, is there in any case: it needs none, and what is
+
+    computed of it is the same in all branches (the numbers that a Python loop has put into a list, and stacked).
+    """
+    return guards if flat.vars else ()
+
+
 def branches(node: Node, flat: Index, guards: Guards) -> tuple[list[tuple[Request, Guards]], bool]:
     """Where element `flat` of a movement op may come from, each with the tests that tell, and whether the last needs none.
 
@@ -79,6 +87,7 @@ class Reads:
         todo: list[Request] = [(node, flat, ())]
         while todo:
             node, flat, guards = todo.pop()
+            guards = needed(flat, guards)
             key = (node, flat.key, *[(g[0], g[1].key, *g[2:]) for g in guards])
             if key not in self._seen:
                 self._seen.add(key)

@@ -59,7 +59,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "lines", "uses", "names", "form", "cooperates")
+_OF_BODY = ("printed", "lines", "uses", "words", "names", "form", "cooperates")
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,9 @@ class Kernel:
         )
 
     @cached_property
-    def names(self) -> set[str]:
-        """What nothing else in it may be called: the names in it, and all words of text that nobody looks into."""
-        found = {p.name for p in self.parameters}
-        found.update(names_in("\n".join([text for text, _ in self.printed])))
+    def words(self) -> set[str]:
+        """The words of text that nobody looks into, without those that are marked."""
+        found: set[str] = set()
         todo = [self.body]
         while todo:
             block = todo.pop()
@@ -160,11 +159,20 @@ class Kernel:
         return found
 
     @cached_property
+    def names(self) -> set[str]:
+        """What nothing else in it may be called: the names in it, and all words of text that nobody looks into."""
+        return self.words | {p.name for p in self.parameters} | set(names_in("\n".join([text for text, _ in self.printed])))
+
+    @cached_property
     def form(self) -> str:
-        """The text without comments, its names numbered in order: equal forms compute the same with other arguments."""
-        numbers: dict[str, str] = {}
+        """The text without comments, its names numbered in order: equal forms compute the same with other arguments.
+
+        A name that text declares without a mark keeps its name wherever it is used: by its number, nobody would know which one is meant.
+        """
+        kept, numbers = self.words, dict[str, str]()
         lines = [*(p.declaration for p in self.parameters), *(text.partition("//")[0].rstrip() for text, _ in self.printed)]
-        return f"{self.group} " + called("\n".join(lines), lambda name: numbers.setdefault(name, f"${len(numbers)}"))
+        text = called("\n".join(lines), lambda name: name if name in kept else numbers.setdefault(name, f"${len(numbers)}"))
+        return f"{self.group} {text}"
 
 
 @dataclass(frozen=True)

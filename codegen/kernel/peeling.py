@@ -26,3 +26,14 @@ def peeled(guards: Iterable[Guard], col: Var, n: int, step: int) -> list[tuple[i
     if not (left or right) or stop - start < n // 2:
         return [(0, whole)]
     return [(a, b) for a, b in ((0, start), (start, stop), (stop, whole)) if a < b]
+
+
+def scattered(guards: Iterable[Guard], col: Var, n: int) -> bool:
+    """Whether the columns 0..n-1 come from so many places that a test for each is longer than all columns one by one."""
+    cuts: set[int] = set()
+    for kind, x, *rest in guards:
+        if kind == "range" and x.stride(col) == 1:
+            around = x - col.index                           # low <= col + around < high
+            if not around.vars:
+                cuts.update(c for c in (rest[0] - around.lo, rest[1] - around.lo) if 0 < c < n)
+    return 2 * (len(cuts) + 1) > n and len(cuts) > 1

@@ -69,7 +69,10 @@ class Context:
         base = given or self.namer(last) or next((b for s in reversed(group.stored) if (b := self.namer(s))), "") or last.fn.name
         if base == "partial":
             base = f"{self.namer(last) or last.attrs['op'].name}{'_partial' * (group.place[last] is Place.CHUNK)}"
-        base = "".join(c if c.isalnum() else "_" for c in base)
+        return self.fresh("".join(c if c.isalnum() else "_" for c in base))
+
+    def fresh(self, base: str) -> str:
+        """A kernel name that no other has."""
         while True:
             n = self.numbers[base] = self.numbers.get(base, -1) + 1
             entry = f"{base}_k{n}"

@@ -19,7 +19,7 @@ from tracegrad.codegen.kernel.guards import Reads
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.marks import used
-from tracegrad.codegen.kernel.peeling import peeled
+from tracegrad.codegen.kernel.peeling import peeled, scattered
 from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
@@ -41,6 +41,7 @@ class Shape:
     block: int                       # rows a work-item does
     length: int | None               # chunk of the (single) column loop that a work-item does; None: all
     across: bool = False             # the loop over the rows is inside that over the columns
+    apart: bool = False              # the last loop is written out, column by column
 
     @property
     def row_size(self) -> int:
@@ -99,8 +100,8 @@ def shape_of(group: Group, context: Context) -> Shape:
 
     Where something is read transposed, the lines that a vector of columns lies in are used for all rows of the block at once.
     """
-    shape = _row_by_row(group, context)
-    if group.size < 8 * tuning().item or _plain(group):              # little enough for a cache, or read as it lies
+    shape = _written_out(_row_by_row(group, context), group, context)
+    if shape.apart or group.size < 8 * tuning().item or _plain(group):              # little enough for a cache, or read as it lies
         return shape
     if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
         return shape
@@ -116,6 +117,26 @@ def shape_of(group: Group, context: Context) -> Shape:
 def _plain(group: Group) -> bool:
     """Whether everything is read at its own element, at its row, or as a whole."""
     return not group.positional and all(maps <= {IDENTITY, group.cols, group.size} for maps in group.reads.values())
+
+
+def _written_out(shape: Shape, group: Group, context: Context) -> Shape:
+    """The same, with the last loop written out if its few columns come from about as many places (numbers or vectors that were stacked)."""
+    if not group.positional or shape.length is not None or group.statements > tuning().max_statements:
+        return shape
+    n = shape.cols[-1]
+    if len(shape.cols) == 1 and isinstance(group.kind, Flat):        # rows that are shorter than a vector
+        at = Var("at", group.size)
+        points = breakpoints(reads(group, context, at.index).indices, at)
+        n = next((k for k in points if group.size // k >= 1), n)
+    if not 1 < n <= tuning().stacked_columns:
+        return shape
+    row, col = Var("row", group.size // n), Var("col", n)
+    if not scattered(reads(group, context, row.index * n + col.index).guards, col, n):
+        return shape
+    if n == shape.cols[-1]:
+        return replace(shape, apart=True)
+    rows = group.size // n
+    return Shape(rows, (n,), shape.width, max(1, min(rows, -(-tuning().item // n))), None, apart=True)
 
 
 def _row_by_row(group: Group, context: Context) -> Shape:
@@ -284,7 +305,7 @@ class RowKernel:
         n, width = s.cols[-1], s.width
         unroll = self.unroll(reductions, sinks)
         step = width * unroll
-        vectors = width > 1 and min(n, s.length or n) >= step
+        vectors = self.in_vectors(step)
         tail = n % step if vectors else n
         vector_acc: dict[Node, list[Local]] = {}
         total: dict[Node, Local] = {}
@@ -303,6 +324,10 @@ class RowKernel:
         for r in reductions:
             self.result(r, vector_acc.get(r, []), total[r], tail > 0)
 
+    def in_vectors(self, step: int) -> bool:
+        s = self.shape
+        return s.width > 1 and not s.apart and min(s.cols[-1], s.length or s.cols[-1]) >= step
+
     def along(
         self, opened: ExitStack, reductions: list[Node], sinks: list[Node], unroll: int, vector_acc: dict[Node, list[Local]],
         total: dict[Node, Local],
@@ -311,7 +336,7 @@ class RowKernel:
         s, w = self.shape, self.writer
         n, width = s.cols[-1], s.width
         step = width * unroll
-        vectors = width > 1 and min(n, s.length or n) >= step
+        vectors = self.in_vectors(step)
         tail = n % step if vectors else n
         outer, scale = ZERO, s.row_size
         for d, size in enumerate(s.cols[:-1]):
@@ -344,7 +369,10 @@ class RowKernel:
                     at = self.row * s.row_size + outer + (col.index + u * width)
                     self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
                 self.ev.lane, self.ev.width = None, 1
-        if tail == 1 and s.length is None and not s.across:
+        if s.apart:
+            for c in range(n):
+                self.body(self.row * s.row_size + outer + c, reductions, sinks, total)
+        elif tail == 1 and s.length is None and not s.across:
             self.body(self.row * s.row_size + outer + (n - 1), reductions, sinks, total)
         elif tail:
             col = Var(name, n)

@@ -11,6 +11,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tracegrad.codegen.kernel.expressions import Literal
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
@@ -59,7 +61,12 @@ class _Scan(WorkGroup):
         self.x = self.node.operands[0]
 
     def both(self, a: str, b: str) -> str:
-        return f"{a} {self.fn.bools} {b}" if self.dtype.kind == "b" else str(self.fn.combine(a, b))
+        if self.dtype.kind == "b":
+            return f"{a} {self.fn.bools} {b}"
+        if not self.fn.wraps or self.dtype.kind != "i":
+            return str(self.fn.combine(a, b))
+        wide = register_type(np.dtype(f"u{self.dtype.name}"))
+        return f"({self.type}){self.fn.combine(f'({wide}){a}', f'({wide}){b}')}"
 
     def chunk(self, length: int) -> tuple[Var | None, str, str]:
         """The number of the group's chunk, and where it starts and stops."""

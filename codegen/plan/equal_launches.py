@@ -17,9 +17,10 @@ from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.marks import plain
 from tracegrad.codegen.kernel.statements import Block, Buffer, If, Item, Number, Parameter, Raw, Statement
+from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.batch_launches import Step, dependencies
 from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import HostStep, Target
+from tracegrad.plan import HostStep
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Part:
     alike: Hashable
 
 
-def side_by_side(steps: Sequence[Step], target: Target) -> list[Step]:
+def side_by_side(steps: Sequence[Step], context: Context) -> list[Step]:
     """The steps, with equal kernels that do not wait for each other in one launch."""
-    if target.kind != "gpu" or any(isinstance(s, HostStep) for s in steps):
+    if context.target.kind != "gpu" or any(isinstance(s, HostStep) for s in steps):
         return list(steps)
     parts = [part_of(s) if isinstance(s, Kernel) else None for s in steps]
     count = Counter(p.alike for p in parts if p is not None)
@@ -61,7 +62,7 @@ def side_by_side(steps: Sequence[Step], target: Target) -> list[Step]:
             out.append(steps[done[0]])
         else:
             done = waiting.pop(max(waiting, key=lambda alike: (len(waiting[alike]), -waiting[alike][0])))
-            out += together([p for i in done if (p := parts[i]) is not None], target)
+            out += together([p for i in done if (p := parts[i]) is not None], context)
         for user in sorted(u for i in done for u in users[i]):
             waits[user] -= 1
             if not waits[user]:
@@ -89,19 +90,19 @@ def part_of(kernel: Kernel) -> Part | None:
     return Part(kernel, var, items[0].type, inside, size, (replace(kernel, body=body).form, tuple(given), kernel.helpers))
 
 
-def together(parts: Sequence[Part], target: Target) -> list[Kernel]:
+def together(parts: Sequence[Part], context: Context) -> list[Kernel]:
     """Kernels of equal parts, as many in each as it may have buffers."""
     out: list[Kernel] = []
     some: list[Part] = []
     for part in parts:
         if some and len({(i, p.ref) for each in (*some, part) for i, p in enumerate(each.kernel.parameters)}) > tuning().merged_parameters:
-            out.append(_merged(some, target))
+            out.append(_merged(some, context))
             some = []
         some.append(part)
-    return [*out, _merged(some, target)]
+    return [*out, _merged(some, context)]
 
 
-def _merged(parts: Sequence[Part], target: Target) -> Kernel:
+def _merged(parts: Sequence[Part], context: Context) -> Kernel:
     if len(parts) == 1:
         return parts[0].kernel
     first = parts[0]
@@ -114,7 +115,7 @@ def _merged(parts: Sequence[Part], target: Target) -> Kernel:
         return name
 
     group, start, size = unique("group"), unique("first"), unique("size")
-    local = 1 << (min(tuning().group, target.max_work_group).bit_length() - 1)
+    local = 1 << (min(tuning().group, context.target.max_work_group).bit_length() - 1)
     head, takes = [f"const int {group} = get_group_id(0);"], [""] * len(parts)
     given: list[Parameter] = []
     for place, parameter in enumerate(first.kernel.parameters):
@@ -141,8 +142,9 @@ def _merged(parts: Sequence[Part], target: Target) -> Kernel:
     body.items.append(guarded)
     kernels = [p.kernel for p in parts]
     note = "; ".join([f"{len(parts)} equal kernels in one launch", *dict.fromkeys(k.note for k in kernels if k.note)])
-    return replace(first.kernel, parameters=tuple(given), body=body, global_size=(groups * local,), local_size=(local,), group=(local,),
-                   flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels), note=note,
+    entry = context.fresh(first.kernel.entry.rpartition("_k")[0])          # equal kernels in other launches may be called as the first
+    return replace(first.kernel, entry=entry, parameters=tuple(given), body=body, global_size=(groups * local,), local_size=(local,),
+                   group=(local,), flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels), note=note,
                    comment=f"{len(parts)} kernels side by side; names and lines are the first's",
                    fused=tuple(x for k in kernels for x in k.fused), why=tuple(dict.fromkeys(x for k in kernels for x in k.why)))
 

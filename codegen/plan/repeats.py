@@ -78,7 +78,7 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
     out = []
     for kernel in kernels:
         changes: dict[str, Any] = {"why": group.why} if kernel.why else {}
-        if is_serial(kernel):                                           # it may be merged: the longest of a merged kernel lends its name
+        if is_serial(kernel) or context.target.kind == "gpu":           # it may be merged, and one of a merged kernel lends its name
             changes["entry"] = context.entry(group)
         if kernel is kernels[-1]:
             changes["fused"] = computed(group, context)

@@ -61,6 +61,7 @@ class Scheduler:
         self.deps: dict[Node, Reads] = {}          # of inlined nodes and of sinks: what they read, and how
         self.costs: dict[Node, int] = {}
         self.times: dict[Node, dict[Node, int]] = {}      # at how many places one element of a node reads each of its deps
+        self.apart: dict[Node, set[Node]] = {}            # deps that a node reads in branches which share no arithmetic: of a list, stacked
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
         self.candidates: set[Node] = set()
@@ -167,6 +168,7 @@ class Scheduler:
         each = flops if node.fn.family == "reduction" else 1     # elements of an operand that one of `node` takes
         out: Reads = {}
         times: dict[Node, int] = {}
+        apart: set[Node] = set()
         if node.fn.family == "index" or any(o in self.positional for o in node.operands):
             self.positional.add(node)
         for o in dict.fromkeys(node.operands):
@@ -187,7 +189,11 @@ class Scheduler:
                     again = again + times[dep] if found != out[dep] or UNKNOWN in found else max(again, times[dep])
                 times[dep] = again
                 add(out, dep, found)
-        self.times[node] = times
+            if node.fn.name == "concat" and len(node.operands) > 3:
+                apart.update(deps)
+            elif o not in self.group_of:
+                apart |= self.apart.get(o, set())
+        self.times[node], self.apart[node] = times, apart
         return out, flops
 
     def sink_deps(self, node: Node) -> tuple[Reads, int]:
@@ -310,13 +316,15 @@ class Scheduler:
         fixed = {n for n in order if n in self.forced or n in self.once or not is_inline(n)}
         again = rematerialized(order, self.group_of, self.deps, self.costs, fixed, readers)
         places: dict[Node, int] = {}              # at how many places a reader's element would compute the node, were it not stored
+        branches: dict[Node, dict[Group, frozenset[object]]] = {}         # and in which branches
+        listed = any(self.apart.values())
         for node in reversed(order):
             outside = {g for g in readers.get(node, ()) if g is not self.group_of[node]}
             if node in self.forced:
                 self.stored.add(node)
             elif outside:
                 longer = max(1, self.costs.get(node, 0) // 4)
-                if node not in again or self.costs.get(node, 0) * (places.get(node, 1) - 1) > tuning().max_again or (
+                if node not in again or self.repeats(node, places, branches) or (
                     any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
                 ):
                     self.stored.add(node)
@@ -325,9 +333,20 @@ class Scheduler:
                         g.statements += longer
                     for dep in self.deps[node]:
                         readers.setdefault(dep, set()).update(outside)
+            here = {self.group_of[node]: frozenset[object]((None,))} | (branches.get(node, {}) if node not in self.stored else {})
             for dep in self.deps[node]:
                 found = self.times.get(node, {}).get(dep, 1) * (1 if node in self.stored else places.get(node, 1))
                 places[dep] = max(places.get(dep, 1), found)
+                known = branches.setdefault(dep, {})
+                for group, at in here.items() if listed else ():
+                    if dep in self.apart.get(node, ()):
+                        at = frozenset((node, dep, a) for a in at) if len(at) <= tuning().max_again else at
+                    known[group] = known.get(group, frozenset()) | at
+
+    def repeats(self, node: Node, places: Mapping[Node, int], branches: Mapping[Node, Mapping[Group, frozenset[object]]]) -> bool:
+        """Whether a kernel that computes a value again would do so too often. (A single element is the same at all places.)"""
+        apart = max((len(at) for at in branches.get(node, {}).values()), default=1) if node.aval.size > 1 else 1
+        return self.costs.get(node, 0) * (max(places.get(node, 1), apart) - 1) > tuning().max_again
 
     def finish(self) -> Schedule:
         """Drop groups that store nothing, find out what the others read."""

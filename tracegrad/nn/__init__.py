@@ -6,10 +6,10 @@ from tracegrad.nn import functional, init, modules, utils
 from tracegrad.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules import *
-from tracegrad.nn.parameter import Parameter, UninitializedParameter
+from tracegrad.nn.parameter import Buffer, Parameter, UninitializedParameter
 from tracegrad.nn.saving import load_file, save_file
 
-__all__ = ["Module", "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList", "Sequential", "UninitializedParameter",
-           "functional", "init", "load_file", "modules", "save_file", "utils"]
+__all__ = ["Buffer", "Module", "ModuleDict", "ModuleList", "Parameter", "ParameterDict", "ParameterList", "Sequential",
+           "UninitializedParameter", "functional", "init", "load_file", "modules", "save_file", "utils"]
 __all__ += modules.__all__
 __all__.sort()

@@ -13,7 +13,7 @@ import numpy as np
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.modes import no_grad, state
 from tracegrad.nn.hooks import RemovableHandle, around_backward
-from tracegrad.nn.parameter import Parameter
+from tracegrad.nn.parameter import Buffer, Parameter
 from tracegrad.tensor import Tensor, from_array
 
 M = TypeVar("M", bound="Module")
@@ -131,7 +131,7 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = vars(self)
-        if isinstance(value, (Parameter, Module)) and "_parameters" not in own:
+        if isinstance(value, (Parameter, Module, Buffer)) and "_parameters" not in own:
             raise AttributeError(f"{type(self).__name__}: call super().__init__() before assigning parameters or modules")
         if isinstance(value, Parameter):
             self._forget(name, self._parameters)
@@ -139,6 +139,9 @@ class Module:
         elif isinstance(value, Module):
             self._forget(name, self._modules)
             self._modules[name] = value
+        elif isinstance(value, Buffer):
+            self._forget(name, self._buffers)
+            self.register_buffer(name, value, value.persistent)
         elif name in own.get("_parameters", ()):
             if value is not None:
                 raise ArgumentError(f"{type(self).__name__}.{name}: expected a Parameter or None, got {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Parameter: a tensor that a Module counts among what is trained; UninitializedParameter: one whose shape is not known yet."""
+"""Parameter: a tensor that a Module trains; Buffer: one that it only saves; UninitializedParameter: one whose shape is not known yet."""
 
 from __future__ import annotations
 
@@ -38,6 +38,34 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
+
+
+class Buffer(Tensor):
+    """A tensor that registers itself as a buffer with the Module it is assigned to: what `register_buffer` makes of any other.
+
+    data: as of Parameter. persistent: whether it is part of the module's state_dict.
+
+    >>> module.steps = nn.Buffer(tg.zeros(3))
+    """
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Any, *, persistent: bool = True) -> None:
+        source = data if isinstance(data, Tensor) else from_array(np.asarray(data))
+        super().__init__(source.detach()._node(), source.device)
+        self.persistent = persistent
+
+    def __deepcopy__(self, memo: Any) -> Buffer:
+        memo[id(self)] = copied = Buffer(self.detach().clone(), persistent=self.persistent)
+        return copied
+
+    def __reduce__(self) -> Any:
+        return _buffer, (self.detach().numpy(), self.persistent)
+
+
+def _buffer(array: np.ndarray[Any, Any], persistent: bool) -> Buffer:
+    """A buffer that was pickled."""
+    return Buffer(array, persistent=persistent)
 
 
 class UninitializedParameter(Parameter):

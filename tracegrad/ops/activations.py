@@ -13,7 +13,7 @@ from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators, functional, publi
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.indexing import embedding, scatter_rows
+from tracegrad.ops.indexing import embedding, scatter_rows, shorten_rows
 from tracegrad.ops.linalg import matmul
 from tracegrad.ops.neural import _channels, _scaled_channels
 from tracegrad.ops.pointwise import abs_, eq, expm1, ge, gt, le, lt, ne, softplus, tanh
@@ -124,8 +124,8 @@ def threshold(input: Array, threshold: float, value: float, inplace: bool = Fals
 
 
 @functional
-def softmin(input: Array, dim: int, dtype: Any = None) -> Array:
-    """softmax(-x) along dim."""
+def softmin(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
+    """softmax(-x) along dim (None: as of `softmax`)."""
     return softmax(-input, dim, dtype)
 
 
@@ -311,17 +311,26 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array = None) ->
 
 
 @functional
-@on_nodes
 def embedding_bag(input: Array, weight: Array, offsets: Array = None, max_norm: float | None = None, norm_type: float = 2,
                   scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Array = None,
                   include_last_offset: bool = False, padding_idx: int | None = None) -> Array:
     """Rows of weight (V, D) summed, averaged, or their largest elements, over bags of integers.
 
     input (B, N): each row is a bag. input (N): offsets (B) says where each bag starts (include_last_offset: and the last one ends).
-    per_sample_weights: factors of the rows, for mode "sum". padding_idx: that row counts for nothing. Empty bags are 0.
+    per_sample_weights: factors of the rows, for mode "sum". padding_idx: that row counts for nothing. Empty bags are 0. The others: as of
+    `embedding`; as in torch, scale_grad_by_freq is not for mode "max".
     """
-    if max_norm is not None or scale_grad_by_freq or sparse:
-        raise ArgumentError("embedding_bag: max_norm, scale_grad_by_freq and sparse are not supported; renorm the weight yourself")
+    if sparse or (scale_grad_by_freq and mode == "max"):
+        raise ArgumentError("embedding_bag: sparse=True is not supported (there are no sparse gradients), nor is scale_grad_by_freq with "
+                            "mode 'max'; leave them out")
+    if max_norm is not None:
+        shorten_rows(weight, input, max_norm, norm_type)
+    return _embedding_bag(input, weight, offsets, scale_grad_by_freq, mode, per_sample_weights, include_last_offset, padding_idx)
+
+
+@on_nodes
+def _embedding_bag(input: Array, weight: Array, offsets: Any, scale_grad_by_freq: bool, mode: str, per_sample_weights: Any,
+                   include_last_offset: bool, padding_idx: int | None) -> Array:
     if mode not in ("sum", "mean", "max"):
         raise ArgumentError(f"embedding_bag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
     if per_sample_weights is not None and (mode != "sum" or per_sample_weights.shape != input.shape):
@@ -329,7 +338,7 @@ def embedding_bag(input: Array, weight: Array, offsets: Array = None, max_norm: 
                             f"{per_sample_weights.shape}")
     if (input.ndim == 1) != (offsets is not None) or input.ndim not in (1, 2):
         raise ShapeError(f"embedding_bag: takes an input (B, N) without offsets, or (N) with offsets, got {input.shape}")
-    rows = embedding(input, weight, padding_idx)
+    rows = embedding(input, weight, padding_idx, scale_grad_by_freq=scale_grad_by_freq)
     counts = full_like_shape(input.shape, True, dtypes.bool_) if padding_idx is None else ne(input, padding_idx % weight.shape[0])
     if per_sample_weights is not None:
         rows = rows * unsqueeze(per_sample_weights, -1)

@@ -22,8 +22,10 @@ from tracegrad.operators import Operators, by_itself, misused, write
 from tracegrad.templates import Template, describe, learn
 
 F = TypeVar("F", bound=Callable[..., Any])
-# numpy's names of arguments, and those that torch's methods have but its functions have not
-_OTHER_NAMES = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "keepdims": "keepdim", "split_size": "split_size_or_sections"}
+# numpy's names of arguments, and those that one of torch's functions has and its method, or another of the same meaning, has not
+_OTHER_NAMES = {"axis": ("dim",), "axis0": ("dim0",), "axis1": ("dim1",), "keepdims": ("keepdim",),
+                "split_size": ("split_size_or_sections",), "tensor": ("other", "input"), "A": ("input",), "input": ("A",),
+                "B": ("input",), "input2": ("L", "tau")}
 
 
 def on_nodes(fn: F) -> F:
@@ -34,6 +36,7 @@ def on_nodes(fn: F) -> F:
     """
     name = fn.__qualname__ = fn.__name__.strip("_")             # Python's own TypeErrors name it
     parameters = list(signature(fn).parameters.values())
+    places = {p.name: i for i, p in enumerate(parameters)}
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
     arrays = [(i, p.name) for i, p in enumerate(parameters) if p.annotation == "Array" and p.default is p.empty and p.name != rest]
 
@@ -55,7 +58,7 @@ def on_nodes(fn: F) -> F:
             args = (*(args or (kwargs.pop("input", None),)), kwargs.pop(rest))
         plain_args = [_plain(name, a, found) for a in args]
         if kwargs:
-            kwargs = {_OTHER_NAMES.get(k, k): _plain(name, v, found) for k, v in kwargs.items()}
+            kwargs = {k if k in places else _own_name(k, places, len(args)): _plain(name, v, found) for k, v in kwargs.items()}
         if not found:
             first = args[0] if args else None
             if isinstance(first, (list, tuple)) and not first:
@@ -91,6 +94,11 @@ def on_nodes(fn: F) -> F:
 
     by_itself(entry)
     return entry  # type: ignore[return-value]
+
+
+def _own_name(other: str, places: dict[str, int], given: int) -> str:
+    """The argument that has the name `other` elsewhere, and is not among the first `given` ones; `other` itself if there is none."""
+    return next((name for name in _OTHER_NAMES.get(other, ()) if places.get(name, -1) >= given), other)
 
 
 def _plain(name: str, a: Any, found: list[Any]) -> Any:

@@ -64,14 +64,14 @@ def fmin(input: Array, other: Array) -> Array:
 
 @public("clamp_min")
 @on_nodes
-def clamp_min(input: Array, min: Array) -> Array:
+def clamp_min(input: Array, min: Any) -> Array:
     """input, at least min."""
     return clamp(input, min=min)
 
 
 @public("clamp_max")
 @on_nodes
-def clamp_max(input: Array, max: Array) -> Array:
+def clamp_max(input: Array, max: Any) -> Array:
     """input, at most max."""
     return clamp(input, max=max)
 

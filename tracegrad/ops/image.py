@@ -231,11 +231,10 @@ def affine_grid(theta: Array, size: Any, align_corners: bool | None = None) -> A
     coordinates = []
     for d in reversed(range(n)):                                # x is the last dimension
         s = spatial[d]
-        i = cast(iota(spatial, d), theta.dtype)
-        if align_corners:
-            coordinates.append(i * (2.0 / (s - 1)) - 1.0 if s > 1 else i * 0.0)
-        else:
-            coordinates.append((i * 2.0 + 1.0) * (1.0 / s) - 1.0)
+        i, step = cast(iota(spatial, d), theta.dtype), 2.0 / max(1, s - 1)
+        # From both ends, as torch counts: the map that changes nothing then falls on the same side of the same pixels.
+        corners = where(i < s // 2, i * step - 1.0, 1.0 - ((s - 1.0) - i) * step) if s > 1 else i * 0.0
+        coordinates.append(corners if align_corners else corners * (s - 1.0) / float(s))
     coordinates.append(mv.expand(const(1, theta.dtype), spatial))
     base = mv.reshape(stack(coordinates, -1), (1, prod(spatial), n + 1))
     return mv.reshape(matmul(base, theta.mT), (size[0], *spatial, n))

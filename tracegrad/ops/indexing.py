@@ -19,12 +19,13 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
 from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, by_parts, cast, common_dtype, const, iota, scalar
 from tracegrad.ir import Aval, Node
+from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import known_values, on_nodes, one_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.placed import pad_at, parts, slice_at
-from tracegrad.ops.pointwise import eq
+from tracegrad.ops.pointwise import detach, eq
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import cat, full_like_shape, movedim
 
@@ -145,8 +146,10 @@ def _flat(x: Node) -> Node:
 
 @public("gather")
 @on_nodes
-def gather(input: Array, dim: int, index: Array) -> Array:
-    """out[i][j][k] = input[index[i][j][k]][j][k] (for dim 0): the shape of index."""
+def gather(input: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
+    """out[i][j][k] = input[index[i][j][k]][j][k] (for dim 0): the shape of index. ArgumentError for sparse_grad: gradients are dense."""
+    if sparse_grad:
+        raise ArgumentError("gather: sparse_grad=True is not supported: there are no sparse gradients; leave it out")
     return _gather("gather", input, dim, index)
 
 
@@ -297,20 +300,50 @@ def masked_select(input: Array, mask: Array) -> Array:
 
 
 @functional
+def embedding(input: Array, weight: Array, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+              scale_grad_by_freq: bool = False, sparse: bool = False) -> Array:
+    """Rows of weight (V, D) for integers input (*) from 0 to V - 1: (*, D). padding_idx: that row gets no gradient.
+
+    max_norm: rows that are looked up and longer (in the norm of order norm_type) are scaled to that length first, in place.
+    scale_grad_by_freq: a row's gradient is divided by how often it was looked up. ArgumentError for sparse=True: gradients are dense.
+    """
+    if sparse:
+        raise ArgumentError("embedding: sparse=True is not supported: there are no sparse gradients; leave it out")
+    if max_norm is not None:
+        shorten_rows(weight, input, max_norm, norm_type)
+    return _embedding(input, weight, padding_idx, scale_grad_by_freq)
+
+
+def shorten_rows(weight: Array, index: Array, max_norm: float, norm_type: float) -> None:
+    """Scale the rows of `weight` that index names and that are longer than max_norm to that length, in place and without a derivative."""
+    with no_grad():
+        rows = weight.detach()
+        places = index.reshape(-1)
+        named = rows.new_zeros(rows.shape[0], dtype=dtypes.bool_).scatter(0, places, True)
+        norms = rows.norm(norm_type, 1)
+        factor = where(named & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
+        weight.copy_(rows * factor.unsqueeze(1))
+
+
 @on_nodes
-def embedding(input: Array, weight: Array, padding_idx: int | None = None) -> Array:
-    """Rows of weight (V, D) for integers input (*) from 0 to V - 1: (*, D). padding_idx: that row gets no gradient."""
+def _embedding(input: Array, weight: Array, padding_idx: int | None, scale_grad_by_freq: bool) -> Array:
     if weight.ndim != 2:
         raise ShapeError(f"embedding: weight must be (number of rows, size), got {weight.shape}")
     n = weight.shape[0]
     rows = in_range(input, n, "embedding", "input", f"a weight of {n} rows")
     y = take_rows(weight, rows)
+    if scale_grad_by_freq:
+        flat = mv.reshape(rows, (rows.aval.size,))
+        one = full_like_shape(flat.shape, 1, y.dtype)
+        often = take_rows(scatter_rows("scatter_add", full_like_shape((n,), 0, y.dtype), flat, one), flat)
+        scaled = y / mv.reshape(often, (*rows.shape, 1))
+        y = detach(y) + (scaled - detach(scaled))               # y, with the derivative of what is scaled
     if padding_idx is None:
         return y
     if not -n <= padding_idx < n:
         raise IndexOutOfRange(f"embedding: padding_idx {padding_idx} is out of range for {n} rows")
     padding = mv.reshape(eq(rows, padding_idx % n), (*rows.shape, 1))
-    return where(padding, bind(REGISTRY["detach"], (y,), {}), y)
+    return where(padding, detach(y), y)
 
 
 @public("one_hot", functional=True, method=False)

@@ -23,7 +23,13 @@ from tracegrad.ops.statistics import mean, reduce, sum_
 Array = Any      # a Node or a Tensor
 
 
-def _reduced(name: str, loss: Node, reduction: str) -> Any:
+def _reduced(name: str, loss: Node, reduction: str, weight: Any = None) -> Any:
+    if weight is not None:                                      # of elements; the mean is over the weights, as in torch
+        if weight.shape != loss.shape:
+            raise ShapeError(f"{name}: weight {weight.shape} must have the input's shape {loss.shape}")
+        loss = loss * weight
+        if reduction == "mean":
+            return sum_(loss) / sum_(weight)
     if reduction == "mean":
         return mean(loss)
     if reduction == "sum":
@@ -41,20 +47,20 @@ def _same_shape(name: str, input: Any, target: Any) -> None:
 
 @functional
 @on_nodes
-def mse_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
-    """(input - target)²."""
+def mse_loss(input: Array, target: Array, reduction: str = "mean", weight: Array = None) -> Array:
+    """(input - target)². weight, here and below: a factor for each element, by whose sum a mean is divided."""
     refuse_complex("mse_loss", input, target)
     _same_shape("mse_loss", input, target)
     difference = input - target
-    return _reduced("mse_loss", difference * difference, reduction)
+    return _reduced("mse_loss", difference * difference, reduction, weight)
 
 
 @functional
 @on_nodes
-def l1_loss(input: Array, target: Array, reduction: str = "mean") -> Array:
+def l1_loss(input: Array, target: Array, reduction: str = "mean", weight: Array = None) -> Array:
     """|input - target|."""
     _same_shape("l1_loss", input, target)
-    return _reduced("l1_loss", abs_(input - target), reduction)
+    return _reduced("l1_loss", abs_(input - target), reduction, weight)
 
 
 @functional
@@ -72,13 +78,13 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: f
 
 @functional
 @on_nodes
-def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: float = 1.0) -> Array:
+def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: float = 1.0, weight: Array = None) -> Array:
     """d² / 2 where d = |input - target| < delta, else delta (d - delta / 2)."""
     _same_shape("huber_loss", input, target)
     if not delta > 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     d = abs_(input - target)
-    return _reduced("huber_loss", where(lt(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
+    return _reduced("huber_loss", where(lt(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction, weight)
 
 
 # ----------------------------------------------------------------------------------------------------------------- classes

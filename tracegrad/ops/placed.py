@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes
-from tracegrad.function import REGISTRY, Primitive, Shape, bind, const, iota
+from tracegrad.function import REGISTRY, Primitive, Shape, bind, by_parts, const, iota
 from tracegrad.ir import Aval, Graph, Node, located
 from tracegrad.ops import movement as mv
 from tracegrad.ops.elementwise import where
@@ -30,7 +30,7 @@ class Offset(Primitive):
 
 class _Placed(Primitive):
     """Base of the two. Of the larger one's dimensions `dims` start where the operands behind the first say, the others at `start`."""
-    family, saves = "placed", False
+    family, saves, pair = "placed", False, by_parts
 
     def place(self, starts: Sequence[Any], start: Shape, step: Shape, dims: tuple[int, ...], size: Shape) -> tuple[slice, ...]:
         """Where in the larger array the smaller one, of shape `size`, is."""

@@ -44,7 +44,7 @@ class Sum(Reduction):
 
 class Prod(Reduction):
     """The product; 1 of nothing. Its derivative is right where an element is zero, too."""
-    name, holomorphic = "prod", True
+    name, holomorphic, wraps = "prod", True, True
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3),), dict(dim=(1,)))]
 
     def numpy(self, x, *, dim): return np.prod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)

@@ -51,7 +51,7 @@ class Cumsum(Scan):
 
 class Cumprod(Scan):
     """Running products along dim. Its derivative is right where an element is zero, too: nothing is divided."""
-    name, bools, total, holomorphic = "cumprod", "&", "product", True
+    name, bools, total, holomorphic, wraps = "cumprod", "&", "product", True, True
     def numpy(self, x, *, dim): return np.cumprod(x, axis=dim, dtype=accumulator(x.dtype)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x, *, dim): return (earlier(y, dim, 1) * backwards(x, ct, dim),)
     def combine(self, a: str, b: str) -> str: return f"({a} * {b})"

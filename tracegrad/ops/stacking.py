@@ -229,7 +229,7 @@ def kron(input: Array, other: Array) -> Array:
 
 @public("vander", method=False)
 @on_nodes
-def vander(x: Array, N: int | None = None, *, increasing: bool = False) -> Array:
+def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
     """The powers of a vector's (..., n) elements, N (n) of them, in a new last dimension: x^(N-1), ..., x, 1, or increasing."""
     if not x.ndim:
         raise ShapeError("vander: takes a vector, got ()")

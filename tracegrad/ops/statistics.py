@@ -5,6 +5,7 @@ dim: an integer, a sequence of them, or None for all; keepdim leaves reduced dim
 
 from __future__ import annotations
 
+import warnings
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -384,8 +385,11 @@ def logsumexp(input: Array, dim: Any, keepdim: bool = False) -> Array:
 
 @public("softmax", functional=True)
 @on_nodes
-def softmax(input: Array, dim: int, dtype: Any = None) -> Array:
-    """exp(x) / sum(exp(x)) along dim, without overflow; NaN for rows that hold inf or only -inf, as in torch."""
+def softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
+    """exp(x) / sum(exp(x)) along dim, without overflow; NaN for rows that hold inf or only -inf, as in torch.
+
+    dim: None takes dim 1 (of one or three dimensions 0), as torch does, with a warning: give it.
+    """
     x, dims = _softmax_operand("softmax", input, dim, dtype)
     if _empty(x, dims):
         return x
@@ -395,8 +399,8 @@ def softmax(input: Array, dim: int, dtype: Any = None) -> Array:
 
 @public("log_softmax", functional=True)
 @on_nodes
-def log_softmax(input: Array, dim: int, dtype: Any = None) -> Array:
-    """log(softmax(x)) along dim, without overflow or loss of small values."""
+def log_softmax(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
+    """log(softmax(x)) along dim, without overflow or loss of small values. dim: as of `softmax`."""
     x, dims = _softmax_operand("log_softmax", input, dim, dtype)
     if _empty(x, dims):
         return x
@@ -404,7 +408,10 @@ def log_softmax(input: Array, dim: int, dtype: Any = None) -> Array:
     return shifted - log(reduce("sum", exp(shifted), dims, True))
 
 
-def _softmax_operand(name: str, x: Node, dim: int, dtype: Any) -> tuple[Node, tuple[int, ...]]:
+def _softmax_operand(name: str, x: Node, dim: int | None, dtype: Any) -> tuple[Node, tuple[int, ...]]:
+    if dim is None:
+        dim = 0 if x.ndim in (0, 1, 3) else 1
+        warnings.warn(f"{name}: dim was left out and is taken to be {dim} for {x.ndim} dimensions; give it", stacklevel=4)
     if dtype is not None:
         x = cast(x, dtypes.as_dtype(dtype))
     refuse_complex(name, x)

@@ -80,13 +80,13 @@ class GroupNorm(Module):
     """Each of num_groups groups of channels of (N, C, *) brought to mean 0 and variance 1, times a weight plus a bias (C)."""
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None,
-                 dtype: Any = None) -> None:
+                 dtype: Any = None, *, bias: bool = True) -> None:
         super().__init__()
         if num_channels % num_groups:
             raise ArgumentError(f"GroupNorm: num_channels {num_channels} must be a multiple of num_groups {num_groups}")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self.register_parameter("weight", Parameter(ones(num_channels, dtype=dtype, device=device)) if affine else None)
-        self.register_parameter("bias", Parameter(zeros(num_channels, dtype=dtype, device=device)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_channels, dtype=dtype, device=device)) if affine and bias else None)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -104,12 +104,12 @@ class _Tracking(Module):
     num_batches_tracked: Tensor | None
 
     def __init__(self, num_features: int, eps: float, momentum: float | None, affine: bool, track_running_stats: bool, device: Any,
-                 dtype: Any) -> None:
+                 dtype: Any, bias: bool) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self.register_parameter("weight", Parameter(ones(num_features, dtype=dtype, device=device)) if affine else None)
-        self.register_parameter("bias", Parameter(zeros(num_features, dtype=dtype, device=device)) if affine else None)
+        self.register_parameter("bias", Parameter(zeros(num_features, dtype=dtype, device=device)) if affine and bias else None)
         tracked = track_running_stats
         self.register_buffer("running_mean", zeros(num_features, dtype=dtype, device=device) if tracked else None)
         self.register_buffer("running_var", ones(num_features, dtype=dtype, device=device) if tracked else None)
@@ -125,8 +125,9 @@ class _Tracking(Module):
     def reset_parameters(self) -> None:
         """Weight 1, bias 0, and no batches measured."""
         self.reset_running_stats()
-        if self.weight is not None and self.bias is not None:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def extra_repr(self) -> str:
@@ -141,8 +142,9 @@ class _BatchNorm(_Tracking):
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
-                 track_running_stats: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+                 track_running_stats: bool = True, device: Any = None, dtype: Any = None, *,
+                 bias: bool = True) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in self.ranks:
@@ -180,6 +182,27 @@ class BatchNorm3d(_BatchNorm):
     ranks = (5,)
 
 
+class SyncBatchNorm(_BatchNorm):
+    """BatchNorm of any number of dimensions from 2 on, under torch's name for several processes: here there is one.
+
+    process_group: None. `convert_sync_batchnorm(module)` returns the module as it is.
+    """
+
+    ranks = (2, 3, 4, 5)
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
+                 track_running_stats: bool = True, process_group: None = None, device: Any = None, dtype: Any = None, *,
+                 bias: bool = True) -> None:
+        if process_group is not None:
+            raise ArgumentError("SyncBatchNorm: process_group must be None: there is one process")
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: None = None) -> Module:
+        """The module itself: its batch norms see the whole batch."""
+        return module
+
+
 class _InstanceNorm(_Tracking):
     """Base of instance normalizations (Ulyanov et al. 2016): every channel of every sample brought to mean 0 and variance 1 by itself.
 
@@ -187,8 +210,9 @@ class _InstanceNorm(_Tracking):
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = False,
-                 track_running_stats: bool = False, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+                 track_running_stats: bool = False, device: Any = None, dtype: Any = None, *,
+                 bias: bool = True) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim not in self.ranks:

@@ -18,19 +18,29 @@ from tracegrad.tensor import Tensor
 class Embedding(Module):
     """A table (num_embeddings, embedding_dim) of rows looked up by integer index: (*) -> (*, embedding_dim). Rows start standard normal.
 
-    padding_idx: a row that starts as zeros and gets no gradient.
+    padding_idx: a row that starts as zeros and gets no gradient. max_norm, norm_type, scale_grad_by_freq: as of nn.functional.embedding.
+    Raises ArgumentError for sparse=True: gradients are dense.
     """
 
     weight: Parameter
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, device: Any = None,
-                 dtype: Any = None) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, max_norm: float | None = None,
+                 norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False, _weight: Tensor | None = None,
+                 _freeze: bool = False, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
+        if sparse:
+            raise ArgumentError(f"{type(self).__name__}: sparse=True is not supported: there are no sparse gradients; leave it out")
+        self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ArgumentError(f"{type(self).__name__}: padding_idx {padding_idx} is not among the {num_embeddings} rows")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = padding_idx if padding_idx is None else padding_idx % num_embeddings
-        self.weight = Parameter(empty(num_embeddings, embedding_dim, dtype=dtype, device=device))
+        if _weight is not None:
+            if _weight.shape != (num_embeddings, embedding_dim):
+                raise ShapeError(f"{type(self).__name__}: _weight must be {(num_embeddings, embedding_dim)}, got {_weight.shape}")
+            self.weight = Parameter(_weight, not _freeze)
+            return
+        self.weight = Parameter(empty(num_embeddings, embedding_dim, dtype=dtype, device=device), not _freeze)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -54,11 +64,13 @@ class Embedding(Module):
         return layer
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight, self.padding_idx)
+        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        shown = dict(padding_idx=(self.padding_idx, None), max_norm=(self.max_norm, None), norm_type=(self.norm_type, 2.0),
+                     scale_grad_by_freq=(self.scale_grad_by_freq, False))
+        options = [f", {name}={value}" for name, (value, default) in shown.items() if value != default]
+        return f"{self.num_embeddings}, {self.embedding_dim}{''.join(options)}"
 
 
 class EmbeddingBag(Embedding):
@@ -71,11 +83,13 @@ class EmbeddingBag(Embedding):
     >>> y = bag(tg.tensor([1, 2, 4, 5, 4]), offsets=[0, 2])        # (2, 3): rows 1 + 2, and 4 + 5 + 4
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, mode: str = "mean", include_last_offset: bool = False,
-                 padding_idx: int | None = None, device: Any = None, dtype: Any = None) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+                 scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Tensor | None = None,
+                 include_last_offset: bool = False, padding_idx: int | None = None, device: Any = None, dtype: Any = None) -> None:
         if mode not in ("mean", "sum", "max"):
             raise ArgumentError(f"EmbeddingBag: mode must be 'mean', 'sum' or 'max', got {mode!r}")
-        super().__init__(num_embeddings, embedding_dim, padding_idx, device, dtype)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight,
+                         device=device, dtype=dtype)
         self.mode, self.include_last_offset = mode, include_last_offset
 
     def forward(self, input: Tensor, offsets: Any = None, per_sample_weights: Tensor | None = None) -> Tensor:
@@ -87,9 +101,9 @@ class EmbeddingBag(Embedding):
             if [*offsets[:1]] != [0] or any(a > b for a, b in pairwise(offsets)) or offsets[-1] > input.shape[0]:
                 raise ArgumentError(f"EmbeddingBag: offsets must rise from 0 to at most {input.shape[0]}, got {offsets}")
             offsets = tensor(offsets, device=input.device)
-        return F.embedding_bag(input, self.weight, offsets, mode=self.mode, per_sample_weights=per_sample_weights,
+        return F.embedding_bag(input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, mode=self.mode,
+                               per_sample_weights=per_sample_weights,
                                include_last_offset=self.include_last_offset, padding_idx=self.padding_idx)
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}{padding}"
+        return f"{super().extra_repr()}, mode={self.mode!r}"

@@ -20,13 +20,18 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     (so not inside @trace) and raise AutogradError, before any gradient is changed, if it is NaN or infinite. foreach: accepted, for
     programs written for torch; what it chooses there makes no difference here.
     """
-    grads = _grads(parameters)
-    total = _total("clip_grad_norm_", grads, norm_type, error_if_nonfinite)
-    with no_grad():
-        factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
-        for g in grads:
-            g.mul_(factor.to(device=g.device, dtype=g.dtype))
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    total = _total("clip_grad_norm_", _grads(given), norm_type, error_if_nonfinite)
+    clip_grads_with_norm_(given, max_norm, total)
     return total
+
+
+def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
+    """Scale all gradients, in place, by max_norm / total_norm if that is below 1: the second half of `clip_grad_norm_`."""
+    with no_grad():
+        factor = (max_norm / (total_norm + 1e-6)).clamp(max=1.0)
+        for g in _grads(parameters):
+            g.mul_(factor.to(device=g.device, dtype=g.dtype))
 
 
 def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,

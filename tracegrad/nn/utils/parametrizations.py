@@ -1,15 +1,18 @@
-"""Ready parametrizations: weight_norm and spectral_norm, torch.nn.utils.parametrizations' names."""
+"""Ready parametrizations: orthogonal, weight_norm and spectral_norm, torch.nn.utils.parametrizations' names."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tracegrad.creation import randn
-from tracegrad.errors import ArgumentError
+from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.modes import no_grad
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.utils.parametrize import register_parametrization
+from tracegrad.operators import LINALG, PUBLIC
 from tracegrad.tensor import Tensor
 
 
@@ -42,17 +45,18 @@ class _WeightNorm(Module):
         return self._norm(weight), weight
 
 
-def spectral_norm(module: Module, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int = 0) -> Module:
+def spectral_norm(module: Module, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None) -> Module:
     """module.<name> becomes the weight over its largest singular value (Miyato et al. 2018); returns the module.
 
     The value is estimated by n_power_iterations of power iteration at every use while training; its vectors are buffers. dim: the outputs'
-    dimension (1 for transposed convolutions).
+    dimension; None: 1 for transposed convolutions, else 0.
 
     >>> layer = nn.utils.parametrizations.spectral_norm(nn.Linear(20, 40))
     """
     weight = module._parameters.get(name)
     if weight is None:
         raise ArgumentError(f"spectral_norm: {type(module).__name__} has no parameter {name!r}")
+    dim = int(getattr(module, "transposed", False)) if dim is None else dim
     return register_parametrization(module, name, _SpectralNorm(weight, n_power_iterations, dim, eps))
 
 
@@ -95,4 +99,85 @@ class _SpectralNorm(Module):
         return value
 
 
-__all__ = ["spectral_norm", "weight_norm"]
+def orthogonal(module: Module, name: str = "weight", orthogonal_map: str | None = None, *, use_trivialization: bool = True) -> Module:
+    """module.<name>, a matrix (*, m, n), becomes one of orthonormal columns (m >= n) or rows, unitary if complex; returns the module.
+
+    orthogonal_map: "matrix_exp" or "cayley" of a skew-symmetric matrix, or "householder", a product of reflections (real only); default:
+    the first for square and complex matrices, else the last. use_trivialization: what they make is multiplied by a matrix `base`, so that
+    training begins at the weight, made orthogonal by a QR decomposition (Lezcano-Casado 2019). Raises ArgumentError for other maps and
+    for parameters of less than two dimensions.
+
+    >>> layer = nn.utils.parametrizations.orthogonal(nn.Linear(20, 40))
+    """
+    weight = getattr(module, name, None)
+    if not isinstance(weight, Tensor) or weight.ndim < 2:
+        raise ArgumentError(f"orthogonal: {type(module).__name__} has no parameter {name!r} of two dimensions or more")
+    if orthogonal_map is None:
+        square = weight.shape[-2] == weight.shape[-1]
+        orthogonal_map = "matrix_exp" if square or weight.is_complex() else "householder"
+    if orthogonal_map not in ("matrix_exp", "cayley", "householder"):
+        raise ArgumentError(f"orthogonal: orthogonal_map must be 'matrix_exp', 'cayley' or 'householder', got {orthogonal_map!r}")
+    if weight.is_complex() and orthogonal_map == "householder":
+        raise ArgumentError("orthogonal: 'householder' is for real matrices; take 'matrix_exp' or 'cayley'")
+    return register_parametrization(module, name, _Orthogonal(weight, orthogonal_map, use_trivialization), unsafe=True)
+
+
+class _Orthogonal(Module):
+    def __init__(self, weight: Any, orthogonal_map: str, use_trivialization: bool) -> None:
+        super().__init__()
+        self.shape, self.orthogonal_map = tuple(weight.shape), orthogonal_map
+        if use_trivialization:
+            self.register_buffer("base", None)
+
+    def forward(self, x: Any) -> Any:
+        wide = x.shape[-2] < x.shape[-1]
+        x = x.mT if wide else x
+        n, k = x.shape[-2:]
+        if self.orthogonal_map == "householder":
+            a = x.tril(-1)
+            q = LINALG["householder_product"](a, 2.0 / (1.0 + (a * a).sum(-2)))
+            q = q * x.detach().diagonal(dim1=-2, dim2=-1).trunc().unsqueeze(-2)        # ones and minus ones, which are not trained
+        else:
+            x = x.tril()
+            if n != k:                                                                 # n k - k (k - 1) / 2 numbers are all that it takes
+                x = PUBLIC["cat"]([x, x.new_zeros(*x.shape[:-1], n - k)], -1)
+            a = x - x.mH
+            if self.orthogonal_map == "matrix_exp":
+                q = LINALG["matrix_exp"](a)
+            else:
+                one = PUBLIC["eye"](n, dtype=a.dtype, device=a.device)
+                q = LINALG["solve"](one - a * 0.5, one + a * 0.5)
+            q = q[..., :k]
+        if "base" in self._buffers:
+            q = self.base @ q
+        return q.mT if wide else q
+
+    def right_inverse(self, value: Any) -> Any:
+        """What makes the value, made orthogonal. ArgumentError where that is not to be told: of the first two maps without a base."""
+        if tuple(value.shape) != self.shape:
+            raise ShapeError(f"orthogonal: expected a value of shape {self.shape}, got {tuple(value.shape)}")
+        wide = value.shape[-2] < value.shape[-1]
+        q = value.mT if wide else value
+        n, k = q.shape[-2:]
+        if "base" not in self._buffers:
+            if self.orthogonal_map != "householder":
+                raise ArgumentError(f"orthogonal: a value cannot be assigned through {self.orthogonal_map!r} with use_trivialization=False")
+            a, tau = PUBLIC["geqrf"](q)
+            sign = PUBLIC["where"](tau == 0.0, -1.0, 1.0) * a.diagonal(dim1=-2, dim2=-1).sign()
+            a = PUBLIC["diagonal_scatter"](a, sign, 0, -2, -1)
+            return a.mT if wide else a
+        if n != k:
+            q = PUBLIC["cat"]([q, randn(*q.shape[:-1], n - k, dtype=q.dtype, device=q.device)], -1)
+        one = PUBLIC["eye"](n, dtype=q.dtype, device=q.device)
+        near = 10.0 * n * float(np.finfo(q.real.dtype).eps)
+        if n != k or float((q.mH @ q - one).abs().max()) > near:
+            q, r = LINALG["qr"](q)
+            diagonal = r.diagonal(dim1=-2, dim2=-1)
+            q = q * (diagonal / diagonal.abs() if q.is_complex() else diagonal.sign()).unsqueeze(-2)
+        self.base = q.detach().clone()
+        negative = PUBLIC["zeros_like"](value)                                         # so that Householder's reflections make the identity
+        diagonal = PUBLIC["full"]((*value.shape[:-2], min(n, k)), -1.0, dtype=value.dtype, device=value.device)
+        return PUBLIC["diagonal_scatter"](negative, diagonal, 0, -2, -1)
+
+
+__all__ = ["orthogonal", "spectral_norm", "weight_norm"]

@@ -7,8 +7,9 @@ originals.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.modes import no_grad
@@ -17,6 +18,7 @@ from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 from tracegrad.tensor import Tensor
 
+M = TypeVar("M", bound=Module)
 
 class ParametrizationList(ModuleList):
     """The parametrizations of one tensor, applied one after the other, and what they start from: original, or original0, original1, ..."""
@@ -100,9 +102,43 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
 def _give_class(module: Module) -> None:
     """Give the module the class that its parametrizations need: a new one, as copies of the module may have the present one."""
     own = getattr(module, "_unparametrized", type(module))
-    names = list(module.parametrizations) if is_parametrized(module) else []
-    members = {"__module__": own.__module__, "_unparametrized": own, "__reduce__": _reduced, **{name: _property(name) for name in names}}
-    module.__class__ = type(f"Parametrized{own.__name__}", (own,), members) if names else own
+    found = {name: _property(name) for name in module.parametrizations} if is_parametrized(module) else {}
+    found |= {name: _computed(name) for name in vars(module).get("_computed", ())}
+    members = {"__module__": own.__module__, "_unparametrized": own, "__reduce__": _reduced, **found}
+    module.__class__ = type(f"Parametrized{own.__name__}", (own,), members) if found else own
+
+
+def _computed(name: str) -> property:
+    return property(lambda self: vars(self)["_computed"][name](self))
+
+
+def compute_attribute(module: M, name: str, how: Callable[[Any], Any]) -> M:
+    """From now on, module.<name> is how(module), whenever it is read; returns the module. (What the older weight_norm is made of.)"""
+    vars(module).setdefault("_computed", {})[name] = how
+    _give_class(module)
+    return module
+
+
+def computed_attribute(module: Module, name: str) -> Any:
+    """What computes module.<name>, or None."""
+    return vars(module).get("_computed", {}).get(name)
+
+
+def plain_attribute(module: Module, name: str) -> None:
+    """End what `compute_attribute` began."""
+    del vars(module)["_computed"][name]
+    _give_class(module)
+
+
+@contextmanager
+def cached() -> Iterator[None]:
+    """Within it, torch computes each parametrized tensor once. Here equal computations are one anyway, where they are compiled together."""
+    yield
+
+
+def type_before_parametrizations(module: Module) -> type:
+    """The module's class, without what its parametrizations made of it."""
+    return getattr(module, "_unparametrized", type(module))
 
 
 def _reduced(module: Any) -> Any:
@@ -149,4 +185,5 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
     return module
 
 
-__all__ = ["ParametrizationList", "is_parametrized", "register_parametrization", "remove_parametrizations"]
+__all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations",
+           "type_before_parametrizations"]

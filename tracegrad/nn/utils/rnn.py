@@ -107,4 +107,15 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Tensor | Sequence[int], ba
     return [row[:n] for row, n in zip(x, sizes, strict=True)]
 
 
-__all__ = ["PackedSequence", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "pad_sequence", "unpad_sequence"]
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+    """The tensors (L_k, *) that `pack_sequence` packed."""
+    return unpad_sequence(*pad_packed_sequence(packed_sequences, batch_first=True), batch_first=True)
+
+
+def invert_permutation(permutation: Tensor | None) -> Tensor | None:
+    """The order that undoes an order of integers; None for None."""
+    return None if permutation is None else permutation.argsort()
+
+
+__all__ = ["PackedSequence", "invert_permutation", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence", "pad_sequence",
+           "unpack_sequence", "unpad_sequence"]
