@@ -345,3 +345,12 @@ def test_composed_functions_name_themselves_and_what_they_got():
             fn(*(2, 3)[:2 if "clamp" in name else 1])
     with pytest.raises(tg.DTypeError, match=r"^masked_fill: a value of complex64 does not fit float32"):
         tg.masked_fill(tg.ones(2), tg.tensor(True), tg.tensor(1j))
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_limits_are_numbers_or_tensors():
+    x = tg.tensor([-2.0, 0.5, 3.0])
+    for limit in (1, 1.0, tg.tensor(1.0), tg.ones(3)):
+        assert tg.clamp_min(x, limit).tolist() == x.clamp_min(limit).tolist() == tg.clamp_min(x, min=limit).tolist() == [1.0, 1.0, 3.0]
+        assert tg.clamp_max(x, limit).tolist() == x.clamp_max(limit).tolist() == tg.clamp_max(x, max=limit).tolist() == [-2.0, 0.5, 1.0]
+        assert tg.clamp(x, limit).tolist() == [1.0, 1.0, 3.0]

@@ -65,14 +65,14 @@ def fmin(input: Array, other: Array) -> Array:
 @public("clamp_min")
 @on_nodes
 def clamp_min(input: Array, min: Any) -> Array:
-    """input, at least min."""
+    """input, at least min (a number or a tensor)."""
     return clamp(input, min=min)
 
 
 @public("clamp_max")
 @on_nodes
 def clamp_max(input: Array, max: Any) -> Array:
-    """input, at most max."""
+    """input, at most max (a number or a tensor)."""
     return clamp(input, max=max)
 
 
