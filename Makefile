@@ -97,7 +97,7 @@ kernels-diff: $(VENV)/.installed-test
 	diff -ru build/kernels/before build/kernels/after && echo "no kernel differs" || true
 
 fuzz: $(VENV)/.installed-test
-	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),1000) --seed $(or $(SEED),0) $(ARGS)
 
 mutations: $(VENV)/.installed-test
 	$(BIN)/python -m tests.mutations

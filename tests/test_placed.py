@@ -293,6 +293,12 @@ def test_scans_and_traces_have_ordinary_slices():
     assert all(n.fn.family != "placed" for n in topological([carry._n, ys._n]))
 
 
+def test_the_history_shows_no_indices():
+    w = tg.tensor(given(19, 7, 5)).requires_grad_()
+    ((step, number),) = (w * 2.0)[3:5].grad_fn.next_functions
+    assert (step.name(), number) == ("mul", 0)
+
+
 def test_the_derivative_of_each_is_the_other():
     assert REGISTRY["slice_at"].family == REGISTRY["pad_at"].family == "placed"
     cell = nn.Linear(4, 3)

@@ -124,7 +124,7 @@ WORLD.update(HELPERS)
 # x: a value of one dimension or more, y: another; Y: another in x's shape; w: a complex one; q: of integers; G: another in q's shape; b: of
 # truths; B: one in x's shape; z: what is changed. d, D: dimensions of x; n: the first's size; n0: that of dimension 0; i: an index into d;
 # i0: into 0; j: 0 to 3; J: 1 to 3; h: -4 to 4; e: 1 to 16; S: an ordinary size; s: a slice; o: a mode of padding; u: integers from 0;
-# M: x, moved about (MOVES); T: another template, of r; t: the number of a loop's turn
+# M: x, moved about (MOVES); R: r, moved about; T: another template, of r; t: the number of a loop's turn
 
 ROWS = [
     "relax(x, J + 1, 'o', 1)", "relax(x, J + 1, 'o', J)", "relax(x, 2, 'o', 1, 2)", "relax(x, 1, 'o', 1, 3)", "waves(x, J + 1, 'o', J)",
@@ -157,11 +157,14 @@ MOVED = [
 ]
 STENCILS = [
     "waves(M, J + 1, 'o', J)", "waves(x, J + 2, 'o', 2)", "waves(M, 2, 'replicate', 2)", "relax(M, J + 1, 'o', J)", "relax(x, J + 3, 'o')",
-    "relax(M, 2, 'o', 1, 2)", "relax(x, J, 'o', 1, 3)", "upwind(M, M * 0.25, J + 1, 'o')", "upwind(x, Y * 0.25, J + 3, 'o')",
-    "(Y + M) * x", "(Y + M) * M", "(M - M) * (M + x)",
+    "relax(M, 2, 'o', 1, 2)", "relax(x, J, 'o', 1, 3)", "upwind(M, M * 0.25, J + 1, 'o')", "upwind(x, Y * 0.25, J + 3, 'o')", "(Y + M) * x",
+    "(Y + M) * M", "(M - M) * (M + x)", "waves(x.roll(J, 0), J + 1, 'replicate', 2)", "relax(x.flip(0).roll(1, 0), 2, 'o')",
+    "(lambda r: (Y + R) * r)(M)", "(lambda r: (Y + R) * r)(x.roll(J, -1).flip(-1))", "(lambda r: (R - x) * r)(x.roll(1, -1).flip(-1))",
+    "(lambda r: (R - r) * R)(x.roll(1, -1).flip(-1))", "(lambda r: R * R + r)(M)",
 ]
 MOVES = [           # which give x's shape
-    "x.roll(h, d)", "x.roll(J, -1)", "x.flip(d)", "x.flip(-1)", "F.pad(x[..., 1:], (0, 1))", "F.pad(x, (1, 0))[..., :-1]",
+    "x.roll(h, d)", "x.roll(J, -1)", "x.flip(d)", "x.flip(-1)", "F.pad(F.pad(x[..., J:], (0, J))[..., :-J], (J, 0))",
+    "F.pad(F.pad(x[..., 1:], (0, 1))[..., :-1], (1, 0))", "F.pad(x[..., 1:], (0, 1))", "F.pad(x, (1, 0))[..., :-1]",
     "padded(x, (J, J), 'o')[..., :-2 * J]", "padded(x, (J, 1), 'o')[..., 1 + J:]", "tg.cat([x[..., J:], x[..., :J]], -1)", "(x * 0.5)",
     "padded(x, (1, 1, J, J), 'o')[..., J:-J, :-2]", "x.transpose(0, -1).flip(0).transpose(0, -1)", "x.index_select(d, fit(u, (n,)) % n)",
     "x.repeat_interleave(2, -1)[..., ::2]", "F.pad(x, (0, n))[..., n // 2:n // 2 + x.shape[-1]]",
@@ -252,14 +255,15 @@ IN_PLACE = [
     "z.fill_diagonal_(0.5) if z.ndim == 2 else z.zero_()",
 ]
 TURNS = [           # what a loop's number decides
-    "x[s]", "x[..., s]", "x[..., s].sum(-1)", "x[:k0.reshape(-1)[t] + 1]", "x[..., :k0.amin() + t + 1] * 0.5",
-    "x[..., k0.reshape(-1)[t] % n:]", "x[k0.reshape(-1)[t] % n0]", "x.narrow(d, 0, 1 + t % n)", "x.select(d, t % n)", "x.roll(t, d)",
-    "x.roll(-t, d) * x", "F.pad(x, (t, 1))", "F.pad(x, (-t, t))", "x * t", "x + t * 0.5", "x ** (t % 4)", "x * (t == 2)",
-    "x.clamp(max=0.25 * t)", "x.topk(1 + t % n, d)[0]", "x.cumsum(d)[..., t % n0:]", "tg.full((t + 1,), 0.5) * x.reshape(-1)[:1]",
-    "tg.arange(t, t + 5) * x.reshape(-1)[:1]", "x.tril(t) if x.ndim > 1 else x", "x.unfold(d, 1 + t % 3, 1)",
-    "tg.where(Y > t * 0.25, x, Y)", "x.softmax(t % x.ndim)", "x.sum(t % x.ndim)", "x.flip(t % x.ndim)", "x[t % n0] - Y[0]",
-    "x.gather(d, (fit(u, x.shape) + t) % n)", "x.index_select(d, tg.tensor([0, t % n]))", "relax(x, 1 + t % 3, 'o')", "x.reshape(-1)[t::2]",
-    "x.repeat_interleave(1 + t % 2, d)", "tg.cat([x] * (1 + t % 2), d)", "x.unsqueeze(t % 2)",
+    "x[:k0.reshape(-1)[t] + 1]", "x[..., k0.reshape(-1)[t] % n:]", "x[..., :k0.reshape(-1)[t % n0] % n]",
+    "x.reshape(-1)[k0.reshape(-1)[t]:]", "x[s]", "x[..., s]", "x[..., s].sum(-1)", "x[:k0.reshape(-1)[t] + 1]",
+    "x[..., :k0.amin() + t + 1] * 0.5", "x[..., k0.reshape(-1)[t] % n:]", "x[k0.reshape(-1)[t] % n0]", "x.narrow(d, 0, 1 + t % n)",
+    "x.select(d, t % n)", "x.roll(t, d)", "x.roll(-t, d) * x", "F.pad(x, (t, 1))", "F.pad(x, (-t, t))", "x * t", "x + t * 0.5",
+    "x ** (t % 4)", "x * (t == 2)", "x.clamp(max=0.25 * t)", "x.topk(1 + t % n, d)[0]", "x.cumsum(d)[..., t % n0:]",
+    "tg.full((t + 1,), 0.5) * x.reshape(-1)[:1]", "tg.arange(t, t + 5) * x.reshape(-1)[:1]", "x.tril(t) if x.ndim > 1 else x",
+    "x.unfold(d, 1 + t % 3, 1)", "tg.where(Y > t * 0.25, x, Y)", "x.softmax(t % x.ndim)", "x.sum(t % x.ndim)", "x.flip(t % x.ndim)",
+    "x[t % n0] - Y[0]", "x.gather(d, (fit(u, x.shape) + t) % n)", "x.index_select(d, tg.tensor([0, t % n]))", "relax(x, 1 + t % 3, 'o')",
+    "x.reshape(-1)[t::2]", "x.repeat_interleave(1 + t % 2, d)", "tg.cat([x] * (1 + t % 2), d)", "x.unsqueeze(t % 2)",
     "F.one_hot(k0.reshape(-1)[:4] % (t + 1), t + 1)",
     "tg.scan(lambda a, v: (a + v, a * t), fit(y, x.shape[1:]), x)[1] if x.ndim > 1 else x",
     "F.conv1d(fit(x, (1, 2, S)), fit(y, (2, 2, 3)), padding=t)", "x - tg.tensor(t)", "x * tg.tensor(float(t), dtype=x.dtype)",
@@ -276,16 +280,17 @@ GROUPS: list[tuple[int, list[str]]] = [
 _NOT_INNER = re.compile(r"\b[YybBqGwuc]\b|arg|life|sign|//|%|\bd, D\b|searchsorted|bucketize|round|\[1\]|> |nonzero")
 INNER = [t for t in ROWS + MOVED * 2 + REDUCED if not _NOT_INNER.search(t)]                # what has a derivative and needs no other value
 SIZES = (*ORDINARY, 1, 2, 3, 5, 8)
-LETTERS = re.compile(r"(?<!\.)\b([xyYwqGbBzdDnijJheSsouTM]|n0|i0)\b(?!=)")
+LETTERS = re.compile(r"(?<!\.)\b([xyYwqGbBzdDnijJheSsouTMR]|n0|i0)\b(?!=)")
 
 
 class Drawing:
     """The program so far: its values on the interpreter, as they are and a little off. turn: the variable of the loop around it."""
 
-    def __init__(self, rng: random.Random, turn: str = "") -> None:
+    def __init__(self, rng: random.Random, turn: str = "", rows: bool = False) -> None:
+        """rows: inputs have several, of ordinary size."""
         self.rng, self.turn = rng, turn
-        a, b = rng.choice([1, 2, 3, 4, 5, 8, 13]), rng.choice(SIZES)
-        if rng.random() < 0.5:
+        a, b = rng.choice([2, 3] if rows else [1, 2, 3, 4, 5, 8, 13]), rng.choice(ORDINARY[:10] if rows else SIZES)
+        if rng.random() < 0.5 and not rows:
             b = rng.randint(1, 300)
         draws = np.random.default_rng(rng.randrange(1 << 30))
         pairs = [("float32", "float32"), ("float64", "float64"), ("float64", "float64"), ("float32", "float64"), ("float16", "float32")]
@@ -293,7 +298,7 @@ class Drawing:
         whole = rng.choice(["int64", "int32", "int32", "uint8", "int8", "int16"])
         self.inputs: dict[str, Any] = {}
         for i in range(rng.randint(1, 3)):
-            shape = rng.choice([(a, b), (a, b), (b,), (a, 1), (b, a), (2, a, b), (2, 3, a, 5)])
+            shape = rng.choice([(a, b), (2, a, b)] if rows else [(a, b), (a, b), (b,), (a, 1), (b, a), (2, a, b), (2, 3, a, 5)])
             drawn = draws.integers(-16, 17, shape) / 8 if rng.random() < 0.4 else draws.uniform(-2, 2, shape)
             self.inputs[f"a{i}"] = drawn.astype(second if i % 2 else first)
         self.inputs["k0"] = draws.integers(0, 12, (a, b))
@@ -380,7 +385,8 @@ class Drawing:
                 parts["T"] = self.fill(rng.choice(INNER), "r")
         except LookupError:
             return None
-        return LETTERS.sub(lambda m: self.moved(parts["x"], shape) if m[0] == "M" else str(parts[m[0]]), template)
+        moved = {"M": str(parts.get("x")), "R": "r"}
+        return LETTERS.sub(lambda m: self.moved(moved[m[0]], shape) if m[0] in moved else str(parts[m[0]]), template)
 
     def moved(self, x: str, shape: tuple[int, ...]) -> str:
         """x in another order, or a part of it, in the same shape."""
@@ -487,18 +493,21 @@ def alike(value: Any, noisy: Any, tolerance: float) -> bool:
 
 def drawn(number: int, most: int = 8, in_place: bool = True, groups: list[tuple[int, list[str]]] | None = None) -> tuple[Program, Program]:
     """A random program, and the same with noise after each inexact line. groups: of templates, with weights, if not all."""
-    drawing = Drawing(random.Random(number))
+    drawing = Drawing(random.Random(number), rows=groups is not None)
     drawing.draw(most, in_place, groups)
+    last = f"v{drawing.count - 1}"
+    if groups and drawing.rng.random() < 0.6 and last in drawing.names("f", 1) and drawing.add(f"{last}.sum() * 0.125"):
+        return finished(drawing, [f"v{drawing.count - 1}"])             # its derivative is one number, everywhere
     return finished(drawing)
 
 
-def finished(drawing: Drawing) -> tuple[Program, Program]:
+def finished(drawing: Drawing, outputs: Sequence[str] = ()) -> tuple[Program, Program]:
     rng = drawing.rng
     values = [n for n in drawing.names("biufc") if n[0] == "v"]
     if not values:
         assert drawing.add("a0.reshape(-1)[:8] * c")
         values = ["v0"]
-    outputs = list(dict.fromkeys([*rng.sample(values, min(len(values), rng.randint(0, 3))), values[-1]]))
+    outputs = list(outputs) or list(dict.fromkeys([*rng.sample(values, min(len(values), rng.randint(0, 3))), values[-1]]))
     looks = tuple(rng.sample(range(9), rng.randint(0, 3)))
     program = Program(drawing.lines, [drawing.inputs, drawing.inputs], outputs, drawing.writes_inputs, looks)
     return program, replace(program, lines=drawing.noisy)
@@ -512,6 +521,7 @@ class Loop(Program):
     """The lines, made again for each number of `turns`, which is t in them. What a turn computes is a result; a0 is carried on."""
 
     turns: tuple[int, ...] = ()
+    noisy: bool = False
 
     def text(self, looks: bool = False) -> str:
         body = []
@@ -521,18 +531,18 @@ class Loop(Program):
                 body.append(f"        if t % 2: {target[1]}.reshape(-1)[-1:].sum().item()")
         body += [f"        out.append({name})" for name in self.outputs]
         last = [n for n in self.outputs if n[0] == "v"][-1:]
-        body += [f"        a0 = keep(a0, {n})" for n in last]
+        body += [f"        a0 = N(keep(a0, {n}), t)" if self.noisy else f"        a0 = keep(a0, {n})" for n in last]
         return "\n".join([f"def program({', '.join(self.inputs[0])}, c):", "    out = []", f"    for t in {self.turns}:", *body,
                           "    return (*out, a0)"]) + "\n"
 
 
-def looping(number: int, most: int = 5) -> tuple[Loop, Loop]:
+def looping(number: int, most: int = 4) -> tuple[Loop, Loop]:
     """A loop, whose numbers change between its turns, and the same with noise."""
     rng = random.Random(number)
     drawing = Drawing(rng, turn="t")
     drawing.draw(most, in_place=rng.random() < 0.3)
     program, noisy = finished(drawing)
-    turns = tuple(rng.choice([range(1, 5), range(8), [1] * 5 + [2] * 3, [1, 2] * 4, [rng.randint(0, 6) for _ in range(9)]]))
+    turns = tuple(rng.choice([range(1, 5), [1] * 3 + [2] * 2, [1, 2] * 2, [rng.randint(0, 6) for _ in range(5)]]))
     outputs = [n for n in program.outputs if drawing.worlds[0][n].dtype.kind in "biuf"] or ["a0"]
     own = (program.inputs, outputs, program.in_place_on_inputs, program.looks, turns)
-    return Loop(program.lines, *own), Loop(noisy.lines, *own)
+    return Loop(program.lines, *own), Loop(noisy.lines, *own, noisy=True)

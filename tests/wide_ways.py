@@ -97,8 +97,8 @@ def plain(rng: random.Random, in_place: bool = True, groups: Any = None) -> tupl
     return program, noisy, results(program)
 
 
-def value(rng: random.Random) -> Way:
-    program, noisy, wanted = plain(rng)
+def value(rng: random.Random, groups: Any = None) -> Way:
+    program, noisy, wanted = plain(rng, groups is None, groups)
     steady(wanted[:len(program.outputs)], results(noisy)[:len(program.outputs)], program)
     return repr(program), lambda: same(results(program, tg.trace), wanted, program, "traced")
 
@@ -110,8 +110,8 @@ def untraced(rng: random.Random) -> Way:
 
 
 def stencil(rng: random.Random) -> Way:
-    """Steps on neighbours, of what was moved about: value and gradient."""
-    return gradient(rng, [(1, STENCILS)])
+    """Steps on neighbours, of what was moved about: the value, or the gradient."""
+    return rng.choice([value, value, gradient])(rng, [(1, STENCILS)])
 
 
 def gradient(rng: random.Random, groups: Any = None) -> Way:

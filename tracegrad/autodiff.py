@@ -11,7 +11,7 @@ to ct * conj(f'), where the rules say ct * f'; `pull_back` conjugates. Tangents 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tracegrad.errors import AutogradError
@@ -232,6 +232,11 @@ def variable(x: Node) -> Node:
 def zeros_like(x: Node) -> Node:
     """Zeros of x's shape and dtype."""
     return expand(const(0, x.dtype), x.shape)
+
+
+def dense(found: Iterable[Node | None], of: Iterable[Node]) -> list[Node]:
+    """Derivatives with zeros for None, which says that there is no way from one to the other; of: whose shapes they have."""
+    return [zeros_like(x) if d is None else d for d, x in zip(found, of, strict=True)]
 
 
 def ones_like(x: Node) -> Node:

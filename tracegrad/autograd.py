@@ -23,7 +23,7 @@ from tracegrad.transforms import matching
 
 __all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "enable_grad", "functional", "grad", "inference_mode",
            "no_grad", "register_hook", "retain_grad", "set_grad_enabled"]
-_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
+_VARIABLE, _DETACH, _OUTPUT, _OFFSET = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["offset"]
 
 
 def backward(
@@ -402,7 +402,9 @@ class GradFn:
         if self.variable is not None:
             return ()
         return tuple(
-            (GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0) for o in _steps_back(self._call)
+            (GradFn(o), o.attrs.get("index", 0) if o.fn is _OUTPUT else 0) if o.needs_grad else (None, 0)
+            for o in _steps_back(self._call)
+            if o.fn is not _OFFSET  # where a slice starts is a number to the user
         )
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import optree
 
 from tracegrad import dtypes
-from tracegrad.autodiff import substituted, variable, vjp, zeros_like
+from tracegrad.autodiff import dense, substituted, variable, vjp
 from tracegrad.batching import batch
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, iota, placeholder
@@ -154,7 +154,7 @@ class Choice(CustomCall):
                     here[i] = variable(here[i])
                 outs = branch(self._all(here))
                 found = vjp([outs[i] for i in given], [here[i] for i in wanted], values[len(xs):])
-                return [zeros_like(xs[i]) if g is None else g for i, g in zip(wanted, found, strict=True)]
+                return dense(found, [xs[i] for i in wanted])
 
             return run
 
@@ -492,7 +492,7 @@ class Unstack(CustomCall):
         return operands[-1:]
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        parts = [zeros_like(o) if c is None else c for c, o in zip(ct, operands[:-1], strict=True)]
+        parts = dense(ct, operands[:-1])
         return (*[None] * len(parts), concat([reshape(p, (1, *p.shape)) for p in parts], 0))
 
 

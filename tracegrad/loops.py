@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import autodiff
-from tracegrad.autodiff import substituted, that_matter, variable, zeros_like
+from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
 from tracegrad.compile import Key, Work, executable_graph
 from tracegrad.eager import Routine
@@ -328,7 +328,7 @@ class LoopCall(CustomCall):
         sums = [variable(placeholder(own[i].aval, "sum")) for i in sums_wanted]
         targets = [*floats, *rows_wanted, *sums_wanted]
         found = autodiff.vjp([outs[i] for i in (*floats, *given)], [inner[i] for i in targets], [*cts, *ct_rows])
-        pulled = [zeros_like(inner[i]) if g is None else g for i, g in zip(targets, found, strict=True)]
+        pulled = dense(found, [inner[i] for i in targets])
         f, r = len(floats), len(rows_wanted)
         split = [_products(g) if g is not None and self.keep_values else ([], g) for g in found[f + r:]]
         added = [s if g is None else s + g for s, (_, g) in zip(sums, split, strict=True)]

@@ -85,12 +85,9 @@ class Profile(Sequence[KernelTime]):
 
 def profile(program: Any, name: str, runs: int) -> Profile:
     """The times of a compile.Program's kernels; see `Traced.profile`."""
-    if runs < 1:
-        raise ArgumentError(f"profile: runs must be at least 1, got {runs}")
-    executable = _executable(program, name, "profile")
-    plan, device = executable.plan, executable.device
-    recorded = _record(executable, runs, name, "profile")
-    launches, hosts = plan.launches, [s for s, _ in plan.each() if isinstance(s, HostStep)]
+    executable, recorded = _recorded(program, name, runs, "profile")
+    plan, device, launches = executable.plan, executable.device, executable.plan.launches
+    hosts = _hosts(plan)
     times: dict[tuple[bool, int], list[int]] = {}
     counts: dict[tuple[bool, int], int] = {}
     for spans in recorded:
@@ -112,12 +109,9 @@ def profile(program: Any, name: str, runs: int) -> Profile:
 
 def timeline(program: Any, name: str, path: str | os.PathLike[str], runs: int) -> None:
     """Write Chrome's trace format; see `Traced.timeline`."""
-    if runs < 1:
-        raise ArgumentError(f"timeline: runs must be at least 1, got {runs}")
-    executable = _executable(program, name, "timeline")
-    plan, device = executable.plan, executable.device
-    recorded = _record(executable, runs, name, "timeline")
-    launches, hosts = plan.launches, [s for s, _ in plan.each() if isinstance(s, HostStep)]
+    executable, recorded = _recorded(program, name, runs, "timeline")
+    plan, device, launches = executable.plan, executable.device, executable.plan.launches
+    hosts = _hosts(plan)
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"{name} on {device.name}"}},
         *({"ph": "M", "pid": 1, "tid": i, "name": "thread_name", "args": {"name": text}} for i, text in _THREADS.items()),
@@ -141,15 +135,14 @@ _GAP = 10.0                                                # microseconds shown 
 _THREADS = {0: "calls", 1: "host steps", 2: "kernels"}
 
 
-def _executable(program: Any, name: str, what: str) -> Executable:
+def _recorded(program: Any, name: str, runs: int, what: str) -> tuple[Executable, list[list[Span]]]:
+    """A program on its device, and the spans of that many runs with the arguments of its latest call."""
+    if runs < 1:
+        raise ArgumentError(f"{what}: runs must be at least 1, got {runs}")
     executable: Executable | None = program.executable
     if executable is None:
         raise ArgumentError(f"{what}: {name} ran on the device \"numpy\", which interprets the graph and has no kernels to time; "
                             "choose an OpenCL device with tg.set_device, and call it there")
-    return executable
-
-
-def _record(executable: Executable, runs: int, name: str, what: str) -> list[list[Span]]:
     given = executable.latest()
     inputs = [buffer for buffer in given if buffer is not None]
     if len(inputs) < len(given):
@@ -157,7 +150,12 @@ def _record(executable: Executable, runs: int, name: str, what: str) -> list[lis
         gone = [slot.name or f"input {i}" for i, (slot, buffer) in enumerate(zip(slots, given, strict=True)) if buffer is None]
         raise ArgumentError(f"{what}: nothing holds {', '.join(gone)} of the latest call any more; keep the tensors that {name} is called "
                             "with in variables (a NumPy array: as a tensor), call it, and ask again")
-    return record(executable, inputs, runs)
+    return executable, record(executable, inputs, runs)
+
+
+def _hosts(plan: Plan) -> list[HostStep]:
+    """The host steps, in order: a span names them by number."""
+    return [s for s, _ in plan.each() if isinstance(s, HostStep)]
 
 
 def _row(launch: Launch, plan: Plan, count: int, seconds: float, most: Limits) -> KernelTime:

@@ -93,7 +93,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         variables = [t._node() for group in flat for t in group]
         with enable_grad():  # custom backwards build graph, too
             found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
-        nodes = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
+        nodes = autodiff.dense(found, variables)
         value, *results = _release([node, *nodes], flat, value, outer)
         if state.trace is not None:
             state.trace.called = {**_names(fn, numbers, flat, value, results), **state.trace.called}
@@ -184,7 +184,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
         variables = [t._node() for group in flat for t in group]
         with enable_grad(), own_nodes():
             found = autodiff.vjp(nodes, variables, cts)
-        results = [g if g is not None else autodiff.zeros_like(v) for g, v in zip(found, variables, strict=True)]
+        results = autodiff.dense(found, variables)
         tensors = iter(_release(results, flat, leaves[0], state.grad))
         return tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(flat, trees, strict=True))
 
@@ -220,7 +220,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
     nodes = [t._node() for t in leaves]
     with enable_grad():
         found = autodiff.jvp(nodes, variables, along)
-    moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
+    moved = autodiff.dense(found, nodes)
     results = _release([*nodes, *moved], flat, leaves[0], outer)
     value, moved_by = optree.tree_unflatten(tree, results[: len(nodes)]), optree.tree_unflatten(tree, results[len(nodes) :])
     return (value, moved_by, aux) if has_aux else (value, moved_by)
@@ -255,7 +255,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
         along = _tangents("linearize", tangents, flat)
         with enable_grad():
             found = autodiff.jvp(nodes, variables, along)
-        moved = [g if g is not None else autodiff.zeros_like(n) for g, n in zip(found, nodes, strict=True)]
+        moved = autodiff.dense(found, nodes)
         return optree.tree_unflatten(tree, _release(moved, flat, leaves[0], state.grad))
 
     return optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer)), push
@@ -414,7 +414,7 @@ def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
             probe = placeholder(node.aval, "cotangent")
             with enable_grad():
                 found = autodiff.vjp([node], call.variables, [probe]) if node.needs_grad else [None] * len(call.variables)
-            pulled = [autodiff.zeros_like(v) if g is None else g for g, v in zip(found, call.variables, strict=True)]
+            pulled = autodiff.dense(found, call.variables)
             rows = _at_unit_tensors(pulled, probe, chunk_size)
             blocks += [reshape(r, (*node.shape, *v.shape)) for r, v in zip(rows, call.variables, strict=True)]
         return call.result(blocks)
@@ -439,7 +439,7 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
             probe = placeholder(variable.aval, "tangent")
             with enable_grad():
                 found = autodiff.jvp(call.nodes, [variable], [probe])
-            pushed = [autodiff.zeros_like(n) if t is None else t for t, n in zip(found, call.nodes, strict=True)]
+            pushed = autodiff.dense(found, call.nodes)
             columns.append([
                 reshape(permute(m, (*range(1, len(m.shape)), 0)), (*m.shape[1:], *variable.shape))
                 for m in _at_unit_tensors(pushed, probe, chunk_size)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import autodiff, dtypes
-from tracegrad.autodiff import substituted, variable, zeros_like
+from tracegrad.autodiff import dense, substituted, variable, zeros_like
 from tracegrad.compile import Program, upload
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
 from tracegrad.ir import Aval, Node
@@ -242,7 +242,7 @@ class PullCall(CustomCall):
         own, turns, cts = operands[count:end], operands[end], operands[end + 1:]
         wanted = attrs["wanted"][count:]
         floats = [i for i, p in enumerate(body.inputs) if p.dtype.kind == "f"]
-        along = [zeros_like(own[i]) if c is None else c for i, c in zip(floats, ct, strict=True)]
+        along = dense(ct, [own[i] for i in floats])
         n = body.carries
         carried = sum(i < n for i in floats)
         lifted = _tangent(body)
@@ -282,7 +282,7 @@ def _pull(body: Body) -> Body:
     before = [placeholder(plain[i].aval, "ct" if i < n else "sum") for i in floats]
     live = [variable(p) for p in before]
     found = autodiff.vjp([outs[i] for i in carried], [inner[i] for i in floats], live[:len(carried)])
-    made = [zeros_like(inner[i]) if g is None else g for i, g in zip(floats, found, strict=True)]
+    made = dense(found, [inner[i] for i in floats])
     made[len(carried):] = [s if g is None else s + g for s, g in zip(live[len(carried):], found[len(carried):], strict=True)]
     return _closed(made, [*before, *plain], [*live, *inner], len(before))
 
@@ -295,7 +295,7 @@ def _tangent(body: Body) -> Body:
     tangents = [placeholder(plain[i].aval, "tangent") for i in floats]
     live = [variable(t) for t in tangents]
     found = autodiff.jvp([outs[i] for i in floats if i < n], [inner[i] for i in floats], live)
-    moved = [zeros_like(outs[i]) if t is None else t for i, t in zip([i for i in floats if i < n], found, strict=True)]
+    moved = dense(found, [outs[i] for i in floats if i < n])
     c = len(moved)
     inputs = [*plain[:n], *tangents[:c], *plain[n:], *tangents[c:]]
     return _closed([*outs, *moved], inputs, [*inner[:n], *live[:c], *inner[n:], *live[c:]], n + c)

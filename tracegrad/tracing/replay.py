@@ -39,6 +39,7 @@ class Replay:
         self.recording, self.reach = recording, reach
         self.slots = [slot for slot, _ in assigned]
         self.expected: list[tuple[Slot, Aval, bool, bool, tuple[Any, ...], Any]] = []  # what the tensors that are read there have to be
+        self.once = ""                                       # why this recording does for the present call only, in words
         self.read = self._read_from(assigned, flat)
         self.guarded = [
             (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
@@ -98,10 +99,10 @@ class Replay:
         recording.leaves.clear()
 
     def _read_from(self, assigned: Sequence[tuple[Slot, Tensor]], flat: Sequence[Any]) -> list[Slot]:
-        """Those of the assigned places whose tensor the body reads: a replay reads what is there then. Raises TraceError where other
-        ways lead to that tensor, too, or the body also changes it in place: then it would have to be both this one and the next."""
+        """Those of the assigned places whose tensor the body reads: a replay reads what is there then. Where other ways lead to that
+        tensor, too, or the body also changes it in place, it would have to be both this one and the next: there is no replay."""
         recording, found = self.recording, []
-        for slot, tensor in assigned:
+        for slot, _ in assigned:
             old = slot.before
             if not isinstance(old, Tensor) or id(old) not in recording.captured:
                 continue
@@ -109,11 +110,9 @@ class Replay:
             others = self.reach.tensors[id(old)] > 1 or id(old) in recording.places or _is_base(old, flat)
             others = others or any(base is node for base, _ in recording.views.values())
             if others or old._base is not None or id(old) in recording.nodes or id(old) in recording.grads:
-                why = "is reached in other ways, too" if others else "is a view, or changed in place, too"
-                raise TraceError(
-                    f"{recording.name} at {tensor._n.loc}: assigns a new tensor to {slot.name}, and the one that is there {why}; write the "
-                    f"new value in place: {slot.name}.copy_(...)"
-                )
+                why = "reached in other ways, too" if others else "a view, or changed in place, too"
+                self.once = f"assigns to {slot.name}, where the tensor is {why}; {slot.name}.copy_(...) writes in place"
+                continue
             k = next(k for k, source in enumerate(recording.sources) if source[0] == "tensor" and source[1] is old)
             recording.sources[k] = ("slot", slot)
             node = old._node_outside()

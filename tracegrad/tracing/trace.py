@@ -143,6 +143,7 @@ class Traced:
             assigned = reach.assigned(recording.made)
             change = "" if reach.holds() else reach.change()
             replay = Replay(recording, result, reach, flat, returned_names(self._fn), assigned)
+            change = change or replay.once
         finally:
             state.trace = None
             reach.assigned(recording.made)           # what a body that failed had assigned
