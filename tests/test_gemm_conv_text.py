@@ -19,6 +19,7 @@ from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.vectors import load, plus, prelude, write
 from tracegrad.codegen.matmul import schedules as gemm
 from tracegrad.codegen.plan.source import vector_access
+from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.plan import Target
 from tracegrad.runtime.device import devices
 
@@ -153,6 +154,24 @@ def test_large_products_are_packed_and_right() -> None:
         )
         assert any("pack_b" in k.entry for k in kernels)
         bench.expect(f"{tag}_c", kernels, np.matmul(a.astype(F64), b.astype(F64)), F32)
+    bench.check()
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_a_product_beyond_the_second_cache_has_its_k_in_blocks(dtype: np.dtype[Any]) -> None:
+    """k below, at and above a block and two, whole and with a rest, in all layouts; the epilogue is called once for each element."""
+    bench, rng, blocked = Bench(replace(CPU, l2_bytes=8 << 10, cores=2), [dtype]), np.random.default_rng(1), []
+    shapes = [(1, 97, 90, 63), (1, 97, 90, 64), (1, 131, 90, 65), (2, 100, 64, 129), (1, 96, 33, 257), (3, 129, 7, 300), (1, 300, 100, 128)]
+    with tuned(Tuning(panel_bytes=4 << 10)):
+        for number, (batch, m, n, k) in enumerate(shapes):
+            how_a, how_b = [("", ""), ("t", ""), ("", "t"), ("f", "f"), ("t", "t")][number % 5]
+            tag = f"deep{number}{how_a}_{how_b}"
+            a, b = rng.standard_normal((batch, m, k)).astype(dtype), rng.standard_normal((batch, k, n)).astype(dtype)
+            kernels = gemm.gemm(tag, batch, m, n, k, dtype, operand(bench, f"{tag}_a", a, how_a), operand(bench, f"{tag}_b", b, how_b),
+                                gemm.Store(*result(f"{tag}_c", dtype, (batch, m, n))), bench.target, tag)
+            blocked.append("k0 += " in kernels[-1].text)
+            bench.expect(f"{tag}_c", kernels, np.matmul(a.astype(F64), b.astype(F64)), dtype)
+    assert {True, False} <= set(blocked), blocked
     bench.check()
 
 

@@ -185,6 +185,30 @@ class Index:
                 found = c
         return found
 
+    def stride_of(self, lane: Var, width: int) -> int | None:
+        """By how much it grows from one of `width` lanes to the next; None if not by the same everywhere.
+
+        A quotient is the same in all lanes, and a remainder grows as what it is of, where lane 0 begins a whole number of vectors: i // 64
+        and i % 64, where i is a multiple of 16 and vectors have 16 lanes.
+        """
+        found = 0
+        for atom, c in self.terms:
+            if lane not in atom.vars:
+                continue
+            if atom.kind == "var":
+                found += c
+            elif atom.kind in ("div", "mod") and atom.base is not None and atom.divisor % width == 0 and atom.base.starts(lane, width):
+                found += c if atom.kind == "mod" else 0
+            else:
+                return None
+        return found
+
+    def starts(self, lane: Var, width: int) -> bool:
+        """Whether it grows by one from lane to lane, and is a multiple of `width` in lane 0."""
+        factor = self.stride(lane)
+        return factor == 1 and lane.multiple % width == 0 and self.constant % width == 0 and all(
+            c % width == 0 for atom, c in self.terms if atom.var is not lane)
+
     def atoms(self) -> Iterable[Atom]:
         """All atoms, nested ones too."""
         todo = [a for a, _ in self.terms]

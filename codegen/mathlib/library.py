@@ -30,7 +30,7 @@ _OWNER = {
     for key, text in _PAIRS.items()
     for name in re.findall(r"^TG \w+ (tg_\w+)\(", text if isinstance(text, str) else text[0] + text[1], re.MULTILINE)
 }
-_INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn"}
+_INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn", "tg_turn_narrow"}
 _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small)$", name) and name not in _INTERNAL}
 
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
@@ -38,10 +38,10 @@ HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | special.
     "tg_philox", *(f"tg_philox{word}" for word in range(4))}
 # OpenCL names that mean something else for numpy, or that OpenCL lacks
 _RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
-_WEAKER = {"exp_nonpositive": "exp"}     # names that promise something of the operand, and the builtin that does not care
+_WEAKER = {"exp_nonpositive": "exp", "cos_narrow": "cos"}     # names that promise something of x, and the builtin that does not care
 _FLOAT_NAMES = {"abs": "fabs"}           # C's names for integers, which ops use for both
 _INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign", "pow": "tg_pow_int", "fmod": "tg_fmod"}
-_NEED_FP64 = {"float": {"sin", "cos", "tan", "pow"}}        # in float these compute through double
+_NEED_FP64 = {"float": {"sin", "cos", "cos_narrow", "tan", "pow"}}        # in float these compute through double
 
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
 _TYPE = re.compile(r"(half|float|double|u?(?:char|short|int|long))(\d*)$")
@@ -246,6 +246,5 @@ def _render_philox(scalar: str, lanes: str) -> str:
     text, wide, narrow = integers.PHILOX, f"ulong{lanes}", f"uint{lanes}"
     to_wide, to_narrow = (f"convert_{wide}", f"convert_{narrow}") if lanes else (f"({wide})", f"({narrow})")
     text = text.replace("$long(", f"{to_wide}(")
-    text = re.sub(r"\$high\((\w)\)", rf"{to_narrow}(\1 >> 32)", text)
     text = re.sub(r"\$low\((\w)\)", rf"{to_narrow}(\1 & 0xffffffffUL)", text)
     return re.sub(r"\b(U|L)\b", lambda m: narrow if m[1] == "U" else wide, text).strip("\n")
