@@ -194,6 +194,13 @@ class Kernel:
         declared, lines = self._called(lambda name: numbers.setdefault(name, f"${len(numbers)}"))
         return f"{self.group} " + "\n".join([*declared, *lines])
 
+    @property
+    def outline(self) -> str:
+        """The form with its parameters numbered and all other names left out: two locals of blocks side by side may share a name or not."""
+        numbers = {p.name: f"${k}" for k, p in enumerate(self.parameters)}
+        declared, lines = self._called(lambda name: numbers.get(name, "$"))
+        return f"{self.group} " + "\n".join([*declared, *lines])
+
 
 @dataclass(frozen=True)
 class Foreign(Kernel):

@@ -186,7 +186,7 @@ def merged_again(found: Kernel, parts: Sequence[Kernel]) -> Kernel:
     made = found.bound(refs, **_of_all(parts))
     if config.check:
         other = together(parts)
-        if (other.form, other.refs) != (made.form, made.refs):
+        if (other.outline, other.refs) != (made.outline, made.refs):
             raise CompilerBug(f"batch_launches: kernels that are alike are merged to different ones:\n{made.text}\n{other.text}")
     return made
 
