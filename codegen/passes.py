@@ -21,7 +21,7 @@ from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.plan.assemble import assemble
 from tracegrad.codegen.plan.batch_launches import batched
 from tracegrad.codegen.plan.equal_launches import side_by_side
-from tracegrad.codegen.plan.repeats import lower_all
+from tracegrad.codegen.plan.lowering_cache import lower_all
 from tracegrad.codegen.schedule.donation import arrange, separate
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import strip

@@ -74,6 +74,8 @@ class Tuning:
     split_k: int = 128                 # k of a part, at least, where k is split,
     split_flops: int = 1 << 19         # which pays from so much work on
     pack_items: int = 4096             # elements that a work-item packs, at least
+    panel_bytes: int = 32 << 10        # that a block of k reads of B's columns for every tile: in a core's first cache. (2048 cubed in
+                                       # float64, a core of Zen 5: 98, 106, 100, 92 Gflop/s with 16, 32, 64, 128 K; 42 without blocks)
     gemm_step: int = 8                 # k of one block in local memory
     thin: int = 4                      # rows or columns of a product on a GPU up to which the other operand is read once
     attention_scores: int = 1 << 12    # rows x keys of a head from which on attention has kernels of its own,

@@ -11,8 +11,8 @@ import tracegrad.nn.functional as F
 from tracegrad import ops  # noqa: F401
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
-from tracegrad.codegen.kernel.facts import never_positive
-from tracegrad.function import placeholder
+from tracegrad.codegen.kernel.facts import largest, never_positive
+from tracegrad.function import cast, placeholder
 from tracegrad.ir import Aval, Graph, Node
 from tracegrad.plan import Target
 
@@ -106,3 +106,18 @@ def test_cross_entropy_reads_one_logit_a_row_for_its_label() -> None:
     assert "inside ?" in text
     assert "cols ==" not in text         # no class is compared with the label
     assert "exp_nonpositive" in text or not tg.device().target.plain_math
+
+
+def test_how_large_a_value_may_be() -> None:
+    x = leaf(5)
+    unit = cast(placeholder(Aval((5,), np.dtype("uint32"))) >> 8, np.dtype("float32")) * 2.0 ** -24
+    for y, most in ((unit, 1.0), (unit * 6.0, 6.0), (unit * -2.0, 2.0), (x, np.inf), (x * 0.0, np.inf), (unit + x, np.inf)):
+        assert largest(y) == most
+
+
+def test_random_angles_are_narrow_and_others_are_not() -> None:
+    normal, any_angle = tg.trace(lambda: tg.randn(64)), tg.trace(lambda x: x.cos())
+    normal(), any_angle(tg.randn(64))
+    if tg.device().target.plain_math:
+        assert "cos_narrow" in str(normal.kernels())
+        assert "cos_narrow" not in str(any_angle.kernels())

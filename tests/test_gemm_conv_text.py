@@ -19,6 +19,7 @@ from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.vectors import load, plus, prelude, write
 from tracegrad.codegen.matmul import schedules as gemm
 from tracegrad.codegen.plan.source import vector_access
+from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.plan import Target
 from tracegrad.runtime.device import devices
 
@@ -68,7 +69,7 @@ class Bench:
     def check(self) -> None:
         device = [d for d in devices() if d.kind == "cpu"][-1]
         context, queue = device.context, device.queue
-        given: Any = SimpleNamespace(dtypes=self.dtypes, target=self.target)
+        given: Any = SimpleNamespace(target=self.target)
         uses = frozenset().union(*(k.uses for k in self.kernels))
         source = "\n".join([*vector_access(uses, given), *(k.text for k in self.kernels)])
         program = cl.Program(context, source).build()
@@ -156,11 +157,31 @@ def test_large_products_are_packed_and_right() -> None:
     bench.check()
 
 
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_a_product_beyond_the_second_cache_has_its_k_in_blocks(dtype: np.dtype[Any]) -> None:
+    """k below, at and above a block and two, whole and with a rest, in all layouts; the epilogue is called once for each element."""
+    bench, rng, blocked = Bench(replace(CPU, l2_bytes=8 << 10, cores=2), [dtype]), np.random.default_rng(1), []
+    shapes = [(1, 97, 90, 63), (1, 97, 90, 64), (1, 131, 90, 65), (2, 100, 64, 129), (1, 96, 33, 257), (3, 129, 7, 300), (1, 300, 100, 128)]
+    with tuned(Tuning(panel_bytes=4 << 10)):
+        for number, (batch, m, n, k) in enumerate(shapes):
+            how_a, how_b = [("", ""), ("t", ""), ("", "t"), ("f", "f"), ("t", "t")][number % 5]
+            tag = f"deep{number}{how_a}_{how_b}"
+            a, b = rng.standard_normal((batch, m, k)).astype(dtype), rng.standard_normal((batch, k, n)).astype(dtype)
+            kernels = gemm.gemm(tag, batch, m, n, k, dtype, operand(bench, f"{tag}_a", a, how_a), operand(bench, f"{tag}_b", b, how_b),
+                                gemm.Store(*result(f"{tag}_c", dtype, (batch, m, n))), bench.target, tag)
+            blocked.append("k0 += " in kernels[-1].text)
+            bench.expect(f"{tag}_c", kernels, np.matmul(a.astype(F64), b.astype(F64)), dtype)
+    assert {True, False} <= set(blocked), blocked
+    bench.check()
+
+
 def test_the_prelude_has_each_type_once_and_only_what_the_target_computes_in() -> None:
-    text = prelude([np.dtype("bool"), np.dtype("uint8"), F32, F64, np.dtype("float16")], Target(fp64=False))
+    uses = [("LOAD", "uchar8"), ("STORE", "uchar8"), ("LOAD_LOCAL", "float4"), ("LOAD", "double2"), ("GATHER4", "float4")]
+    text = "\n".join(prelude(uses, Target(fp64=False)))
     assert text.count("uchar8_u;") == 1
+    assert text.count("#define LOAD(") == text.count("#define STORE_uchar8(") == text.count("#define LOAD_LOCAL_float4(") == 1
     assert "double" not in text
-    assert "half" not in text
+    assert "GATHER" not in text
 
 
 def test_texts_are_deterministic_and_a_direct_product_is_one_kernel() -> None:

@@ -130,6 +130,18 @@ def test_functions_are_accurate_everywhere(queue: Any, ctype: str) -> None:
             assert error[worst] <= LIMIT.get(name, 2.5), f"{name}({x[worst]!r}, {y[worst]!r}) = {got[worst]!r}, not {want[worst]!r}"
 
 
+@pytest.mark.parametrize("ctype", ["float", "float16", "double8"])
+def test_the_cosine_of_a_narrow_angle(queue: Any, ctype: str) -> None:
+    """As accurate as that of any, next to the multiples of pi/2, too."""
+    dtype = np.float32 if "float" in ctype else np.float64
+    near = np.asarray(np.pi / 2 * np.arange(-5, 6), dtype)
+    parts = [np.nextafter(near, dtype(-9)), near, np.nextafter(near, dtype(9)), np.linspace(-8, 8, 4096), [0.0, -0.0, np.nan, 1e-30]]
+    x = np.concatenate([np.asarray(part, dtype) for part in parts])
+    x = np.concatenate([x, np.zeros(-len(x) % 16, dtype)])
+    got = run(queue, ctype, {"cos_narrow": "cos_narrow(a)"}, x, x)["cos_narrow"]
+    assert ulps(got, np.cos(x.astype(LONG)), True).max() <= 2.5
+
+
 @pytest.mark.parametrize("ctype", ["float8", "double4", "int8", "uchar"])
 def test_the_driver_has_nothing_to_warn_of(queue: Any, ctype: str) -> None:
     """PoCL prints the number of warnings to the user's terminal."""

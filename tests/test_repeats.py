@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,16 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.kernels import TARGETS, Checked
+from tracegrad.codegen.kernel.expressions import Access, Array, At, Expression, Infix, Literal, Load
+from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.statements import Block, Buffer, Raw
+from tracegrad.codegen.kernel.marks import Offset as Marked
+from tracegrad.codegen.kernel.marks import offsets_in
+from tracegrad.codegen.kernel.render import PLAIN
+from tracegrad.codegen.kernel.statements import Allocate, Block, Buffer, Declare, Item, Store, clipped, product
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.plan import repeats
-from tracegrad.codegen.plan.offsets import share, split
+from tracegrad.codegen.plan import lowering_cache
+from tracegrad.codegen.plan.parameterize import share
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.compile import executable_graph
 from tracegrad.config import config
@@ -86,8 +92,8 @@ def test_steps_that_differ_in_offsets_share_kernels_which_are_right(on_numpy: An
 
 def test_equal_groups_are_lowered_once(on_numpy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered = []
-    lower = repeats.lower
-    monkeypatch.setattr(repeats, "lower", lambda group, context: lowered.append(group) or lower(group, context))
+    lower = lowering_cache.lower
+    monkeypatch.setattr(lowering_cache, "lower", lambda group, context: lowered.append(group) or lower(group, context))
     monkeypatch.setattr(config, "check", False)
     u = tg.tensor(np.random.default_rng(0).standard_normal((40, 33)))
     plan_of(wave(12), u)
@@ -96,32 +102,58 @@ def test_equal_groups_are_lowered_once(on_numpy: Any, monkeypatch: pytest.Monkey
     assert len(lowered) == 2 * few                             # no more than for half as many steps
 
 
-def kernel(entry: str, body: str) -> Kernel:
-    block = Block("")
-    block.items.append(Raw(f"{body}  // {entry}: 3 + 4"))
-    single = np.dtype("float32")
-    return Kernel(entry, (Buffer("a", "a", single, None, "const"), Buffer("c", "c", single, None, "out")), block, (1,), (1,))
+def kernel(entry: str, *reads: Callable[[Index], Index], of: float = 1.0) -> Kernel:
+    """c[i] = of * (a[at(i)] + ...) of as many elements as there are `reads`, for 100 of i; its comment has numbers, too."""
+    single, i = np.dtype("float32"), Var("i", 100)
+    a, c = Buffer("a", "a", single, None, "const"), Buffer("c", "c", single, None, "out")
+    block, found = Block(""), [Load(Access(a, at(i.index)), single) for at in reads]
+    total: Expression = found[0]
+    for x in found[1:]:
+        total = Infix("+", total, x)
+    block.comment = f"{entry}: 3 + 4"
+    block.items = [Item(i, "int", 0, "global"), Store(Access(c, i.index), Infix("*", total, Literal(of, single)))]
+    body = Block("")
+    body.items = [block]
+    return Kernel(entry, (a, c), body, (100,), (1,))
 
 
-def test_only_numbers_that_are_added_become_arguments() -> None:
-    assert split("x[i + 3] = y * 4 + 5 - 6.0f + 1e-05 + i++ - 7;") == ("x[i + #] = y * 4 + # - 6.0f + 1e-05 + i++ - #;", ["3", "5", "7"])
-    assert split("float kept[4 + 3]; x += 2;") == ("float kept[4 + 3]; x += 2;", [])
+def test_only_numbers_that_are_added_are_offsets() -> None:
+    i, memory = Var("i", 100), Buffer("a", "a", np.dtype("float32"), None, "const")
+    for index, offsets in ((i.index * 4 + 5, [5]), (i.index - 7, [7]), (7 - i.index, [7]), (i.index // 8 % 3, []), (constant(9), [])):
+        assert [found.value for found in offsets_in(PLAIN.top(At(index)))] == offsets
+    assert [found.value for found in offsets_in(PLAIN.address(Access(memory, constant(9))))] == [9]
+    assert offsets_in(PLAIN.top(Infix("+", At(i.index), Literal(3, np.dtype("int32"))))) == []
+    assert offsets_in(PLAIN.statement(Allocate(Array("kept", "float", 12, False)))) == []
+    part, size = Var("part", 4), 90
+    for end, ends in ((product(part, 32), [32]), (clipped(part.index + 32, size, 32), [32, 90, 32, 90])):
+        assert offsets_in(PLAIN.statement(Declare(Var("last", 91), "const int", end.value, bound=end))) == [Marked(n, True) for n in ends]
 
 
 def test_shared_kernels_get_their_own_numbers() -> None:
-    kernels = [kernel(f"k{i}", f"  c[0] = a[8 + {10 * i}] - a[i + 1 + {10 * i}];") for i in range(5)]
-    kept, instead = share(kernels)
+    def read(n: int) -> tuple[Callable[[Index], Index], ...]:
+        return lambda i: i + 8 + 10 * n, lambda i: i * 2 + 8 + 10 * n, lambda i: i + 5
+
+    kept, instead = share([kernel(f"k{n}", *read(n)) for n in range(5)])
     assert [k.entry for k in kept] == ["k0"]
-    assert instead == {f"k{i}": ("k0", (10 * i,)) for i in range(5)}
-    assert "c[0] = a[8 + offset] - a[i + 1 + offset];  // k0: 3 + 4\n" in kept[0].text
+    assert instead == {f"k{n}": ("k0", (8 + 10 * n,)) for n in range(5)}
+    assert "c[i] = (a[i + offset] + a[i * 2 + offset] + a[i + 5]) * 1.0f;\n" in kept[0].text
     assert "*restrict c, const int offset) {\n" in kept[0].text
+    assert "k0: 3 + 4" in kept[0].text
 
 
-@pytest.mark.parametrize("body", [
-    "c[0] = a[{0} * 8];", "c[0] = a[i / 2 + 0 % {0}];", "c[0] = a[1 + {0}{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}];", "float x[8 + {0}];",
+@pytest.mark.parametrize("read", [
+    lambda n: (lambda i: i * n,), lambda n: (lambda i: i // (n + 1),), lambda n: (lambda i: i + (n << 31),),
+    lambda n: (lambda i: constant(n),),
+    lambda n: tuple(lambda i, k=k: i + k * n for k in range(1, 10)),
 ])
-def test_other_numbers_stay(body: str) -> None:
-    kernels = [kernel(f"k{i}", body.format(i)) for i in range(1, 6)]
+def test_other_numbers_stay(read: Any) -> None:
+    """Strides, divisors, large numbers, elements that all items read; and more than eight arguments there are not."""
+    kernels = [kernel(f"k{n}", *read(n)) for n in range(1, 6)]
+    assert share(kernels) == (kernels, {})
+
+
+def test_numbers_that_are_values_stay() -> None:
+    kernels = [kernel(f"k{n}", lambda i: i + 3, of=float(n)) for n in range(1, 6)]
     assert share(kernels) == (kernels, {})
 
 

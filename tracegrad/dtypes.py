@@ -23,7 +23,7 @@ bool_ = np.dtype("bool")
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 # dtype -> (OpenCL type held in registers, OpenCL type in memory). A bool is a char in memory and an int in registers.
-OPENCL = {
+OPENCL: dict[DType, str] = {
     float16: "half", float32: "float", float64: "double", int8: "char", int16: "short", int32: "int", int64: "long",
     uint8: "uchar", uint16: "ushort", uint32: "uint", uint64: "ulong", bool_: "uchar",
 }

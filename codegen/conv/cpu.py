@@ -12,6 +12,7 @@ from dataclasses import replace
 from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import item
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
 from tracegrad.codegen.tuning import tuning
@@ -44,7 +45,7 @@ def _copy_weights(t: Taps) -> tuple[Weights, Kernel]:
     temp = Temp(f"{t.name}_weights", t.owner, t.groups * t.o * t.c * kh * kw, t.dtype)
     params = merge(t.w.params, (temp.buffer("weights", "out"),))
     emit = Text(f"{t.name}_weights", "The weights, computed once for all images.", params)
-    emit("const int o = get_global_id(0), g = get_global_id(1);")
+    emit(f"const int o = {item(0)}, g = {item(1)};")
     for k, size in (("c", t.c), ("ky", kh), ("kx", kw)):
         emit(f"for (int {k} = 0; {k} < {size}; {k}++) {{")
     value = t.w.load(emit, "g", "o", "c", "ky", "kx")
@@ -65,8 +66,8 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     params = merge(planes.params, t.w.params, t.store.params)
     (kh, kw), real = t.size, ctype(t.dtype)
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
-    emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params)
-    emit("const int n = get_global_id(2)" + (f" / {t.groups}, g = get_global_id(2) % {t.groups};" if t.groups > 1 else ";"))
+    emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params, vectors=[(t.dtype, u.width)])
+    emit(f"const int n = {item(2)}" + (f" / {t.groups}, g = {item(2)} % {t.groups};" if t.groups > 1 else ";"))
     g = "g" if t.groups > 1 else "0"
     space = "" if scratch else "__global const "
     if scratch:
@@ -115,12 +116,12 @@ def _early(tile: str, size: int, total: int) -> str:
 def _range(emit: Text, tile: str, axis: int, block: int, count: int) -> int:
     """Emits the tile this work-item does, or the loop over its tiles; returns the loops opened."""
     if block == 1:
-        emit(f"const int {tile} = get_global_id({axis});")
+        emit(f"const int {tile} = {item(axis)};")
         return 0
     if block == count:
         emit(f"for (int {tile} = 0; {tile} < {count}; {tile}++) {{")
         return 1
-    emit(f"const int first_{tile} = get_global_id({axis}) * {block};")
+    emit(f"const int first_{tile} = {item(axis)} * {block};")
     emit(f"for (int {tile} = first_{tile}; {tile} < {inside(f'first_{tile} + {block}', count, False)}; {tile}++) {{")
     return 1
 

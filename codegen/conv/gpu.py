@@ -96,7 +96,7 @@ def _product(
 def empty_taps(t: Taps) -> list[Kernel]:
     """Zeros, where there is nothing to add up."""
     (oh, ow), (kh, kw) = t.out, t.size
-    emit = Text(t.name, f"{kh}x{kw} taps over {t.c} channels, one output pixel a work-item.", t.store.params, None)
+    emit = Text(t.name, f"{kh}x{kw} taps over {t.c} channels, one output pixel a work-item.", t.store.params, group=None)
     emit(f"const int x = get_global_id(0) % {ow}, y = get_global_id(0) / {ow};")
     emit("const int channel = get_global_id(1), n = get_global_id(2);")
     emit(f"{ctype(t.dtype)} sum = 0;")
@@ -106,7 +106,7 @@ def empty_taps(t: Taps) -> list[Kernel]:
 
 def empty_weight_grad(name: str, v: Window, dtype: np.dtype[np.generic], store: Store) -> Kernel:
     """Zeros, where there are no pixels."""
-    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights, one weight a work-item.", store.params, None)
+    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights, one weight a work-item.", store.params, group=None)
     emit(f"const int kx = get_global_id(0) % {v.kw}, ky = get_global_id(0) / {v.kw};")
     emit("const int c = get_global_id(1), o = get_global_id(2);")
     emit(f"{ctype(dtype)} sum = 0;")

@@ -14,6 +14,7 @@ import numpy as np
 
 from tracegrad.codegen.conv.problem import Array, Pair
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import item
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Emit, ceil_div, ctype, inside, lanes, load, plus
@@ -153,7 +154,7 @@ def pad(
     params = merge(x.params, (temp.buffer("padded", "out"),))
     apart = f", columns {p.phases} apart together." if p.phases > 1 else "."
     emit = Text(f"{name}_pad", f"Copies each channel to a zero-padded plane of {p.height} rows of {p.row}{apart}", params)
-    emit("const int c = get_global_id(0), n = get_global_id(1);")
+    emit(f"const int c = {item(0)}, n = {item(1)};")
     offset = plus(("(size_t)n" if n * p.image >> 31 else "n", p.image), ("c", p.channel))
     emit(f"__global {ctype(dtype)} *plane = padded + {offset};")
     fill(emit, x, image, p, stride, padding, "n", "c", "plane")

@@ -17,6 +17,7 @@ from tracegrad.codegen.conv.cpu import tap
 from tracegrad.codegen.conv.layout import Planes, Units, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import item
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Emit, add_lanes, ceil_div, ctype, inside, kept, pieces, plus, swizzle, write
 from tracegrad.codegen.matmul.problem import DType
@@ -65,7 +66,7 @@ def conv2d_weight_grad(
     main = _main(name, v, u, dtype, planes, gy, partial, rows, block, parts)
     params = merge((temp.buffer("partial", "const"),), store.params)
     emit = Text(f"{name}_total", f"Adds up {parts} partial gradients.", params)
-    emit("const int c = get_global_id(0), o = get_global_id(1);")
+    emit(f"const int c = {item(0)}, o = {item(1)};")
     for k, count in (("ky", v.kh), ("kx", v.kw)):
         emit(f"for (int {k} = 0; {k} < {count}; {k}++) {{")
     emit(f"{ctype(dtype)} sum = 0;")
@@ -105,7 +106,7 @@ def _in_rows(name: str, v: Window, u: Units, dtype: DType, gy: Array, owner: Has
     temp = Temp(f"{name}_rows", owner, v.n * v.o * height * width, dtype)
     params = merge(gy.params, (temp.buffer("rows", "out"),))
     emit = Text(f"{name}_rows", f"Copies each channel of the gradient to {height} rows of {width}, zero beyond the edges.", params)
-    emit("const int o = get_global_id(0), n = get_global_id(1);")
+    emit(f"const int o = {item(0)}, n = {item(1)};")
     emit(f"__global {ctype(dtype)} *to = rows + {plus(('(size_t)n', v.o * height * width), ('o', height * width))};")
     if (height, width) != (v.oh, v.ow):
         emit(f"for (int i = 0; i < {height * width}; i++) {{")
@@ -135,17 +136,18 @@ def _main(
     unrolled = block.width == v.kw
     taps = [(c, ky, kx) for c in range(block.channels) for ky in range(block.height) for kx in range(block.width)]
     what = f"{rows} output channels x {len(taps)} taps, vectors of {u.rows}x{u.piece} pixels"
-    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights: {what}.", params)
-    where = f"get_global_id(0) / {down}" if down > 1 else "get_global_id(0)"
+    vectors = [(dtype, width) for width in (u.width, *(width for _, width in pieces(0, len(taps))))]
+    emit = Text(name, f"Gradient by {v.kh}x{v.kw} weights: {what}.", params, vectors=vectors)
+    where = f"{item(0)} / {down}" if down > 1 else item(0)
     emit(f"const int c = {where}{f' * {block.channels}' if block.channels > 1 else ''};")
-    emit(f"const int ky = {f'get_global_id(0) % {down}' if down > 1 else 0};")
-    emit("const int tile = get_global_id(1)" + (f" % {tiles}, g = get_global_id(1) / {tiles};" if v.groups > 1 else ";"))
+    emit(f"const int ky = {f'{item(0)} % {down}' if down > 1 else 0};")
+    emit(f"const int tile = {item(1)}" + (f" % {tiles}, g = {item(1)} / {tiles};" if v.groups > 1 else ";"))
     start = inside(f"tile * {rows}", og - rows, og % rows == 0)
     emit(f"const int o = {plus(('g', og), start) if v.groups > 1 else start};")
     channel = plus(("g", cg), "c") if v.groups > 1 else "c"
     n0, n1 = "0", str(v.n)
     if parts > 1:
-        emit("const int part = get_global_id(2);")
+        emit(f"const int part = {item(2)};")
         emit.part("int", "n0", "n1", ceil_div(v.n, parts), v.n)
         n0, n1 = "n0", "n1"
     if not unrolled:

@@ -68,12 +68,12 @@ class Elements(Vectors):
         keys: list[Any] = []
         holds: list[Guard] = []                              # what is tested, and what is known without
         dtype = self.writer.index_dtype
-        varying = any(self.varies(g[1].vars) for g in guards)
+        varying = any(self.varies(g[1].opened()) for g in guards)
         for kind, x, *rest in guards:
             self.indices.append(x)
             # What is remembered is right wherever it is found again: the index without what holds only where it was asked for.
             opened = x.opened()
-            wide = varying and self.varies(opened.vars)
+            wide = varying and self.varies(opened)
             if kind == "range":
                 low, high = rest
                 from_, to = x.lo, x.hi + 1
@@ -119,10 +119,10 @@ class Elements(Vectors):
         depth = w.depth if written else 0
         base = w.base(node) + ("_i" if flat.vars else "_0")
         uniform = test is None or test.lanes == 1
-        if uniform and not self.varies(flat.vars):
+        if uniform and not self.varies(flat):
             one = Load(Access(pointer, where, guards=holds), dtype)
             return self.let(base, one if test is None else Select(test, one, Zeros(dtype)), None, depth, test)
-        stride = flat.stride(self.lane) if self.lane is not None and self.vector_vars.isdisjoint(flat.vars) else None
+        stride = flat.stride_of(self.lane, width) if self.lane is not None and self.vector_vars.isdisjoint(flat.vars) else None
         access = Access(pointer, where, width, self.lane, holds)
         memory = uint8 if dtype.kind == "b" else dtype
         half = dtype == np.float16
@@ -159,7 +159,7 @@ class Elements(Vectors):
         """Write the parts of complex number(s) `flat` one beside the other."""
         w, dtype, width = self.writer, node.dtype, self.width
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
-        if width == 1 or not self.varies(flat.opened().vars):
+        if width == 1 or not self.varies(flat.opened()):
             for k, part in enumerate((re, im)):
                 w.store(Access(pointer, flat * 2 + k), part, node)
             return
@@ -173,7 +173,7 @@ class Elements(Vectors):
         """Write `value` as element(s) `flat` of `node`; in vector code the lanes follow one another."""
         w, dtype, width = self.writer, node.dtype, self.width
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
-        if width == 1 or not self.varies(flat.opened().vars):
+        if width == 1 or not self.varies(flat.opened()):
             w.store(Access(pointer, flat), value, node)
             return
         if dtype.kind == "b":

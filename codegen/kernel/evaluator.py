@@ -35,7 +35,7 @@ from tracegrad.codegen.kernel.expressions import (
     is_zero,
     whole,
 )
-from tracegrad.codegen.kernel.facts import never_positive, operand_index
+from tracegrad.codegen.kernel.facts import NARROW, largest, never_positive, operand_index
 from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_indices
 from tracegrad.codegen.kernel.index import Index, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
@@ -173,6 +173,8 @@ class Evaluator(Elements):
         spell = fn.opencl
         if name == "exp" and self.writer.target.plain_math and never_positive(node.operands[0]):
             spell = _exp_nonpositive
+        if name == "cos" and dtype == np.float32 and self.writer.target.plain_math and largest(node.operands[0]) <= NARROW:
+            spell = _cos_narrow
         if lanes == 1:
             wraps |= dtype == np.uint16 and name == "mul"    # a product of two ushort is an int, and may overflow
             if name == "bitwise_not" and dtype.kind == "b":
@@ -262,7 +264,7 @@ class Evaluator(Elements):
         index, dtype = unravel(flat, node.shape)[node.attrs["dim"]], node.dtype
         self.indices.append(index)
         same = register_type(dtype) == self.writer.index
-        if not self.varies(index.vars):
+        if not self.varies(index):
             if not index.terms:
                 return Literal(index.constant, dtype)
             value: Expression = At(index, dtype) if same else Cast(At(index, self.writer.index_dtype), dtype)
@@ -388,3 +390,7 @@ class Evaluator(Elements):
 
 def _exp_nonpositive(x: str) -> str:
     return f"exp_nonpositive({x})"
+
+
+def _cos_narrow(x: str) -> str:
+    return f"cos_narrow({x})"

@@ -525,6 +525,17 @@ def names_of(parts: Iterable[Part]) -> set[str]:
     return found
 
 
+def types_of(parts: Iterable[Part]) -> set[tuple[DType, int]]:
+    """The types that expressions have in registers: of one lane, and how many."""
+    found = set()
+    for part in parts:
+        if isinstance(part, Expression):
+            for x in nodes(part):
+                masks = x.dtype.kind == "b" and x.lanes > 1
+                found.add((np.dtype(f"i{x.mask or 4}") if masks else register_dtype(x.dtype), x.lanes))
+    return found
+
+
 def is_zero(x: Expression) -> bool:
     """Whether it is 0, and not -0.0."""
     return isinstance(x, Literal) and x == Literal(0, x.dtype)

@@ -6,10 +6,13 @@ the same through reshapes, or the softmax of the library.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, ravel, unravel
 from tracegrad.ir import Node
+
+NARROW = 8.0               # the angle up to which cosines have a short reduction (mathlib/trig.py)
 
 
 def operand_index(operand: Node, node: Node, flat: Index) -> Index:
@@ -49,6 +52,20 @@ def never_positive(node: Node) -> bool:
         return condition.fn.name == "lt" and condition.operands[0] is a and is_zero(condition.operands[1]) and (
             b.fn.name == "neg" and b.operands[0] is a)
     return node.fn.name == "sub" and subtracts_maximum(node)
+
+
+def largest(node: Node, steps: int = 8) -> float:
+    """A bound of the magnitude of an element, as far as `steps` operations tell: the angle in a normal random number, say."""
+    node, _ = origin(node, ZERO)
+    name, operands = node.fn.name, node.operands
+    if name == "const":
+        return abs(float(node.attrs["value"])) if node.dtype.kind in "fiu" else math.inf
+    if node.dtype.kind == "u" and name == "bitwise_right_shift" and operands[1].fn.name == "const":
+        return 2.0 ** (8 * node.dtype.itemsize - int(operands[1].attrs["value"]))
+    if steps and node.dtype.kind == "f" and name in ("cast", "mul"):
+        each = [largest(x, steps - 1) for x in operands]
+        return math.inf if 0.0 in each else math.prod(each)
+    return math.inf
 
 
 def subtracts_maximum(node: Node) -> bool:

@@ -13,7 +13,7 @@ from itertools import count
 from math import gcd
 from typing import Union
 
-from tracegrad.codegen.kernel.marks import marked, plain
+from tracegrad.codegen.kernel.marks import marked, offset, plain
 
 IndexLike = Union["Index", int]
 
@@ -185,6 +185,30 @@ class Index:
                 found = c
         return found
 
+    def stride_of(self, lane: Var, width: int) -> int | None:
+        """By how much it grows from one of `width` lanes to the next; None if not by the same everywhere.
+
+        A quotient is the same in all lanes, and a remainder grows as what it is of, where lane 0 begins a whole number of vectors: i // 64
+        and i % 64, where i is a multiple of 16 and vectors have 16 lanes.
+        """
+        found = 0
+        for atom, c in self.terms:
+            if lane not in atom.vars:
+                continue
+            if atom.kind == "var":
+                found += c
+            elif atom.kind in ("div", "mod") and atom.base is not None and atom.divisor % width == 0 and atom.base.starts(lane, width):
+                found += c if atom.kind == "mod" else 0
+            else:
+                return None
+        return found
+
+    def starts(self, lane: Var, width: int) -> bool:
+        """Whether it grows by one from lane to lane, and is a multiple of `width` in lane 0."""
+        factor = self.stride(lane)
+        return factor == 1 and lane.multiple % width == 0 and self.constant % width == 0 and all(
+            c % width == 0 for atom, c in self.terms if atom.var is not lane)
+
     def atoms(self) -> Iterable[Atom]:
         """All atoms, nested ones too."""
         todo = [a for a, _ in self.terms]
@@ -208,10 +232,12 @@ class Index:
         return plain(self.marked(names))
 
     def marked(self, names: Mapping[Var, str] | None = None) -> str:
-        """The same, with the names of variables marked (see `marks`)."""
+        """The same, with the names of variables and what is added to them marked (see `marks`)."""
         parts = [f"-{_atom_text(atom, names, True)}" if c == -1 else f"{_atom_text(atom, names, True)} * {c}" if c != 1
                  else _atom_text(atom, names, False) for atom, c in self.terms]
-        if self.constant or not parts:
+        if self.constant and parts:
+            parts.append(f"{'-' * (self.constant < 0)}{offset(abs(self.constant))}")
+        elif not parts:
             parts.append(str(self.constant))
         if len(parts) > 1 and self.terms[0][1] == -1:
             parts.append(parts.pop(0))                   # 3 - i, rather than -i + 3
@@ -285,7 +311,7 @@ def _atom_text(atom: Atom, names: Mapping[Var, str] | None, factor: bool) -> str
         alone = term.var is not None and (not term.var.sum or (names is not None and term.var in names))
         alone = alone and c == 1 and not more and not base.constant
         text = text if alone else f"({text})"
-        text = f"{text} % {k}" if atom.kind == "mod" else f"{text} / {k} - {shift}" if shift else f"{text} / {k}"
+        text = f"{text} % {k}" if atom.kind == "mod" else f"{text} / {k} - {offset(shift)}" if shift else f"{text} / {k}"
     return f"({text})" if factor else text
 
 

@@ -6,7 +6,7 @@ this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel import render
-from tracegrad.codegen.kernel.marks import called, names_in, plain, uses_in, words_in
-from tracegrad.codegen.kernel.render import with_comment
+from tracegrad.codegen.kernel.expressions import types_of
+from tracegrad.codegen.kernel.marks import called, names_in, plain, uses_in, with_comment, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 
 
@@ -59,7 +59,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "lines", "uses", "words", "names", "form", "cooperates")
+_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates")
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,9 @@ class Kernel:
     launches: int = 1                       # how often a plan launches it
     wide: int = 110                         # how long the line of the parameters may become
     clang: bool = False                     # whether it may be printed with clang's builtins
+    # Of text in it that nobody looks into: what that may call its variables, and their dtypes and lanes.
+    reserved: Callable[[str], bool] = frozenset[str]().__contains__
+    held: frozenset[tuple[np.dtype[Any], int]] = frozenset()
 
     @cached_property
     def refs(self) -> tuple[Any, ...]:
@@ -103,17 +106,46 @@ class Kernel:
         return uses_in("\n".join([text for text, _ in self.printed]))
 
     @cached_property
+    def types(self) -> frozenset[tuple[np.dtype[Any], int]]:
+        """The dtypes of what it reads, writes and computes, with as many lanes."""
+        found = {(p.dtype, 1) for p in self.parameters}
+        todo = [self.body]
+        while todo:
+            block = todo.pop()
+            found |= types_of(block.parts)
+            for item in block.items:
+                if isinstance(item, Block):
+                    todo.append(item)
+                else:
+                    found |= types_of(item.parts)
+        return self.held | found
+
+    @cached_property
     def lines(self) -> list[str]:
         """The text of the body."""
-        return [with_comment(plain(text), comment) for text, comment in self.printed]
+        return [plain(with_comment(text, comment)) for text, comment in self.printed]
 
     @cached_property
     def text(self) -> str:
         """The whole function."""
-        size = (*(self.group or ()), 1, 1)[:3]
-        attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))" if self.group else ""
         above = f"launched {self.launches} times; names and lines are the first's" if self.launches > 1 else ""
-        return render.function(self.entry, self.parameters, self.lines, (above, self.comment), attribute, self.wide)
+        declared = [plain(p.declaration) for p in self.parameters]
+        return render.function(self.entry, declared, self.lines, (above, self.comment), self.group, self.wide)
+
+    @cached_property
+    def canonical(self) -> str:
+        """The function as equal ones are the same: called "@", its variables numbered in order, without comments."""
+        numbers: dict[str, str] = {}
+        declared, lines = self._called(lambda name: numbers.setdefault(name, f"_{len(numbers) + 1}"))
+        return plain(render.function("@", declared, [line for line in lines if line], (), self.group, 1 << 30).rstrip())
+
+    def _called(self, name: Callable[[str], str]) -> tuple[list[str], list[str]]:
+        """The declarations of the parameters and the lines of the body, without comments, variables called name(what they are called)."""
+
+        def other(old: str) -> str:
+            return old if self.reserved(old) else name(old)
+
+        return [called(p.declaration, other) for p in self.parameters], [called(without_comment(text), other) for text, _ in self.printed]
 
     def bound(self, refs: Iterable[Any], **changes: Any) -> Kernel:
         """The kernel with its parameters bound to others, in order. What was found out about its body is not found out again."""
@@ -144,35 +176,23 @@ class Kernel:
         )
 
     @cached_property
-    def words(self) -> set[str]:
-        """The words of text that nobody looks into, without those that are marked."""
-        found: set[str] = set()
-        todo = [self.body]
-        while todo:
-            block = todo.pop()
-            found.update(words_in(block.head))
-            for item in block.items:
-                if isinstance(item, Block):
-                    todo.append(item)
-                elif isinstance(item, Raw):
-                    found.update(words_in(item.code))
-        return found
-
-    @cached_property
     def names(self) -> set[str]:
-        """What nothing else in it may be called: the names in it, and all words of text that nobody looks into."""
-        return self.words | {p.name for p in self.parameters} | set(names_in("\n".join([text for text, _ in self.printed])))
+        """What its variables are called, but for those of text that nobody looks into."""
+        return {p.name for p in self.parameters}.union(names_in("\n".join([text for text, _ in self.printed])))
+
+    def takes(self, name: str) -> bool:
+        """Whether nothing else in it may be called so."""
+        return name in self.names or self.reserved(name)
 
     @cached_property
     def form(self) -> str:
         """The text without comments, its names numbered in order: equal forms compute the same with other arguments.
 
-        A name that text declares without a mark keeps its name wherever it is used: by its number, nobody would know which one is meant.
+        A name that text may declare without a mark keeps its name: by its number, nobody would know which one is meant.
         """
-        kept, numbers = self.words, dict[str, str]()
-        lines = [*(p.declaration for p in self.parameters), *(text.partition("//")[0].rstrip() for text, _ in self.printed)]
-        text = called("\n".join(lines), lambda name: name if name in kept else numbers.setdefault(name, f"${len(numbers)}"))
-        return f"{self.group} {text}"
+        numbers: dict[str, str] = {}
+        declared, lines = self._called(lambda name: numbers.setdefault(name, f"${len(numbers)}"))
+        return f"{self.group} " + "\n".join([*declared, *lines])
 
 
 @dataclass(frozen=True)

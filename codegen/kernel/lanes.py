@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Any
-
 from tracegrad.codegen.kernel.expressions import At, Convert, Expression, Infix, Local, Number, Splat, Spread, Steps, whole
 from tracegrad.codegen.kernel.index import Index, Var
 from tracegrad.codegen.kernel.numbering import Numbering
@@ -23,9 +20,13 @@ class Vectors(Numbering):
         self.width = 1
         self.vector_vars: frozenset[Var] = frozenset()
 
-    def varies(self, vars: Set[Any]) -> bool:
-        """Whether an index over `vars` differs between lanes."""
-        return self.width > 1 and (self.lane in vars or not self.vector_vars.isdisjoint(vars))
+    def varies(self, x: Index) -> bool:
+        """Whether an index differs between lanes."""
+        if self.width == 1:
+            return False
+        if not self.vector_vars.isdisjoint(x.vars):
+            return True
+        return self.lane is not None and self.lane in x.vars and x.stride_of(self.lane, self.width) != 0
 
     def lane_numbers(self, lane: Var) -> Local:
         """The values of the lane variable, a vector."""
@@ -39,17 +40,18 @@ class Vectors(Numbering):
         return found  # type: ignore[no-any-return]
 
     def lanes_of(self, x: Index) -> Expression:
-        """x as a vector, one index a lane (where it varies)."""
+        """x as a vector, one index a lane."""
         dtype, lane = self.writer.index_dtype, self.lane
+        if not self.varies(x):
+            return Splat(At(x, dtype), self.width)
         if lane is None or lane not in x.vars:
             return At(x, dtype, self.width)
         each = self.lane_numbers(lane)
         return each if x == lane.index else At(x, dtype, self.width, lane, each)
 
     def places(self, x: Index) -> Expression:
-        """The same, or the same index in all lanes, as a variable: each lane of it is looked at."""
-        dtype = self.writer.index_dtype
-        found = self.lanes_of(x) if self.varies(x.vars) else Splat(At(x, dtype), self.width)
+        """The same as a variable: each lane of it is looked at."""
+        found = self.lanes_of(x)
         if is_name(found):
             return found
         key = ("indices", x.key, self.width)

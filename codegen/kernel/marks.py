@@ -1,19 +1,25 @@
-"""Names in the text of kernels, marked while it is written: nobody looks for them in C. Start at `marked`.
+"""What the text of kernels is made of, marked while it is written: nobody looks for it in C. Start at `marked`.
 
-A printed kernel has a mark before and after each name of a variable, and each use of a function that `plan.assemble` has to define.
-`plain` takes the marks out; `called` gives the variables other names; `uses_in` says which functions are used, of which types.
+A printed kernel has a mark before and after each name of a variable (`marked`), each use of a function that `plan.source` has to define
+(`used`), each number that is added to an index (`offset`) or says where a work-item's elements begin or end (`extent`), each number of the
+work-item in text that is no statement (`item`), and before what is said beside a line (`with_comment`). `plain` takes the marks out; the
+other functions find and replace what is between them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 _BEGIN, _END = "\x01", "\x02"
-_PLAIN = dict.fromkeys(range(1, 5))
+_PLAIN = dict.fromkeys([*range(1, 9), *range(14, 18)])
 _USED = re.compile(r"\x03(\w+)(?:\((\w+))?\x04")
 _MARKED = re.compile(r"\x01(\w+)\x02")
-_WORD = re.compile(r"(?<![\w.\x01\x03])[A-Za-z_]\w*")
+_WORD = re.compile(r"(?<![\w.\x01\x03\x10])[A-Za-z_]\w*")
+_NUMBER = re.compile(r"([\x05\x07])(\d+)[\x06\x08]")
+_ITEM = re.compile(r"\x10get_global_id\((\d)\)\x11")
+_COMMENT = "\x0e"
 
 
 def marked(name: str) -> str:
@@ -29,6 +35,14 @@ def plain(text: str) -> str:
     return text.translate(_PLAIN)
 
 
+def width(text: str) -> int:
+    """Characters without the marks."""
+    return len(plain(text))
+
+
+# ---------------------------------------------------------------------------------------------------------------------- variables
+
+
 def called(text: str, name: Callable[[str], str]) -> str:
     """The text with its variables called name(what they are called)."""
     return _MARKED.sub(lambda match: name(match[1]), text)
@@ -39,14 +53,12 @@ def names_in(text: str) -> list[str]:
     return _MARKED.findall(text)
 
 
-def words_in(text: str) -> list[str]:
-    """All words of a line that nobody looks into, without its comment: what no variable beside it may be called."""
-    return _WORD.findall(text.partition("//")[0])
+def unmarked_in(text: str) -> list[str]:
+    """The words that are no marked names: of the language, of functions, and of text that nobody looks into."""
+    return _WORD.findall(without_comment(text))
 
 
-def width(text: str) -> int:
-    """Characters without the marks."""
-    return len(plain(text))
+# ---------------------------------------------------------------------------------------------------------------------- functions
 
 
 def used(function: str, type_: str = "") -> str:
@@ -57,3 +69,55 @@ def used(function: str, type_: str = "") -> str:
 def uses_in(text: str) -> frozenset[tuple[str, str]]:
     """The functions that are used, with the types."""
     return frozenset(_USED.findall(text))
+
+
+# ------------------------------------------------------------------------------------------------------------------------ numbers
+
+
+class Offset(NamedTuple):
+    """A number that `offset` or `extent` (then `ends`) marked."""
+
+    value: int
+    ends: bool
+
+
+def offset(number: int) -> str:
+    """A whole number, 0 or more, that is added to an index, or subtracted."""
+    return f"\x05{number}\x06"
+
+
+def extent(number: int) -> str:
+    """One that says where the elements of a work-item begin, or where they end."""
+    return f"\x07{number}\x08"
+
+
+def offsets_in(text: str) -> list[Offset]:
+    return [Offset(int(number), kind == "\x07") for kind, number in _NUMBER.findall(text)]
+
+
+def with_offsets(text: str, instead: Callable[[], str | None]) -> str:
+    """The text with instead() in place of each of them, in order (None: it stays)."""
+    return _NUMBER.sub(lambda match: found if (found := instead()) is not None else match[0], text)
+
+
+# --------------------------------------------------------------------------------------------------------- work-items, comments
+
+
+def item(axis: int) -> str:
+    """The number of the work-item along a dimension of the launch."""
+    return f"\x10get_global_id({axis})\x11"
+
+
+def with_items(text: str, number: Callable[[int], str]) -> str:
+    """The text with number(axis) in place of each."""
+    return _ITEM.sub(lambda match: number(int(match[1])), text)
+
+
+def with_comment(text: str, comment: str, column: int = 70) -> str:
+    """A line, and what is said beside it, from a column on."""
+    return f"{text}{' ' * (column - width(text))}{_COMMENT}  // {comment}" if comment else text
+
+
+def without_comment(text: str) -> str:
+    """A line without what is said beside it."""
+    return text.partition(_COMMENT)[0].rstrip()

@@ -1,15 +1,14 @@
 """What variables of kernels may be called: every reserved name, by whom it is reserved. Start at `possible` and `means_something`.
 
 Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and what all kernels
-call themselves (`means_something`), the loops of owners of parts (`OWNERS`), and products and convolutions (`is_reserved`).
+call themselves (`means_something`), the loops of owners of parts (`OWNERS`), what is built on them and attention (the sets below it), and
+products and convolutions (`is_reserved`).
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-
-WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")             # in C text: what may be a name
 
 # -------------------------------------------------------------------------------------------------- OpenCL C, and every kernel
 
@@ -53,23 +52,64 @@ OWNERS = frozenset("""
     column_part column_first column_last result_part result_first result_last
 """.split())  # noqa: SIM905 - as above
 
+# Beside these: the kernels of work-groups (lower/workgroup.py), and of small matrices (lower/small_matrices.py).
+WORK_GROUPS = frozenset("""
+    item best line lane tile scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
+    counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
+    shift found
+""".split())  # noqa: SIM905 - as above
+SMALL_MATRICES = frozenset("""
+    i j c e r x y size best pivot larger here row factor matrix next_matrix info flat mine other alpha beta norm logarithm determinant sign
+    safe first last
+""".split())  # noqa: SIM905 - as above
+
+
+# What rows and transposed reads on GPUs call their own (lower/rows_gpu.py, lower/tiles_gpu.py).
+ROWS_ON_GPU = frozenset(("line", "lane", "turn", "other", "half_size"))
+TILES_ON_GPU = frozenset(("lane", "turn", "col_tile", "row_tile", "rest"))
+
+
+# ---------------------------------------------------------------------------- attention (lower/attention.py, lower/attention_gpu.py)
+
+ATTENTION = frozenset("""
+    head row_block part i0 j0 i j e n rows row stop first last qt gt st dt ot dqt logs deltas delta kk vv qq gg dk dv dq place
+""".split()) | frozenset(  # noqa: SIM905 - as above
+    [f"{name}{p}" for name in ("top", "high", "base", "sum", "shrink", "row", "b", "log", "d") for p in range(4)]
+    + [f"a{r}" for r in range(16)] + [f"c{r}_{p}" for r in range(16) for p in range(8)] + [f"x{p}" for p in range(8)]
+)
+ATTENTION_ON_GPU = frozenset("""
+    x y item head i0 j0 stop r n e j unit line row key own own2 others others2 weights highs top tops sum high base shrink p s d a b o o2
+    logs deltas delta log_sum some
+""".split())  # noqa: SIM905 - as above
+
 
 # -------------------------------------------------------------------------------------------------- products and convolutions
 
 _SHARED = (
-    r"[abcijk]|[abc]\d+|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
-    r"|(block|packed)_[ab]|[ab]_line|line0?|panel|part|partial|plane|image|sums|padded|weights|rows|right|sum|value|channel|column|tile|unit"
+    r"[abcijkr]|[abc]\d+|pa|pb|pg|px|wk|iy|ix|kb|kx|ky|dk|at|b_|to|k[01]|i0|j0|last\d+|[cs]\d+_\d+h*"
+    r"|block_[ab]|[ab]_line|line0?|panel|part|plane|image|sums|padded|right|sum|value|channel|column|tile|unit"
     r"|(first_|last_)?(row|column|channel|unit)_tile"
 )
-_ALL = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]")
-_PRODUCT_ON_CPU = re.compile(_SHARED)                      # its kernels leave the rest to users
+_VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]")
+_VARIABLES_ON_CPU = re.compile(_SHARED)                    # a product's leave the rest to users
+_PARAMETERS = frozenset(("packed_a", "packed_b", "partial", "weights", "rows"))
+
+
+def is_variable(name: str) -> bool:
+    """Whether a kernel of a product or a convolution may have a variable of that name."""
+    return _VARIABLES.fullmatch(name) is not None
+
+
+def is_variable_of_product(name: str) -> bool:
+    """Whether a product's kernel on a CPU may."""
+    return _VARIABLES_ON_CPU.fullmatch(name) is not None
 
 
 def is_reserved(name: str) -> bool:
     """Whether a kernel of a product or a convolution uses `name` itself: nothing of an operand or epilogue may be called so."""
-    return _ALL.fullmatch(name) is not None
+    return name in _PARAMETERS or is_variable(name)
 
 
 def is_reserved_by_product(name: str) -> bool:
     """Whether a product's kernel on a CPU does."""
-    return _PRODUCT_ON_CPU.fullmatch(name) is not None
+    return name in _PARAMETERS or is_variable_of_product(name)

@@ -43,7 +43,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
 )
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.marks import called, marked, plain, used, width
+from tracegrad.codegen.kernel.marks import called, extent, marked, offset, plain, used, with_comment
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
@@ -53,7 +53,6 @@ from tracegrad.codegen.kernel.statements import (
     If,
     Item,
     Loop,
-    Parameter,
     Raw,
     Statement,
     Store,
@@ -122,8 +121,12 @@ class Printer:
         return x.marked()
 
     def address(self, access: Access) -> str:
-        at = "" if access.at is None else self.index(access.at.opened())
-        return self.name(access.memory) if at == "0" else f"{self.name(access.memory)} + {at}"
+        name, at = self.name(access.memory), access.at
+        if at is None:
+            return f"{name} + "
+        if at.opened().terms:
+            return f"{name} + {self.index(at.opened())}"
+        return f"{name} + {offset(at.constant)}" if at.constant else name
 
     def element(self, access: Access) -> str:
         return f"{self.name(access.memory)}[{'' if access.at is None else self.index(access.at.opened())}]"
@@ -132,7 +135,8 @@ class Printer:
 
     def statement(self, s: Statement) -> str:
         if isinstance(s, Declare):
-            return f"{s.type} {self.name(s.symbol)} = {self.top(s.value)};"
+            value = self.bound(s.value) if s.bound is not None and s.type == "const int" else self.top(s.value)
+            return f"{s.type} {self.name(s.symbol)} = {value};"
         if isinstance(s, Assign):
             return f"{self.name(s.symbol)} = {self.top(s.value)};"
         if isinstance(s, Store):
@@ -146,6 +150,17 @@ class Printer:
         if isinstance(s, Barrier):
             return "barrier(CLK_LOCAL_MEM_FENCE);"
         raise CompilerBug(f"render: {type(s).__name__} is no statement")
+
+    def bound(self, x: Expression) -> str:
+        """Where the elements of a work-item begin (`part * 64`), or end (the less of `first + 64` and how many there are)."""
+        if isinstance(x, Select):
+            a, b = x.parts[1:]
+            if isinstance(a, At) and isinstance(b, At) and not b.index.terms and (first := _alone(a.index)) is not None:
+                end = f"{self.name(first)} + {extent(a.index.constant)}"
+                return f"{end} < {extent(b.index.constant)} ? {end} : {extent(b.index.constant)}"
+        elif isinstance(x, At) and (part := _alone(x.index)) is not None and not x.index.constant and (c := x.index.terms[0][1]) > 1:
+            return f"{self.name(part)} * {extent(c)}"
+        return self.top(x)
 
     def store(self, access: Access, value: str) -> str:
         memory, lanes = access.memory, access.lanes * access.each
@@ -172,6 +187,11 @@ class Printer:
         if isinstance(block, If):
             return f"{'else ' * block.otherwise}if ({self.top(block.condition)}) {{"
         return block.head
+
+
+def _alone(index: Index) -> Any:
+    """The one variable of an index, if it has one and no other, which may be multiplied."""
+    return index.terms[0][0].var if len(index.terms) == 1 else None
 
 
 def _literal(p: Printer, x: Literal) -> tuple[str, int]:
@@ -351,7 +371,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
                     add_statement(pad + "  ", inner)
                     names = outer.pop()
                     continue
-                add(f"{pad}{head}  // {item.comment}" if item.comment else pad + head)
+                add(with_comment(pad + head, item.comment, 0))
                 stack.append((block, at))
                 stack.append((item, 0))
                 break
@@ -364,18 +384,15 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
 
 
 def function(
-    entry: str, parameters: Sequence[Parameter], body: Sequence[str], comments: Sequence[str], attribute: str, wide: int
+    entry: str, declared: Sequence[str], body: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int
 ) -> str:
-    """The text of a kernel. wide: from which length on its parameters stand on a line each."""
-    declared = [plain(p.declaration) for p in parameters]
+    """The text of a kernel. declared: its parameters, each on a line of its own if they are `wide`; group: the work-groups it requires."""
+    size = (*(group or ()), 1, 1)[:3]
+    attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))" if group else ""
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
     above = "".join([*(f"// {comment}\n" for comment in comments if comment), attribute and f"{attribute}\n"])
     return f"{above}__kernel void {entry}({joined}) {{\n" + "".join(f"{line}\n" for line in body) + "}\n"
-
-
-def with_comment(text: str, comment: str) -> str:
-    return f"{text}{' ' * (70 - width(text))}  // {comment}" if comment else text
 
 
 def is_fixed(node: Node) -> bool:

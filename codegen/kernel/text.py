@@ -5,10 +5,14 @@ Their parameters are objects as everywhere; what is between the braces is one `R
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
 
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.names import is_variable
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
 from tracegrad.codegen.kernel.vectors import inside
 
@@ -16,13 +20,16 @@ from tracegrad.codegen.kernel.vectors import inside
 class Text:
     """Collects the lines of a kernel; an emitted line that ends with `{` indents what follows, one that starts with `}` undoes it.
 
-    group: the work-group size that it requires; cooperates: whether the items of a group have to do with each other.
+    reserved: what the lines may call their variables; vectors: the dtypes and lanes of those that are; group: the work-group size that the
+    kernel requires; cooperates: whether the items of a group have to do with each other.
     """
 
     def __init__(
-        self, entry: str, comment: str, parameters: Sequence[Parameter], group: tuple[int, ...] | None = (1, 1, 1), cooperates: bool = False
+        self, entry: str, comment: str, parameters: Sequence[Parameter], reserved: Callable[[str], bool] = is_variable,
+        vectors: Collection[tuple[np.dtype[Any], int]] = (), group: tuple[int, ...] | None = (1, 1, 1), cooperates: bool = False
     ) -> None:
-        self.entry, self.comment, self.parameters, self.group, self.cooperates = entry, comment, tuple(parameters), group, cooperates
+        self.entry, self.comment, self.parameters, self.reserved = entry, comment, tuple(parameters), reserved
+        self.vectors, self.group, self.cooperates = frozenset(vectors), group, cooperates
         self.lines: list[str] = []
         self.opened: list[int] = []                          # the lines that open the blocks we are in
         self.whole: tuple[int, int] | None = None            # a block that is all of the block around it, so far
@@ -63,7 +70,7 @@ class Text:
         names = {p.name for p in self.parameters}
         body.items += [Raw(line, cooperates=self.cooperates, names=names) for line in self.lines]
         return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
-                      comment=self.comment, wide=1 << 30)
+                      comment=self.comment, wide=1 << 30, reserved=self.reserved, held=self.vectors)
 
 
 def merge(*groups: Sequence[Parameter]) -> tuple[Parameter, ...]:

@@ -6,7 +6,7 @@ an out-of-line call on some CPU drivers and spills every accumulator; a pointer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,28 +37,30 @@ def lanes(dtype: np.dtype[Any], target: Target) -> int:
     return max(1, min(16, target.simd_bytes // np.dtype(dtype).itemsize))
 
 
-def prelude(dtypes: Iterable[np.dtype[Any]], target: Target) -> str:
-    """The LOAD and STORE macros for those of `dtypes` that the target computes in: once in front of a program whose kernels use them."""
-    out = ["#define LOAD(V, p) LOAD_##V(p)", "#define LOAD_PRIVATE(V, p) LOAD_PRIVATE_##V(p)",
-           "#define LOAD_LOCAL(V, p) LOAD_LOCAL_##V(p)", "#define STORE(V, p, v) STORE_##V(p, v)"]
-    sizes = {ctype(dtype): np.dtype(dtype).itemsize for dtype in dtypes}
+ACCESS = {"LOAD": "V, p", "LOAD_PRIVATE": "V, p", "LOAD_LOCAL": "V, p", "STORE": "V, p, v"}
+
+
+def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
+    """The LOAD and STORE macros that are in use, each of its types: once in front of a program whose kernels use them."""
+    names = {name for name, _ in uses}
+    out = [f"#define {name}({given}) {name}_##{given.replace('V, ', 'V(')})" for name, given in ACCESS.items() if name in names]
+    sizes = {scalar: dtype.itemsize for dtype, scalar in OPENCL.items() if dtype != np.float16 and (dtype != np.float64 or target.fp64)}
     for scalar, size in sorted(sizes.items()):
-        if scalar == "half" or (scalar == "double" and not target.fp64):
-            continue
         for width in WIDTHS:
             v = f"{scalar}{width}"
-            out.append(f"#define LOAD_LOCAL_{v}(p) (*(__local const {v} *)(p))")
+            own = {name for name, type_ in uses if type_ == v and name in ACCESS}
             if target.clang_builtins:
-                out += [
-                    f"typedef {v} __attribute__((aligned({size}))) {v}_u;",
-                    f"#define LOAD_{v}(p) (*(__global const {v}_u *)(p))",
-                    f"#define LOAD_PRIVATE_{v}(p) (*(const {v}_u *)(p))",
-                    f"#define STORE_{v}(p, v) (*(__global {v}_u *)(p) = (v))",
-                ]
+                aligned = [f"typedef {v} __attribute__((aligned({size}))) {v}_u;"]
+                how = {"LOAD": f"(p) (*(__global const {v}_u *)(p))", "LOAD_PRIVATE": f"(p) (*(const {v}_u *)(p))",
+                       "STORE": f"(p, v) (*(__global {v}_u *)(p) = (v))"}
             else:
-                out += [f"#define LOAD{space}_{v}(p) vload{width}(0, p)" for space in ("", "_PRIVATE")]
-                out.append(f"#define STORE_{v}(p, v) vstore{width}(v, 0, p)")
-    return "\n".join(out) + "\n"
+                aligned = []
+                how = dict.fromkeys(("LOAD", "LOAD_PRIVATE"), f"(p) vload{width}(0, p)") | {"STORE": f"(p, v) vstore{width}(v, 0, p)"}
+            if "LOAD_LOCAL" in own:
+                out.append(f"#define LOAD_LOCAL_{v}(p) (*(__local const {v} *)(p))")
+            out += aligned if own else []
+            out += [f"#define {name}_{v}{text}" for name, text in how.items() if name in own]
+    return out
 
 
 def load(dtype: np.dtype[Any], width: int, address: str, private: bool = False) -> str:

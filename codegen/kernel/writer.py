@@ -61,6 +61,8 @@ class Writer:
         self.held: frozenset[str] = frozenset()              # what the buffers are called
         self._counts: dict[str, int] = {}
         self.reserved: Callable[[str], bool] = lambda name: False      # names that another generator uses in the same kernel
+        self.text_names: set[str] = set()                    # what text in it calls its variables,
+        self.text_types: set[tuple[DType, int]] = set()      # and their dtypes and lanes
         self.statements = 0
 
     # -- names and parameters
@@ -78,6 +80,11 @@ class Writer:
         self._counts[base] = n
         self.used.add(name)
         return name
+
+    def reserve(self, names: Set[str]) -> None:
+        """What text in this kernel calls its variables: nothing else is called so."""
+        self.used |= names
+        self.text_names |= names
 
     def rewind(self, names: set[str]) -> None:
         """Free the names that were given since `names` was taken of `used`: their scope is closed. (Parameters stay.)"""

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.marks import item, used
+from tracegrad.codegen.kernel.names import ATTENTION
 from tracegrad.codegen.kernel.render import literal
 from tracegrad.codegen.kernel.statements import Buffer
 from tracegrad.codegen.kernel.text import Text
@@ -24,14 +25,6 @@ from tracegrad.codegen.mathlib.library import translate
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
-
-# What these kernels call their own variables.
-NAMES = frozenset((
-    "head", "row_block", "part", "i0", "j0", "i", "j", "e", "n", "rows", "row", "stop", "first", "last", "qt", "gt", "st", "dt", "ot",
-    "dqt", "logs", "deltas", "delta", "kk", "vv", "qq", "gg", "dk", "dv", "dq", "place",
-    *(f"{name}{p}" for name in ("top", "high", "base", "sum", "shrink", "row", "b", "log", "d") for p in range(4)),
-    *(f"a{r}" for r in range(16)), *(f"c{r}_{p}" for r in range(16) for p in range(8)), *(f"x{p}" for p in range(8)),
-))
 
 
 def lower_on_cpu(group: Group, context: Context) -> list[Kernel]:
@@ -85,8 +78,6 @@ class Attention:
         return literal(value, self.dtype)[0]
 
     def kernel(self, emit: Text, size: tuple[int, ...], flops: int, local: tuple[int, ...] = ()) -> Kernel:
-        context = self.context
-        context.dtypes |= {self.dtype}
         moved = sum(n.aval.nbytes for n in (*self.group.reads, *self.group.stored))
         emit.parameters = tuple(self.writer.params.values())
         return replace(emit.kernel(size, local or (1,) * len(size), flops, moved), helpers=frozenset(self.helpers))
@@ -109,7 +100,7 @@ class _Tiles(Attention):
         self.tall = max(1, min(12, (self.target.registers - self.vectors - 1) // self.vectors))      # rows of a tile of accumulators
         self.vector = ctype(self.dtype, self.lanes)
         self.mask = f"{'int' if self.dtype.itemsize == 4 else 'long'}{self.lanes if self.lanes > 1 else ''}"
-        self.writer.used |= NAMES
+        self.writer.reserve(ATTENTION)
 
     def call(self, expression: str) -> str:
         """An expression of vectors in the target's spelling."""
@@ -197,7 +188,7 @@ class _Tiles(Attention):
         emit(f"{self.scalar} {name}[{lines * self.block}];")
 
     def start(self, comment: str) -> Text:
-        return Text(self.context.entry(self.group), comment, ())
+        return Text(self.context.entry(self.group), comment, (), ATTENTION.__contains__, [(self.dtype, self.lanes)])
 
     # -- the kernels
 
@@ -209,8 +200,8 @@ class _Tiles(Attention):
         emit = self.start(f"Attention of {L} rows to {S} keys{', causal' * self.causal}; "
                           f"a work-item does {B} rows, {self.step} keys at a time.")
         zero, least = self.number(0.0), self.number(float("-inf"))
-        emit("const int row_block = get_global_id(0);")
-        emit(f"const {index} head = get_global_id(1);")
+        emit(f"const int row_block = {item(0)};")
+        emit(f"const {index} head = {item(1)};")
         emit(f"const int i0 = row_block * {B}, rows = min({B}, {L} - i0);")
         emit(f"__global const {self.scalar} *qq = {q} + (head * {L} + i0) * {E};")
         for name, lines in (("qt", E), ("st", self.step), ("ot", V)):
@@ -273,10 +264,10 @@ class _Tiles(Attention):
         emit = self.start(f"The gradient of attention of {L} rows to {S} keys{', causal' * self.causal}; a work-item does {share}, "
                           f"{B} rows and {self.step} keys at a time.")
         zero = self.number(0.0)
-        emit(f"const {index} head = get_global_id(0);")
+        emit(f"const {index} head = {item(0)};")
         length = ceil_div(S, parts)
         if parts > 1:
-            emit("const int part = get_global_id(1);")
+            emit(f"const int part = {item(1)};")
             emit(f"const int first = part * {length}, last = min(first + {length}, {S});")
         first, last = ("first", "last") if parts > 1 else ("0", str(S))
         start = f"{parts * H * L * E}"

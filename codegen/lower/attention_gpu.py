@@ -16,18 +16,13 @@ from contextlib import contextmanager
 from tracegrad.codegen.graph.attention import Blocks, blocks
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.names import ATTENTION_ON_GPU
 from tracegrad.codegen.kernel.text import Text
 from tracegrad.codegen.kernel.vectors import ceil_div, write
 from tracegrad.codegen.lower.attention import Attention
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.errors import CompilerBug
-
-NAMES = frozenset((
-    "x", "y", "item", "head", "i0", "j0", "stop", "r", "n", "e", "j", "unit", "line", "row", "key", "own", "own2", "others", "others2",
-    "weights", "highs", "top", "tops", "sum", "high", "base", "shrink", "p", "s", "d", "a", "b", "o", "o2", "logs", "deltas", "delta",
-    "log_sum", "some",
-))
 
 
 def lower_on_gpu(group: Group, context: Context) -> list[Kernel]:
@@ -54,7 +49,7 @@ class _Groups(Attention):
         self.X, self.Y = found.across, found.down
         self.vector = f"{self.scalar}4"
         self.weights_pitch = self.other + 4
-        self.writer.used |= NAMES
+        self.writer.reserve(ATTENTION_ON_GPU)
 
     # -- what is emitted
 
@@ -175,7 +170,7 @@ class _Groups(Attention):
         emit(f"const int {'j0' if self.by_keys else 'i0'} = get_group_id(0) * {self.own};")
 
     def written(self, comment: str) -> Text:
-        return Text(self.context.entry(self.group), comment, (), (self.X, self.Y), True)
+        return Text(self.context.entry(self.group), comment, (), ATTENTION_ON_GPU.__contains__, [(self.dtype, 4)], (self.X, self.Y), True)
 
     def done(self, emit: Text, flops: int) -> Kernel:
         lines = self.keys if self.by_keys else self.length

@@ -36,7 +36,6 @@ class Context:
         self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]
     ) -> None:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
-        self.dtypes: set[Any] = set()
         self.entries: set[str] = set()
         self.numbers: dict[str, int] = {}
         self.called: set[Any] = set()                # calls with several results that were lowered already
@@ -127,11 +126,11 @@ class Context:
     ) -> Kernel:
         """The kernel of what `writer` holds; required: it is right for work-groups of that size only."""
         entry = self.entry(group)
-        self.dtypes |= {n.dtype for n in (*group.reads, *group.sinks)}
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
                       helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None,
-                      clang=writer.target.clang_builtins)
+                      clang=writer.target.clang_builtins, reserved=frozenset(writer.text_names).__contains__,
+                      held=frozenset(writer.text_types))
 
 
 def traffic(group: Group) -> int:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracegrad.codegen.kernel.evaluator import Evaluator
-from tracegrad.codegen.kernel.expressions import Expression, Verbatim
+from tracegrad.codegen.kernel.expressions import Expression, Verbatim, types_of
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant, ravel
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.render import Printer, line_comment, with_comment
+from tracegrad.codegen.kernel.marks import marked, with_comment
+from tracegrad.codegen.kernel.render import Printer, line_comment
 from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement
 from tracegrad.codegen.kernel.vectors import Emit, computed_in
 from tracegrad.codegen.kernel.writer import Writer
@@ -103,8 +104,8 @@ class Operands:
     def finish(self, kernels: list[Kernel]) -> list[Kernel]:
         """The generator's kernels, with what operands and epilogue need in a program."""
         helpers = frozenset().union(*(call.writer.helpers for call in self.calls))
-        self.context.dtypes |= {computed_in(self.group.anchor.dtype), *(n.dtype for n in (*self.group.reads, *self.group.sinks))}
-        return [replace(k, helpers=k.helpers | helpers) for k in kernels]
+        types = frozenset().union(*(call.types for call in self.calls))
+        return [replace(k, helpers=k.helpers | helpers, held=k.held | types) for k in kernels]
 
 
 def _strided(node: Node, call: Callback, vars: list[Var]) -> tuple[str, tuple[int, ...]] | None:
@@ -129,6 +130,7 @@ class Callback:
         self.writer: Writer = context.writer(group)
         self.writer.used, self.writer.reserved = used, reserved
         self.ev: Evaluator = context.evaluator(group, self.writer)
+        self.types: set[tuple[Any, int]] = set()             # of what it computes
         self.positions: dict[tuple[str, int], Var] = {}
         self.printer = Printer(context.target.clang_builtins)
         self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
@@ -140,6 +142,7 @@ class Callback:
     def flush(self, emit: Emit) -> None:
         previous = self.shown[1] if self.shown[0] is emit else None
         for statement in self.statements:
+            self.types |= types_of(statement.parts)
             comment, previous = line_comment(statement.node, previous)
             emit(with_comment(self.printer.statement(statement), comment))
         self.shown = emit, previous
@@ -151,6 +154,7 @@ class Callback:
         found = self.statements
         if len(found) == 1 and isinstance(found[0], Declare) and found[0].symbol is value:
             self.writer.used.discard(found[0].symbol.name)
+            self.types |= types_of(found[0].parts)
             return self.printer.top(found[0].value)
         self.flush(emit)
         return self.printer.operand(value)
@@ -165,7 +169,7 @@ class Callback:
         """The position of the first of `width` lanes. That of a vector is a variable, also where it is known: lanes are along it."""
         if width > 1 and text.isdigit():
             name = self.writer.unique("at")
-            emit(f"const {self.writer.index} {name} = {text};")
+            emit(f"const {self.writer.index} {marked(name)} = {text};")
             text = name
         return self.position(text, size)
 

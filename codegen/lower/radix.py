@@ -15,7 +15,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array
+from tracegrad.codegen.kernel.statements import Array, Parts
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.vectors import ceil_div, plus
 from tracegrad.codegen.lower.context import Context
@@ -208,7 +208,7 @@ class _Pass:
         held = f"e + item * {_EACH}"
 
         def of(array: Array, text: str) -> str:
-            return f"{array}[{text} + {text if text.startswith('(') else f'({text})'} / 32]"     # a gap after every 32, as items lie apart
+            return f"{array}[{text} + {text} / 32]"              # a gap after every 32, as items lie apart
 
         def place(text: str) -> str:
             return f"{ranks}[{text} + {text} / {_DIGITS}]"
@@ -220,10 +220,11 @@ class _Pass:
                 with o.block("if (i < stop) {", i):
                     key = self.key(o, row, i)
                     number = "(int)i"
+                    reads: Parts = (item,)
                     if self.source is not None:
                         pointer = o.temp(self.source[1], "order_in", "const")
-                        number = f"{pointer}[{(row * self.n + i.index).c()}]"
-                    o.lines([f"{of(keys, 'e')} = {key};", f"{of(order, 'e')} = {number};"], (item,))
+                        number, reads = f"{pointer}[{(row * self.n + i.index).c()}]", (item, pointer)
+                    o.lines([f"{of(keys, 'e')} = {key};", f"{of(order, 'e')} = {number};"], reads)
             o.lines([f"for (int e = 0; e < {_DIGITS}; e++) {place(f'(e * {size} + item)')} = 0;"], (item,))
             o.barrier()
             o.lines([

@@ -347,7 +347,8 @@ class RowKernel:
         name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
         for begin, stop in self.peeled(step, self.row * s.row_size + outer) if vectors else []:
             end = n if stop == n - n % step else stop
-            col = Var(name, end - begin - (unroll - 1) * width, begin)
+            whole_steps = begin % width == 0 and (s.length or 0) % width == 0
+            col = Var(name, end - begin - (unroll - 1) * width, begin, multiple=width if whole_steps else 1)
             once = s.length is None and stop - begin == step
             if once:
                 block = w.block(Block("{", vars=(col,)))

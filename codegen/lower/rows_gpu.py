@@ -13,6 +13,7 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Verbatim, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.names import ROWS_ON_GPU
 from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
@@ -24,8 +25,6 @@ from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Pl
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import bool_
 from tracegrad.ir import Node
-
-NAMES = frozenset(("line", "lane", "turn", "other", "half_size"))        # what these kernels call their own variables
 
 
 def loops(group: Group, context: Context) -> list[Kernel]:
@@ -112,7 +111,7 @@ class Team(RowKernel):
 
     def kernel(self) -> Kernel:
         s, w = self.shape, self.writer
-        w.used |= NAMES
+        w.used |= ROWS_ON_GPU
         self.size = self.lanes()
         chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
         self.lines = min(room(self.context) // self.size, up(s.rows))           # rows of a group
@@ -301,7 +300,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     assert isinstance(kind, Columns)
     outer, middle, inner, chunks = kind.outer, kind.middle, kind.inner, kind.chunks
     w = context.writer(group)
-    w.used |= NAMES
+    w.used |= ROWS_ON_GPU
     ev = context.evaluator(group, w)
     most = room(context)
     across = min(up(inner), most, 32)
@@ -336,7 +335,7 @@ def columns(group: Group, context: Context) -> list[Kernel]:
         w.store(Access(array, mine), accumulators[r], r)
         w.barrier()
         with w.block(Block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{")):
-            other = Verbatim(f"{array}[{mine.c()} + half_size * {across}]", r.dtype, 1, (Access(array, None),))
+            other = Verbatim(f"{array}[{mine.c()} + half_size * {across}]", r.dtype, 1, (Access(array, None), line, lane))
             with w.branch(Verbatim("line < half_size", bool_, 1, (line,))):
                 w.store(Access(array, mine), ev.combined(r, Load(Access(array, mine), r.dtype), other), r)
             w.barrier()

@@ -76,7 +76,6 @@ def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kern
         w.store(Access(pointer, at, o.ev.width, o.ev.lane), total, node)
 
     o.columns("column", inner, low, high, body)
-    context.dtypes.add(sums.dtype)
     return o.finish()
 
 

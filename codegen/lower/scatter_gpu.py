@@ -80,7 +80,7 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None)
                 f"  if ((long){sorted_}[middle] < to) low = middle + 1; else high = middle;",
                 "}",
             ], (sorted_,))
-            with o.block(f"for (int e = low; e < {count} && (long){sorted_}[e] == to; e++) {{"):
+            with o.block(f"for (int e = low; e < {count} && (long){sorted_}[e] == to; e++) {{", reads=(sorted_,)):
                 number = o.at("number", count, f"{places}[e]", (places,))
                 o.lines(add(number.index), (number,))
         line = put(pointer, i.index.c(), "total")

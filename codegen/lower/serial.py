@@ -1,4 +1,4 @@
-"""Kernels in which every work-item owns a part of the result and fills it by serial loops. Start at `Owner`.
+"""Kernels by the owner-computes rule: a work-item owns a part of the result and fills it by serial loops. Start at `Owner`.
 
 Scatters, scans, searches for the first extremum and sorting are of this form on every target: the order of their steps is fixed,
 so results are deterministic. A target differs in how many parts there are.
@@ -34,12 +34,12 @@ def parts(context: Context) -> int:
 
 
 class Owner:
-    """One kernel while it is written; `node` is what it computes."""
+    """A kernel, while it is written, whose work-items own parts of the result; `node` is what it computes."""
 
     def __init__(self, group: Group, context: Context) -> None:
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
-        self.writer.used |= OWNERS
+        self.writer.reserve(OWNERS)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
         self.local: list[int] = []                               # of a work-group, on a GPU

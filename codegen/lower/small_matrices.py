@@ -17,6 +17,7 @@ from tracegrad.codegen.kernel.expressions import Access, Array, Literal, Parts, 
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel
 from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.names import SMALL_MATRICES
 from tracegrad.codegen.kernel.statements import BoundLike, product
 from tracegrad.codegen.kernel.types import mask_type
 from tracegrad.codegen.kernel.vectors import LANES, ctype
@@ -28,10 +29,6 @@ from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.dtypes import float64, int32
 from tracegrad.ir import Node
 from tracegrad.plan import MatrixCheck
-
-# What the lines below call their variables.
-_NAMES = frozenset(("i", "j", "c", "e", "r", "x", "y", "size", "best", "pivot", "larger", "here", "row", "factor", "matrix", "next_matrix",
-                    "info", "flat", "mine", "other", "alpha", "beta", "norm", "logarithm", "determinant", "sign", "safe", "first", "last"))
 
 
 @lowering("small_matrices")
@@ -49,7 +46,7 @@ class Matrices(Owner):
 
     def __init__(self, group: Group, context: Context, results: list[Any]) -> None:
         super().__init__(group, context)
-        self.writer.used |= _NAMES
+        self.writer.reserve(SMALL_MATRICES)
         self.results = [r if isinstance(r, Node) else None for r in results]
         self.name: str = self.node.fn.name
         self.attrs = self.node.attrs
@@ -63,6 +60,7 @@ class Matrices(Owner):
         while cpu and self.lanes < min(16, target.simd_bytes // self.dtype.itemsize) and 2 * self.lanes <= self.batch:
             self.lanes *= 2
         self.type, self.mask = self.types(self.lanes)
+        self.writer.text_types.add((self.dtype, self.lanes))
         self.info: Array | None = None                       # which pivot (from 1) is the first that is not there; 0
 
     def types(self, lanes: int) -> tuple[str, str]:

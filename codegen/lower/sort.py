@@ -10,6 +10,7 @@ from __future__ import annotations
 from tracegrad.codegen.kernel.expressions import Infix, Load, Local, Select, whole
 from tracegrad.codegen.kernel.index import ZERO, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import with_comment
 from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Bound, Pointer, Symbol, bound
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.vectors import ctype
@@ -133,12 +134,12 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
     w.text([
         f"const {index} first = {first.c()};",
         f"const {index} last = first + {part} < {n} ? first + {part} : {n};",
-        f"const {index} start = first / {2 * run} * {2 * run};                  // of the pair of runs",
+        with_comment(f"const {index} start = first / {2 * run} * {2 * run};", "of the pair of runs"),
         f"const {index} middle = start + {run} < {n} ? start + {run} : {n};",
         f"const {index} stop = start + {2 * run} < {n} ? start + {2 * run} : {n};",
         f"__global const {ctype(source[0].dtype)} *key = {keys} + {(row * n).c()};",
         f"{index} done = first - start;",
-        f"{index} low = done > stop - middle ? done - (stop - middle) : 0;      // how many come from the left run",
+        with_comment(f"{index} low = done > stop - middle ? done - (stop - middle) : 0;", "how many come from the left run"),
         f"{index} high = done < middle - start ? done : middle - start;",
         "while (low < high) {",
         f"  const {index} probe = (low + high) / 2;",

@@ -17,6 +17,7 @@ from math import prod
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Load, whole
 from tracegrad.codegen.kernel.index import Index, Var, bounded, breakpoints, constant, ravel, unravel
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.names import TILES_ON_GPU
 from tracegrad.codegen.kernel.statements import Access, Array
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
@@ -26,7 +27,6 @@ from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
-NAMES = frozenset(("lane", "turn", "col_tile", "row_tile", "rest"))       # what these kernels call their own variables
 SIDE = 32                     # of a tile: a row of it is what comes from memory together
 
 
@@ -104,7 +104,7 @@ def candidates(group: Group, context: Context, axes: Sequence[Var]) -> list[Turn
 def written(group: Group, context: Context, axes: Sequence[Var], row: int, tiles: Sequence[Turned]) -> Kernel:
     """The kernel: work-group (c, r, rest) does the tile at those of the last axis, of axis `row`, and of the others."""
     w = context.writer(group)
-    w.used |= NAMES
+    w.used |= TILES_ON_GPU
     ev = context.evaluator(group, w)
     lines = min(8, 1 << ((context.target.max_work_group // SIDE).bit_length() - 1))
     sizes = [axis.hi + 1 for axis in axes]

@@ -6,7 +6,6 @@ text that says which arrays it touches. Where a device has no local memory, the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,20 +15,14 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import Local, Verbatim
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import marked, names_in
+from tracegrad.codegen.kernel.names import WORK_GROUPS
 from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Parts
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import Owner
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
-
-# What these kernels call their own variables, beside serial's.
-NAMES = frozenset((
-    "item", "line", "lane", "tile", "scratch", "share", "turn", "first", "stop", "carry", "carried", "total", "all", "place", "e", "other",
-    "mine", "half_size", "better", "bit", "digit", "count", "counts", "rank", "base", "size", "step", "width", "keys", "order", "key",
-    "number", "numbers", "begin", "end", "low", "high", "middle", "block", "value", "values",
-    "here", "there", "swap", "up", "to", "shift", "found",
-))
 
 
 def room(context: Context, bytes_: int = 0) -> int:
@@ -47,9 +40,9 @@ class WorkGroup(Owner):
 
     def __init__(self, group: Group, context: Context) -> None:
         super().__init__(group, context)
-        self.writer.used |= NAMES
+        self.writer.reserve(WORK_GROUPS)
         self.arrays: tuple[Array, ...] = ()
-        self.loaded: list[Local] = []                        # what lines may call by its name
+        self.loaded: list[Local] = []                        # those that lines mention are marked there
 
     def number(self, name: str, count: int, axis: int, of: str) -> Var:
         """The number of the item in its group ("local"), of the group, or of the item in all ("global"), along an axis of the launch."""
@@ -64,17 +57,17 @@ class WorkGroup(Owner):
 
     def lines(self, lines: Sequence[str], reads: Parts = (), writes: Sequence[Buffer] = ()) -> None:
         """Lines of C; what they touch of buffers only the running program knows."""
-        arrays, words = self.arrays, set(re.findall(r"\w+", " ".join(lines)))
-        loaded = (x for x in dict.fromkeys(self.loaded) if x.name in words)
+        arrays, names = self.arrays, set(names_in("".join(lines)))
+        loaded = (x for x in dict.fromkeys(self.loaded) if x.name in names)
         self.writer.text(lines, self.node, (*reads, *loaded, *arrays), (*arrays, *(Access(b, None) for b in writes)))
 
     def barrier(self) -> None:
         self.writer.barrier()
 
     @contextmanager
-    def block(self, head: str, *vars: Var) -> Iterator[None]:
+    def block(self, head: str, *vars: Var, reads: Parts = ()) -> Iterator[None]:
         """A block; vars: what depends on them is computed in it, and they are in their ranges there."""
-        with self.writer.block(Block(head, vars=vars, known=tuple(("range", v.index, v.lo, v.hi + 1) for v in vars))):
+        with self.writer.block(Block(head, reads, vars, known=tuple(("range", v.index, v.lo, v.hi + 1) for v in vars))):
             yield
 
     @contextmanager
@@ -98,7 +91,6 @@ class WorkGroup(Owner):
         return self.writer.buffer(out.ref, self.writer.base(self.node), self.node.dtype, out.access)
 
     def temp(self, temp: Temp, name: str, access: str) -> Buffer:
-        self.context.dtypes.add(temp.dtype)
         return self.writer.buffer(temp, name, temp.dtype, access)
 
     def load(self, node: Node, at: Index) -> str:
@@ -106,7 +98,7 @@ class WorkGroup(Owner):
         value = self.ev.value(node, at)
         local = value if isinstance(value, Local) else self.writer.declare(self.writer.base(node), value, self.node)
         self.loaded.append(local)
-        return local.name
+        return marked(local.name)
 
     def done(self, sizes: Sequence[int], local: Sequence[int], work: int = 0) -> Kernel:
         """The kernel; work: the elements that it goes over, where they are not the group's."""

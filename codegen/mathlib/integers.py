@@ -84,18 +84,20 @@ TG T tg_floordiv(T x, T y) {                    // numpy's: exact where the quot
 # of mul_hi, and results through pointers instead of a uint4, keep the kernel vectorisable.
 PHILOX = """
 TG void tg_philox(U k0, U k1, U c0, U c1, U c2, U c3, U *r0, U *r1, U *r2, U *r3) {
+    L a = $long(c0), b = $long(c1), c = $long(c2), d = $long(c3);       // their lower halves count
+    L i = $long(k0), j = $long(k1);
     for (int round = 0; round < 10; round++) {
-        L p = $long(c0) * (L)(0xD2511F53UL);
-        L q = $long(c2) * (L)(0xCD9E8D57UL);
-        c0 = $high(q) ^ c1 ^ k0;
-        c2 = $high(p) ^ c3 ^ k1;
-        c1 = $low(q);
-        c3 = $low(p);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        L p = (a & (L)(0xFFFFFFFFUL)) * (L)(0xD2511F53UL);
+        L q = (c & (L)(0xFFFFFFFFUL)) * (L)(0xCD9E8D57UL);
+        a = (q >> 32) ^ b ^ i;
+        c = (p >> 32) ^ d ^ j;
+        b = q;
+        d = p;
+        i += 0x9E3779B9UL;
+        j += 0xBB67AE85UL;
     }
-    *r0 = c0;
-    *r1 = c1;
-    *r2 = c2;
-    *r3 = c3;
+    *r0 = $low(a);
+    *r1 = $low(b);
+    *r2 = $low(c);
+    *r3 = $low(d);
 }"""

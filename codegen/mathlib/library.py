@@ -30,7 +30,7 @@ _OWNER = {
     for key, text in _PAIRS.items()
     for name in re.findall(r"^TG \w+ (tg_\w+)\(", text if isinstance(text, str) else text[0] + text[1], re.MULTILINE)
 }
-_INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn"}
+_INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn", "tg_turn_narrow"}
 _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small)$", name) and name not in _INTERNAL}
 
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
@@ -38,10 +38,10 @@ HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | special.
     "tg_philox", *(f"tg_philox{word}" for word in range(4))}
 # OpenCL names that mean something else for numpy, or that OpenCL lacks
 _RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
-_WEAKER = {"exp_nonpositive": "exp"}     # names that promise something of the operand, and the builtin that does not care
+_WEAKER = {"exp_nonpositive": "exp", "cos_narrow": "cos"}     # names that promise something of x, and the builtin that does not care
 _FLOAT_NAMES = {"abs": "fabs"}           # C's names for integers, which ops use for both
 _INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign", "pow": "tg_pow_int", "fmod": "tg_fmod"}
-_NEED_FP64 = {"float": {"sin", "cos", "tan", "pow"}}        # in float these compute through double
+_NEED_FP64 = {"float": {"sin", "cos", "cos_narrow", "tan", "pow"}}        # in float these compute through double
 
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
 _TYPE = re.compile(r"(half|float|double|u?(?:char|short|int|long))(\d*)$")
@@ -91,7 +91,7 @@ def parts(names: Iterable[str], target: Target) -> list[str]:
         key, expanded = pending.pop()
         if key in order:
             continue
-        text, needs = _render(key, target)
+        text, needs, _ = _render(key, target)
         if expanded:
             order[key] = text
             tables.update({name: table for name, table in trig.TABLES.items() if name in text})
@@ -104,6 +104,18 @@ def parts(names: Iterable[str], target: Target) -> list[str]:
     return [*head, *tables.values(), *order.values()]
 
 
+def types(names: Iterable[str], target: Target) -> frozenset[tuple[str, int]]:
+    """The C types of what those functions compute: of one lane, and how many."""
+    found: set[tuple[str, int]] = set()
+    seen, todo = set(names), list(names)
+    while todo:
+        _, needs, own = _render(todo.pop(), target)
+        found |= own
+        todo += [need for need in needs if need not in seen]
+        seen.update(needs)
+    return frozenset(found)
+
+
 def _split(ctype: str) -> tuple[str, str]:
     match = _TYPE.match(ctype)
     if match is None:
@@ -112,14 +124,16 @@ def _split(ctype: str) -> tuple[str, str]:
 
 
 @cache
-def _render(key: str, target: Target) -> tuple[str, tuple[str, ...]]:
-    """The text of one key and the keys it calls, in the order of first use."""
+def _render(key: str, target: Target) -> tuple[str, tuple[str, ...], frozenset[tuple[str, int]]]:
+    """The text of one key, the keys it calls, in the order of first use, and its types."""
     name, _, ctype = key.partition(":")
     scalar, lanes = _split(ctype)
+    width = int(lanes or 1)
+    types = frozenset(((scalar, width),))
     if name == "tg_philox":
-        return _render_philox(scalar, lanes), ()
+        return _render_philox(scalar, lanes), (), types | {("ulong", width)}
     if name.startswith("tg_philox"):
-        return _render_philox_word(int(name[-1]), scalar, lanes), (f"tg_philox:{scalar}{lanes}",)
+        return _render_philox_word(int(name[-1]), scalar, lanes), (f"tg_philox:{scalar}{lanes}",), types
     if scalar not in ("float", "double"):
         text = _render_int(integers.TEXTS[name], scalar, lanes)
     else:
@@ -132,14 +146,15 @@ def _render(key: str, target: Target) -> tuple[str, tuple[str, ...]]:
         else:
             pair = _PAIRS[_OWNER.get(name, name)]
             template = pair if isinstance(pair, str) else pair[scalar == "double"]
-        text = _render_float(template, scalar, lanes, target)
+        text, doubles = _render_float(template, scalar, lanes, target)
+        types |= {("double", width)} if doubles else frozenset()
     wide = [f"{_key(n)}:double{lanes}" for n in re.findall(r"\bD\.(tg_\w+)\(", text)]
     text = re.sub(r"\bD\.(?=tg_)", "", text)
     calls = [_key(n) for n in re.findall(r"(?<!TG )\b(tg_\w+)\(", text)]
     own = set(re.findall(r"^TG \w+ (tg_\w+)\(", text, re.MULTILINE))
     wide_names = {w.split(":")[0] for w in wide}
     narrow = [f"{n}:{ctype}" for n in calls if n not in own and n != _key(name) and n not in wide_names]
-    return text.strip("\n"), tuple(dict.fromkeys(wide + narrow))
+    return text.strip("\n"), tuple(dict.fromkeys(wide + narrow)), types
 
 
 def _key(name: str) -> str:
@@ -153,7 +168,8 @@ def _lanes(text: str, lanes: str, ctype: str) -> str:
     return f"({ctype})(" + ", ".join(text.replace("#", f".s{i:x}") for i in range(int(lanes))) + ")"
 
 
-def _render_float(template: str, scalar: str, lanes: str, target: Target) -> str:
+def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tuple[str, bool]:
+    """A template's text, and whether doubles are in it."""
     double = scalar == "double"
     ctype = scalar + lanes
     text = template
@@ -195,9 +211,16 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> str
         "T": ctype, "I": integer + lanes, "U": _UNSIGNED[integer] + lanes, "M": integer + lanes if lanes else "int",
         "D": wide, "ID": f"long{lanes}", "UD": f"ulong{lanes}",
     }
-    text = re.sub(r"\b(as_)?(T|I|U|M|D|ID|UD)\b(?!\.tg_)", lambda m: (m[1] or "") + types[m[2]], text)
+    put: set[str] = set()
+
+    def type_(match: re.Match[str]) -> str:
+        put.add(match[2])
+        return (match[1] or "") + types[match[2]]
+
+    text = re.sub(r"\b(as_)?(T|I|U|M|D|ID|UD)\b(?!\.tg_)", type_, text)
     number = r"-?(?:0x[0-9a-f.]+p[-+]?\d+|\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)"       # what needs no cast: no vector is made of it
-    return re.sub(rf"\(float\)\(({number}f)\)|\(double\)\(({number})\)", lambda m: m[1] or m[2], text)
+    text = re.sub(rf"\(float\)\(({number}f)\)|\(double\)\(({number})\)", lambda m: m[1] or m[2], text)
+    return text, not put.isdisjoint(("D", "ID", "UD"))
 
 
 def _render_int(template: str, scalar: str, lanes: str) -> str:
@@ -223,6 +246,5 @@ def _render_philox(scalar: str, lanes: str) -> str:
     text, wide, narrow = integers.PHILOX, f"ulong{lanes}", f"uint{lanes}"
     to_wide, to_narrow = (f"convert_{wide}", f"convert_{narrow}") if lanes else (f"({wide})", f"({narrow})")
     text = text.replace("$long(", f"{to_wide}(")
-    text = re.sub(r"\$high\((\w)\)", rf"{to_narrow}(\1 >> 32)", text)
     text = re.sub(r"\$low\((\w)\)", rf"{to_narrow}(\1 & 0xffffffffUL)", text)
     return re.sub(r"\b(U|L)\b", lambda m: narrow if m[1] == "U" else wide, text).strip("\n")

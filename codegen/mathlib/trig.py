@@ -81,12 +81,37 @@ TG T tg_turn(T x, T *tail, I *quadrant) {       // x = result + tail + quadrant 
     return small ? x : r;
 }"""
 
+# For |x| <= 8: the multiples of pi/2 in double are exact to 3e-16, and no float but 0 is nearer to one than 1.2e-8 (3 pi/2).
+_NARROW_FLOAT = """
+TG T tg_turn_narrow(T x, T *tail, I *quadrant) {
+    D w = $wide(x);
+    D k = w * (D)(0x1.45f306dc9c883p-1) + (D)(6755399441055744.0) - (D)(6755399441055744.0);
+    *quadrant = as_I($narrow(k) + $MAGIC);
+    *tail = (T)(0.0);
+    return $narrow(w - k * (D)(0x1.921fb54442d18p+0));
+}"""
+_NARROW_DOUBLE = """
+TG T tg_turn_narrow(T x, T *tail, I *quadrant) { return tg_turn(x, tail, quadrant); }"""
+
 _ROWS = ",\n    ".join(", ".join(piece.hex() for piece in row) for row in turn_pieces_double())
 _COMMENT = "// 1/(2 pi), four doubles for every 32 binades"
 TABLES = {"tg_turn_table": f"__constant double tg_turn_table[{4 * 32}] = {{   {_COMMENT}\n    {_ROWS}}};"}
 
+_COS = """
+TG T tg_cos(T x) {
+    T tail;
+    I n;
+    T r = tg_turn(x, &tail, &n);
+    T s = tg_sin_part(r, tail);
+    T c = tg_cos_part(r, tail);
+    I odd = -(n & 1);
+    T y = as_T((as_I(s) & odd) | (as_I(c) & ~odd));
+    return as_T(as_U(y) ^ (as_U((n + 1) & 2) << $SIGNSHIFT));
+}"""
+
 TEXTS: dict[str, Text] = {
     "tg_turn": (_REDUCE_FLOAT, _REDUCE_DOUBLE),
+    "tg_turn_narrow": (_NARROW_FLOAT, _NARROW_DOUBLE),
     "tg_sin_parts": """
 TG T tg_sin_part(T r, T tail) {                 // sin(r + tail), |r| <= pi/4
     T z = r * r;
@@ -110,17 +135,8 @@ TG T tg_sin(T x) {
     y = as_T(as_U(y) ^ (as_U(n & 2) << $SIGNSHIFT));
     return x == 0.0 ? x : y;
 }""",
-    "tg_cos": """
-TG T tg_cos(T x) {
-    T tail;
-    I n;
-    T r = tg_turn(x, &tail, &n);
-    T s = tg_sin_part(r, tail);
-    T c = tg_cos_part(r, tail);
-    I odd = -(n & 1);
-    T y = as_T((as_I(s) & odd) | (as_I(c) & ~odd));
-    return as_T(as_U(y) ^ (as_U((n + 1) & 2) << $SIGNSHIFT));
-}""",
+    "tg_cos": _COS,
+    "tg_cos_narrow": _COS.replace("tg_cos(", "tg_cos_narrow(").replace("tg_turn(", "tg_turn_narrow("),      # |x| <= 8
     "tg_tan": """
 TG T tg_tan(T x) {
     T tail;

@@ -5,9 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import item
+from tracegrad.codegen.kernel.names import is_variable_of_product
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import add_lanes, ceil_div, ctype, inside, kept, load, pieces, plus, swizzle, vector_of
+from tracegrad.codegen.kernel.vectors import (
+    add_lanes,
+    ceil_div,
+    ctype,
+    index_type,
+    inside,
+    kept,
+    load,
+    pieces,
+    plus,
+    swizzle,
+    vector_of,
+    write,
+)
 from tracegrad.codegen.matmul.problem import DType, Product, View
 
 
@@ -23,6 +38,10 @@ class Inner(Protocol):
     @property
     def title(self) -> str: ...
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The lanes of its vectors."""
+
     def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str) -> None:
         """Emits the loop from k0 to k1, with `pa` and `pb` at the tile's first elements."""
 
@@ -32,7 +51,7 @@ class Inner(Protocol):
 
 @dataclass(frozen=True)
 class Broadcast:
-    """A scalar of each row times each vector of columns."""
+    """A scalar of each row times each vector of columns. Its accumulators may lie in memory between blocks of k: `where`, if not ""."""
 
     dtype: DType
     width: int
@@ -44,14 +63,31 @@ class Broadcast:
         return f"{self.rows}x{self.columns} register tiles"
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.width,)
+
+    @property
     def offsets(self) -> list[int]:
         return [min(start, self.columns - self.width) for start in range(0, self.columns, self.width)]
 
-    def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str) -> None:
+    @property
+    def size(self) -> int:
+        return len(self.accumulators) * self.width
+
+    @property
+    def accumulators(self) -> list[str]:
+        return [f"c{r}_{v}" for r in range(self.rows) for v in range(len(self.offsets))]
+
+    def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str, where: str = "") -> None:
         vector = ctype(self.dtype, self.width)
         many = len(self.offsets) > 1
         for r in range(self.rows):
             emit(f"{vector} " + ", ".join(f"c{r}_{v} = 0" for v in range(len(self.offsets))) + ";")
+        if where:
+            emit(f"if ({k0} > 0) {{")
+            for number, c in enumerate(self.accumulators):
+                emit(f"{c} = {load(self.dtype, self.width, plus(where, number * self.width))};")
+            emit("}")
         emit("#pragma unroll 4")
         emit(f"for ({index} k = {k0}; k < {k1}; k++) {{")
         for v, offset in enumerate(self.offsets):
@@ -65,6 +101,10 @@ class Broadcast:
         emit(f"pa += {a.along};")
         emit(f"pb += {b.along};")
         emit("}")
+
+    def keep(self, emit: Text, where: str) -> None:
+        for number, c in enumerate(self.accumulators):
+            write(emit, self.dtype, self.width, plus(where, number * self.width), c)
 
     def results(self, row: int, skip: int) -> list[tuple[int, str, int]]:
         out, done = [], skip
@@ -87,6 +127,10 @@ class Dot:
     @property
     def title(self) -> str:
         return f"{self.rows}x{self.columns} dot products at a time, {self.width} of k a step"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.width, *(width for _, width in pieces(0, self.columns)))
 
     def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str) -> None:
         vector, width, groups = ctype(self.dtype, self.width), self.width, pieces(0, self.columns)
@@ -125,37 +169,74 @@ class Dot:
         return out
 
 
-def tiles(p: Product, parts: int, a: View, b: View, inner: Inner) -> Kernel:
+def tiles(p: Product, parts: int, a: View, b: View, inner: Inner, depth: int = 0) -> Kernel:
     """The kernel that runs `inner` over all tiles: one work-item does a block of tiles (of one part of k).
 
     The tile at an edge starts early, so it overlaps its neighbour: it stores only what the neighbour does not.
+    depth: of the blocks that k is cut into, if it is; between them accumulators are in a buffer.
     """
     rows, columns = inner.rows, inner.columns
     down, across = ceil_div(p.m, rows), ceil_div(p.n, columns)
-    high, wide = _block(p, parts, rows, columns)
-    params = merge(a.params, b.params, p.store.params)
-    index = p.index
-    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them.", params)
-    _open(emit, index, "row_tile", "i", p.m, rows, "get_global_id(1)", high, down, loop=False)
-    _open(emit, index, "column_tile", "j", p.n, columns, "get_global_id(0)", wide, across, loop=False)
+    high, wide = _deep_block(p, rows, columns, depth) if depth else _block(p, parts, rows, columns)
+    params, index = merge(a.params, b.params, p.store.params), p.index
+    if depth:
+        assert isinstance(inner, Broadcast)
+        sums = Temp(f"{p.name}_sums", p.owner, p.batch * down * across * inner.size, p.dtype)
+        params = merge(params, (sums.buffer("partial", "inout"),))
+        index = "long" if index == "long" else index_type(sums.size)
+    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product in {inner.title}; a work-item does {high}x{wide} of them"
+                f"{f', {depth} of k after {depth}' if depth else ''}.", params, is_variable_of_product,
+                [(p.dtype, width) for width in inner.widths])
+    _open(emit, index, "row_tile", "i", p.m, rows, item(1), high, down, loop=False)
+    _open(emit, index, "column_tile", "j", p.n, columns, item(0), wide, across, loop=False)
     batch = "b" if p.batch > 1 else "0"
     if parts > 1:
         step = ceil_div(ceil_div(p.k, parts), 16) * 16
-        emit(f"const {index} part = get_global_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
+        emit(f"const {index} part = {item(2)}" + (f" % {parts};" if p.batch > 1 else ";"))
         emit.part(index, "k0", "k1", step, p.k)
     if p.batch > 1:
-        emit(f"const {index} b = get_global_id(2)" + (f" / {parts};" if parts > 1 else ";"))
-    k0, k1 = ("k0", "k1") if parts > 1 else ("0", str(p.k))
+        emit(f"const {index} b = {item(2)}" + (f" / {parts};" if parts > 1 else ";"))
+    k0, k1 = ("k0", "k1") if parts > 1 or depth else ("0", str(p.k))
+    if depth:
+        emit(f"for ({index} k0 = 0; k0 < {p.k}; k0 += {depth}) {{")
+        emit(f"const {index} k1 = {inside(f'k0 + {depth}', p.k, p.k % depth == 0, index)};")
     loops = _open(emit, index, "column_tile", "j", p.n, columns, "", wide, across, loop=True)
     loops += _open(emit, index, "row_tile", "i", p.m, rows, "", high, down, loop=True)
-    emit(f"__global const {ctype(p.dtype)} *pa = {plus(a.base(batch, 'row_tile' if down > 1 else '0', 'i'), (k0, a.along))};")
-    emit(f"__global const {ctype(p.dtype)} *pb = {plus(b.base(batch, 'column_tile' if across > 1 else '0', 'j'), (k0, b.along))};")
-    inner.loop(emit, index, a, b, k0, k1)
+    row_tile, column_tile = "row_tile" if down > 1 else "0", "column_tile" if across > 1 else "0"
+    emit(f"__global const {ctype(p.dtype)} *pa = {plus(a.base(batch, row_tile, 'i'), (k0, a.along))};")
+    emit(f"__global const {ctype(p.dtype)} *pb = {plus(b.base(batch, column_tile, 'j'), (k0, b.along))};")
+    if depth:
+        assert isinstance(inner, Broadcast)
+        tile = plus((batch, down * across), (row_tile, across), column_tile)
+        emit(f"__global {ctype(p.dtype)} *sum = {plus('partial', (tile, inner.size))};")
+        inner.loop(emit, index, a, b, k0, k1, "sum")
+        emit(f"if (k1 < {p.k}) {{")
+        inner.keep(emit, "sum")
+        emit("} else {")
+    else:
+        inner.loop(emit, index, a, b, k0, k1)
     _store(emit, p, inner, batch)
-    for _ in range(loops):
+    for _ in range(loops + 2 * (depth > 0)):
         emit("}")
     size = (ceil_div(across, wide), ceil_div(down, high), p.batch * parts)
     return emit.kernel(size, (1, 1, 1), p.flops, p.bytes, inner.title)
+
+
+def _deep_block(p: Product, rows: int, columns: int, depth: int) -> tuple[int, int]:
+    """How many tiles down and across one work-item does of a product whose k is in blocks: what a core's second cache holds.
+
+    These are a block of A, one of B, and the accumulators; every core has several such, so that they end together.
+    """
+    down, across = ceil_div(p.m, rows), ceil_div(p.n, columns)
+    high = wide = 1
+    while True:
+        tall = (high * rows <= wide * columns and high < down) or wide >= across
+        grown = (min(2 * high, down), wide) if tall else (high, min(2 * wide, across))
+        footprint = (grown[0] * rows + grown[1] * columns) * depth + grown[0] * rows * grown[1] * columns
+        left = ceil_div(down, grown[0]) * ceil_div(across, grown[1]) * p.batch
+        if grown == (high, wide) or left < 4 * p.target.cores or footprint * p.dtype.itemsize > p.target.l2_bytes:
+            return high, wide
+        high, wide = grown
 
 
 def _open(emit: Text, index: str, tile: str, first: str, lines: int, panel: int, gid: str, block: int, count: int, loop: bool) -> int:

@@ -32,7 +32,8 @@ def gemm(p: Product, parts: int) -> Kernel:
     index, t = p.index, ctype(p.dtype)
     local = p.target.local_memory >= _local_bytes(p, side)
     through = f"through {block}x{depth} blocks in local memory" if local else "straight from global memory"
-    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product, {tile}x{tile} elements a work-item, {through}.", params, (side, side, 1), True)
+    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product, {tile}x{tile} elements a work-item, {through}.", params, group=(side, side, 1),
+                cooperates=True)
     if local:
         for name in "ab":
             emit(f"__local {t} block_{name}[2][{depth}][{block + 4}] __attribute__((aligned(32)));")
@@ -229,7 +230,7 @@ def thin(p: Product, parts: int) -> Kernel:
     params = merge(p.a.params, p.b.params, p.store.params)
     group = (lanes, lines, 1) if along else (lines, lanes, 1)
     what = f"{lines} {'rows' if large is p.a else 'columns'}"
-    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product, {lanes} work-items along k for each of {what}.", params, group, True)
+    emit = Text(p.name, f"{p.m}x{p.n}x{p.k} product, {lanes} work-items along k for each of {what}.", params, group=group, cooperates=True)
     emit(f"__local {t} block_a[{few}][{size}];")
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     lane, line = ("x", "y") if along else ("y", "x")
@@ -282,7 +283,7 @@ def total(p: Product, parts: int, partial: Temp | None) -> Kernel:
         lanes *= 2
     params = merge((partial.buffer("partial", "const"),) if partial else (), p.store.params)
     about = f"Adds up {parts} partial results, an element a work-item." if parts else "An empty sum: all zeros."
-    emit = Text(f"{p.name}_total" if parts else p.name, about, params, (lines, lanes, 1), True)
+    emit = Text(f"{p.name}_total" if parts else p.name, about, params, group=(lines, lanes, 1), cooperates=True)
     batch = "b" if p.batch > 1 else "0"
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     emit(f"const {index} at = get_global_id(0);")

@@ -4,7 +4,8 @@ The caller says how elements of A and B are read (`Matrix`: a callback, and stri
 of the result (`Store`: a callback with the fused epilogue, called exactly once for each element). On a CPU the schedule is one of
 
 - tile: 6 rows x 2 vectors of accumulators, B read as vectors, A as broadcast scalars, each straight from its buffer or packed
-  into panels (fused loads, unsuitable strides, or large matrices);
+  into panels (fused loads, unsuitable strides, or large matrices); of a product that a core's second cache does not hold k is cut in
+  blocks, between which a work-item keeps the accumulators of its tiles in a buffer;
 - dot: 3 rows x 4 columns of accumulators, both read as vectors along k (A times B-transposed: linear layers), summed at the end;
 - either of them with k split over work-items into partial results that a second kernel adds up, in a fixed order.
 
@@ -21,6 +22,8 @@ from dataclasses import replace
 import numpy as np
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.marks import item
+from tracegrad.codegen.kernel.names import is_variable_of_product
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import (
     Emit,
@@ -149,17 +152,17 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     packed = f"packed_{x.name}"
     params = merge(x.params, (temp.buffer(packed, "out"),))
     what = f"{'rows' if x.name == 'a' else 'columns'} of {x.name.upper()}"
-    emit = Text(f"{p.name}_pack_{x.name}", f"Packs the {what} in panels of {panel} (k-major).", params)
+    emit = Text(f"{p.name}_pack_{x.name}", f"Packs the {what} in panels of {panel} (k-major).", params, is_variable_of_product)
     index = p.index
     number, line0 = ("panel", "line0") if count > 1 else ("0", "0")
     if count > 1:
-        emit(f"const {index} panel = get_global_id(0);")
+        emit(f"const {index} panel = {item(0)};")
         emit(f"const {index} line0 = {_start(x.lines, panel, index)};")
     if batch > 1:
-        emit(f"const {index} b = get_global_id(2);")
+        emit(f"const {index} b = {item(2)};")
     b = "b" if batch > 1 else "0"
     if chunks > 1:
-        emit(f"const {index} k0 = get_global_id(1) * {chunk};")
+        emit(f"const {index} k0 = {item(1)} * {chunk};")
         emit(f"const {index} k1 = {inside(f'k0 + {chunk}', p.k, p.k % chunk == 0, index)};")
     base = plus((plus((b, count), number), panel * p.k))
     emit(f"for ({index} k = {'k0' if chunks > 1 else 0}; k < {'k1' if chunks > 1 else p.k}; k++) {{")
@@ -203,7 +206,8 @@ def _tile(p: Product, parts: int) -> list[Kernel]:
     rows, vectors = register_tile(p.m, ceil_div(p.n, width), p.target)
     columns = min(vectors * width, p.n)
     large = p.k * p.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and p.m >= 16 * rows
-    huge = p.k * p.m * p.dtype.itemsize > 16 * p.target.l2_bytes
+    depth = _depth(p, rows, columns) if large and parts == 1 else 0
+    huge = not depth and p.k * p.m * p.dtype.itemsize > 16 * p.target.l2_bytes
     packed = []
     if p.a.pointer is None or (large and (huge or p.a.strides[2] != 1)):
         a, kernel = _pack(p, p.a, rows)
@@ -217,7 +221,18 @@ def _tile(p: Product, parts: int) -> list[Kernel]:
         packed.append(kernel)
     else:
         view_b = _in_place(p.b)
-    return [*packed, tiles(p, parts, view_a, view_b, Broadcast(p.dtype, width, rows, columns))]
+    return [*packed, tiles(p, parts, view_a, view_b, Broadcast(p.dtype, width, rows, columns), depth)]
+
+
+def _depth(p: Product, rows: int, columns: int) -> int:
+    """Of the blocks that k of a large product is cut into, so that a panel of B is in a core's first cache.
+
+    0 where k is one block: the second cache holds a panel of A and one of B. (Then it is, measured, as fast without the sums in between.)
+    """
+    if (rows + columns) * p.k * p.dtype.itemsize <= p.target.l2_bytes:
+        return 0
+    depth = max(tuning().panel_bytes // (columns * p.dtype.itemsize), 1)
+    return ceil_div(ceil_div(p.k, ceil_div(p.k, depth)), 8) * 8 if p.k > depth else 0      # the loop over k is unrolled
 
 
 def _dot(p: Product, parts: int) -> list[Kernel]:
@@ -242,10 +257,11 @@ def _total(p: Product, parts: int) -> Kernel:
     temp = (_partial(p, parts).buffer("partial", "const"),) if parts else ()
     params = merge(temp, p.store.params)
     index, b = p.index, "b" if p.batch > 1 else "0"
-    emit = Text(name, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", params)
-    emit(f"const {index} i = get_global_id(0);")
+    emit = Text(name, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", params,
+                is_variable_of_product, [(p.dtype, width)])
+    emit(f"const {index} i = {item(0)};")
     if p.batch > 1:
-        emit(f"const {index} b = get_global_id(1);")
+        emit(f"const {index} b = {item(1)};")
 
     def columns(j: str, lanes: int) -> None:
         emit(f"{ctype(p.dtype, lanes)} c = 0;")

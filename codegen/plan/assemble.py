@@ -12,7 +12,7 @@ import numpy as np
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.memory import assign
-from tracegrad.codegen.plan.offsets import share
+from tracegrad.codegen.plan.parameterize import share
 from tracegrad.codegen.plan.source import functions, source
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program

@@ -8,7 +8,7 @@ work-items. The launches are put in an order that brings them together (whatever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import prod
@@ -17,6 +17,7 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import whole
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
+from tracegrad.codegen.kernel.marks import marked, with_items
 from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
@@ -133,7 +134,6 @@ def dependencies(steps: Sequence[Step]) -> tuple[list[int], list[list[int]]]:
 def together(parts: Sequence[Kernel]) -> Kernel:
     """One kernel of several, each in a block; a buffer has one name in all of them."""
     main = max(parts, key=lambda k: len(k.text))
-    inside = [k.names for k in parts]
     own = [{(p.ref, p.name) for p in k.parameters} for k in parts]
     called: dict[Any, str] = {}
     merged: list[Parameter] = []
@@ -141,15 +141,17 @@ def together(parts: Sequence[Kernel]) -> Kernel:
         given = [p for k in parts for p in k.parameters if p.ref == ref]
         base = name = given[0].name
         n = 1
-        while name in called.values() or any(name in w and (ref, name) not in o for w, o in zip(inside, own, strict=True)):
+        while name in called.values() or any(k.takes(name) and (ref, name) not in o for k, o in zip(parts, own, strict=True)):
             n += 1
             name = f"{base}_{n}"
         called[ref] = name
         merged.append(united(given, name))
-    taken = set().union(*inside, called.values())
+    stem = "item"
+    while any(f"{stem}{axis}" in called.values() or k.takes(f"{stem}{axis}") for axis in range(3) for k in parts):
+        stem += "_"
     body = Block("")
     for k in parts:
-        block = as_block(k, taken)
+        block = as_block(k, stem)
         block.comment = f"{k.entry}: {k.comment}" if k.comment else k.entry
         block.renamed = {p.name: called[p.ref] for p in k.parameters if p.name != called[p.ref]}
         body.items.append(block)
@@ -157,7 +159,13 @@ def together(parts: Sequence[Kernel]) -> Kernel:
     sizes = (1,) * max(len(k.global_size) for k in parts)
     return Kernel(main.entry, tuple(merged), body, sizes, sizes, sum(k.flops for k in parts), sum(k.bytes for k in parts),
                   f"{len(parts)} small kernels in one launch{': ' * bool(notes)}{notes}", frozenset().union(*(k.helpers for k in parts)),
-                  **_of_all(parts), group=sizes, wide=0, clang=main.clang)
+                  **_of_all(parts), group=sizes, wide=0, clang=main.clang, reserved=any_of([k.reserved for k in parts]),
+                  held=frozenset().union(*(k.held for k in parts)))
+
+
+def any_of(conditions: Sequence[Callable[[str], bool]]) -> Callable[[str], bool]:
+    """Whether one of them holds."""
+    return lambda name: any(holds(name) for holds in conditions)
 
 
 def _of_all(parts: Sequence[Kernel]) -> dict[str, Any]:
@@ -194,17 +202,15 @@ def united(given: Sequence[Parameter], name: str) -> Parameter:
     return buffer
 
 
-def as_block(kernel: Kernel, taken: Collection[str]) -> Block:
-    """What a kernel does, as a loop over what were its work-items."""
+def as_block(kernel: Kernel, stem: str) -> Block:
+    """What a kernel does, as a loop over what were its work-items. stem: what their numbers are called if the kernel gives them no name."""
     sizes = {axis: n for axis, n in enumerate(kernel.global_size) if n > 1}
     items = {s.axis: s for s in kernel.body.items if isinstance(s, Item)}
-    stem = "item"
-    while any(f"{stem}{axis}" in taken for axis in range(3)):
-        stem += "_"
     loops: list[Block] = []
+    vars: dict[int, Var] = {}
     for axis, n in sorted(sizes.items(), reverse=True):
-        var, type_ = (items[axis].var, items[axis].type) if axis in items else (Var(f"{stem}{axis}", n), "int")
-        loops.append(Loop(var, type_, bound(0), bound(n)))
+        vars[axis], type_ = (items[axis].var, items[axis].type) if axis in items else (Var(f"{stem}{axis}", n), "int")
+        loops.append(Loop(vars[axis], type_, bound(0), bound(n)))
     loops = loops or [Block("{")]
     for outer, inner in pairwise(loops):
         outer.items.append(inner)
@@ -213,9 +219,7 @@ def as_block(kernel: Kernel, taken: Collection[str]) -> Block:
             if s.axis not in sizes:                          # there was but one
                 loops[-1].items.append(Declare(s.var, f"const {s.type}", whole(0), bound=bound(0)))
         elif isinstance(s, Raw):
-            text = s.code
-            for axis in range(3):
-                text = text.replace(f"get_global_id({axis})", f"{stem}{axis}" if axis in sizes else "0")
+            text = with_items(s.code, lambda axis: marked(vars[axis].name) if axis in vars else "0")
             loops[-1].items.append(Raw(text, s.node, s.parts, s.defines, s.writes))
         else:
             loops[-1].items.append(s)

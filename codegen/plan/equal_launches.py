@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.marks import plain
 from tracegrad.codegen.kernel.statements import Block, Buffer, If, Item, Number, Parameter, Raw, Statement
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.plan.batch_launches import Step, dependencies
+from tracegrad.codegen.plan.batch_launches import Step, any_of, dependencies
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import HostStep
 
@@ -106,10 +106,10 @@ def _merged(parts: Sequence[Part], context: Context) -> Kernel:
     if len(parts) == 1:
         return parts[0].kernel
     first = parts[0]
-    taken = set(first.kernel.names)
+    taken: set[str] = set()
 
     def unique(name: str) -> str:
-        while name in taken:
+        while name in taken or first.kernel.takes(name):
             name += "_"
         taken.add(name)
         return name
@@ -144,7 +144,8 @@ def _merged(parts: Sequence[Part], context: Context) -> Kernel:
     note = "; ".join([f"{len(parts)} equal kernels in one launch", *dict.fromkeys(k.note for k in kernels if k.note)])
     entry = context.fresh(first.kernel.entry.rpartition("_k")[0])          # equal kernels in other launches may be called as the first
     return replace(first.kernel, entry=entry, parameters=tuple(given), body=body, global_size=(groups * local,), local_size=(local,),
-                   group=(local,), flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels), note=note,
+                   reserved=any_of([first.kernel.reserved, frozenset((group, start, size)).__contains__]), group=(local,), note=note,
+                   flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels),
                    comment=f"{len(parts)} kernels side by side; names and lines are the first's",
                    fused=tuple(x for k in kernels for x in k.fused), why=tuple(dict.fromkeys(x for k in kernels for x in k.why)))
 
@@ -159,4 +160,4 @@ def _called(parameter: Parameter, name: str) -> Parameter:
 
 def _declared(parameter: Parameter) -> str:
     """The variable that holds what the parameter was."""
-    return plain(parameter.declaration.removeprefix("const "))
+    return f"{parameter.type} {parameter.name}" if isinstance(parameter, Number) else plain(parameter.declaration)

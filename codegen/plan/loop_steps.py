@@ -200,12 +200,12 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
 
 def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict[Any, Parameter], list[Statement]]:
     """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
-    taken = set(kernel.names)
+    taken: set[str] = set()
     head: dict[Any, Parameter] = {}
 
     def fresh(base: str) -> str:
         name, number = base, 0
-        while name in taken:
+        while name in taken or kernel.takes(name):
             number += 1
             name = f"{base}_{number}"
         taken.add(name)
@@ -264,7 +264,10 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict
 
 def pointer(parameter: Parameter) -> str:
     """The declaration of a variable of a parameter's type and name."""
-    return parameter.declaration.replace("restrict ", "")
+    variable = bound_to(parameter, parameter.ref)
+    if isinstance(variable, Buffer):
+        variable.restrict = False
+    return variable.declaration
 
 
 def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int) -> Kernel:
@@ -273,7 +276,7 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
     found = head.pop(turn, None)
     name = "turn" if found is None else found.name
     if found is None:
-        while name in kernel.names:
+        while kernel.takes(name):
             name += "_"
     loop = Loop(Var(name, length), "int", bound_of(0), bound_of(length))
     loop.items = [*declarations, *kernel.body.items]

@@ -130,6 +130,8 @@ class Scheduler:
                 for o in node.operands:
                     if node.fn.family == "opencl_call" and o in self.scalars:
                         continue                             # passed by value
+                    if self.target.kind == "cpu" and node.fn.family == "scatter" and read_once(node, o):
+                        continue
                     if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
 
@@ -406,6 +408,16 @@ class Scheduler:
                             seen.add(user)
                             todo.append(user)
             group.why = tuple(dict.fromkeys((*found, *(ends or [Break.RESULT.text()]))))
+
+
+def read_once(scatter: Node, operand: Node) -> bool:
+    """Whether a scatter on a CPU (lower/scatter.py) computes an operand itself: the constant it begins with, rows that take little."""
+    base, index, source = scatter.operands
+    if operand is index:
+        return False
+    if operand is base:
+        return operand is not source and operand.fn.name == "expand" and operand.operands[0].fn.name == "const"
+    return base.aval.size >= base.shape[0] * tuning().scatter_skip and cost(strip(operand)) < tuning().costly
 
 
 def in_order(groups: list[Group], group_of: dict[Node, Group], stored: set[Node]) -> list[Group]:

@@ -132,27 +132,31 @@ class Rows:
         return f"{self.rows} row{'s' * (self.rows != 1)} of {self.cols}"
 
 
-@dataclass(frozen=True)
-class Chunks:
-    """Partial results of reductions over rows, one for every `length` columns; a later kernel reduces those."""
+class _InChunks:
+    """Partial results of reductions: they are not there before the kernel has ended, and a later one reduces them."""
 
-    rows: int
-    cols: int
-    length: int
-
-    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
-        """The elements, and other reductions in the same chunks. (A row's value is not there before the kernel has ended.)"""
+    def accept(self: Any, other: Kind, reads_row: bool = False) -> Accepted | Break:
+        """The elements, and other reductions in the same chunks."""
         if isinstance(other, Anchored):
             return Break.OPERAND
         return Accepted(self, other.place) if other == self or other == Flat(self.size) else Break.SHAPE
 
     @property
-    def size(self) -> int:
-        return self.rows * self.cols
-
-    @property
     def place(self) -> Place:
         return Place.CHUNK
+
+
+@dataclass(frozen=True)
+class Chunks(_InChunks):
+    """Of reductions over rows, one for every `length` columns."""
+
+    rows: int
+    cols: int
+    length: int
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.cols
 
     @property
     def chunks(self) -> int:
@@ -164,27 +168,17 @@ class Chunks:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Partial results of reductions over the middle of (outer, middle, inner), one for every `length` of it."""
+class Columns(_InChunks):
+    """Of reductions over the middle of (outer, middle, inner), one for every `length` of it: of the same columns."""
 
     outer: int
     middle: int
     inner: int
     length: int
 
-    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
-        """The elements, and other reductions in the same chunks of the same columns."""
-        if isinstance(other, Anchored):
-            return Break.OPERAND
-        return Accepted(self, other.place) if other == self or other == Flat(self.size) else Break.SHAPE
-
     @property
     def size(self) -> int:
         return self.outer * self.middle * self.inner
-
-    @property
-    def place(self) -> Place:
-        return Place.CHUNK
 
     @property
     def chunks(self) -> int:

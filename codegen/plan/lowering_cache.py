@@ -1,4 +1,4 @@
-"""Equal groups are lowered once. Start at `lower_all`.
+"""Equal groups are lowered once: what the first was lowered to is bound to the buffers of the others. Start at `lower_all`.
 
 The steps of a program that was written as a loop are groups of the same form on other values. What a group's kernels look like depends
 on nothing but its `form`: its operations and their places, with everything that it is given numbered. So the kernels of the first of
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.elements import Storage
-from tracegrad.codegen.kernel.facts import never_positive, picked
+from tracegrad.codegen.kernel.facts import NARROW, largest, never_positive, picked
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
 from tracegrad.codegen.lower.context import Context, computed, lower
@@ -94,7 +94,7 @@ def compare(given: Sequence[Kernel], wanted: Sequence[Any]) -> None:
         for what in ("form", "bound", "global_size", "local_size", "flops", "bytes", "helpers", "fused", "why"):
             x, y = ([_unnamed(r) for r in k.refs] if what == "bound" else getattr(k, what) for k in (a, b))
             if x != y:
-                raise CompilerBug(f"repeats: equal groups have different kernels ({what} of {a.entry}):\n{x}\n{y}\n{a.text}\n{b.text}")
+                raise CompilerBug(f"lowering_cache: equal groups differ ({what} of {a.entry}):\n{x}\n{y}\n{a.text}\n{b.text}")
 
 
 def _unnamed(ref: Any) -> Any:
@@ -140,6 +140,8 @@ def form_of(group: Group, context: Context) -> Form | None:
         if family == "elementwise":
             if fn.name == "exp":
                 facts.append(never_positive(node.operands[0]))
+            elif fn.name == "cos":
+                facts.append(largest(node.operands[0]) <= NARROW)
             elif fn.wraps and node.dtype.kind == "i":
                 facts.append(may_wrap(node))
         elif family in ("reduction", "partial"):

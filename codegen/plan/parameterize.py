@@ -1,0 +1,74 @@
+"""Kernels that differ in some numbers only are one, with these as parameters. Start at `share`.
+
+The numbers are those that are added to an index, or say how much a work-item does.
+Steps of an unrolled recurrence read row after row of one buffer, so their kernels are alike but for offsets; updates of parameters are
+alike but for how many elements there are, and where each work-item's begin and end (variables in any case). An argument costs nothing
+there. Other numbers (strides, divisors, bounds of inner loops) stay as they are, where compilers make use of them. Each kernel's own
+numbers are passed, so it computes what its own text would. Which numbers these are is marked when a kernel is printed (`kernel/marks.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from tracegrad.codegen.kernel.expressions import Number
+from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.marks import Offset, marked, offsets_in, with_offsets
+from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import int32
+
+_MOST = 8                                                  # arguments more, at most
+
+
+@dataclass(frozen=True)
+class Shared(Kernel):
+    """A kernel with offsets as its last arguments. offsets: for each number that may be one, what the argument is called ("": none is)."""
+
+    offsets: tuple[str, ...] = ()
+
+    @cached_property
+    def printed(self) -> list[tuple[str, str]]:
+        names = iter(self.offsets)
+        return [(with_offsets(text, lambda: marked(name) if (name := next(names)) else None), comment) for text, comment in super().printed]
+
+
+def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str, tuple[int, ...]]]]:
+    """Fewer kernels, and for those that were replaced: the entry to launch in their place, and its last arguments (ints).
+
+    kernels: no two of the same form.
+    """
+    alike: dict[str, list[tuple[Kernel, list[Offset]]]] = {}
+    for kernel in kernels:
+        if not kernel.foreign:
+            alike.setdefault(with_offsets(kernel.form, lambda: "#"), []).append((kernel, offsets_in(kernel.form)))
+    instead: dict[str, tuple[str, tuple[int, ...]]] = {}
+    shared: dict[str, Shared] = {}
+    for found in alike.values():
+        if len(found) == 1:
+            continue
+        columns = list(zip(*([offset.value for offset in offsets] for _, offsets in found), strict=True))
+        arguments = list(dict.fromkeys(c for c in columns if len(set(c)) > 1))
+        first, offsets = found[0]
+        extents = {c for c, offset in zip(columns, offsets, strict=True) if offset.ends}
+        if len(found) <= tuning().repeats and not extents.issuperset(arguments):
+            continue
+        if len(arguments) > _MOST or any(n >> 31 for c in arguments for n in c):
+            continue
+        shared[first.entry] = with_arguments(first, [arguments.index(c) if c in arguments else -1 for c in columns], len(arguments))
+        for i, (kernel, _) in enumerate(found):
+            instead[kernel.entry] = first.entry, tuple(c[i] for c in arguments)
+    return [shared.get(k.entry, k) for k in kernels if k.entry not in instead or k.entry in shared], instead
+
+
+def with_arguments(kernel: Kernel, argument: Sequence[int], count: int) -> Shared:
+    """The kernel with argument number argument[i] in place of its offset number i (-1: it stays)."""
+    base = "offset"
+    while any(kernel.takes(f"{base}{i or ''}") for i in range(count)):
+        base += "_"
+    numbers = [Number(None, f"{base}{i or ''}", int32) for i in range(count)]
+    own: dict[str, Any] = {f.name: getattr(kernel, f.name) for f in fields(Kernel)}
+    names = tuple(numbers[i].name if i >= 0 else "" for i in argument)
+    return Shared(**own | {"parameters": (*kernel.parameters, *numbers)}, offsets=names)
