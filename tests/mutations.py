@@ -52,8 +52,6 @@ MUTATIONS = [
              "if shared and not isinstance(group.kind, Flat)", "if False and not isinstance(group.kind, Flat)"),
     Mutation("a slice whose ends are tensors is a template", "tracegrad/templates.py",
              "if any(isinstance(end, Operators) for end in", "if any(False and isinstance(end, Operators) for end in"),
-    Mutation("the inside of a row that needs no test is a vector too long", "codegen/kernel/peeling.py",
-             "(n - right) // step * step", "(n - right + step) // step * step"),
     Mutation("a chunk of a running sum starts without those before it", "codegen/lower/scan.py",
              "if sums and pointer:", "if sums and pointer and False:"),
     Mutation("a part of a scatter writes the next one's first row", "codegen/lower/scatter.py",

@@ -176,6 +176,14 @@ def test_functions_say_their_types() -> None:
     assert library.types(["tg_exp:float8"], Target()) == {("float", 8)}
 
 
+def test_cpus_read_arrays_of_the_host_which_may_begin_anywhere() -> None:
+    """Vectors that begin at a multiple of their size in an array need not do so in memory."""
+    x = placeholder(Aval((64, 256), np.dtype("float32")), "x")
+    source = compile_graph(Graph.capture([x], [(x * 2.0).exp()]), TARGETS["avx2"]).source
+    assert "LOAD(float8, x" in source
+    assert "ALIGNED" not in source
+
+
 def test_a_user_may_call_a_variable_what_text_calls_its_own() -> None:
     """The search for the largest element on a GPU has a variable `best`, which the user's did not know of."""
     x = placeholder(Aval((3, 5000), np.dtype("float32")), "best")

@@ -79,8 +79,11 @@ class Access:
 
     @property
     def aligned(self) -> bool:
-        """Whether what a vector reads or writes begins at a multiple of its size, for certain. (Buffers begin at one of 128 bytes.)"""
-        if self.at is None or self.lane is None or self.lane.multiple == 1:
+        """Whether what a vector reads or writes begins at a multiple of its size, for certain.
+
+        (The device's own buffers begin at one of 128 bytes; arrays of the host's, which CPUs work on, may begin anywhere.)
+        """
+        if self.at is None or self.lane is None or not self.lane.aligned:
             return False
         at, lanes = self.at.opened(), self.lanes * self.each
         steps = [c * (1 if atom.var is None else atom.var.multiple) for atom, c in at.terms]

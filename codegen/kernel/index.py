@@ -25,14 +25,14 @@ class Var:
     """An integer variable of a kernel, lo <= value <= hi: of a loop, a work-item's number, or one that was computed, such as a row read.
 
     It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
-    of all lanes, and `multiple` what all vectors begin at a multiple of. sum: it is called by an expression, of another generator, which
-    is a factor only in parentheses.
+    of all lanes, and `multiple` what all vectors begin at a multiple of; aligned: so they do in memory, too, as buffers are the device's
+    own. sum: it is called by an expression, of another generator, which is a factor only in parentheses.
     """
 
-    __slots__ = ("hi", "index", "key", "lo", "marked", "multiple", "name", "sum")
+    __slots__ = ("aligned", "hi", "index", "key", "lo", "marked", "multiple", "name", "sum")
 
-    def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False, multiple: int = 1) -> None:
-        self.name, self.lo, self.hi, self.sum, self.multiple = name, lo, lo + max(size, 1) - 1, sum, multiple
+    def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False, multiple: int = 1, aligned: bool = False) -> None:
+        self.name, self.lo, self.hi, self.sum, self.multiple, self.aligned = name, lo, lo + max(size, 1) - 1, sum, multiple, aligned
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
         self.marked = name if sum else marked(name)
         self.index = Index(((Atom("var", self.key, lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0) if size > 1 else constant(lo)

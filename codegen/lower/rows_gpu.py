@@ -58,7 +58,7 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     i = w.item("item" if width > 1 else "i", n, 0)
     with guarded(w, i, n, -(-n // local) * local):
         if width > 1:
-            first = Var("i", group.size, multiple=width)
+            first = Var("i", group.size, multiple=width, aligned=True)
             w.add(Declare(first, f"const {w.index}", w.at(i.index * width), bound=bound(i.index * width)))
             w.bind(first)
             i, ev.lane, ev.width = first, first, width
