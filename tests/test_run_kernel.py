@@ -376,3 +376,21 @@ def test_products_of_integers_wrap(on_numpy: Any, dtype: str) -> None:
     with Checked() as checked:
         tg.trace(lambda x: (x.prod(0), x.prod(1), x.prod(), x.cumprod(0), x.cumprod(1), x.roll(1, 1).prod(1)))(x)
     assert checked.count == len(TARGETS)
+
+
+@pytest.mark.parametrize("shape", [(5, 127), (37, 16), (300, 7), (1, 65), (4, 3, 33)])
+def test_maxima_of_half_precision_find_their_elements(shape: tuple[int, ...], on_numpy: None) -> None:
+    """What is computed in float32 and stored as float16 is rounded before it is compared with itself (the gradient was NaN)."""
+    x = tg.tensor(np.random.default_rng(0).normal(size=shape).astype("float16"))
+    programs: list[Any] = [
+        tg.grad(lambda a: ((a - 5.0).amax(0) * 1.5).sum()),
+        tg.grad(lambda a: (a * 1.7).amax(-1).sum()),
+        tg.grad(lambda a: ((a / 3.0).amin(-1, keepdim=True) * a).sum()),
+        tg.grad(lambda a: (a.exp().flip(0).amax(0) + (a * 0.3).amax()).sum()),
+        lambda a: ((a * 1.3).amax(-1, keepdim=True) == a * 1.3).sum(-1),
+    ]
+    for program in programs:
+        with Checked(slack=2.0) as checked:
+            found = tg.trace(program)(x)
+        assert checked.count
+        assert np.isfinite(found.numpy()).all()

@@ -94,8 +94,6 @@ def plain(rng: random.Random, in_place: bool = True, groups: Any = None) -> tupl
     program, noisy = drawn(rng.randrange(1 << 40), 3 if groups else rng.choice([3, 5, 8]), in_place, groups)
     if not in_place and not floats(program):
         raise Sensitive
-    if not in_place and not groups and coarsest(program) >= LIMIT["float16"]:      # open: docs/robustness.md
-        raise Sensitive
     return program, noisy, results(program)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import networkx as nx
+import numpy as np
 
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY, ONLY_UNKNOWN, UNKNOWN, Reads, access_map, add, compose
 from tracegrad.codegen.schedule.grouping import (
@@ -123,6 +124,9 @@ class Scheduler:
                     repeats = node.aval.size > o.aval.size and is_inline(node) and access_map(o, node.shape, node.aval.size) == UNKNOWN
                     repeats = repeats and node.fn.family != "pair"
                     users[o] = users.get(o, 0) + (count if through else 1) + (1 if repeats and node.fn.family != "reduction" else 0)
+            if node.fn.exact and node.operands[0].dtype == np.float16:
+                for o in node.operands:
+                    self.force_rounded(o)
             if node.fn.family == "contraction":
                 for o in node.operands:
                     self.force_base(o)
@@ -156,6 +160,13 @@ class Scheduler:
                 self.forced.add(node)
                 return
             node = node.operands[0]
+
+    def force_rounded(self, node: Node) -> None:
+        """Store what is computed in float32 and compared with what was stored as float16 (a row's maximum, with its elements)."""
+        while node.fn.family == "movement" and len(node.operands) == 1:
+            node = node.operands[0]
+        if not self.is_leaf(node) and node.aval.size:
+            self.forced.add(strip(node))
 
     def external(self, node: Node) -> tuple[Reads, int]:
         """What a user of `node` reads, and the arithmetic it repeats."""

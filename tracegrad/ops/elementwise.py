@@ -272,7 +272,7 @@ class Comparison(Elementwise):
 
 class Eq(Comparison):
     """a == b."""
-    name, kinds = "eq", "biufc"
+    name, kinds, exact = "eq", "biufc", True
     operator = ("==", 1)
     def numpy(self, a, b): return np.equal(a, b)
     def pair(self, a, b): return eq(a.re, b.re) & eq(a.im, b.im)
@@ -281,7 +281,7 @@ class Eq(Comparison):
 
 class Ne(Comparison):
     """a != b."""
-    name, kinds = "ne", "biufc"
+    name, kinds, exact = "ne", "biufc", True
     operator = ("!=", 1)
     def numpy(self, a, b): return np.not_equal(a, b)
     def pair(self, a, b): return ne(a.re, b.re) | ne(a.im, b.im)
