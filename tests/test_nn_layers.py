@@ -186,7 +186,7 @@ def test_embedding_bags(mode):
     layer(tg.tensor(index)).sum().backward()
     assert not layer.weight.grad.numpy()[3].any()
     for call, match in ((lambda: layer(tg.tensor(flat)), "without offsets, or"), (lambda: layer(tg.tensor(flat), [1, 2]), "rise from 0"),
-                        (lambda: layer(tg.tensor(flat), [0, 5, 4]), "rise from 0"), (lambda: nn.EmbeddingBag(3, 2, "min"), "mode")):
+                        (lambda: layer(tg.tensor(flat), [0, 5, 4]), "rise from 0"), (lambda: nn.EmbeddingBag(3, 2, mode="min"), "mode")):
         with pytest.raises((ArgumentError, ShapeError), match=match):
             call()
 

@@ -628,9 +628,8 @@ def read(node: Node, device: Device, shared: bool = False) -> np.ndarray[Any, An
     """
     found = resolve(node)
     if found.value is None:
-        values = part(found)
+        values = None if shared else part(found)             # what is shared is the value's memory, whoever asks for it
         if values is not None:
-            values.flags.writeable = not shared
             return values
         realize([found], device)
     return np.asarray((found.value.view if shared else found.value.download)(found.shape, found.dtype))

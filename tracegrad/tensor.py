@@ -423,7 +423,7 @@ class Tensor(Operators):
             )
         node = self._node()
         state.looked |= node.needs_grad or node.fn is _DETACH
-        if resolve(node).value is None and part(node) is None:
+        if resolve(node).value is None and (shared or part(node) is None):
             flush()
         return read(node, self._device, shared)
 

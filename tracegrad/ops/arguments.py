@@ -35,6 +35,7 @@ def on_nodes(fn: F) -> F:
     given by name: f(x, sizes=(2, 3)).
     """
     name = fn.__qualname__ = fn.__name__.strip("_")             # Python's own TypeErrors name it
+    inner = fn.__name__.startswith("_")                         # a part of what the user called, whose name errors bear
     parameters = list(signature(fn).parameters.values())
     places = {p.name: i for i, p in enumerate(parameters)}
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
@@ -81,11 +82,11 @@ def on_nodes(fn: F) -> F:
                 learn(memo, known[0], known[1], result)
             return result if like is None else _wrapped(like, result, {*own.values()})
         except TracegradError as error:
-            if not name.startswith("_"):
+            if not inner:
                 error.called(name)
             raise
         except (AttributeError, TypeError) as error:
-            if name.startswith("_") or (better := misused(name, fn, args, kwargs, error)) is None:
+            if inner or (better := misused(name, fn, args, kwargs, error)) is None:
                 raise
             raise better from error
         finally:
