@@ -35,10 +35,13 @@ def at_length(monkeypatch):
 
 @pytest.fixture
 def recalled(monkeypatch):
-    """Counts the backwards that were made without nodes. (What earlier tests left pending on other devices would keep them from it.)"""
+    """Counts the backwards that were made without nodes. Nothing is pending, and nothing known, from other tests."""
     gc.collect()
     flush()
     assert (state.trace, state.examples, state.pulling, state.hidden) == (None, 0, False, False)
+    for cache in (eager._known, tg_compile._jobs, recall._recipes):
+        cache.clear()
+    eager._size[0] = recall._size[0] = 0
     count = []
     real = recall.Backward.run
 
