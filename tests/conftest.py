@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import hypothesis
 import pytest
 
 import tracegrad as tg
+from tracegrad import compile as tg_compile
+from tracegrad import eager, recall
+from tracegrad.modes import state
+from tracegrad.pending import flush
 
 tg.config.check = True              # verify graphs after every pass, always in tests
 # Tests on an OpenCL device are about its kernels: numpy must not stand in for them. Those that ask for the fixture `device` are run
@@ -55,3 +60,24 @@ def on_numpy(request):
 def run(request):
     """A decorator that leaves a function as it is, or traces it."""
     return tg.trace if request.param == "traced" else lambda fn: fn
+
+
+@pytest.fixture
+def recalled(monkeypatch):
+    """Counts the backwards that were made without nodes. Nothing is pending, and nothing known, from other tests."""
+    gc.collect()
+    flush()
+    assert (state.trace, state.examples, state.pulling, state.hidden) == (None, 0, False, False)
+    for cache in (eager._known, tg_compile._jobs, recall._recipes):
+        cache.clear()
+    eager._size[0] = recall._size[0] = 0
+    count = []
+    real = recall.Backward.run
+
+    def run(self):
+        done = real(self)
+        count.append(done)
+        return done
+
+    monkeypatch.setattr(recall.Backward, "run", run)
+    return lambda: sum(count)

@@ -5,7 +5,7 @@ Sizes lie on both sides of where another kernel is chosen; thresholds are small,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -26,16 +26,9 @@ DEVICES = {
 }
 SMALL = Tuning(scan_chunk=16, arg_chunk=16, group=16, select_chunk=4, sort_local=16, scatter_few=2, column_chunk=4, row_registers=3,
                gemm_step=2, split_k=8, split_flops=1)
+pytestmark = pytest.mark.usefixtures("on_numpy")
 RNG = np.random.default_rng(0)
 EDGES = np.array([3, np.nan, -0.0, 0.0, np.inf, -np.inf, np.nan, 1e-40, -2, 3, 0.0, -0.0, 7, -1e38, 2, 2, 5], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    before = tg.device()
-    tg.set_device("numpy")
-    yield
-    tg.set_device(before)
 
 
 TURNS = count()

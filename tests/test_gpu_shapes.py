@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,15 +25,8 @@ TARGETS = {
     "no local memory": replace(GPU, cores=2, local_memory=0),
     "groups of 1": replace(GPU, cores=2, max_work_group=1),
 }
+pytestmark = pytest.mark.usefixtures("on_numpy")
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def on_numpy() -> Iterator[None]:
-    before = tg.device()
-    tg.set_device("numpy")
-    yield
-    tg.set_device(before)
 
 
 def checked(fn: Callable[..., Any], *arrays: Any, targets: dict[str, Target] = TARGETS, tuning: Tuning | None = None) -> None:

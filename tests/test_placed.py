@@ -7,7 +7,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import compile as tg_compile
-from tracegrad import eager, nn, recall
+from tracegrad import eager, nn
 from tracegrad.function import REGISTRY
 from tracegrad.ir import topological
 from tracegrad.nn import functional as F
@@ -22,21 +22,6 @@ def way(request):
     yield request.param
     tg.flush()
     tg.config.eager = before
-
-
-@pytest.fixture
-def recalled(monkeypatch):
-    """Counts the backwards that were made without nodes."""
-    count = []
-    real = recall.Backward.run
-
-    def run(self):
-        done = real(self)
-        count.append(done)
-        return done
-
-    monkeypatch.setattr(recall.Backward, "run", run)
-    return lambda: sum(count)
 
 
 def given(seed, *shape, dtype=np.float32):

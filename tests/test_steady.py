@@ -14,11 +14,9 @@ import tracegrad as tg
 from tracegrad import compile as tg_compile
 from tracegrad import eager, function, nn, recall
 from tracegrad.ir import INTERN
-from tracegrad.modes import state
 from tracegrad.nn import functional as F
 from tracegrad.ops import arguments
 from tracegrad.optim import optimizer as optimizers
-from tracegrad.pending import flush
 from tracegrad.tensor import leaves
 
 
@@ -31,27 +29,6 @@ def at_length(monkeypatch):
         for module in (arguments, function):
             monkeypatch.setattr(module, "describe", lambda *given: None)
     return switch
-
-
-@pytest.fixture
-def recalled(monkeypatch):
-    """Counts the backwards that were made without nodes. Nothing is pending, and nothing known, from other tests."""
-    gc.collect()
-    flush()
-    assert (state.trace, state.examples, state.pulling, state.hidden) == (None, 0, False, False)
-    for cache in (eager._known, tg_compile._jobs, recall._recipes):
-        cache.clear()
-    eager._size[0] = recall._size[0] = 0
-    count = []
-    real = recall.Backward.run
-
-    def run(self):
-        done = real(self)
-        count.append(done)
-        return done
-
-    monkeypatch.setattr(recall.Backward, "run", run)
-    return lambda: sum(count)
 
 
 def given(seed, *shape):

@@ -100,7 +100,9 @@ def shape_of(group: Group, context: Context) -> Shape:
 
     Where something is read transposed, the lines that a vector of columns lies in are used for all rows of the block at once.
     """
-    shape = _written_out(_row_by_row(group, context), group, context)
+    at = Var("at", group.size)
+    points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
+    shape = _written_out(_row_by_row(group, context, points), group, context, points)
     if shape.apart or group.size < 8 * tuning().item or _plain(group):              # little enough for a cache, or read as it lies
         return shape
     if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
@@ -119,15 +121,13 @@ def _plain(group: Group) -> bool:
     return not group.positional and all(maps <= {IDENTITY, group.cols, group.size} for maps in group.reads.values())
 
 
-def _written_out(shape: Shape, group: Group, context: Context) -> Shape:
+def _written_out(shape: Shape, group: Group, context: Context, points: list[int]) -> Shape:
     """The same, with the last loop written out if its few columns come from about as many places (numbers or vectors that were stacked)."""
     if not group.positional or shape.length is not None or group.statements > tuning().max_statements:
         return shape
     n = shape.cols[-1]
-    if len(shape.cols) == 1 and isinstance(group.kind, Flat):        # rows that are shorter than a vector
-        at = Var("at", group.size)
-        points = breakpoints(reads(group, context, at.index).indices, at)
-        n = next((k for k in points if group.size // k >= 1), n)
+    if len(shape.cols) == 1 and points:                      # rows that are shorter than a vector
+        n = points[0]
     if not 1 < n <= tuning().stacked_columns:
         return shape
     row, col = Var("row", group.size // n), Var("col", n)
@@ -139,7 +139,8 @@ def _written_out(shape: Shape, group: Group, context: Context) -> Shape:
     return Shape(rows, (n,), shape.width, max(1, min(rows, -(-tuning().item // n))), None, apart=True)
 
 
-def _row_by_row(group: Group, context: Context) -> Shape:
+def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
+    """at: where the elements of a flat group had better be cut into rows, ascending."""
     cores, width = context.target.cores, vector_width(group, context)
     simple = _plain(group)
     kind = group.kind
@@ -153,9 +154,7 @@ def _row_by_row(group: Group, context: Context) -> Shape:
         inner = points[0] if points else cols
         block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    at = Var("at", group.size)
-    found = [] if simple else breakpoints(reads(group, context, at.index).indices, at)
-    points = [k for k in found if k >= 2 * width]
+    points = [k for k in at if k >= 2 * width]
     cols = points[0] if points else group.size
     rows = group.size // cols
     share = min(max(tuning().item, -(-group.size // (16 * cores))), tuning().most_items)

@@ -97,17 +97,18 @@ _ROWS = ",\n    ".join(", ".join(piece.hex() for piece in row) for row in turn_p
 _COMMENT = "// 1/(2 pi), four doubles for every 32 binades"
 TABLES = {"tg_turn_table": f"__constant double tg_turn_table[{4 * 32}] = {{   {_COMMENT}\n    {_ROWS}}};"}
 
-_COS = """
-TG T tg_cos(T x) {
+_PARTS = """
     T tail;
     I n;
     T r = tg_turn(x, &tail, &n);
     T s = tg_sin_part(r, tail);
     T c = tg_cos_part(r, tail);
-    I odd = -(n & 1);
+    I odd = -(n & 1);                           // all ones or none: a comparison here stops the vectoriser"""
+_COS = f"""
+TG T tg_cos(T x) {{{_PARTS}
     T y = as_T((as_I(s) & odd) | (as_I(c) & ~odd));
     return as_T(as_U(y) ^ (as_U((n + 1) & 2) << $SIGNSHIFT));
-}"""
+}}"""
 
 TEXTS: dict[str, Text] = {
     "tg_turn": (_REDUCE_FLOAT, _REDUCE_DOUBLE),
@@ -123,34 +124,22 @@ TG T tg_cos_part(T r, T tail) {
     T w = (T)(1.0) - half_z;
     return w + ((((T)(1.0) - w) - half_z) + (z * z * $poly(cos, z) - r * tail));
 }""",
-    "tg_sin": """
-TG T tg_sin(T x) {
-    T tail;
-    I n;
-    T r = tg_turn(x, &tail, &n);
-    T s = tg_sin_part(r, tail);
-    T c = tg_cos_part(r, tail);
-    I odd = -(n & 1);                           // all ones or none: a comparison here stops the vectoriser
+    "tg_sin": f"""
+TG T tg_sin(T x) {{{_PARTS}
     T y = as_T((as_I(c) & odd) | (as_I(s) & ~odd));
     y = as_T(as_U(y) ^ (as_U(n & 2) << $SIGNSHIFT));
     return x == 0.0 ? x : y;
-}""",
+}}""",
     "tg_cos": _COS,
     "tg_cos_narrow": _COS.replace("tg_cos(", "tg_cos_narrow(").replace("tg_turn(", "tg_turn_narrow("),      # |x| <= 8
-    "tg_tan": """
-TG T tg_tan(T x) {
-    T tail;
-    I n;
-    T r = tg_turn(x, &tail, &n);
-    T s = tg_sin_part(r, tail);
-    T c = tg_cos_part(r, tail);
-    I odd = -(n & 1);
+    "tg_tan": f"""
+TG T tg_tan(T x) {{{_PARTS}
     T minus = -c;
     T up = as_T((as_I(minus) & odd) | (as_I(s) & ~odd));
     T down = as_T((as_I(s) & odd) | (as_I(c) & ~odd));
     T y = up / down;
     return tg_fabs(x) < $TINY ? x : y;
-}""",
+}}""",
     # fdlibm e_asin, e_acos: beyond 1/2 through asin(x) = pi/2 - 2 asin(sqrt((1 - x)/2)), the root as a sum of two numbers
     "tg_asin": """
 TG T tg_asin(T x) {
