@@ -117,7 +117,7 @@ class Blocks:
         """Of local memory, for lines of `size` (of q and k) and of `width` (of v)."""
         a, b = self.padded(size) + 4, self.padded(width) + 4
         lines = self.own * (a + b * gradient) + self.other * (a + b)
-        return lines + self.own * (self.other + 4) + (2 * self.other if gradient else self.own * self.across)
+        return lines + self.own * (self.other + 4) + (max(2 * self.other, self.own) if gradient else self.own * self.across)
 
 
 def blocks(node: Node, target: Target) -> Blocks | None:

@@ -267,9 +267,8 @@ class _Groups(Attention):
         for name, lines, size in (("own", self.own, E), ("own2", self.own, V), ("others", self.other, E), ("others2", self.other, V)):
             self.local(emit, name, lines * self.pitch(size))
         self.local(emit, "weights", self.own * self.weights_pitch)
-        if self.by_keys:
-            for name in ("logs", "deltas"):
-                self.local(emit, name, self.other)
+        for name in ("logs", "deltas") if self.by_keys else ("logs",):
+            self.local(emit, name, self.other if self.by_keys else self.own)       # of rows, which all items of a row read
         self.begin(emit)
         first, total, other_first, other_total = ("j0", S, "i0", L) if self.by_keys else ("i0", L, "j0", S)
         for name, source, size in (("own", k if self.by_keys else q, E), ("own2", v if self.by_keys else g, V)):
@@ -298,7 +297,8 @@ class _Groups(Attention):
             row, key = f"i0 + {self.line(r)}", f"j0 + {self.column(n)}"
             if self.by_keys:
                 row, key = f"i0 + {self.column(n)}", f"j0 + {self.line(r)}"
-            logs, deltas = (f"logs[{self.column(n)}]", f"deltas[{self.column(n)}]") if self.by_keys else (f"log_sum[{r}]", f"delta[{r}]")
+            logs = f"logs[{self.column(n) if self.by_keys else self.line(r)}]"
+            deltas = f"deltas[{self.column(n)}]" if self.by_keys else f"delta[{r}]"
             emit(f"s[{at}] = {self.exp(f's[{at}] * {self.number(self.scale)} - {logs}')};")
             tests = self.outside(row, key)
             if tests:
@@ -325,16 +325,16 @@ class _Groups(Attention):
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
 
     def row_values(self, emit: Text, flat: str, g: str, given: str) -> None:
-        """log_sum[r], and delta[r]: what a row's weights times their gradients add up to, the product of its result and cotangent."""
+        """logs[line], and delta[r]: what a row's weights times their gradients add up to, the product of its result and cotangent."""
         L, V = self.length, self.width
-        emit(f"{self.scalar} log_sum[{self.rows}], delta[{self.rows}];")
+        emit(f"{self.scalar} delta[{self.rows}];")
         with self.counting(emit, "r", self.rows) as r:
             emit("{")
             emit(f"const {self.writer.index} row = head * {L} + min(i0 + {self.line(r)}, {L - 1});")
             emit(f"{self.scalar} p = {self.number(0.0)};")
             emit(f"for (int e = x; e < {V}; e += {self.X}) p += {flat}[row * {V} + e] * {g}[row * {V} + e];")
             emit(f"weights[{self.line(r)} * {self.weights_pitch} + x] = p;")
-            emit(f"log_sum[{r}] = {flat}[{self.heads * L * V} + row];")
+            emit(f"if (x == 0) logs[{self.line(r)}] = {flat}[{self.heads * L * V} + row];")
             emit("}")
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
         with self.counting(emit, "r", self.rows) as r:
