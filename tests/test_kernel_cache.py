@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import tracegrad as tg
@@ -13,8 +14,8 @@ from tests import corpus
 from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, process  # noqa: F401  (fixtures)
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.compile import upload
-from tracegrad.plan import Launch, Loop
-from tracegrad.runtime import program
+from tracegrad.plan import Function, Launch, Loop
+from tracegrad.runtime import packing, program
 from tracegrad.runtime.launch import Executable
 
 
@@ -150,3 +151,60 @@ def test_another_process_finds_kernels_in_whatever_program_they_were_built(tmp_p
     assert first["built"] >= 2
     assert (second["built"], second["loaded"]) == (0, first["built"])       # of two programs, in one plan
     assert second["out"] == first["out"][1:]
+
+
+def several(count):
+    """Kernels as drivers get them: each adds its number to a row, some with a scalar, some with an int as well."""
+    group = "__attribute__((reqd_work_group_size(1, 1, 1)))\n"
+    made = []
+    for i in range(count):
+        declared = ["__global const float *restrict _1", *["const int _2"] * (i % 3 > 0), *["const float _3"] * (i % 2)]
+        declared.append("__global float *restrict _4")
+        more = (" + _2" if i % 3 else "") + (" + _3" if i % 2 else "")
+        text = f"{group}__kernel void @({', '.join(declared)}) {{\n  _4[get_global_id(0)] = _1[get_global_id(0)] + {i}.0f{more};\n}}"
+        made.append(Function(f"entry{i}", f"{i:x}".ljust(32, "_"), text, ((),)))
+    return made
+
+
+def test_some_kernels_are_parts_of_one(monkeypatch):
+    monkeypatch.setattr(packing, "MOST", 4)
+    functions = several(10)
+    texts = packing.packed(functions, str)
+    parts = packing.parts_of("\n".join(texts))
+    assert len(texts) == 3
+    assert sorted(parts) == [f.key for f in functions]
+    assert [parts[functions[i].key].number for i in range(10)] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    for i, part in enumerate(parts[functions[i].key] for i in range(10)):
+        assert len(part.places) == 2 + (i % 3 > 0) + i % 2
+        declared = re.search(rf"__kernel void {part.name}\((.*)\)", "\n".join(texts))[1].split(", ")
+        assert sorted([0, *part.places, *(place for place, _ in part.unused)]) == list(range(len(declared)))
+        assert [declared[p].rpartition("a")[0].strip() for p in part.places] == [
+            "__global void *", *["int"] * (i % 3 > 0), *["float"] * (i % 2), "__global void *"]
+
+
+def test_what_cannot_be_a_part_stays_a_kernel():
+    plain, other, local, last = several(4)
+    other = replace(other, text=other.text.replace("(1, 1, 1)", "(2, 1, 1)"))
+    local = replace(local, text=local.text.replace("{\n", "{\n  __local float x[4];\n"))
+    texts = packing.packed([plain, other, local, last], str)
+    assert sorted(text.count("__kernel void") for text in texts) == [1, 1, 1]
+    assert sorted(packing.parts_of("\n".join(texts))) == [plain.key, last.key]
+
+
+@pytest.mark.usefixtures("on_a_driver")
+@pytest.mark.parametrize("pack", [True, False])
+def test_parts_compute_what_kernels_do(pack):
+    device = tg.device()
+    functions = several(9)
+    text = program.text_of(functions, (), pack)
+    built = program.Built(program.build(device, text), text)
+    x = np.arange(5, dtype=np.float32)
+    for i, function in enumerate(functions):
+        kernel, places = built.kernel(program._called(function.key))
+        given, out = upload(device, x), upload(device, np.zeros_like(x))
+        arguments = [given.mem, *[np.int32(40)] * (i % 3 > 0), *[np.float32(0.5)] * (i % 2), out.mem]
+        for place, argument in zip(range(9) if places is None else places, arguments, strict=False):
+            kernel.set_arg(place, argument)
+        cl.enqueue_nd_range_kernel(device.use(device.queue), kernel, (5,), (1,))
+        device.finish()
+        np.testing.assert_array_equal(out.download(x.shape, x.dtype), x + i + 40 * (i % 3 > 0) + 0.5 * (i % 2))
