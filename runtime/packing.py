@@ -3,8 +3,8 @@
 PoCL makes machine code kernel by kernel, and starts a linker for each: 15 to 25 ms of processor time on top of what a kernel's text takes,
 a third of a DCGAN's first step (98 kernels). So some kernels become functions of one kernel, which is told by its first argument which of
 them to be. Its other arguments are what any of them takes, by type and in order; those that one of them does not take are null. A launch
-takes as long as before: PoCL inlines the functions, `restrict` and all, and where to go is decided once a work-item. They are `noinline` for
-clang only, which comes before PoCL and would otherwise inline and optimize them, too (a neural ODE's build: 2.0 s instead of 1.5).
+takes as long as before: PoCL inlines the functions, `restrict` and all, and where to go is decided once a work-item. They are `noinline`
+for clang, which comes before PoCL and would otherwise inline and optimize them, too (a neural ODE's build: 2.0 s instead of 1.5).
 """
 
 from __future__ import annotations
