@@ -28,6 +28,7 @@ from tracegrad.plan import Function, Plan
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.packing import packed, parts_of
+from tracegrad.runtime.pocl_header import GUARD, applies, declared
 
 
 class Built:
@@ -55,7 +56,7 @@ Kernels = dict[str, tuple[Built, str]]     # the entries of a plan -> the progra
 BINARIES, PLACES = Folder("binaries"), Folder("kernels")
 _CACHING = ("Portable Computing Language", "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
 _SLOW = ("Portable Computing Language",)   # platforms that take long for each kernel, however small
-_TEXT = b"text\n"                          # what a file begins with that holds no binary
+_TEXT, _LEAN = b"text\n", b"lean\n"        # what a file begins with that holds no binary; the text was built without PoCL's header
 counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
@@ -152,11 +153,12 @@ def _made(device: Device, side: cl.Device, new: dict[str, Function], parts: Sequ
     rest = {key: function for key, function in new.items() if key not in found}
     if rest:
         text = text_of(list(rest.values()), parts, side.platform.name.strip() in _SLOW)
-        program = _build(device.context, side, text)
+        lean = _lean(device.context, side, text)
+        program = lean or _build(device.context, side, text)
         counts["built"] += len(rest)
         counts["programs"] += 1
         name = _name(device, side, *sorted(rest))
-        if _keep(program, name, text, side):
+        if _keep(program, name, text, side, _TEXT if lean is None else _LEAN):
             for key in rest:
                 PLACES.put(_name(device, side, key), name.encode())
         found |= dict.fromkeys(rest, Built(program, text))
@@ -186,9 +188,10 @@ def _loaded(device: Device, side: cl.Device, name: str) -> Built | None:
     if binary is None:
         return None
     try:
-        if binary.startswith(_TEXT):
-            text = binary.removeprefix(_TEXT).decode()
-            built = Built(_build(device.context, side, text), text)
+        if binary.startswith((_TEXT, _LEAN)):
+            text = binary[len(_TEXT):].decode()
+            lean = _lean(device.context, side, text) if binary.startswith(_LEAN) else None
+            built = Built(lean or _build(device.context, side, text), text)
             counts["programs read"] += 1
             return built
         with warnings.catch_warnings():
@@ -200,10 +203,10 @@ def _loaded(device: Device, side: cl.Device, name: str) -> Built | None:
     return Built(program)
 
 
-def _keep(program: cl.Program, name: str, source: str, side: cl.Device) -> bool:
-    """Keep a program for later; whether that can be done."""
+def _keep(program: cl.Program, name: str, source: str, side: cl.Device, kind: bytes = _TEXT) -> bool:
+    """Keep a program for later, as a binary or as a text of a kind; whether that can be done."""
     if side.platform.name.strip() in _CACHING:
-        BINARIES.put(name, _TEXT + source.encode())
+        BINARIES.put(name, kind + source.encode())
         return True
     try:
         given: Any = program.get_info(cl.program_info.BINARIES)
@@ -225,12 +228,21 @@ def _names(built: Built) -> set[str]:
 # ------------------------------------------------------------------------------------------------------------- the driver
 
 
-def _build(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program:
+def _lean(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program | None:
+    """The program, built without the driver's header; None if that cannot be."""
+    text = declared(source) if applies(cl_device) else None
+    try:
+        return None if text is None else _build(context, cl_device, text, [GUARD])
+    except BuildError:
+        return None
+
+
+def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> cl.Program:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
         warnings.simplefilter("ignore", cl.CompilerWarning)
         try:
             program = cl.Program(context, source)
-            program.build(_QUIET, devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
+            program.build([*_QUIET, *options], devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
             return program
         except cl.Error as error:
             log = str(error)

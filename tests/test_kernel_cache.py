@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyopencl as cl
@@ -15,7 +16,7 @@ from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, proc
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.compile import upload
 from tracegrad.plan import Function, Launch, Loop
-from tracegrad.runtime import packing, program
+from tracegrad.runtime import packing, pocl_header, program
 from tracegrad.runtime.launch import Executable
 
 
@@ -208,3 +209,48 @@ def test_parts_compute_what_kernels_do(pack):
         cl.enqueue_nd_range_kernel(device.use(device.queue), kernel, (5,), (1,))
         device.finish()
         np.testing.assert_array_equal(out.download(x.shape, x.dtype), x + i + 40 * (i % 3 > 0) + 0.5 * (i % 2))
+
+
+def signatures(name, text):
+    """The result and the operands' types of each declaration of a function, but for those with half."""
+    found = set()
+    declaration = rf"^([\w ]+?) (?:__ovld|__attribute__\(\(overloadable)[^\n]*?\b{name}\(([^)]*)\);"
+    for result, operands in re.findall(declaration, text, re.MULTILINE):
+        types = [re.sub(r"(?<=[\s*])\w+$", "", one.strip().replace("unsigned int", "uint")).replace(" ", "") for one in operands.split(",")]
+        if "half" not in f"{result} {operands}":
+            found.add((result.replace("unsigned int", "uint"), *types))
+    return found
+
+
+NAMES = (*pocl_header._ITEMS, *pocl_header._OF_FLOATS, "min", "max", "atomic_max", "convert_float", "convert_uchar4", "convert_long16")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_are_declared_as_pocls_header_declares_them(name):
+    package = pytest.importorskip("pocl_binary_distribution")
+    header = Path(package.__file__).parent / ".libs/share/pocl/include/opencl-c.h"
+    if not header.exists():
+        pytest.skip("PoCL has no header there")
+    wanted = {s for s in signatures(name, header.read_text()) if not s[1].startswith(("volatileint*", "volatileuint*"))}     # of OpenCL 2
+    assert signatures(name, "\n".join(pocl_header.declarations(name))) == wanted
+
+
+def test_what_is_not_declared_here_is_left_to_the_header():
+    assert list(pocl_header.declarations("get_image_width")) == list(pocl_header.declarations("convert_int4_sat")) == []
+    assert pocl_header.declared("__global half *x;") is None
+    text = "y = min(x, 3) + exp(x) + as_int(z) + minimum(x);"
+    assert {line.split("(")[2].split()[-1] for line in pocl_header.declared(text).splitlines()[:-1]} == {"min"}
+
+
+@pytest.mark.usefixtures("on_a_driver")
+def test_a_text_that_needs_the_header_is_built_with_it(cache):  # noqa: F811
+    device = tg.device()
+    functions = [replace(f, text=f.text.replace("_1[", "sinpi(0.5f) * _1[")) for f in several(1)]
+    text = program.text_of(functions, ())
+    assert program._lean(device.context, device.cl_device, text) is None
+    key = {f.key: f for f in functions}
+    before = program.counts["programs"]
+    program._made(device, device.cl_device, key, ())
+    assert program.counts["programs"] == before + 1
+    assert list(program._made(device, device.cl_device, key, ())) == list(key)                    # and from the disk
+    assert program.counts["programs"] == before + 1
