@@ -1,9 +1,9 @@
 """PoCL's build without its header: the functions that a text calls are declared in front of it. Start at `declared`.
 
-PoCL 3.0 has clang read the declarations of all of OpenCL's functions, 13,000 lines, for every program: 75 ms of processor time, where a small
-kernel takes 10. The header has a guard; where that is defined, clang knows OpenCL's types and macros, and none of its functions. Our kernels
-call few of them. Each that is declared here is declared for all types that the header has it for, but half: overloads are found as with the
-header. A text that calls another does not build, and is then built with the header.
+PoCL 3.0 has clang read the declarations of all of OpenCL's functions, 13,000 lines, for every program: 75 ms of processor time, where a
+small kernel takes 10. The header has a guard; where that is defined, clang knows OpenCL's types and macros, and none of its functions.
+Our kernels call few of them. Each that is declared here is declared for all types that the header has it for, but half: overloads are
+found as with the header. A text that calls another does not build, and is then built with the header.
 """
 
 from __future__ import annotations
