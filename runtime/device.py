@@ -388,8 +388,8 @@ def _target(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool
     extensions = set(device.extensions.split())
     width = 4 * int(_ask(device, "native_vector_width_float", 0))
     simd = max(16, width) if kind == "cpu" else 16               # 1 is a driver's way of saying "leave it to me"
-    # A CPU's is emulated: no use, unless it is planned for as a GPU, where a work-group's items share long loops with its help.
-    real_local = device.local_mem_type == cl.device_local_mem_type.LOCAL or kind != _kind(device)
+    # A CPU's is emulated, and of no use. So is that of some GPUs (ARM's), but what items share in it they need not all read or compute.
+    real_local = kind == "gpu" or device.local_mem_type == cl.device_local_mem_type.LOCAL
     cache = int(_ask(device, "global_mem_cache_size", 0))
     # A CPU driver that prefers scalars (1) joins work-items to vectors itself, with math functions for vectors. One that prefers vectors
     # leaves both to the author: a call of a builtin stays a call, and what is around it scalar.
@@ -412,17 +412,18 @@ def _target(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool
 
 
 # What a compute unit is, by the vendor's PCI id: how many of them share local memory and schedule together (a core), the work-items
-# that run in step, and those that a core holds. NVIDIA's is a multiprocessor, AMD's a CU, Intel's an execution unit of which a
-# sub-slice has 8 (16 in Xe2), Qualcomm's a shader processor, ARM's a shader core. Queries come before these numbers.
-_CORES = {0x10DE: (1, 32, 2048), 0x1002: (1, 64, 2048), 0x8086: (8, 16, 1024), 0x5143: (1, 64, 1024), 0x13B5: (1, 16, 1024)}
+# that run in step, and how many of those a core holds. NVIDIA's is a multiprocessor (64 warps), AMD's a CU (40 wavefronts of 64, about as
+# many of 32), Intel's an execution unit of 8 threads, of which a sub-slice has 8 (16 in Xe2), Qualcomm's a shader processor, ARM's a shader
+# core. Queries come before these numbers.
+_CORES = {0x10DE: (1, 32, 64), 0x1002: (1, 64, 40), 0x8086: (8, 16, 64), 0x5143: (1, 64, 16), 0x13B5: (1, 16, 64)}
 
 
 def _core(device: cl.Device) -> tuple[int, int, int]:
     """Compute units of a core of a GPU, work-items that run in step, and work-items that a core holds."""
-    units, lanes, resident = _CORES.get(int(_ask(device, "vendor_id", 0)), (1, 32, 1024))
+    units, lanes, held = _CORES.get(int(_ask(device, "vendor_id", 0)), (1, 32, 32))
     for name in ("warp_size_nv", "wavefront_width_amd"):
         lanes = int(_ask(device, name, 0)) or lanes
-    return units, lanes, resident
+    return units, lanes, lanes * held
 
 
 def _memory(device: cl.Device, kind: str) -> int:

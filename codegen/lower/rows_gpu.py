@@ -53,7 +53,7 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     ev = context.evaluator(group, w)
     width = _width(group, context)
     n = group.size // width
-    local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
+    local = min(context.target.group(tuning().group), n)                  # no item without an element: it would read what the others write
     i = w.item("item" if width > 1 else "i", n, 0)
     with guarded(w, i, n, -(-n // local) * local):
         if width > 1:
@@ -76,7 +76,7 @@ def _width(group: Group, context: Context) -> int:
         return 1
     most = min(4, 16 // max(s.dtype.itemsize for s in group.stored))
     for width in (w for w in (4, 2) if w <= most):
-        if group.size % width == 0 and group.size // width >= tuning().wide_items * context.target.cores and _lies(group, context, width):
+        if group.size % width == 0 and group.size // width >= tuning().wide_items * context.target.items and _lies(group, context, width):
             return width
     return 1
 
@@ -117,7 +117,7 @@ class Team(RowKernel):
         cols = s.length or s.cols[0]
         rows = s.rows * (-(-s.cols[0] // s.length) if s.length else 1)
         lanes = min(up(cols), most, 32)
-        while 2 * lanes <= min(most, up(cols)) and (cols > 8 * lanes or rows * lanes < 1024 * self.context.target.cores):
+        while 2 * lanes <= min(most, up(cols)) and (cols > 8 * lanes or rows * lanes < self.context.target.items):
             lanes *= 2
         return lanes
 
