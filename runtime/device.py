@@ -32,7 +32,7 @@ from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
 from tracegrad.runtime.pocl_cpu import name_unknown_cpu
-from tracegrad.runtime.staging import Ring
+from tracegrad.runtime.staging import Ring, Uploads
 from tracegrad.runtime.trial import faster, remembered
 
 # A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
@@ -70,6 +70,7 @@ class Device:
         self.profiling = False
         self.record = Record()                                   # of the runs that check indices
         self._active: cl.CommandQueue | None = None
+        self.last: cl.Event | None = None                        # of the last command that may use uploaded memory
         self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
         self._warned = False
         self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
@@ -224,6 +225,9 @@ class Device:
     def finish(self) -> None:
         """Wait until everything enqueued so far has run."""
         with self.lock:
+            uploads: Uploads | None = self.__dict__.get("uploads")
+            if uploads is not None:
+                uploads.queue.finish()
             if self._active is not None:
                 self._active.finish()      # the others were finished when it took over
 
@@ -245,6 +249,11 @@ class Device:
             return Ring(self.context, self.host_queue)
         except cl.Error:
             return None
+
+    @cached_property
+    def uploads(self) -> Uploads | None:
+        """The queue of new arrays' transfers, where writes go through a ring."""
+        return None if self.ring is None or self.cl_basic is not None else Uploads(cl.CommandQueue(self.context, self.cl_device))
 
     def _queue(self, cl_device: cl.Device) -> cl.CommandQueue:
         if self.profiling:

@@ -360,7 +360,8 @@ _BYTES = {"char": 1, "short": 2, "int": 4, "long": 8, "float": 4, "double": 8}
 
 def local_bytes(text: str) -> int:
     """Bytes of a kernel's arrays in local memory."""
-    return sum(_BYTES[t] * int(lanes or 1) * math.prod(int(n) for n in re.findall(r"\d+", sizes)) for t, lanes, sizes in _LOCAL.findall(text))
+    found = ((_BYTES[t] * int(lanes or 1), map(int, re.findall(r"\d+", sizes))) for t, lanes, sizes in _LOCAL.findall(text))
+    return sum(size * math.prod(dims) for size, dims in found)
 
 
 def most_local_bytes(plan: Plan) -> int:
