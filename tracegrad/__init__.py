@@ -14,6 +14,7 @@ from tracegrad import (
     control,
     creation,
     describing,
+    distributions,
     errors,
     fft,
     func,
