@@ -78,6 +78,11 @@ class Device:
     def __repr__(self) -> str:
         return f"<Device {self.name!r} ({self.kind}, {self.driver})>"
 
+    @property
+    def type(self) -> str:
+        """The kind: torch's name of it."""
+        return self.kind
+
     @cached_property
     def context(self) -> cl.Context:
         with _choice:

@@ -11,8 +11,10 @@ from typing import Any
 from tracegrad import (
     array_api,
     autograd,
+    backends,
     control,
     creation,
+    cuda,
     describing,
     distributions,
     errors,
