@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import plan_cache
-from tracegrad.blas import one_thread
+from tracegrad.blas import quiet
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.function import REGISTRY
@@ -130,7 +130,7 @@ def run(work: Any, seen: Structure) -> list[Any]:
     order, leaves, places, ends, device = work.order, work.leaves, work.places, work.ends, work.device
     inputs = [_array(leaf) for leaf in leaves]
     notes: list[int] = []
-    with np.errstate(all="ignore"), one_thread():
+    with quiet():
         if seen.uses == 1 and not seen.loops:
             found = _once(order, places, ends, inputs, notes)
         else:
@@ -158,7 +158,7 @@ def again(seen: Structure, leaves: Sequence[Node], constants: Sequence[Node], re
     notes: list[int] = []
     assert seen.routine is not None
     try:
-        with np.errstate(all="ignore"), one_thread():
+        with quiet():
             found = seen.routine(inputs, [n.attrs["value"] for n in constants], reporting, notes)
     except Exception:                                                  # whoever does it at length raises it, and knows the line
         return None

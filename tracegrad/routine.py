@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegrad.blas import one_thread
+from tracegrad.blas import quiet
 from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Aval, Node
@@ -23,10 +23,8 @@ WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 4
 LINES = 3000            # longer ones stay as they are
 SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
 
-_CONST, _OFFSET, _EXPAND, _RESHAPE, _PERMUTE = (REGISTRY[name] for name in ("const", "offset", "expand", "reshape", "permute"))
-# Operations of several operands that numpy broadcasts itself, to the same bits.
-_BROADCASTS = frozenset(("add", "sub", "mul", "div", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and",
-                         "bitwise_or"))
+_CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
+_EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "placed"))
 
@@ -169,7 +167,7 @@ class Routine:
     def flat(self, inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any] | None:
         """What a call gives, of operations that report nothing; None where numpy raises."""
         try:
-            with np.errstate(all="ignore"), one_thread():
+            with quiet():
                 return self(inputs, constants, (), [])
         except Exception:                                              # whoever does it at length raises it, and knows the line
             return None
@@ -205,7 +203,7 @@ class _Writer:
         if source is not None and (fn is _EXPAND or (fn is _RESHAPE and shape[len(shape) - len(source):] == source
                                                      and set(shape[:len(shape) - len(source)]) <= {1})):
             self.sources[step.place] = self.sources.get(step.operands[0], step.operands[0])
-        if fn.name not in _BROADCASTS or not any(o in self.sources for o in step.operands):
+        if not self._broadcasts(step) or not any(o in self.sources for o in step.operands):
             return step
         operands = list(step.operands)
         shapes = [self._shape(o) for o in operands]
@@ -220,6 +218,11 @@ class _Writer:
             if beside or (len(known) == len(tried) and np.broadcast_shapes(*known) == shape):
                 operands[k], shapes = other, tried
         return step._replace(operands=tuple(operands))
+
+    @staticmethod
+    def _broadcasts(step: _Step) -> bool:
+        """Whether numpy broadcasts the operands itself: it then goes through the same elements in the same way, to the same bits."""
+        return isinstance(step.rule, np.ufunc) or step.fn is _WHERE
 
     def _needed(self, steps: list[_Step]) -> list[_Step]:
         """The steps that something needs, each with the places that nobody reads after it."""
@@ -244,8 +247,7 @@ class _Writer:
         made = {s.place for s in self.steps if s.fn is not None and self.strides[s.place] is not None
                 and (isinstance(s.rule, np.ufunc) or s.fn.family == "contraction")}
         for step in self.steps:
-            if step.fn is None or not (isinstance(step.rule, np.ufunc) or step.fn.name == "where"
-                                       or step.fn.family in ("contraction", "reduction", "gather")):
+            if step.fn is None or not (self._broadcasts(step) or step.fn.family in ("contraction", "reduction", "gather")):
                 made.difference_update(step.operands)
         return made.difference(self.routine.ends)
 
