@@ -154,7 +154,7 @@ class Routine:
                 for o in dead:
                     values[o] = None
         except LinAlgError as error:
-            error.of(str(self._node(nodes, i).loc))
+            self._node(nodes, i).loc.tell(error)
             raise
         except MemoryError:
             raise out_of_memory(self._node(nodes, i)) from None
