@@ -108,8 +108,10 @@ class Jax:
 class PyTensor:
     def __init__(self, threads: int) -> None:
         import pytensor
+        from pytensor.compile.mode import get_default_mode
 
-        self.about = f"pytensor {pytensor.__version__}, compiled as C"
+        linker = type(get_default_mode().linker).__name__                # Numba's from version 3 on, C's before
+        self.about = f"pytensor {pytensor.__version__}, {linker.removesuffix('Linker')}"
 
     def put(self, array: np.ndarray) -> Any:
         return array

@@ -27,7 +27,6 @@ def relu(v):
 
 
 class ChainValue(Derived):
-    target = 0.6
 
     def __init__(self, dtype: Any = np.float32) -> None:
         self.dtype, wide = np.dtype(dtype), np.dtype(dtype) == np.float64

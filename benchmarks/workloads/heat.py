@@ -15,7 +15,7 @@ def step(u, pad):
 
 
 class HeatStep(Derived):
-    name, size, target = "heat-step", 2048, 1.0
+    name, size = "heat-step", 2048
     title = "heat equation, 2048x2048: one explicit step"
 
     def data(self, rng):
@@ -73,7 +73,7 @@ def periodic(u, roll):
 
 
 class PeriodicHeat(HeatAdjoint):
-    name, steps, target = "heat-periodic", 50, None
+    name, steps = "heat-periodic", 50
     title = "periodic heat equation, 512x512: gradient of the energy after 50 steps"
 
     def function(self, t, F, u):

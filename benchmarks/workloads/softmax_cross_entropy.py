@@ -12,7 +12,6 @@ ROWS, CLASSES = 8192, 4096
 
 
 class CrossEntropyValue(Derived):
-    target = 0.8
     name = "softmax-xent-value"
     title = "softmax cross-entropy 8192x4096: value"
     dtype = np.float32

@@ -16,7 +16,6 @@ def ten_operations(x, sin, exp):
 class Tiny(Derived):
     name = "tiny"
     title = "10-op function of 10 elements: value and gradient, per call"
-    target = 1.5
     burst = 100
     wrt = ("x",)
 
