@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,16 +120,6 @@ class PyTensor:
 
     def numpy(self, value: Any) -> np.ndarray:
         return np.asarray(value)
-
-
-def pytensor_function(program: Callable[..., list[Any]], *arrays: np.ndarray) -> Callable[[], tuple[Any, ...]]:
-    """program(pytensor.tensor, *symbols), a list of results, as an iteration on arrays."""
-    import pytensor
-    import pytensor.tensor as pt
-
-    symbols = [pt.tensor(dtype=a.dtype, shape=a.shape) for a in arrays]
-    f = pytensor.function(symbols, program(pt, *symbols))
-    return lambda: tuple(f(*arrays))
 
 
 class DrJit:

@@ -29,11 +29,15 @@ class HeatStep(Derived):
 
         return step(u, lambda u: jnp.pad(u, 1))
 
+    def pytensor_function(self, pt, u):
+        return step(u, lambda u: pt.pad(u, [(1, 1), (1, 1)]))
+
     def reference(self, u):
         return (step(u.astype(np.float64), lambda u: np.pad(u, 1)),)
 
 
 class HeatAdjoint(HeatStep):
+    wrt, value_wanted = ("u",), False
     name, size, steps = "heat-adjoint", 512, 8
     title = "heat equation, 512x512: gradient of the energy after 8 steps"
 
@@ -49,6 +53,9 @@ class HeatAdjoint(HeatStep):
         import jax.numpy as jnp
 
         return self.energy(u, lambda u: step(u, lambda u: jnp.pad(u, 1)))
+
+    def pytensor_function(self, pt, u):
+        return self.energy(u, lambda u: step(u, lambda u: pt.pad(u, [(1, 1), (1, 1)])))
 
     def program(self, grad, value_and_grad, f, names):
         gradient = grad(f)
@@ -83,6 +90,9 @@ class PeriodicHeat(HeatAdjoint):
         import jax.numpy as jnp
 
         return self.energy(u, lambda u: periodic(u, jnp.roll))
+
+    def pytensor_function(self, pt, u):
+        return self.energy(u, lambda u: periodic(u, pt.roll))
 
     def reference(self, u):
         u = u.astype(np.float64)
