@@ -29,6 +29,6 @@ def pooling(graph: Graph, target: Target) -> Graph:
 
 
 def _suits(node: Node, target: Target) -> bool:
-    """Whether it is a gradient whose planes feed all cores of a CPU."""
-    enough = node.shape[0] >= tuning().pool_planes * target.cores and prod(node.attrs["size"]) > 0
+    """Whether it is a gradient whose planes feed a CPU's cores well enough."""
+    enough = node.shape[0] * tuning().pool_cores >= target.cores and prod(node.attrs["size"]) > 0
     return node.fn.name == "max_pool_gradient" and target.kind == "cpu" and enough
