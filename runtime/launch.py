@@ -23,7 +23,7 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.plan import Fault, HostStep, Launch, Loop, Offset, Plan, Scalar, Slot, Step, Turn
+from tracegrad.plan import Fault, HostStep, Launch, Line, Loop, Offset, Plan, Scalar, Slot, Step, Turn
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
@@ -179,7 +179,7 @@ class Executable:
         finally:
             self._lock.release()
 
-    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[str] | None = None) -> list[Buffer]:
+    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[Line] | None = None) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
 
         lines: the user's lines of the plan's checks, where they are not those that the plan was made for.
@@ -368,7 +368,7 @@ class Executable:
         self._bound[i] = buffer.serial
         self._given[i] = weakref.ref(buffer)
 
-    def _mark(self, inputs: Sequence[Buffer], fresh: list[Buffer], inherits: bool, lines: Sequence[str] | None) -> Run | None:
+    def _mark(self, inputs: Sequence[Buffer], fresh: list[Buffer], inherits: bool, lines: Sequence[Line] | None) -> Run | None:
         """Give this run its row of notes, and make the outputs suspect for what it may find and for what the inputs are suspected of."""
         run, notes = None, self._notes
         if notes is not None:

@@ -207,7 +207,7 @@ class Routine:
                 for o in dead:
                     values[o] = None
         except LinAlgError as error:
-            error.of(str(self._node(nodes, i).loc))
+            self._node(nodes, i).loc.tell(error)
             raise
         except MemoryError:
             raise _out_of_memory(self._node(nodes, i)) from None
@@ -296,7 +296,8 @@ def _once(order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence
                 if last[o] == i:
                     values[o] = None
     except LinAlgError as error:
-        error.of(str(node.loc) if node is not None else "")
+        if node is not None:
+            node.loc.tell(error)
         raise
     except MemoryError:
         raise _out_of_memory(node) from None
@@ -340,7 +341,7 @@ def _mark(order: Sequence[Node], leaves: Sequence[Node], places: Sequence[Sequen
     if any(notes):
         rules: list[Any] = [order[i].fn for i in reporting]
         checks = tuple(rule.check(order[i]) for rule, i in zip(rules, reporting, strict=True))
-        found = Run(checks, [str(order[i].loc) for i in reporting], found=np.array(notes))
+        found = Run(checks, [order[i].loc for i in reporting], found=np.array(notes))
         device.record.hear(found)
     mark(results, [leaves[i].value for i in suspect], [reads[t] for t in targets], found, [checked[t] for t in targets])
 

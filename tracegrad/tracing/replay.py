@@ -396,7 +396,9 @@ def _check_effect(recording: Recording, tensor: Tensor, node: Node) -> None:
 
 
 class TracedCall(CustomCall):
-    """A replayed trace as one node of the outer graph: its vjp instantiates the recorded graph on the call's values."""
+    """A replayed trace as one node of the outer graph: its derivatives instantiate the recorded graph on the call's values."""
+
+    pushes = True
 
     def __init__(self, replay: Replay, residuals: dict[Node, Node], before: dict[Node, Any]) -> None:
         """before: values of the inputs that have others by now."""
@@ -409,7 +411,21 @@ class TracedCall(CustomCall):
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         results = self.replay.result_nodes
-        sources = operands[len(results) :]
+        outs, variables = self._instance([r for r, c in zip(results, ct, strict=True) if c is not None], operands)
+        pulled = autodiff.vjp(outs, variables, [c for c in ct if c is not None])
+        return (*(None for _ in results), *pulled)
+
+    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
+        """The results' tangents, by number."""
+        count = len(self.replay.result_nodes)
+        outs, variables = self._instance(self.replay.result_nodes, operands)
+        moving = [(v, t) for v, t in zip(variables, tangents[count:], strict=True) if t is not None]
+        found = autodiff.jvp(outs, [v for v, _ in moving], [t for _, t in moving])
+        return {k: t for k, t in enumerate(found) if t is not None} or None
+
+    def _instance(self, wanted: Sequence[Node], operands: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        """The wanted results, computed anew from variables, one for each source; and those."""
+        sources = operands[len(self.replay.result_nodes):]
         new: dict[Node, Node] = dict(self.residuals)
         variables = []
         count = len(self.replay.recording.inputs)
@@ -421,7 +437,6 @@ class TracedCall(CustomCall):
             new[node] = variables[-1]
         written = {node: k for k, (_, node) in enumerate(self.replay.leaves)}
         variables += sources[count:]
-        wanted = [r for r, c in zip(results, ct, strict=True) if c is not None]
         for node in Graph.capture(self.replay.recording.inputs, wanted):
             if node in new and node not in self.residuals:
                 continue
@@ -440,8 +455,7 @@ class TracedCall(CustomCall):
                 made = made.twin()
                 autodiff.HOOKS[made] = autodiff.HOOKS[node]
             new[node] = made
-        pulled = autodiff.vjp([new[r] for r in wanted], variables, [c for c in ct if c is not None])
-        return (*(None for _ in results), *pulled)
+        return [new[r] for r in wanted], variables
 
 
 def _histories(results: list[Node], freed: set[Node]) -> set[Node]:
