@@ -228,6 +228,8 @@ class Device:
 
     def finish(self) -> None:
         """Wait until everything enqueued so far has run."""
+        if self._active is None:           # nothing was
+            return
         with self.lock:
             if self._active is not None:
                 self._active.finish()      # the others were finished when it took over

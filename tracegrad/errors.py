@@ -89,10 +89,23 @@ class IndexOutOfRange(TracegradError, IndexError, RuntimeError):
 class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
     """A matrix that is singular, not positive definite, or whose factorisation did not converge. Raised when a value is looked at."""
 
-    def of(self, place: str) -> None:
-        """Tell the line whose operation it was, too, where that is another one than the line that looked at the value."""
-        if place and place not in str(self):
-            self.args = (f"{self}, in what {place} computes", *self.args[1:])
+    position = -1             # where only the caller of the program knows the line: the operation's number in the program
+    _told = False
+
+    def of(self, place: str, who: str = "", position: int = -1) -> None:
+        """Tell the line whose operation it was, too, where that is another one than the line that looked at the value.
+
+        who: what the message begins with in place of the operation's name, "" if that is not known. The first one is the right one, since
+        steps stand in steps; but a place in a program that is used for other lines, too (position >= 0), waits for one of this call.
+        """
+        if self._told:
+            return
+        self.position, self._told = position, position < 0
+        if self._told:
+            text = str(self)
+            if who and ": " in text:
+                text = who + text.partition(": ")[2]
+            self.args = (f"{text}, in what {place} computes" if place and place not in text else text, *self.args[1:])
 
 
 class MissingRuleError(TracegradError, NotImplementedError):
