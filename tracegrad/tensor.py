@@ -539,6 +539,13 @@ class Tensor(Operators):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and self.numel() == 1 else repr(self)
 
+    def __copy__(self) -> Tensor:
+        """Another tensor on the same memory, as in torch; of one that requires grad a copy, which is a leaf."""
+        if not self.requires_grad:
+            return self.detach()
+        restore, given = self.__reduce__()
+        return restore(*given)  # type: ignore[no-any-return]
+
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = self.detach().clone()
         copied.grad = None if self.grad is None else self.grad.detach().clone()
