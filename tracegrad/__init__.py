@@ -37,6 +37,7 @@ from tracegrad import (
     utils,
 )
 from tracegrad.autograd import backward
+from tracegrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from tracegrad.compile import find_device as device
 from tracegrad.compile import list_devices as devices
 from tracegrad.compile import set_device

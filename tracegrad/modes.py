@@ -25,6 +25,7 @@ class _State(threading.local):
     turning: bool = False  # inside a loop whose turns will be compared: equal indices must be equal nodes
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see rolling.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
+    anomaly: Any = None  # what looks at the steps of a backward: see autograd/anomaly.py
 
 
 state = _State()

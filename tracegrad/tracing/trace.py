@@ -60,8 +60,8 @@ class Traced:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if state.trace is not None or state.examples:
-            return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it
+        if state.trace is not None or state.examples or state.anomaly is not None:
+            return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it; or values are looked at
         flat: Any
         treedef: Any
         if kwargs or not _FLAT.issuperset(map(type, args)):
