@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -414,3 +416,28 @@ def test_a_shallow_copy_shares_its_memory() -> None:
     w = tg.nn.Parameter(tg.ones(2))
     twin = copy.copy(w)
     assert (type(twin), twin.requires_grad, twin.is_leaf, twin.tolist()) == (tg.nn.Parameter, True, True, [1, 1])
+
+
+def test_sizes_know_their_number_of_elements() -> None:
+    x = tg.zeros(3, 4, 5)
+    s = x.shape
+    assert isinstance(s, tuple)
+    assert (s, hash(s), s.numel(), x.size().numel(), x.mT.shape.numel(), tg.Size().numel()) == ((3, 4, 5), hash((3, 4, 5)), 60, 60, 60, 1)
+    for sizes, expected in ((s[1:], (4, 5)), (s + (2,), (3, 4, 5, 2)), ((2,) + s, (2, 3, 4, 5)), (s * 2, (3, 4, 5, 3, 4, 5)),
+                            (tg.Size([np.int64(2), 3]), (2, 3)), (copy.deepcopy(s), s), (pickle.loads(pickle.dumps(s)), s)):
+        assert (type(sizes), sizes) == (tg.Size, expected)
+    assert (s[0], str(s)) == (3, "(3, 4, 5)")
+    with pytest.raises(TypeError):
+        tg.Size([1.5])
+    file = io.BytesIO()
+    tg.save({"sizes": [s]}, file)
+    file.seek(0)
+    assert tg.load(file)["sizes"][0].numel() == 60
+
+    @tg.trace
+    def f(x: Any, sizes: Any) -> Any:
+        return x.reshape(sizes) * s.numel(), x.shape, sizes
+
+    for sizes in (tg.Size([4, 3]), tg.zeros(6, 2).shape, (12,)):
+        y, before, given = f(tg.ones(3, 4), sizes)
+        assert (y.shape, y.sum().item(), before.numel(), given, type(given)) == (sizes, 720, 12, sizes, type(sizes))

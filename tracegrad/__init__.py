@@ -62,6 +62,7 @@ from tracegrad.dtypes import (
     uint64,
 )
 from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
+from tracegrad.ir import Size
 from tracegrad.layouts import (
     channels_last,
     channels_last_3d,
@@ -98,7 +99,6 @@ double, half, long = float64, float16, int64
 cfloat, cdouble = complex64, complex128
 
 newaxis = None
-Size: type = tuple                      # shapes are tuples
 
 methods.export_functions()
 for _check in (testing.gradcheck, testing.gradgradcheck):       # torch has them there
