@@ -114,7 +114,7 @@ def is_inference_mode_enabled() -> bool:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the search for cycles among objects: recording and lowering make many, and as good as all go when they are not referred to."""
+    """Without the search for cycles among objects: recording and lowering make many; as good as all go when they are not referred to."""
     enabled = gc.isenabled()
     gc.disable()
     try:
