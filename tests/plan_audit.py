@@ -332,7 +332,8 @@ _DECLARED = re.compile(r"^\s*(?:for \()?(__local |__global )?(?:const )?u?(char|
 
 def _texts(source: str) -> dict[str, str]:
     heads = list(run._HEAD.finditer(source))
-    return {h[2]: source[h.end() : n.start() if n else len(source)] for h, n in zip(heads, [*heads[1:], None], strict=True)}
+    ends = [*(h.start() for h in heads[1:]), len(source)]
+    return {h[2]: source[h.end() : end] for h, end in zip(heads, ends, strict=False)}            # there may be none
 
 
 def registers(text: str) -> int:
