@@ -152,6 +152,8 @@ class Record:
 
     def raise_first(self) -> None:
         """The error of the first run at fault that nobody was told of. Waits."""
+        if not self.open and self.unheard is None:
+            return
         for notes in list(self.open):
             notes.settle()
         run, self.unheard = self.unheard, None

@@ -89,6 +89,12 @@ class Replay:
         fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned
         # The two shapes of result that need no tree: one new tensor, or a tuple of them.
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
+        # Nothing but the arguments and the Python values that are reached decides whether it fits: see `again`.
+        self.short = bool(
+            self.pure and self.plain and recording.inputs and not self.recorded
+            and not (self.guarded or self.expected or reach.tensors or recording.no_grads)
+        )
+        self.avals = [node.aval for node in recording.inputs]
         # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
         recording.captured.clear()
         recording.called.clear()
@@ -166,6 +172,30 @@ class Replay:
         if reached(flat, self.reach) != self.aliases:
             return "other arguments share memory with what the function reaches"
         return self.reach.change()
+
+    def again(self, args: Sequence[Any]) -> Any:
+        """What the look-up of a signature, `fits` and `run` do, in one go: what a small function takes is the time of its call.
+
+        Of a replay that is `short`, recorded in this grad mode for tensors without gradients or hooks. args: None is the answer unless
+        they are such tensors, with values, and none of them twice or a view; or where something else is no longer what it was.
+        """
+        if state.trace is not None or state.examples or len(args) != len(self.avals):
+            return None
+        device, values = self.recording.device, []
+        for leaf, aval in zip(args, self.avals, strict=True):
+            if type(leaf) is not Tensor or leaf._base is not None or leaf._hooks or leaf._device is not device:
+                return None
+            node = leaf._n
+            value = node.value
+            if value is None or node.aval is not aval or node.needs_grad:
+                return None
+            values.append(value)
+        if (len(args) > 1 and len({*map(id, args)}) < len(args)) or not self.reach.holds():
+            return None
+        out = self.program(values)
+        if self.plain == "tensor":
+            return _leaf(out[0], self.result_nodes[0].aval, device)
+        return tuple([_leaf(value, node.aval, device) for value, node in zip(out, self.result_nodes, strict=True)])
 
     def run(self, args: Sequence[Any]) -> Any:
         """Replay on argument leaves `args`: write back the effects and return the result."""
