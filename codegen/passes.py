@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tracegrad.codegen.graph import small_matrices
-from tracegrad.codegen.graph.attention import attention
+from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.reductions import canonical
@@ -39,6 +39,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
+    ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
     ("attention", attention),                                    # in tiles, or as products and a softmax
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
