@@ -115,7 +115,7 @@ def _attention(node: Node, scores: Node, other: Node, zeros: bool, inside: list[
             if seen.all():
                 continue
             least = fill == -np.inf if fill is not None else bool((seen | (known == -np.inf)).all())
-            if least and (seen == (np.tri(*shape) > 0)).all():
+            if least and (seen == (np.tri(shape[0], shape[1]) > 0)).all():
                 causal = True
                 continue
         if mask.needs_grad:
