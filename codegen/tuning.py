@@ -29,6 +29,8 @@ class Tuning:
     max_values: int = 128              # that are looked at for one kernel
     few_bytes: int = 64                # from which on down a value is not worth a buffer
 
+    pool_cores: int = 8                # of a CPU, for each plane, up to which max pooling's gradient goes plane by plane: it takes a tenth
+
     # reductions (reductions.py)
     unrolled: int = 16                 # reductions over this many elements or fewer are written out
     long_row: int = 8192               # a row shorter than this is never cut in chunks

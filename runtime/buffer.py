@@ -222,8 +222,11 @@ def empty(device: Device, nbytes: int) -> Buffer:
         make_room(device)
         if _exceeds(device, nbytes):
             raise _out_of_memory(device, nbytes)
+    buffer = Buffer.__new__(Buffer)            # every result of every launch is made here: without a call of __init__
     try:
-        return Buffer(device, device.pool.allocate(nbytes or MINIMUM), nbytes)
+        buffer.mem = device.pool.allocate(nbytes or MINIMUM)
+        buffer.device, buffer.nbytes, buffer.serial, buffer.suspicions = device, nbytes, next(_serials), ()
+        return buffer
     except (cl.Error, MemoryError):
         make_room(device)
     try:

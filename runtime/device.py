@@ -78,6 +78,11 @@ class Device:
     def __repr__(self) -> str:
         return f"<Device {self.name!r} ({self.kind}, {self.driver})>"
 
+    @property
+    def type(self) -> str:
+        """The kind: torch's name of it."""
+        return self.kind
+
     @cached_property
     def context(self) -> cl.Context:
         with _choice:
@@ -223,6 +228,8 @@ class Device:
 
     def finish(self) -> None:
         """Wait until everything enqueued so far has run."""
+        if self._active is None:           # nothing was
+            return
         with self.lock:
             if self._active is not None:
                 self._active.finish()      # the others were finished when it took over

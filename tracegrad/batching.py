@@ -175,6 +175,12 @@ def _attention(node: Node, operands: list[Node], flags: list[bool], size: int) -
     return reshape(bind(node.fn, tuple(joined), node.attrs), (size, *node.shape))
 
 
+def _joined(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+    """The batch joins the first dimension: heads, planes."""
+    mapped = [reshape(o, (o.shape[0] * o.shape[1], *o.shape[2:])) for o in _all_mapped(operands, flags, size)]
+    return reshape(bind(node.fn, tuple(mapped), node.attrs), (size, *node.shape))
+
+
 def _host(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
     if isinstance(node.fn, Shared) and node.fn.batches:
         return bind(node.fn, tuple(_all_mapped(operands, flags, size)), node.attrs)
@@ -196,4 +202,5 @@ FAMILIES: dict[str, Rule] = {
     "conv": _conv,
     "host_call": _host,
     "attention": _attention,
+    "pool": _joined,
 }
