@@ -299,12 +299,15 @@ class Executable:
             self.profile()
 
     def _enqueue_all(self, items: Sequence[Any], queue: cl.CommandQueue) -> None:
-        profiling = config.profile
+        profiling, device = config.profile, self.device
+        tracked = device.__dict__.get("uploads") is not None     # transfers in another queue wait for the last command here
         for item in items:
             if type(item) is tuple:
                 kernel, size, local, number = item
                 self._last = number
                 event = enqueue(queue, kernel, size, local)
+                if tracked:
+                    device.last = event
                 if profiling:
                     self._events.append((number, event))
             else:

@@ -19,6 +19,7 @@ from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import AutogradError
 from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, placeholder, unique
 from tracegrad.ir import Node, located, on_behalf_of, topological
+from tracegrad.modes import state
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
 from tracegrad.ops.written_attention import Unlike, Written, written_out
@@ -56,14 +57,17 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
         if True not in reaches:
             continue
         with on_behalf_of(node.loc):
-            written = _attention(node, live, wanted, uses) if node.fn is _MATMUL else None
+            written = _attention(node, live, wanted, uses) if node.fn is _MATMUL and state.anomaly is None else None
             if written is not None:
                 ct, attrs = written.cotangent(ct), written.attrs
                 q, k, v, *masks = written.operands
                 gradients = [bind(_ATTENTION_GRADIENT, (q, k, v, ct, *masks), attrs | {"index": i}) for i in range(3)]
                 pairs: list[tuple[Node, Any]] = [*written.back(gradients)]
             else:
-                pairs = list(zip(node.operands, pull_back(node, ct, reaches), strict=True))
+                contributions = pull_back(node, ct, reaches)
+                if state.anomaly is not None:
+                    state.anomaly(node, contributions)
+                pairs = list(zip(node.operands, contributions, strict=True))
             for operand, contribution in pairs:
                 if contribution is not None and operand in live:
                     accumulate(adjoint, operand, contribution)
