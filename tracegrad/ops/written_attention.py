@@ -24,7 +24,7 @@ from tracegrad.ops.pointwise import logical_not
 
 KNOWN = 1 << 24                # elements of a mask whose values are computed here, at most
 MASKS = 4                      # that are operands, at most
-_values: weakref.WeakKeyDictionary[Node, Any] = weakref.WeakKeyDictionary()
+_meanings: weakref.WeakKeyDictionary[Node, dict[Any, str | None]] = weakref.WeakKeyDictionary()
 
 
 class Unlike(Exception):
@@ -108,16 +108,10 @@ def _attention(node: Node, scores: Node, other: Node, zeros: bool, inside: list[
             raise Unlike("its scores are scaled after a mask")
         lead = x.shape[:-2]
         x, fill, mask = _masked(x)
-        known = values(mask)
-        if known is not None:
-            known = np.broadcast_to(known, (*known.shape[:-2], *shape)) if known.ndim >= 2 else np.broadcast_to(known, shape)
-            seen = known if fill is not None else np.zeros((), known.dtype) == known
-            if seen.all():
-                continue
-            least = fill == -np.inf if fill is not None else bool((seen | (known == -np.inf)).all())
-            if least and (seen == (np.tri(shape[0], shape[1]) > 0)).all():
-                causal = True
-                continue
+        meaning = _meaning(mask, fill, shape)
+        if meaning is not None:
+            causal |= meaning == "causal"
+            continue
         if mask.needs_grad:
             raise Unlike("its mask has a gradient")
         if len(masks) == MASKS:
@@ -302,10 +296,26 @@ def number(x: Node) -> float | None:
     return float(value)
 
 
-def values(x: Node) -> Any:
+def _meaning(mask: Node, fill: float | None, shape: tuple[int, ...]) -> str | None:
+    """"causal" or "nothing", if all values of a mask are known and say so. (Remembered: layer after layer asks for the same.)"""
+    inverted = mask.fn.name == "bitwise_not"                # made anew for each layer
+    meanings, key = _meanings.setdefault(mask.operands[0] if inverted else mask, {}), (fill, shape, inverted)
+    if key not in meanings:
+        meanings[key] = None
+        known = _values(mask)
+        if known is not None:
+            known = np.broadcast_to(known, (*known.shape[:-2], *shape))
+            seen = known if fill is not None else known == 0
+            least = fill == -np.inf if fill is not None else bool((seen | (known == -np.inf)).all())
+            if seen.all():
+                meanings[key] = "nothing"
+            elif least and (seen == (np.tri(shape[0], shape[1]) > 0)).all():
+                meanings[key] = "causal"
+    return meanings[key]
+
+
+def _values(x: Node) -> Any:
     """The values of a node that is made of nothing but constants, if they are not too many; else None."""
-    if x in _values:
-        return _values[x]
     found: dict[Node, Any] = {}
     order = topological([x], lambda n: n.fn.name not in ("const", "iota") and n.fn.family not in ("elementwise", "movement"))
     fits = all((n.operands or n.fn.name in ("const", "iota")) and n.fn.family in ("elementwise", "movement", "leaf", "index")
@@ -316,5 +326,4 @@ def values(x: Node) -> Any:
         else:
             with np.errstate(all="ignore"):
                 found[n] = np.asarray(n.fn.numpy(*[found[o] for o in n.operands], **n.attrs)).astype(n.dtype, copy=False)
-    _values[x] = found.get(x)
-    return _values[x]
+    return found.get(x)
