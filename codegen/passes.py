@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tracegrad.codegen.graph import small_matrices
-from tracegrad.codegen.graph.attention import attention
+from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
 from tracegrad.codegen.graph.pooling import pooling
@@ -40,6 +40,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
+    ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
     ("attention", attention),                                    # in tiles, or as products and a softmax
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks

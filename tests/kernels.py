@@ -121,9 +121,12 @@ class Checked:
             return results
 
         tg_compile.Program.__init__, tg_compile.Program._interpreted = init, run  # type: ignore[method-assign, assignment]
+        self._tuned = tuned(self.tuning)                      # derivatives ask for the same numbers
+        self._tuned.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._tuned.__exit__(None, None, None)
         tg_compile.Program.__init__, tg_compile.Program._interpreted = self._init, self._run  # type: ignore[method-assign]
 
     def check(self, program: Any, given: Sequence[Any], wanted: Sequence[Any]) -> None:

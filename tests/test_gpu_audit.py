@@ -89,9 +89,14 @@ CLASSES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "attention": (F.scaled_dot_product_attention, [f4(2, 8, 256, 64), f4(2, 8, 256, 64), f4(2, 8, 256, 64)]),
     "attention, gradients": (gradients(lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), 0, 1, 2),
                              [f4(2, 8, 256, 64), f4(2, 8, 256, 64), f4(2, 8, 256, 64)]),
+    "written attention, masked, gradients": (gradients(
+        lambda q, k, v, m, n: tg.softmax((q @ k.mT * 0.125 + n).masked_fill(m, -tg.inf), -1) @ v, 0, 1, 2),
+        [f4(2, 8, 256, 64), f4(2, 8, 256, 64), f4(2, 8, 256, 64), np.zeros((2, 1, 1, 256), bool), f4(8, 256, 256)]),
     "many small updates": (adam, [f4(64 + 17 * k) for k in range(20) for _ in range(2)]),
 }
-LAUNCHES = {"attention": 1, "attention, gradients": 5, "many small updates": 2, "cumsum": 3}         # at most
+LAUNCHES = {         # at most
+    "attention": 1, "attention, gradients": 5, "written attention, masked, gradients": 6, "many small updates": 2, "cumsum": 3,
+}
 
 
 QUICK = {name: list(TARGETS)[1:][k % (len(TARGETS) - 1)] for k, name in enumerate(CLASSES)}

@@ -3,6 +3,7 @@
 import ast
 import keyword
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pyopencl as cl
@@ -18,7 +19,7 @@ from tracegrad.function import bind, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph
 from tracegrad.nn import functional as F
-from tracegrad.plan import Launch, Plan, Slot
+from tracegrad.plan import Launch, Plan, Slot, Target
 from tracegrad.python_source import python_source
 from tracegrad.report import Kernels, explain
 from tracegrad.runtime import program as runtime_program
@@ -388,11 +389,11 @@ def test_explain():
     assert "interprets" in text
 
     class Fake:
-        graph, device = step.graph, "a device"
+        graph, device = step.graph, SimpleNamespace(target=Target())
 
     Fake.plan = plan(notes=("dead code removed",))
     text = explain(Fake, "step", [])
-    for wanted in ("step on a device", "fused into 2 kernels, 2 launches", "first_k0: 6.0 kflop, 24 B moved", "a reduction ends it",
+    for wanted in ("step on namespace", "fused into 2 kernels, 2 launches", "first_k0: 6.0 kflop, 24 B moved", "a reduction ends it",
                    "temporary memory: 2.0 KiB in 1 block for 1 intermediate", "updated in place: x", "dead code removed",
                    "compiled 0 times"):
         assert wanted in text

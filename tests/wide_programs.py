@@ -200,6 +200,11 @@ MATRICES = [
     "F.scaled_dot_product_attention(fit(x, (2, S, 5)), fit(y, (2, S, 5)), fit(x, (2, S, 3)), is_causal=True)",
     "F.scaled_dot_product_attention(fit(x, (2, e, 4)), *[fit(y, (2, 33, 4))] * 2, attn_mask=fit(b, (e, 33)) | (tg.arange(33) == 5))",
     "F.scaled_dot_product_attention(fit(x, (2, e, 4)), fit(y, (2, 9, 4)), fit(x, (2, 9, 4)), attn_mask=fit(y, (e, 9)))",
+    "tg.softmax((fit(x, (2, S, 4)) @ fit(y, (2, S, 4)).mT * J).masked_fill(tg.tril(tg.ones(S, S)) == 0, -tg.inf), -1) @ fit(x, (2, S, 3))",
+    "tg.einsum('hij,hjd->hid', (tg.einsum('hjd,hid->hij', fit(y, (2, S, 5)), fit(x, (2, e, 5))) + fit(y, (e, S)).detach()).softmax(-1), "
+    "fit(x, (2, S, 3)))",
+    "tg.softmax((fit(x, (2, 2, e, 4)) @ fit(y, (2, 2, 33, 4)).mT).masked_fill(fit(b, (2, 1, 1, 33)) & (tg.arange(33) != 5), -1e9), -1) "
+    "@ fit(y, (2, 2, 33, J))",
     "F.conv1d(fit(x, (2, 2, S)), fit(y, (3, 2, J)), stride=J, dilation=J, padding=j)",
     "F.conv1d(fit(x, (1, 4, S)), fit(y, (4, 2, 3)), groups=2, padding=j, stride=J)",
     "F.conv2d(fit(x, (1, 2, e + 4, 13)), fit(y, (3, 2, J, 3)), stride=(J, 2), dilation=(1, J), padding=(j, 1)) * 0.25",

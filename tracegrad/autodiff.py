@@ -11,17 +11,21 @@ to ct * conj(f'), where the rules say ct * f'; `pull_back` conjugates. Tangents 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import AutogradError
 from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, placeholder, unique
 from tracegrad.ir import Node, located, on_behalf_of, topological
 from tracegrad.modes import state
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
+from tracegrad.ops.written_attention import Unlike, Written, written_out
 
 _CONJ, _CAST, _OUTPUT = REGISTRY["conj"], REGISTRY["cast"], REGISTRY["output"]
+_MATMUL, _ATTENTION_GRADIENT = REGISTRY["matmul"], REGISTRY["attention_gradient"]
 # node -> hooks that see, and may replace, its cotangent (Tensor.register_hook)
 HOOKS: weakref.WeakKeyDictionary[Node, dict[int, Callable[[Node], Node]]] = weakref.WeakKeyDictionary()
 
@@ -39,6 +43,7 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
             accumulate(adjoint, out, given)
     wanted = set(inputs)
     result: dict[Node, Node] = {}
+    uses: dict[Node, int] = {}
     for node in reversed(order):
         ct = adjoint.pop(node, None)
         if ct is None:
@@ -52,13 +57,45 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
         if True not in reaches:
             continue
         with on_behalf_of(node.loc):
-            contributions = pull_back(node, ct, reaches)
-            if state.anomaly is not None:
-                state.anomaly(node, contributions)
-            for operand, contribution in zip(node.operands, contributions, strict=True):
+            written = _attention(node, live, wanted, uses) if node.fn is _MATMUL and state.anomaly is None else None
+            if written is not None:
+                ct, attrs = written.cotangent(ct), written.attrs
+                q, k, v, *masks = written.operands
+                gradients = [bind(_ATTENTION_GRADIENT, (q, k, v, ct, *masks), attrs | {"index": i}) for i in range(3)]
+                pairs: list[tuple[Node, Any]] = [*written.back(gradients)]
+            else:
+                contributions = pull_back(node, ct, reaches)
+                if state.anomaly is not None:
+                    state.anomaly(node, contributions)
+                pairs = list(zip(node.operands, contributions, strict=True))
+            for operand, contribution in pairs:
                 if contribution is not None and operand in live:
                     accumulate(adjoint, operand, contribution)
     return [result.get(i) for i in inputs]
+
+
+def _attention(node: Node, live: set[Node], wanted: set[Node], uses: dict[Node, int]) -> Written | None:
+    """The attention that is written out behind `node`, if its gradient can be taken as that of one operation.
+
+    It cannot where somebody sees what lies between (by a hook, as an input of the derivative), and had better not where that was computed
+    already, or has other users that are derived. uses: of each node by others; counted when it is first asked for.
+    """
+    limits = tuning()
+    try:
+        written = written_out(node)
+    except Unlike:
+        return None
+    if written is None:
+        return None
+    q, k, v, *_ = written.operands
+    if q.dtype.itemsize < 4 or q.shape[1] * k.shape[1] < limits.attention_scores or max(q.shape[2], v.shape[2]) > limits.attention_width:
+        return None
+    if any(n in wanted or n.value is not None or n in HOOKS for n in written.inside):
+        return None
+    if not uses:
+        uses.update(Counter(o for n in live for o in n.operands))
+    own = Counter(o for n in (node, *written.inside) if n in live for o in n.operands)
+    return None if any(uses[n] > own[n] for n in written.inside if n in uses) else written
 
 
 def dependents(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:

@@ -161,6 +161,20 @@ def _conv(node: Node, operands: list[Node], flags: list[bool], size: int) -> Nod
     return reshape(y, (size, y.shape[0] // size, *y.shape[1:]))
 
 
+def _attention(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+    """The batch joins the heads. Masks that all share stay: heads take turns with their matrices."""
+    masks = node.attrs["masks"]
+    count = len(operands) - len(masks)
+    joined = [reshape(o, (o.shape[0] * o.shape[1], *o.shape[2:])) for o in _all_mapped(operands[:count], flags[:count], size)]
+    for m, mapped, (_, inner) in zip(operands[count:], flags[count:], masks, strict=True):
+        if mapped:
+            turns = node.operands[0].shape[0] // (m.shape[1] * inner)
+            m = expand(reshape(m, (size, 1, *m.shape[1:])), (size, turns, *m.shape[1:]))
+            m = reshape(m, (size * turns * m.shape[2], *m.shape[3:]))
+        joined.append(m)
+    return reshape(bind(node.fn, tuple(joined), node.attrs), (size, *node.shape))
+
+
 def _joined(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
     """The batch joins the first dimension: heads, planes."""
     mapped = [reshape(o, (o.shape[0] * o.shape[1], *o.shape[2:])) for o in _all_mapped(operands, flags, size)]
@@ -187,6 +201,6 @@ FAMILIES: dict[str, Rule] = {
     "scatter": _scatter,
     "conv": _conv,
     "host_call": _host,
-    "attention": _joined,
+    "attention": _attention,
     "pool": _joined,
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
-from tracegrad.compile import resolve
+from tracegrad.compile import executable_graph, resolve
 from tracegrad.errors import ArgumentError, IndexOutOfRange
 from tracegrad.function import Shared
 from tracegrad.ir import Graph, Node
@@ -96,6 +96,8 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
 
     program: a compile.Program. compilations: one reason per compilation so far.
     """
+    from tracegrad.codegen.graph.attention import story  # noqa: PLC0415  (the code generator is not loaded where plans come from the disk)
+
     graph, plan = program.graph, program.plan
     work = [n for n in graph if n.fn.family not in ("leaf", "custom", "output") and resolve(n) is n]
     derived = sum(n.loc.derived for n in work)
@@ -111,6 +113,7 @@ def explain(program: Any, name: str, compilations: Sequence[str] = ()) -> str:
         lines.append(f"  fused into {_count(kernels, 'kernel')}, {_count(launches, 'launch', 'launches')}"
                      + (f", {_count(host, 'call', 'calls')} of host code" if host else ""))
         lines += [f"  {note}" for note in plan.notes]
+        lines += [f"  {line}" for line in story(executable_graph(graph), program.device.target)]
         lines += _memory(plan)
         lines += _steps(plan.steps, plan)
         for what, inner in inner_plans(graph):

@@ -1,4 +1,5 @@
-"""Attention and its gradient: as kernels of their own where those pay, else as products and a softmax. Start at `attention`.
+"""Attention and its gradient: as kernels of their own where those pay, else as products and a softmax. Start at `attention`; what users
+wrote out becomes the operation by `written`.
 
 Those kernels (lower/attention.py) need more than the operation's operands: the gradient wants the result and the logarithms of the rows'
 sums again. So the forward kernel's result is one flat array, these two one after the other, and the gradient's is another.
@@ -6,6 +7,7 @@ sums again. So the forward kernel's result is one flat array, these two one afte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,8 +16,9 @@ from tracegrad.codegen.graph.reductions import rebind, view
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, Primitive, bind
-from tracegrad.ir import Aval, Graph, Node
+from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.ops.fused_attention import composed, composed_gradient
+from tracegrad.ops.written_attention import Unlike, Written, written_out
 from tracegrad.plan import Target
 
 
@@ -32,23 +35,91 @@ class _Flat(Primitive):
 
 
 class _Forward(_Flat):
-    """Of q, k, v: the result (B, L, V); with `statistics`, behind it, the logarithm of each row's sum of exponentials (B, L)."""
+    """Of q, k, v and masks: the result (B, L, V); behind it, with `statistics` 1, the logarithm of each row's sum of exponentials (B, L).
+
+    With 2, each row's largest score instead, and the logarithm of the sum of exponentials less it: the sum of the two may have lost
+    the latter, where masks made scores of -1e9.
+    """
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
-        q, _, v = operands
+        q, _, v, *_ = operands
         b, length = q.shape[:2]
         return Aval((b * length * (v.shape[2] + attrs["statistics"]),), q.dtype)
 
 
 class _Gradient(_Flat):
-    """Of q, k, v, what _Forward made of them, and the cotangent: `parts` arrays (B, L, E) to be added up to dq, then dk and dv."""
+    """Of q, k, v, what _Forward made of them, the cotangent, and masks: `parts` arrays (B, L, E) to be added up to dq, then dk and dv."""
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
         q, k, v, *_ = operands
         return Aval((attrs["parts"] * prod(q.shape) + prod(k.shape) + prod(v.shape),), q.dtype)
 
 
+ATTENTION = REGISTRY["dot_product_attention"]
 FORWARD, BACKWARD = _Forward("attention_forward"), _Gradient("attention_backward")
+
+
+def written(graph: Graph, target: Target) -> Graph:
+    """The graph with attention that users wrote out as the operation: where its kernels pay, or the derivative is its already."""
+    found = {node: pair for node in graph if (pair := _as_operation(node)) is not None and not isinstance(pair, str)}
+    if not found:
+        return graph
+    derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
+    new: dict[Node, Node] = {n: n for n in graph.inputs}
+
+    def moved(root: Node) -> Node:
+        for n in topological([root], new.__contains__):
+            if n not in new:
+                new[n] = rebind(n, tuple([new[o] for o in n.operands]))
+        return new[root]
+
+    for node in graph:
+        if node in found:
+            match, made = found[node]
+            if _key(made) in derived or (_obstacle(made, target) or _others(match, graph)) is None:
+                with at(node.loc):
+                    new[node] = moved(match.arranged(made))
+        if node not in new:
+            new[node] = rebind(node, tuple([new[o] for o in node.operands]))
+    return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
+
+
+def story(graph: Graph, target: Target) -> list[str]:
+    """For each attention of a graph, its line, and what became of it or why it did not."""
+    lines = []
+    derived = {_key(node) for node in graph if node.fn.name == "attention_gradient"}
+    for node in graph:
+        made = (None, node) if node.fn.name == "dot_product_attention" else _as_operation(node)
+        if made is None:
+            continue
+        if isinstance(made, str):
+            why: str | None = made
+        else:
+            match, attention_ = made
+            why = _obstacle(attention_, target)
+            if why is None and match is not None and _key(attention_) not in derived:
+                why = _others(match, graph)
+        lines.append(f"attention at {node.loc}: " + ("kernels of its own" if why is None else f"products and a softmax, because {why}"))
+    return list(dict.fromkeys(lines))
+
+
+def _as_operation(node: Node) -> tuple[Written, Node] | str | None:
+    """What was found behind a product, and it as the operation; or why that is not attention; None if nothing is like it."""
+    try:
+        match = written_out(node)
+    except Unlike as why:
+        return str(why)
+    with at(node.loc):
+        return None if match is None else (match, bind(ATTENTION, match.operands, match.attrs))
+
+
+def _others(match: Written, graph: Graph) -> str | None:
+    """Why the weights are needed in any case."""
+    outputs = set(graph.outputs)
+    for n in match.inside:
+        if n in outputs or any(user is not match.node and user not in match.inside for user in graph.users(n)):
+            return f"{n.fn.name}, a step of it, is used elsewhere, too (by {'what is returned' if n in outputs else 'another operation'})"
+    return None
 
 
 def attention(graph: Graph, target: Target) -> Graph:
@@ -56,22 +127,23 @@ def attention(graph: Graph, target: Target) -> Graph:
     found = [node for node in graph if node.fn.family == "attention"]
     if not found:
         return graph
-    wanted = {_key(node, node.operands) for node in found if node.fn.name == "attention_gradient" and _suits(node, target)}
-    again = {node: _key(node, node.operands) in wanted for node in found}
+    wanted = {_key(node) for node in found if node.fn.name == "attention_gradient" and _obstacle(node, target) is None}
+    again = {node: _key(node) in wanted for node in found}
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
         if node.fn.family != "attention":
             return node if operands == node.operands else rebind(node, operands)
         with at(node.loc):
-            q, k, v, *g = operands
-            scale, causal = node.attrs["scale"], node.attrs["causal"]
-            if not _suits(node, target):
-                return composed_gradient(q, k, v, g[0], scale, causal, node.attrs["index"]) if g else composed(q, k, v, scale, causal)
-            flat = bind(FORWARD, (q, k, v), {"scale": scale, "causal": causal, "statistics": again[node] or bool(g)})
+            q, k, v, *rest = operands
+            g, given = _split(node, rest)
+            attrs = _described(node)
+            if _obstacle(node, target) is not None:
+                return composed_gradient(q, k, v, g[0], given, node.attrs["index"], **attrs) if g else composed(q, k, v, given, **attrs)
+            flat = bind(FORWARD, (q, k, v, *given), attrs | {"statistics": (1 + bool(given)) * (again[node] or bool(g))})
             if not g:
                 return _part(flat, 0, node.shape)
             parts = _parts(k, target)
-            flat = bind(BACKWARD, (q, k, v, flat, *g), {"scale": scale, "causal": causal, "parts": parts})
+            flat = bind(BACKWARD, (q, k, v, flat, *g, *given), attrs | {"parts": parts})
             if node.attrs["index"]:
                 return _part(flat, parts * q.aval.size + (node.attrs["index"] - 1) * k.aval.size, node.shape)
             dq = _part(flat, 0, (parts, *q.shape))
@@ -80,17 +152,35 @@ def attention(graph: Graph, target: Target) -> Graph:
     return graph.rebuilt(replace)
 
 
-def _key(node: Node, operands: tuple[Node, ...]) -> Any:
-    return operands[:3], node.attrs["scale"], node.attrs["causal"]
+def _key(node: Node) -> Any:
+    """What an attention and its gradient share."""
+    q, k, v, *rest = node.operands
+    return q, k, v, *_split(node, rest)[1], *_described(node).items()
 
 
-def _suits(node: Node, target: Target) -> bool:
-    """Whether the kernels are right for it, and pay."""
+def _described(node: Node) -> dict[str, Any]:
+    """The attributes that an attention and its gradient share."""
+    return {name: node.attrs[name] for name in ("scale", "causal", "masks", "zeros")}
+
+
+def _split(node: Node, rest: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+    """Of the operands behind q, k and v: the cotangent, if it is a gradient, and the masks."""
+    return (rest[:1], rest[1:]) if node.fn.name == "attention_gradient" else ([], rest)
+
+
+def _obstacle(node: Node, target: Target) -> str | None:
+    """Why the kernels are not right for it, or do not pay; None if they do."""
     q, k, v = node.operands[:3]
-    rows, keys = q.shape[1], k.shape[1]
-    if q.dtype.itemsize < 4 or rows * keys < tuning().attention_scores or max(q.shape[2], v.shape[2]) > tuning().attention_width:
-        return False
-    return min(q.shape[0], q.shape[2], v.shape[2]) > 0 and (target.kind == "cpu" or (keys > 0 and blocks(node, target) is not None))
+    rows, keys, width = q.shape[1], k.shape[1], max(q.shape[2], v.shape[2])
+    if q.dtype.itemsize < 4:
+        return f"it is of {q.dtype}"
+    if rows * keys < tuning().attention_scores:
+        return f"{rows} x {keys} scores are fewer than {tuning().attention_scores}"
+    if width > tuning().attention_width:
+        return f"rows of {width} are longer than {tuning().attention_width}"
+    if min(q.shape[0], q.shape[2], v.shape[2]) == 0 or (target.kind == "gpu" and keys == 0):
+        return "it is empty"
+    return "no block fits into local memory" if target.kind == "gpu" and blocks(node, target) is None else None
 
 
 @dataclass(frozen=True)
@@ -113,20 +203,21 @@ class Blocks:
         """What a line in local memory holds, at least: the items side by side take four columns each."""
         return -(-size // self.other) * self.other
 
-    def elements(self, size: int, width: int, gradient: bool) -> int:
+    def elements(self, size: int, width: int, gradient: bool, masked: bool) -> int:
         """Of local memory, for lines of `size` (of q and k) and of `width` (of v)."""
         a, b = self.padded(size) + 4, self.padded(width) + 4
         lines = self.own * (a + b * gradient) + self.other * (a + b)
-        return lines + self.own * (self.other + 4) + (max(2 * self.other, self.own) if gradient else self.own * self.across)
+        numbers = max((2 + masked) * self.other, (1 + masked) * self.own) if gradient else self.own * self.across
+        return lines + self.own * (self.other + 4) + numbers
 
 
 def blocks(node: Node, target: Target) -> Blocks | None:
     """The blocks of an attention or its gradient: the first that fit and fill the device, else those of the most work-items."""
     q, k, v = node.operands[:3]
-    gradient = len(node.operands) > 3
+    gradient = node.fn.name in ("attention_gradient", "attention_backward")
     lines = min(q.shape[1], k.shape[1]) if gradient else q.shape[1]
     fit = [b for b in (Blocks(*sizes) for sizes in tuning().attention_groups) if b.across * b.down <= target.max_work_group
-           and q.dtype.itemsize * b.elements(q.shape[2], v.shape[2], gradient) <= target.local_memory]
+           and q.dtype.itemsize * b.elements(q.shape[2], v.shape[2], gradient, bool(node.attrs["masks"])) <= target.local_memory]
 
     def items(b: Blocks) -> int:
         return q.shape[0] * -(-lines // b.own) * b.across * b.down

@@ -41,6 +41,27 @@ class _Piece:
     width: int
 
 
+@dataclass(frozen=True)
+class Mask:
+    """A mask operand: bools that keep a score or make it `fill`, or (None) numbers that are added; see ops/fused_attention.py."""
+
+    buffer: Buffer
+    fill: float | None
+    inner: int
+    shape: tuple[int, ...]
+
+    def at(self, heads: int, row: str, key: str) -> str:
+        """The element of a head's row and key."""
+        count, lines, columns = self.shape
+        parts = []
+        if count > 1:
+            matrix = f"head / {self.inner}" if self.inner > 1 else "head"
+            matrix = matrix if count * self.inner == heads else f"{matrix} % {count}"
+            parts.append(f"({matrix}) * {lines * columns}")
+        parts += [f"({row}) * {columns}"] * (lines > 1) + [f"({key})"] * (columns > 1)
+        return f"{self.buffer}[{' + '.join(parts) or '0'}]"
+
+
 class Attention:
     """A kernel of attention while it is written. length, keys, size, width: L, S, E, V."""
 
@@ -52,7 +73,8 @@ class Attention:
         self.heads, self.length, self.size = q.shape
         self.keys, self.width = k.shape[1], v.shape[2]
         self.dtype = node.dtype
-        self.scale, self.causal = float(node.attrs["scale"]), node.attrs["causal"]
+        self.scale, self.causal, self.nothing_is_zero = float(node.attrs["scale"]), node.attrs["causal"], node.attrs["zeros"]
+        self.masks: list[Mask] = []
         self.scalar = ctype(self.dtype)
         self.writer = context.writer(group)
         self.helpers: set[str] = set()
@@ -62,7 +84,20 @@ class Attention:
     def operand(self, node: Node) -> Buffer:
         found = self.context.storage(self.group)(strip(node))
         assert found is not None                                 # the schedule stores what it reads
-        return self.writer.buffer(found.ref, self.writer.base(strip(node)), self.dtype, found.access)
+        return self.writer.buffer(found.ref, self.writer.base(strip(node)), node.dtype, found.access)
+
+    def operands(self) -> list[Buffer]:
+        """Those of the operation, without masks, which become `masks`."""
+        described = self.node.attrs["masks"]
+        count = len(self.node.operands) - len(described)
+        self.masks = [Mask(self.operand(m), fill, inner, m.shape)
+                      for m, (fill, inner) in zip(self.node.operands[count:], described, strict=True)]
+        return [self.operand(x) for x in self.node.operands[:count]]
+
+    @property
+    def kinds(self) -> str:
+        """What a comment says of masks."""
+        return ", causal" * bool(self.causal) + ", masked" * bool(self.masks)
 
     def result(self) -> Buffer:
         stored = self.context.output(self.group, self.node)
@@ -171,11 +206,38 @@ class _Tiles(Attention):
             emit(f"{self.vector} " + ", ".join(f"c{r}_{p} = 0" for p in self.each()) + ";")
         keys = [f"kk[(j + {r}) * {self.size} + e]" if r else f"kk[j * {self.size} + e]" for r in range(rows)]
         self.tile(emit, rows, "e", str(self.size), keys, [(self.vector, self.vec("qt", "e", p)) for p in self.each()])
+        for number, mask in enumerate(self.masks):
+            for r in range(rows):
+                for p in self.each():
+                    line = f"(j + {r})"
+                    if mask.fill is None:
+                        emit(f"c{r}_{p} += {self.vec(f'mt{number}', line, p)};")
+                    else:
+                        emit(f"c{r}_{p} = {self.kept(number, line, p)} ? c{r}_{p} : {self.splat(self.number(mask.fill))};")
         if self.causal:
             emit(f"if (j0 + j + {rows - 1} > i0) {{")
             for r in range(rows):
                 for p in self.each():
                     emit(f"c{r}_{p} = row{p} >= ({self.mask})(j0 + j + {r}) ? c{r}_{p} : {self.splat(self.number(float('-inf')))};")
+            emit("}")
+
+    def kept(self, number: int, line: str, p: int) -> str:
+        """Whether a bool mask keeps scores."""
+        return f"{self.vec(f'mt{number}', line, p)} != {self.splat(self.number(0.0))}"
+
+    def mask_arrays(self, emit: Text) -> None:
+        for number in range(len(self.masks)):
+            self.array(emit, f"mt{number}", self.step)
+
+    def fetch_masks(self, emit: Text) -> None:
+        """Of the block of keys j0 ... and rows i0 ..., keys first, as the scores."""
+        for number, mask in enumerate(self.masks):
+            emit(f"for (int i = 0; i < {self.block}; i++) {{")
+            if mask.shape[1] > 1:
+                emit("const int row = i0 + min(i, rows - 1);")
+            value = mask.at(self.heads, "row", "j0 + j")
+            value = value if mask.fill is None else f"{value} ? {self.number(1.0)} : {self.number(0.0)}"
+            emit(f"for (int j = 0; j < n; j++) mt{number}[j * {self.block} + i] = {value};")
             emit("}")
 
     def row_numbers(self, emit: Text) -> None:
@@ -193,11 +255,11 @@ class _Tiles(Attention):
     # -- the kernels
 
     def forward(self) -> Kernel:
-        q, k, v = (self.operand(x) for x in self.node.operands)
+        q, k, v = self.operands()
         out, index = self.result(), self.writer.index
         statistics = self.node.attrs["statistics"]
         L, S, E, V, B = self.length, self.keys, self.size, self.width, self.block
-        emit = self.start(f"Attention of {L} rows to {S} keys{', causal' * self.causal}; "
+        emit = self.start(f"Attention of {L} rows to {S} keys{self.kinds}; "
                           f"a work-item does {B} rows, {self.step} keys at a time.")
         zero, least = self.number(0.0), self.number(float("-inf"))
         emit(f"const int row_block = {item(0)};")
@@ -206,6 +268,7 @@ class _Tiles(Attention):
         emit(f"__global const {self.scalar} *qq = {q} + (head * {L} + i0) * {E};")
         for name, lines in (("qt", E), ("st", self.step), ("ot", V)):
             self.array(emit, name, lines)
+        self.mask_arrays(emit)
         self.transposed(emit, "qt", "qq", E, f" * {self.number(self.scale)}")
         emit(f"for (int e = 0; e < {V * B}; e++) ot[e] = {zero};")
         for p in self.each():
@@ -216,6 +279,7 @@ class _Tiles(Attention):
         emit(f"const int n = min({self.step}, stop - j0);")
         emit(f"__global const {self.scalar} *kk = {k} + (head * {S} + j0) * {E};")
         emit(f"__global const {self.scalar} *vv = {v} + (head * {S} + j0) * {V};")
+        self.fetch_masks(emit)
         emit(f"{self.vector} " + ", ".join(f"high{p} = top{p}" for p in self.each()) + ";")
         for rows in self.lines(emit, "j", "n"):
             self.scores(emit, rows)
@@ -244,24 +308,27 @@ class _Tiles(Attention):
                 for p in self.each():
                     emit(f"{self.vec('ot', f'(e + {r})', p)} = c{r}_{p};")
         emit("}")
+        for p in self.each() if self.nothing_is_zero else ():    # the logarithm makes weights of 0, in the gradient
+            emit(f"base{p} = sum{p} == {self.splat(zero)} ? {self.splat(self.number(float('inf')))} : base{p};")
+            emit(f"sum{p} = sum{p} == {self.splat(zero)} ? {self.splat(self.number(1.0))} : sum{p};")
         emit(f"for (int e = 0; e < {V}; e++) {{")
         for p in self.each():
             emit(f"{self.vec('ot', 'e', p)} = {self.vec('ot', 'e', p)} / sum{p};")
         emit("}")
         emit(f"__global {self.scalar} *place = {out} + (head * {L} + i0) * {V};")
         self.back(emit, "ot", "place", V)
-        if statistics:
+        for number, text in enumerate(("base{p} + {log}",) if statistics == 1 else ("base{p}", "{log}") if statistics else ()):
             for p in self.each():
-                emit(f"{self.vec('st', '0', p)} = base{p} + {self.call(f'log(sum{p})')};")
-            emit(f"for (int i = 0; i < rows; i++) {out}[{self.heads * L * V} + head * {L} + i0 + i] = st[i];")
+                emit(f"{self.vec('st', '0', p)} = {text.format(p=p, log=self.call(f'log(sum{p})'))};")
+            emit(f"for (int i = 0; i < rows; i++) {out}[{self.heads * L * (V + number)} + head * {L} + i0 + i] = st[i];")
         return self.kernel(emit, (ceil_div(L, B), self.heads), self.work(2))
 
     def backward(self) -> Kernel:
-        q, k, v, flat, g = (self.operand(x) for x in self.node.operands)
+        q, k, v, flat, g = self.operands()
         out, index, parts = self.result(), self.writer.index, self.node.attrs["parts"]
         L, S, E, V, B, H = self.length, self.keys, self.size, self.width, self.block, self.heads
         share = "a head" if parts == 1 else f"one of {parts} ranges of a head's keys"
-        emit = self.start(f"The gradient of attention of {L} rows to {S} keys{', causal' * self.causal}; a work-item does {share}, "
+        emit = self.start(f"The gradient of attention of {L} rows to {S} keys{self.kinds}; a work-item does {share}, "
                           f"{B} rows and {self.step} keys at a time.")
         zero = self.number(0.0)
         emit(f"const {index} head = {item(0)};")
@@ -275,8 +342,10 @@ class _Tiles(Attention):
         emit(f"__global {self.scalar} *dv = {out} + {start} + {H * S * E} + head * {S * V};")
         emit(f"for (int e = {first} * {E}; e < {last} * {E}; e++) dk[e] = {zero};")
         emit(f"for (int e = {first} * {V}; e < {last} * {V}; e++) dv[e] = {zero};")
-        for name, lines in (("qt", E), ("gt", V), ("dqt", E), ("st", self.step), ("dt", self.step), ("logs", 1), ("deltas", 1)):
+        for name, lines in (("qt", E), ("gt", V), ("dqt", E), ("st", self.step), ("dt", self.step), ("logs", 1), ("deltas", 1),
+                            *[("tops", 1)] * bool(self.masks)):
             self.array(emit, name, lines)
+        self.mask_arrays(emit)
         emit(f"for (int i0 = 0; i0 < {L}; i0 += {B}) {{")
         emit(f"const int rows = min({B}, {L} - i0);")
         emit(f"__global const {self.scalar} *qq = {q} + (head * {L} + i0) * {E};")
@@ -286,7 +355,8 @@ class _Tiles(Attention):
         self.transposed(emit, "gt", "gg", V)
         emit(f"for (int i = 0; i < {B}; i++) {{")
         emit("const int row = min(i, rows - 1);")
-        emit(f"logs[i] = {flat}[{H * L * V} + head * {L} + i0 + row];")
+        for number, name in enumerate(("tops", "logs") if self.masks else ("logs",)):
+            emit(f"{name}[i] = {flat}[{H * L * (V + number)} + head * {L} + i0 + row];")
         emit(f"{self.scalar} delta = {zero};")
         emit(f"for (int e = 0; e < {V}; e++) delta += gg[row * {V} + e] * place[row * {V} + e];")
         emit("deltas[i] = delta;")
@@ -295,16 +365,20 @@ class _Tiles(Attention):
         self.row_numbers(emit)
         for p in self.each():
             emit(f"const {self.vector} log{p} = {self.vec('logs', '0', p)}, d{p} = {self.vec('deltas', '0', p)};")
+            if self.masks:
+                emit(f"const {self.vector} base{p} = {self.vec('tops', '0', p)};")
         emit(f"const int stop = {f'min({last}, i0 + rows)' if self.causal else last};")
         emit(f"for (int j0 = {first}; j0 < stop; j0 += {self.step}) {{")
         emit(f"const int n = min({self.step}, stop - j0);")
         emit(f"__global const {self.scalar} *kk = {k} + (head * {S} + j0) * {E};")
         emit(f"__global const {self.scalar} *vv = {v} + (head * {S} + j0) * {V};")
+        self.fetch_masks(emit)
         for rows in self.lines(emit, "j", "n"):
             self.scores(emit, rows)
             for r in range(rows):
                 for p in self.each():
-                    emit(f"{self.vec('st', f'(j + {r})', p)} = {self.call(f'exp(c{r}_{p} - log{p})')};")
+                    shift = f"base{p} - log{p}" if self.masks else f"log{p}"
+                    emit(f"{self.vec('st', f'(j + {r})', p)} = {self.call(f'exp(c{r}_{p} - {shift})')};")
         emit("j = 0;")
         for rows in dict.fromkeys((self.tall, 1)):
             emit(f"for (; j + {rows} <= n; j += {rows}) {{")
@@ -316,6 +390,10 @@ class _Tiles(Attention):
                 for p in self.each():
                     line = f"(j + {r})"
                     emit(f"{self.vec('dt', line, p)} = {self.vec('st', line, p)} * (c{r}_{p} - d{p}) * {self.number(self.scale)};")
+                    for number, mask in enumerate(self.masks):
+                        if mask.fill is not None:
+                            change = self.vec("dt", line, p)
+                            emit(f"{change} = {self.kept(number, line, p)} ? {change} : {self.splat(zero)};")
             emit("}")
         for rows in self.known_lines(emit, "e", E):
             for r in range(rows):

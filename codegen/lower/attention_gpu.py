@@ -137,6 +137,22 @@ class _Groups(Attention):
         other, total, block = (row, self.length, self.other) if self.by_keys else (key, self.keys, self.other)
         return [*([f"{other} >= {total}"] if total % block else []), *([f"{key} > {row}"] if self.causal else [])]
 
+    def mask(self, emit: Text, at: str, row: str, key: str, gradient: str = "") -> None:
+        """The scores `at` a row and a key with their masks; gradient: what becomes 0 where a score is filled in."""
+        row = f"min({row}, {self.length - 1})" if self.length % (self.other if self.by_keys else self.own) else row
+        key = f"min({key}, {self.keys - 1})" if self.keys % (self.own if self.by_keys else self.other) else key
+        for mask in self.masks:
+            value = mask.at(self.heads, row, key)
+            if mask.fill is None:
+                emit(f"{at} += {value};")
+            elif not gradient:
+                emit(f"if (!{value}) {at} = {self.number(mask.fill)};")
+            else:
+                emit(f"if (!{value}) {{")
+                emit(f"{at} = {self.number(mask.fill)};")
+                emit(f"{gradient} = {self.number(0.0)};")
+                emit("}")
+
     def out(self, emit: Text, result: str, start: int, first: str, total: int, size: int, value: str) -> None:
         """Own lines of a result that begins at `start`: value(r * chunks + n), columns as in `add`."""
         chunks = self.chunks(size)
@@ -179,9 +195,9 @@ class _Groups(Attention):
     # -- the kernels
 
     def forward(self) -> Kernel:
-        q, k, v = (self.operand(x) for x in self.node.operands)
+        q, k, v = self.operands()
         out, L, S, E, V = self.result(), self.length, self.keys, self.size, self.width
-        emit = self.written(f"Attention of {L} rows to {S} keys{', causal' * self.causal}; a work-group does {self.own} rows, "
+        emit = self.written(f"Attention of {L} rows to {S} keys{self.kinds}; a work-group does {self.own} rows, "
                             f"{self.other} keys at a time.")
         least, zero, chunks = self.number(float("-inf")), self.number(0.0), self.chunks(V)
         self.local(emit, "own", self.own * self.pitch(E))
@@ -206,7 +222,9 @@ class _Groups(Attention):
             emit("{")
             emit(f"{self.scalar} high = {least};")
             with self.counting(emit, "n", 4) as n:
-                tests = self.outside(f"i0 + {self.line(r)}", f"j0 + {self.column(n)}")
+                row, key = f"i0 + {self.line(r)}", f"j0 + {self.column(n)}"
+                self.mask(emit, f"s[{r} * 4 + {n}]", row, key)
+                tests = self.outside(row, key)
                 if tests:
                     emit(f"if ({' || '.join(tests)}) s[{r} * 4 + {n}] = {least};")
                 emit(f"high = s[{r} * 4 + {n}] > high ? s[{r} * 4 + {n}] : high;")
@@ -245,29 +263,36 @@ class _Groups(Attention):
             emit(f"sum[{r}] = {zero};")
             with self.counting(emit, "n", self.X) as n:
                 emit(f"sum[{r}] += weights[{self.line(r)} * {self.weights_pitch} + {n}];")
+        if self.nothing_is_zero:                               # the logarithm makes weights of 0, in the gradient
+            with self.counting(emit, "r", self.rows) as r:
+                emit(f"top[{r}] = sum[{r}] == {zero} ? {self.number(float('inf'))} : top[{r}];")
+                emit(f"sum[{r}] = sum[{r}] == {zero} ? {self.number(1.0)} : sum[{r}];")
         self.out(emit, str(out), 0, "i0", L, V, "o[{at}] / sum[{r}]")
-        if self.node.attrs["statistics"]:
+        statistics = self.node.attrs["statistics"]
+        if statistics:
             with self.counting(emit, "r", self.rows) as r:
                 emit("{")
                 emit(f"const int row = i0 + {self.line(r)};")
                 emit(f"const {self.scalar} base = top[{r}] == {least} ? {zero} : top[{r}];")
-                emit(f"if (x == 0 && row < {L}) {out}[{self.heads * L * V} + head * {L} + row] = base + "
-                     f"{self.spelled(f'log(sum[{r}])', self.scalar)};")
+                logarithm = self.spelled(f"log(sum[{r}])", self.scalar)
+                for number, value in enumerate((f"base + {logarithm}",) if statistics == 1 else ("base", logarithm)):
+                    emit(f"if (x == 0 && row < {L}) {out}[{self.heads * L * (V + number)} + head * {L} + row] = {value};")
                 emit("}")
         return self.done(emit, self.work(2))
 
     def backward(self, temp: Temp) -> Kernel:
-        q, k, v, flat, g = (self.operand(x) for x in self.node.operands)
+        q, k, v, flat, g = self.operands()
         out, L, S, E, V, H = self.result(), self.length, self.keys, self.size, self.width, self.heads
         what = f"k and v by {self.own} keys, {self.other} rows" if self.by_keys else f"q by {self.own} rows, {self.other} keys"
-        emit = self.written(f"The gradient of attention of {L} rows to {S} keys{', causal' * self.causal}: that of {what} at a time.")
+        emit = self.written(f"The gradient of attention of {L} rows to {S} keys{self.kinds}: that of {what} at a time.")
         zero = self.number(0.0)
         given = temp.buffer("row_deltas", "const" if self.by_keys else "out")
         self.writer.params[temp] = given
         for name, lines, size in (("own", self.own, E), ("own2", self.own, V), ("others", self.other, E), ("others2", self.other, V)):
             self.local(emit, name, lines * self.pitch(size))
         self.local(emit, "weights", self.own * self.weights_pitch)
-        for name in ("logs", "deltas") if self.by_keys else ("logs",):
+        rows = self.statistics
+        for name in (*rows, "deltas") if self.by_keys else rows:
             self.local(emit, name, self.other if self.by_keys else self.own)       # of rows, which all items of a row read
         self.begin(emit)
         first, total, other_first, other_total = ("j0", S, "i0", L) if self.by_keys else ("i0", L, "j0", S)
@@ -286,7 +311,8 @@ class _Groups(Attention):
         if self.by_keys:
             emit(f"for (int unit = item; unit < {self.other}; unit += {self.X * self.Y}) {{")
             emit(f"const int row = min(i0 + unit, {L - 1});")
-            emit(f"logs[unit] = {flat}[{H * L * V} + head * {L} + row];")
+            for number, name in enumerate(rows):
+                emit(f"{name}[unit] = {flat}[{H * L * (V + number)} + head * {L} + row];")
             emit(f"deltas[unit] = {given}[head * {L} + row];")
             emit("}")
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
@@ -297,13 +323,23 @@ class _Groups(Attention):
             row, key = f"i0 + {self.line(r)}", f"j0 + {self.column(n)}"
             if self.by_keys:
                 row, key = f"i0 + {self.column(n)}", f"j0 + {self.line(r)}"
-            logs = f"logs[{self.column(n) if self.by_keys else self.line(r)}]"
+            logs = " - ".join(f"{name}[{self.column(n) if self.by_keys else self.line(r)}]" for name in rows)
             deltas = f"deltas[{self.column(n)}]" if self.by_keys else f"delta[{r}]"
-            emit(f"s[{at}] = {self.exp(f's[{at}] * {self.number(self.scale)} - {logs}')};")
+            factor = f" * {self.number(self.scale)}"
+            slope = "slope" if any(mask.fill is not None for mask in self.masks) else ""
+            if self.masks:
+                emit(f"s[{at}] *= {self.number(self.scale)};")
+                if slope:
+                    emit(f"{self.scalar} slope = {self.number(self.scale)};")
+                self.mask(emit, f"s[{at}]", row, key, slope)
+            emit(f"s[{at}] = {self.exp(f's[{at}]{factor * (not self.masks)} - {logs}')};")
             tests = self.outside(row, key)
             if tests:
                 emit(f"if ({' || '.join(tests)}) s[{at}] = {zero};")
-            emit(f"d[{at}] = s[{at}] * (d[{at}] - {deltas}) * {self.number(self.scale)};")
+            if slope:                                          # (weights may be NaN, where a row sees nothing)
+                emit(f"d[{at}] = slope == {zero} ? {zero} : s[{at}] * (d[{at}] - {deltas}) * slope;")
+            else:
+                emit(f"d[{at}] = s[{at}] * (d[{at}] - {deltas}){factor};")
         if self.by_keys:
             self.put(emit, "s")
             self.add(emit, "o2", "others2", V)
@@ -318,6 +354,11 @@ class _Groups(Attention):
             self.out(emit, str(out), start + H * S * E, first, total, V, "o2[{at}]")
         return self.done(emit, self.work(4 if self.by_keys else 3))
 
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """The rows' numbers that the forward kernel left: what is subtracted from scores."""
+        return ("tops", "logs") if self.masks else ("logs",)
+
     def put(self, emit: Text, name: str) -> None:
         """An item's share into `weights`, for all to see."""
         with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
@@ -325,7 +366,7 @@ class _Groups(Attention):
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
 
     def row_values(self, emit: Text, flat: str, g: str, given: str) -> None:
-        """logs[line], and delta[r]: what a row's weights times their gradients add up to, the product of its result and cotangent."""
+        """`statistics` of lines, and delta[r]: what a row's weights times their gradients add up to, products of result and cotangent."""
         L, V = self.length, self.width
         emit(f"{self.scalar} delta[{self.rows}];")
         with self.counting(emit, "r", self.rows) as r:
@@ -334,7 +375,8 @@ class _Groups(Attention):
             emit(f"{self.scalar} p = {self.number(0.0)};")
             emit(f"for (int e = x; e < {V}; e += {self.X}) p += {flat}[row * {V} + e] * {g}[row * {V} + e];")
             emit(f"weights[{self.line(r)} * {self.weights_pitch} + x] = p;")
-            emit(f"if (x == 0) logs[{self.line(r)}] = {flat}[{self.heads * L * V} + row];")
+            for number, name in enumerate(self.statistics):
+                emit(f"if (x == 0) {name}[{self.line(r)}] = {flat}[{self.heads * L * (V + number)} + row];")
             emit("}")
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
         with self.counting(emit, "r", self.rows) as r:

@@ -12,12 +12,13 @@ from tracegrad.function import REGISTRY, bind, broadcast_shapes, cast, const, io
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators, functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
-from tracegrad.ops.elementwise import exp, where
+from tracegrad.ops.elementwise import where
+from tracegrad.ops.fused_attention import NO_MASK, softmax_or_zeros
 from tracegrad.ops.linalg import matmul
 from tracegrad.ops.neural import dropout
-from tracegrad.ops.pointwise import detach, eq, le
+from tracegrad.ops.pointwise import le
 from tracegrad.ops.shaping import mT
-from tracegrad.ops.statistics import amax, softmax, sum_
+from tracegrad.ops.statistics import softmax
 
 Array = Any      # a Node or a Tensor
 
@@ -57,7 +58,7 @@ def _fused(query: Any, key: Any, value: Any, is_causal: bool, scale: float) -> A
     """In one operation, which has no array of all weights; see ops/fused_attention.py."""
     batch = broadcast_shapes("scaled_dot_product_attention", [x.shape[:-2] for x in (query, key, value)])
     flat = [mv.reshape(mv.expand(x, (*batch, *x.shape[-2:])), (prod(batch), *x.shape[-2:])) for x in (query, key, value)]
-    out = bind(REGISTRY["dot_product_attention"], tuple(flat), {"scale": scale, "causal": bool(is_causal)})
+    out = bind(REGISTRY["dot_product_attention"], tuple(flat), {"scale": scale, "causal": bool(is_causal), **NO_MASK})
     return mv.reshape(out, (*batch, *out.shape[-2:]))
 
 
@@ -85,10 +86,7 @@ def _attention_weights(query: Any, key: Any, mask: Any, is_causal: bool, scale: 
         scores = scores + cast(mask, scores.dtype)
     if mask is None or not scores.aval.size:
         return softmax(scores, -1)
-    top = detach(amax(scores, -1, True))
-    e = exp(scores - where(eq(top, float("-inf")), 0.0, top))       # all zeros where nothing may be attended to
-    parts = sum_(e, -1, True)
-    return e / where(eq(parts, 0.0), 1.0, parts)
+    return softmax_or_zeros(scores)
 
 
 # ------------------------------------------------------------------------------------------------------------- many heads
