@@ -219,7 +219,7 @@ def test_random_programs(program: Program) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_many_programs(seed: int) -> None:
     """The quick fuzz: what tests/mutations.py puts in is found by these."""
-    assert not batch(seed, BATCH, Counter())
+    assert not batch(seed, range(BATCH), Counter())
 
 
 @examples(30, 20_000)

@@ -164,7 +164,15 @@ STENCILS = [
     "(M - M) * (M + x)", "waves(x.roll(J, 0), J + 1, 'replicate', 2)", "relax(x.flip(0).roll(1, 0), 2, 'o')", "(lambda r: (Y + R) * r)(M)",
     "(lambda r: (Y + R) * r)(x.roll(J, -1).flip(-1))", "(lambda r: (R - x) * r)(x.roll(1, -1).flip(-1))",
     "(lambda r: (R - r) * R)(x.roll(1, -1).flip(-1))", "(lambda r: R * R + r)(M)",
+    *["(lambda r: (Y + F.pad(F.pad(r[..., J:], (0, J))[..., :-J], (J, 0))) * r)(x.roll(h, d).flip(d))"] * 3,
+    "relax(x, 4 * J, 'o')", "waves(x, 4 * J, 'o')", "upwind(x, Y * 0.25, 4 * J, 'o')",
 ]
+EQUAL = [           # of r and another of its shape: kernels that are alike but for their sizes
+    "r * 0.5 + p", "tg.tanh(r) - p", "r.roll(1, -1) * p", "F.pad(r, (1, 1))[..., 2:] + p", "tg.where(r > p, r, p * 0.5)", "r - p * c",
+    "(r * p).sum(-1, keepdim=True) + r", "r.softmax(-1) * p", "r.cumsum(-1)", "r.flip(-1) + p", "r.T + p.T", "(r + p).amax(-1)",
+    "r * r.mean() + p", "r @ p.T", "F.pad(p, (2, 0), value=0.5)[..., 1:-1] * r", "r[..., ::2].repeat_interleave(2, -1)[..., :p.shape[-1]]",
+]
+EQUAL_IN_PLACE = ["r.mul_(0.5).add_(p)", "r.sub_(p, alpha=0.25)", "r[..., 1:] += p[..., 1:] * 0.5", "r.copy_(r.flip(-1) * p)"]
 MOVES = [           # which give x's shape
     "F.pad(F.pad(x[..., 1:], (0, 1))[..., :-1], (1, 0))", "F.pad(F.pad(x, (1, 0))[..., :-1], (0, 1))[..., 1:]", "x.roll(h, d)",
     "x.roll(J, -1)", "x.flip(d)", "x.flip(-1)", "F.pad(F.pad(x[..., J:], (0, J))[..., :-J], (J, 0))",
@@ -503,6 +511,32 @@ def drawn(number: int, most: int = 8, in_place: bool = True, groups: list[tuple[
     if groups and drawing.rng.random() < 0.6 and last in drawing.names("f", 1) and drawing.add(f"{last}.sum() * 0.125"):
         return finished(drawing, [f"v{drawing.count - 1}"])             # its derivative is one number, everywhere
     return finished(drawing)
+
+
+def equal(number: int, in_place: bool = True) -> tuple[Program, Program]:
+    """A program that does the same to several arrays, of one size or of several, once or more often; and the same with noise."""
+    rng = random.Random(number)
+    drawing, draws = Drawing(rng), np.random.default_rng(number)
+    count, dtype = rng.randint(4, 12), rng.choice(["float32", "float32", "float64"])
+    sizes = rng.sample(ORDINARY, count) if rng.random() < 0.7 else [rng.choice(SIZES)] * count
+    lines = rng.choice([(), (), (rng.choice([1, 2, 5]),)])
+    drawing.inputs = {f"a{i}": draws.uniform(-2, 2, (*lines, sizes[i % count])).astype(dtype) for i in range(2 * count)}
+    drawing.inputs["k0"] = draws.integers(0, 12, 3)
+    drawing.worlds = drawing.run()
+    now = [f"a{i}" for i in range(count)]
+    for _ in range(rng.choice([1, 1, 2, 3, 6])):
+        template = rng.choice([*EQUAL, *EQUAL_IN_PLACE * in_place])
+        for i, name in enumerate(now):
+            world = drawing.worlds[0]
+            if world[name].shape != world[f"a{count + i}"].shape:
+                break
+            text = re.sub(r"\bp\b", f"a{count + i}", re.sub(r"\br\b", name, template))
+            with np.errstate(all="ignore"):
+                if drawing.add(text, name if template in EQUAL_IN_PLACE else "") and template in EQUAL:
+                    now[i] = f"v{drawing.count - 1}"
+    if not drawing.count:
+        assert drawing.add("a0.reshape(-1)[:8] * c")
+    return finished(drawing, list(dict.fromkeys([*now, f"v{drawing.count - 1}"])))
 
 
 def finished(drawing: Drawing, outputs: Sequence[str] = ()) -> tuple[Program, Program]:
