@@ -224,11 +224,11 @@ MATRICES = [
     "F.interpolate(fit(x, (1, 2, S)), scale_factor=J, mode='nearest')", "F.interpolate(fit(x, (1, 2, e + 1)), size=S, mode='linear')",
     "F.unfold(fit(x, (1, 2, 7, e + 3)), (3, 2), padding=1)",
 ]
-LOOPS = [
+LOOPS = [           # (the sum of what was centred is a rounding error more or less than 0: nothing is decided by that)
     "tg.scan(lambda a, v: (a * 0.5 + v.roll(1, -1), a.flip(-1)), fit(y, x.shape[1:]), x)[1] if x.ndim > 1 else x",
     "tg.scan(lambda a, v: (tg.tanh(a + v), a * v), fit(y, x.shape[1:]), x)[0] if x.ndim > 1 else x",
     "tg.scan(lambda a, v: (a + v.cumsum(-1) * 0.25, (a - v).amax(-1)), fit(y, x.shape[1:]), x, reverse=True)[1] if x.ndim > 1 else x",
-    "count_down(x, Y, J)", "tg.cond(x.sum() > 0, lambda v: v.roll(1, -1), lambda v: v * 0.5, x)", "tg.vmap(lambda r: T)(fit(x, (J, S)))",
+    "count_down(x, Y, J)", "tg.cond(x.sum() > 0.3, lambda v: v.roll(1, -1), lambda v: v * 0.5, x)", "tg.vmap(lambda r: T)(fit(x, (J, S)))",
     "tg.vmap(lambda r: T, in_dims=1)(fit(x, (S, J)))", "tg.vmap(lambda r: T)(x) if x.ndim > 1 else x", "tg.jvp(lambda r: T, (x,), (Y,))[1]",
     "pulled(lambda r: T, x)", "slope(lambda r: T, x)", "curve(lambda r: T, x)",
     "slope(lambda r: tg.jvp(lambda r: T, (r,), (r * 0.5,))[1], x)", "tg.vmap(lambda r: slope(lambda r: T, r))(fit(x, (J, S)))",
@@ -279,7 +279,7 @@ TURNS = [           # what a loop's number decides
     "F.one_hot(k0.reshape(-1)[:4] % (t + 1), t + 1)",
     "tg.scan(lambda a, v: (a + v, a * t), fit(y, x.shape[1:]), x)[1] if x.ndim > 1 else x",
     "F.conv1d(fit(x, (1, 2, S)), fit(y, (2, 2, 3)), padding=t)", "x - tg.tensor(t)", "x * tg.tensor(float(t), dtype=x.dtype)",
-    "x + (x.sum() > t)", "x[..., ::1 + t % 3]", "x.masked_fill(Y > t, t)",
+    "x + (x.sum() > t + 0.3)", "x[..., ::1 + t % 3]", "x.masked_fill(Y > t, t)",
 ]
 SET = [
     "z[t % n0] += 0.5", "z[..., s] *= 0.5", "z[s] = 0.25", "z.select(d, t % n).copy_(z.select(d, 0))", "z[k0.reshape(-1)[t] % n0] = t",
