@@ -17,6 +17,8 @@ from pathlib import Path
 
 import click
 
+from tests.fuzz import BATCH
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -90,7 +92,7 @@ def tried(mutation: Mutation | None, count: int) -> str:
             path = folder / mutation.file
             text = path.read_text()
             path.write_text(text.replace(mutation.old, mutation.new))
-        command = [sys.executable, "-m", "tests.fuzz", "--count", str(count), "--stop"]
+        command = [sys.executable, "-m", "tests.fuzz", "--turns", "quick", "--count", str(count), "--stop"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True,
                               env=os.environ | {"PYTHONPATH": str(folder)}, check=False)
         return (done.stdout or done.stderr).strip().splitlines()[-1]
@@ -109,7 +111,7 @@ def stale() -> list[str]:
 
 
 @click.command()
-@click.option("--count", default=500, show_default=True, help="How many programs at most.")
+@click.option("--count", default=BATCH, show_default=True, help="How many programs at most.")
 @click.option("--only", default="", help="Only errors whose description holds this.")
 def main(count: int, only: str) -> None:
     """Put each error in and say how many programs it took to find it."""

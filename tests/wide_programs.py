@@ -205,7 +205,9 @@ MATRICES = [
     "tg.einsum('kk->k', fit(x, (e, e)))", "tg.einsum('ak,ak->k', fit(x, (e, S)), fit(y, (e, S)))",
     "tg.einsum('a,k,l->lak', fit(x, (e,)), fit(y, (J,)), fit(x, (4,)))",
     "F.scaled_dot_product_attention(fit(x, (1, 2, e, 4)), fit(y, (1, 2, S, 4)), fit(y, (1, 2, S, J)))",
-    "F.scaled_dot_product_attention(fit(x, (2, S, 5)), fit(y, (2, S, 5)), fit(x, (2, S, 3)), is_causal=True)",
+    "F.scaled_dot_product_attention(*[fit(x, (2, 3 * e, 5))] * 2, fit(y, (2, 3 * e, 3)), is_causal=True)",
+    "F.scaled_dot_product_attention(fit(x, (1, e + 9, 8)), fit(y, (1, e + 9, 8)), fit(y, (1, e + 9, 7)), is_causal=True)",
+    "F.scaled_dot_product_attention(fit(x, (2, 17, e)), fit(y, (2, 17, e)), fit(x, (2, 17, 4)), is_causal=True)",
     "F.scaled_dot_product_attention(fit(x, (2, e, 4)), *[fit(y, (2, 33, 4))] * 2, attn_mask=fit(b, (e, 33)) | (tg.arange(33) == 5))",
     "F.scaled_dot_product_attention(fit(x, (2, e, 4)), fit(y, (2, 9, 4)), fit(x, (2, 9, 4)), attn_mask=fit(y, (e, 9)))",
     "F.conv1d(fit(x, (2, 2, S)), fit(y, (3, 2, J)), stride=J, dilation=J, padding=j)",
@@ -286,8 +288,20 @@ SET = [
     "z.roll(t, d)[..., :1].add_(1.0)", "z.copy_(z.roll(t, d))", "z.narrow(d, t % n, 1).mul_(0.5)", "z[..., t % n0:] += 1", "z.add_(t)",
     "z.mul_(1 / (t + 1))",
 ]
+TURNED = [          # what lies across is read by tiles on GPUs
+    "fit(x, (e + 25, 47)).T * fit(y, (47, e + 25))", "fit(x, (33, e + 16)).T + 0.5", "tg.tanh(fit(x, (2, 40, e + 17)).transpose(1, 2))",
+    "fit(x, (e + 16, 2, 33)).permute(2, 1, 0) - fit(y, (33, 2, e + 16))", "fit(x, (65, 31)).T - fit(x, (31, 65)) * fit(y, (65, 31)).T",
+]
+SCANS = [           # loops of several kernels, some of which read only what a turn is given
+    "tg.scan(lambda a, v: (tg.tanh(a + v.cumsum(-1) * 0.25), (a - v).amax(-1)), fit(y, x.shape[1:]), x)[1]",
+    "tg.scan(lambda a, v: (a * 0.5 + v.softmax(-1) * a.sum(-1, keepdim=True), a), fit(y, x.shape[1:]), x)[1]",
+    "tg.scan(lambda a, v: (a.softmax(-1) + v.flip(-1), a.roll(1, -1) * v), fit(y, x.shape[1:]), x, reverse=True)[1]",
+    *["tg.scan(lambda a, v: (tg.tanh(fit(a, (e,)) @ fit(y, (e, e)) + fit(v, (e,)) @ fit(y, (e, e))), a.sum()), fit(y, (e,)), x)[0]"] * 4,
+]
+ATTENTION = [t for t in MATRICES if "attention" in t]
+CONVOLUTIONS = [t for t in MATRICES if "F.conv" in t]
 GROUPS: list[tuple[int, list[str]]] = [
-    (8, ROWS), (6, MOVED), (3, REDUCED), (2, BROADCAST), (3, MATRICES), (2, LOOPS), (4, WHOLE), (1, COMPLEX), (2, IN_PLACE),
+    (8, ROWS), (3, TURNED), (6, MOVED), (3, REDUCED), (2, BROADCAST), (3, MATRICES), (2, LOOPS), (4, WHOLE), (1, COMPLEX), (2, IN_PLACE),
 ]
 _NOT_INNER = re.compile(r"\b[YybBqGwuc]\b|arg|life|sign|//|%|\bd, D\b|searchsorted|bucketize|round|\[1\]|> |nonzero")
 INNER = [t for t in ROWS + MOVED * 2 + REDUCED if not _NOT_INNER.search(t)]                # what has a derivative and needs no other value

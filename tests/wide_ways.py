@@ -18,7 +18,7 @@ import numpy as np
 import tracegrad as tg
 from tests.random_programs import FLOATS, Program
 from tests.test_fuzz import backward, floats, functional, losses
-from tests.wide_programs import EQUAL, LIMIT, STENCILS, Loop, drawn, equal, looping
+from tests.wide_programs import ATTENTION, CONVOLUTIONS, EQUAL, LIMIT, SCANS, STENCILS, TURNED, Loop, drawn, equal, looping
 from tracegrad import eager, function
 from tracegrad.ops import arguments
 
@@ -121,6 +121,11 @@ def stencil(rng: random.Random) -> Way:
 def equals(rng: random.Random) -> Way:
     """The same done to several arrays: the value, or the gradient."""
     return rng.choice([value, value, gradient])(rng, EQUAL)
+
+
+def special(rng: random.Random) -> Way:
+    """What has kernels of its own: the value, or the gradient."""
+    return rng.choice([value, value, gradient])(rng, [(1, rng.choice([SCANS, ATTENTION, CONVOLUTIONS, TURNED]))])
 
 
 def gradient(rng: random.Random, groups: Any = None) -> Way:
@@ -285,4 +290,4 @@ def quick_loop(rng: random.Random) -> Way:
 
 
 DEVICE: list[Any] = ["numpy"]               # the device that `eager_loop` is for
-WAYS = (value, stencil, equals, untraced, gradient, direction, second, mapped, loop, eager_loop, quick_loop)
+WAYS = (value, stencil, equals, special, untraced, gradient, direction, second, mapped, loop, eager_loop, quick_loop)
