@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,8 +107,10 @@ class Jax:
 class PyTensor:
     def __init__(self, threads: int) -> None:
         import pytensor
+        from pytensor.compile.mode import get_default_mode
 
-        self.about = f"pytensor {pytensor.__version__}, compiled as C"
+        linker = type(get_default_mode().linker).__name__                # Numba's from version 3 on, C's before
+        self.about = f"pytensor {pytensor.__version__}, {linker.removesuffix('Linker')}"
 
     def put(self, array: np.ndarray) -> Any:
         return array
@@ -119,16 +120,6 @@ class PyTensor:
 
     def numpy(self, value: Any) -> np.ndarray:
         return np.asarray(value)
-
-
-def pytensor_function(program: Callable[..., list[Any]], *arrays: np.ndarray) -> Callable[[], tuple[Any, ...]]:
-    """program(pytensor.tensor, *symbols), a list of results, as an iteration on arrays."""
-    import pytensor
-    import pytensor.tensor as pt
-
-    symbols = [pt.tensor(dtype=a.dtype, shape=a.shape) for a in arrays]
-    f = pytensor.function(symbols, program(pt, *symbols))
-    return lambda: tuple(f(*arrays))
 
 
 class DrJit:

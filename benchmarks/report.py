@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import MEAN_TARGET, WORKLOADS, Workload
 
 if TYPE_CHECKING:
     from benchmarks.run import Result
@@ -50,16 +50,25 @@ def geometric_mean(ratios: dict[str, Ratio]) -> float:
     return statistics.geometric_mean([max(r[0], 1e-9) for r in ratios.values() if r is not None] or [1.0])
 
 
+def summary(table: dict[str, dict[str, Result]], ratios: dict[str, Ratio]) -> str:
+    """The geometric mean beside its target, and how many rows meet theirs."""
+    verdicts = [_verdict(WORKLOADS[row].target, ratios[row], results) for row, results in table.items()]
+    mean = geometric_mean(ratios)
+    return (f"Geometric mean of the ratios of {sum(r is not None for r in ratios.values())} rows: {mean:.2f}; target {MEAN_TARGET}: "
+            f"{'met' if mean <= MEAN_TARGET else 'missed'}. Rows: {verdicts.count('met')} met, {verdicts.count('missed')} missed, "
+            f"{verdicts.count('failed')} failed.")
+
+
 def print_row(workload: Workload, results: dict[str, Result], ratio: Ratio) -> None:
     print(workload.title)
     for name, result in results.items():
         if result.failed:
             print(f"  {name:13s} FAILED: {result.failed}")
         else:
-            first = f"first call {duration(result.cold)} cold, {duration(result.warm)} warm"
+            first = f"first call {duration(result.cold)} cold" + (f", {duration(result.warm)} warm" if result.warm else "")
             print(f"  {name:13s} {spread(result):34s} error {result.error:.1e}   {first}")
     if ratio is not None:
-        target = f"; target {workload.target}" if workload.target else ""
+        target = f"; target {workload.target}: {_verdict(workload.target, ratio, results)}" if workload.target else ""
         print(f"  over the best peer: {ratio_text(ratio)}{target}; share of the machine's limit: {share_text(results.get('tracegrad'))}")
     print(flush=True)
 
@@ -124,7 +133,7 @@ def write(table: dict[str, dict[str, Result]], ratios: dict[str, Ratio], machine
         ),
         first_mean=first_calls(table),
         missed=_missed(table, ratios),
-        mean=f"{geometric_mean(ratios):.2f}",
+        summary=summary(table, ratios),
     )
     (HERE / "RESULTS.md").write_text(text)
 
@@ -157,7 +166,8 @@ def _verdict(target: float | None, ratio: Ratio, results: dict[str, Result]) -> 
 
 
 def _first(result: Result | None, when: str) -> str:
-    return "–" if result is None or result.failed else f"{getattr(result, when):.2g}"
+    seconds = 0.0 if result is None or result.failed else getattr(result, when)
+    return f"{seconds:.2g}" if seconds else "–"
 
 
 def _missed(table: dict[str, dict[str, Result]], ratios: dict[str, Ratio]) -> str:

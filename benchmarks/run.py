@@ -4,7 +4,8 @@ How it measures, and why:
 
 - Each contender of each workload is a process of its own, with the same inputs, the same cores and the same thread count. BLAS and
   OpenMP threads spin for a while after a call; in one process they would take the cores from whoever is timed next.
-- First call: once with every cache on disk empty (cold), once in a second fresh process with the caches that the first left (warm).
+- First call: once with every cache on disk empty (cold), once in a second fresh process with the caches that the first left (warm). With
+  `--once` there is no second process, which halves what the whole table takes.
 - The results of the first iterations are compared with a float64 NumPy reference. A contender that fails is not timed.
 - Then all contenders of the workload take turns for several rounds, in changing order, with a pause before each turn, so that
   a slow spell of the machine hits all of them. Reported is the median over all rounds, with quartiles; the ratio to the best peer is
@@ -17,10 +18,12 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +70,8 @@ class Result:
 class Process:
     """A worker and the pipe to it."""
 
+    limit: float | None = None             # seconds that an answer may take: then the process is ended
+
     def __init__(self, python: str, contender: str, workload: str, threads: int, inputs: Path, caches: Path, tree: Path = ROOT) -> None:
         framework, _, driver = contender.partition(ON)
         chosen = {"TRACEGRAD_DEVICE": driver} if driver else {}
@@ -77,11 +82,19 @@ class Process:
         )
 
     def tell(self, command: str, **arguments: Any) -> dict[str, Any]:
+        late = None if self.limit is None else threading.Timer(self.limit, self.process.kill)
         try:
+            if late is not None:
+                late.start()
             print(json.dumps({"command": command, **arguments}), file=self.process.stdin, flush=True)
             line = self.process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            if late is not None:
+                late.cancel()
+        if not line and late is not None and late.finished.is_set() and self.process.wait() == -signal.SIGKILL:
+            raise Failed(f"no answer to {command!r} within {self.limit:.0f} s, or killed for its memory")
         if not line:
             lines = self.process.communicate()[1].strip().splitlines()
             raise Failed(f"the process ended with status {self.process.returncode}: {lines[-1] if lines else 'no message'}")
@@ -125,14 +138,13 @@ def measure(workload: Workload, contenders: dict[str, str], settings: argparse.N
         for name, result in results.items():
             process = contenders[name], name, workload.name, settings.threads, inputs, folder / f"caches-{name}"
             try:
-                cold = Process(*process)
-                try:
-                    result.cold = cold.tell("first")["first"]
-                finally:
-                    cold.quit()
                 alive[name] = Process(*process)
                 answer = alive[name].tell("first")
-                result.about, result.warm = answer["about"], answer["first"]
+                result.about, result.cold = answer["about"], answer["first"]
+                if not settings.once:
+                    alive.pop(name).quit()
+                    alive[name] = Process(*process)
+                    result.warm = alive[name].tell("first")["first"]
                 result.error = alive[name].tell("check")["error"]
                 if not result.error <= workload.tolerance:
                     raise Failed(f"wrong: off by {result.error:.1e} of the largest value, {workload.tolerance:.0e} allowed")
@@ -205,16 +217,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.4, help="how long a turn lasts, at least")
     parser.add_argument("--pause", type=float, default=0.3, help="seconds before a turn")
+    parser.add_argument("--once", action="store_true", help="no second process a contender: first calls are measured cold only")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds that a contender may take for an answer")
     parser.add_argument("--quick", action="store_true", help="2 short rounds: does it run, not how fast")
     parser.add_argument("--write", action="store_true", help="write RESULTS.md even if only some rows or contenders ran")
     settings = parser.parse_args()
     if settings.quick:
-        settings.rounds, settings.seconds, settings.pause = 2, 0.05, 0.05
+        settings.rounds, settings.seconds, settings.pause, settings.once = 2, 0.05, 0.05, True
     return settings
 
 
 def main() -> int:
     settings = parse()
+    Process.limit = settings.limit
     contenders = available(settings)
     machine = report.describe_machine(settings)
     table: dict[str, dict[str, Result]] = {}
@@ -226,7 +241,7 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
         report.print_row(WORKLOADS[name], table[name], ratio(table[name]))
     ratios = {name: ratio(row) for name, row in table.items()}
-    print(f"geometric mean of the ratios: {report.geometric_mean(ratios):.2f}")
+    print(report.summary(table, ratios))
     print(report.first_calls(table))
     whole = set(settings.rows) == set(WORKLOADS) and set(contenders) >= set(CONTENDERS) - set(EXTRA) and not settings.quick
     if whole or settings.write:

@@ -11,6 +11,7 @@ from tracegrad.codegen.lower import (
     columns_cpu,
     host_call,
     opencl_call,
+    pooling,
     rows_cpu,
     rows_gpu,
     scan,
@@ -24,7 +25,7 @@ from tracegrad.codegen.matmul import lower as matmul
 from tracegrad.codegen.plan import loop_steps
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Rows
 
-__all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "scan", "scatter",
+__all__ = ["LOWERINGS", "argreduce", "conv", "host_call", "loop_steps", "matmul", "opencl_call", "pooling", "scan", "scatter",
            "small_matrices", "sort", "topk"]
 
 

@@ -14,6 +14,7 @@ from tracegrad.codegen.graph import small_matrices
 from tracegrad.codegen.graph.attention import attention
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
+from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.lower.context import Context
@@ -38,6 +39,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("placed", lambda graph, target: in_slices(graph)),          # slices that start where an operand says
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
+    ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
     ("attention", attention),                                    # in tiles, or as products and a softmax

@@ -29,6 +29,8 @@ class Tuning:
     max_values: int = 128              # that are looked at for one kernel
     few_bytes: int = 64                # from which on down a value is not worth a buffer
 
+    pool_cores: int = 8                # of a CPU, for each plane, up to which max pooling's gradient goes plane by plane: it takes a tenth
+
     # reductions (reductions.py)
     unrolled: int = 16                 # reductions over this many elements or fewer are written out
     long_row: int = 8192               # a row shorter than this is never cut in chunks
@@ -48,7 +50,7 @@ class Tuning:
     group: int = 256                   # work-items of a group
     short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
-    wide_items: int = 2048             # work-items a core, at least, of an elementwise kernel whose items do four elements
+    wide_items: int = 2                # times the work-items that the device holds, of an elementwise kernel whose items do four elements
     tiled: int = 1 << 14               # elements from which on what is read transposed goes through tiles in local memory
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
@@ -61,6 +63,7 @@ class Tuning:
     scatter_alone: int = 1 << 12       # elements up to which one owner adds them faster than several find theirs, if the base has less than
                                        # 8 times as many
     scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted
+    scatter_part: int = 64             # sorted indices that are added up together on a GPU, at least
     scatter_columns: int = 64          # a part of a row is at least so long (on a CPU: cache lines are not shared)
     sort_run: int = 32                 # elements that one work-item sorts by insertion,
     sort_block: int = 4096             # sorts, runs and their merges, on a CPU (on a GPU: a run),

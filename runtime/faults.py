@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tracegrad.errors import TracegradError
-from tracegrad.plan import Check, MatrixCheck
+from tracegrad.plan import Check, Line, MatrixCheck
 
 ROWS = 64                # runs of a plan that nobody asked about; the next one waits for them
 
@@ -28,7 +28,7 @@ class Run:
     __slots__ = ("checks", "found", "lines", "notes", "reported", "running")
 
     def __init__(
-        self, checks: Sequence[Check | MatrixCheck], lines: Sequence[str], notes: Notes | None = None, found: Any = None,
+        self, checks: Sequence[Check | MatrixCheck], lines: Sequence[Line], notes: Notes | None = None, found: Any = None,
         running: bool = False,
     ) -> None:
         self.checks, self.lines, self.notes, self.found, self.running = checks, lines, notes, found, running
@@ -152,6 +152,8 @@ class Record:
 
     def raise_first(self) -> None:
         """The error of the first run at fault that nobody was told of. Waits."""
+        if not self.open and self.unheard is None:
+            return
         for notes in list(self.open):
             notes.settle()
         run, self.unheard = self.unheard, None

@@ -23,7 +23,7 @@ from pyopencl import enqueue_nd_range_kernel as enqueue
 
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, DeviceError, OutOfMemoryError, UnsupportedError
-from tracegrad.plan import Fault, HostStep, Launch, Loop, Offset, Plan, Scalar, Slot, Step, Turn
+from tracegrad.plan import Fault, HostStep, Launch, Line, Loop, Offset, Plan, Scalar, Slot, Step, Turn
 from tracegrad.runtime.buffer import Buffer, empty, mapped, upload
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import ROWS, Notes, Run, mark
@@ -179,7 +179,7 @@ class Executable:
         finally:
             self._lock.release()
 
-    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[str] | None = None) -> list[Buffer]:
+    def run(self, inputs: Sequence[Buffer], scalars: Sequence[float | int] = (), lines: Sequence[Line] | None = None) -> list[Buffer]:
         """Enqueue the plan and return its outputs; nothing is waited for (except by a host step).
 
         lines: the user's lines of the plan's checks, where they are not those that the plan was made for.
@@ -197,11 +197,16 @@ class Executable:
         with self._lock:
             if self._busy:
                 raise DeviceError("run: a host step called the plan it is a step of")
-            fresh = [empty(self.device, nbytes) for nbytes, _ in self._fresh]
             self._used = next(_clock)
             if self._items is None:
                 self._load()
-            if self._blocks is None:
+            device, fresh = self.device, []
+            for nbytes, places in self._fresh:
+                buffer = empty(device, nbytes)
+                fresh.append(buffer)
+                for set_arg, index in places:
+                    set_arg(index, buffer.mem)
+            if self._blocks is None:                       # (after what may have asked for them: see buffer.make_room)
                 self._bind_blocks()
             bound, inherits = self._bound, False
             for i, buffer in enumerate(inputs):
@@ -209,13 +214,10 @@ class Executable:
                     self._bind_input(i, buffer)
                 if buffer.suspicions:
                     inherits = True
-            for i, buffer in enumerate(fresh):
-                mem = buffer.mem
-                for set_arg, index in self._fresh[i][1]:
-                    set_arg(index, mem)
-            for i, value in enumerate(scalars):
-                for binding in self._scalars[i]:
-                    binding.bind(value)
+            if scalars:
+                for value, bindings in zip(scalars, self._scalars, strict=True):
+                    for binding in bindings:
+                        binding.bind(value)
             run = self._mark(inputs, fresh, inherits, lines) if inherits or self._notes is not None else None
             if self._host:
                 self._run_with_host_steps(inputs, fresh, run)
@@ -283,7 +285,12 @@ class Executable:
         self._last = -1
         try:
             queue = device.use(device.host_queue if self.small else device.queue)
-            self._enqueue_all(items, queue)
+            for item in items:
+                if type(item) is tuple and not config.profile:
+                    kernel, size, local, self._last = item
+                    enqueue(queue, kernel, size, local)
+                else:
+                    self._enqueue_all((item,), queue)
             if device.kind == "gpu":
                 queue.flush()                                    # else a driver may wait for more, or for somebody who waits
         except cl.Error as error:
@@ -292,12 +299,15 @@ class Executable:
             self.profile()
 
     def _enqueue_all(self, items: Sequence[Any], queue: cl.CommandQueue) -> None:
-        profiling = config.profile
+        profiling, device = config.profile, self.device
+        tracked = device.__dict__.get("uploads") is not None     # transfers in another queue wait for the last command here
         for item in items:
             if type(item) is tuple:
                 kernel, size, local, number = item
                 self._last = number
                 event = enqueue(queue, kernel, size, local)
+                if tracked:
+                    device.last = event
                 if profiling:
                     self._events.append((number, event))
             else:
@@ -361,7 +371,7 @@ class Executable:
         self._bound[i] = buffer.serial
         self._given[i] = weakref.ref(buffer)
 
-    def _mark(self, inputs: Sequence[Buffer], fresh: list[Buffer], inherits: bool, lines: Sequence[str] | None) -> Run | None:
+    def _mark(self, inputs: Sequence[Buffer], fresh: list[Buffer], inherits: bool, lines: Sequence[Line] | None) -> Run | None:
         """Give this run its row of notes, and make the outputs suspect for what it may find and for what the inputs are suspected of."""
         run, notes = None, self._notes
         if notes is not None:

@@ -120,8 +120,8 @@ def wide(way: Any, rng: random.Random, target: Target, tuning: Tuning, kind: str
         return False
     if way is wide_ways.stencil and rng.random() < 0.5:      # most of what is special about them is so in long vectors
         target = Target(simd_bytes=64, registers=32, cores=2)
-    if way in (wide_ways.equals, wide_ways.special) and kind != "cpu" and rng.random() < 0.4:       # and here, on GPUs
-        target = random_target(rng, "gpu")
+    if way in (wide_ways.equals, wide_ways.special) and kind != "cpu" and rng.random() < 0.5:          # and here, on GPUs
+        target = Target("gpu", 16, 16, 4, 256, 32768, plain_math=False, clang_builtins=False)
     with Checked({"drawn": target}, tuning=tuning, slack=WIDER.get(way, 1.0)):
         try:
             run()
@@ -133,7 +133,7 @@ def wide(way: Any, rng: random.Random, target: Target, tuning: Tuning, kind: str
 
 def program(rng: random.Random, way: Any, kind: str) -> str:
     """Run a program of that way for a device of that kind; what it is counted as."""
-    target, tuning = random_target(rng, kind), Tuning() if rng.random() < 0.4 else random_tuning(rng)
+    target, tuning = random_target(rng, kind), Tuning() if rng.random() < 0.4 and way is not wide_ways.special else random_tuning(rng)
     if way.__module__ == wide_ways.__name__:
         return f"wide {way.__name__}" if wide(way, rng, target, tuning, kind) else "ill-conditioned"
     what: Any = drawn(rng) if way is case else rng if way is update else random_program(rng)

@@ -35,10 +35,11 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     few_bytes=[0, 64], unrolled=[1, 3, 16], long_row=[16, 100, 8192], row_chunk=[8, 4096], small_columns=[1, 64, 1 << 14],
     item=[1, 16, 100, 4096], most_items=[8, 64, 1 << 16], costly=[1, 12, 1000], private_bytes=[64, 64 << 10], fetch_bytes=[1, 1 << 20],
     line_bytes=[16, 64], group=[1, 8, 256], short_row=[2, 4, 32], owners=[1, 4, 64], column_chunk=[2, 64], tiled=[1, 1, 1 << 14],
-    wide_items=[0, 2048], row_registers=[0, 4, 32], arg_chunk=[2, 16, 2048], scan_chunk=[2, 16, 2048], select_chunk=[4, 2048],
+    wide_items=[0, 2], row_registers=[0, 4, 32], arg_chunk=[2, 16, 2048], scan_chunk=[2, 16, 2048], select_chunk=[4, 2048],
     scatter_skip=[1, 16], scatter_columns=[4, 64], sort_run=[2, 32], sort_block=[32, 4096], sort_part=[4, 4096], scatter_few=[1, 32],
-    scatter_alone=[0, 1 << 12], sort_local=[8, 64, 4096], sort_part_gpu=[2, 16], split_k=[2, 128], split_flops=[1, 1 << 19],
-    pack_items=[1, 4096], panel_bytes=[64, 1 << 10, 32 << 10], gemm_step=[2, 8], thin=[1, 4], conv_unrolled=[1, 7], written_out=[0, 48],
+    scatter_alone=[0, 1 << 12], scatter_part=[2, 64], sort_local=[8, 64, 4096], sort_part_gpu=[2, 16], split_k=[2, 128],
+    split_flops=[1, 1 << 19], pack_items=[1, 4096], panel_bytes=[64, 1 << 10, 32 << 10], gemm_step=[2, 8], thin=[1, 4],
+    conv_unrolled=[1, 7], written_out=[0, 48], pool_cores=[0, 1, 8], max_values=[16, 128],
     attention_scores=[0, 0, 1 << 12], attention_width=[4, 256], attention_keys=[1, 4, 64],
     attention_groups=[((8, 8, 2), (4, 4, 1)), ((4, 8, 1),)], launch_work=[0, 1 << 10, 3 << 16], little_work=[0, 3 << 14],
     repeats=[1, 3], merged_items=[1, 64], merged_lines=[40, 400], merged_buffers=[4, 24], merged_elements=[0, 1 << 16],
@@ -49,7 +50,7 @@ CPU_FIELDS: dict[str, list[Any]] = dict(
     l2_bytes=[256, 512 << 10],
 )
 GPU_FIELDS: dict[str, list[Any]] = dict(
-    kind=["gpu"], simd_bytes=[16], cores=[1, 4], max_work_group=[1, 64, 256], local_memory=[0, 4096, 32768], plain_math=[False],
+    kind=["gpu"], simd_bytes=[16], cores=[1, 4], max_work_group=[1, 64, 256, 256], local_memory=[0, 4096, 32768], plain_math=[False],
     clang_builtins=[False], lanes=[32, 64], host_memory=[False, True],
 )
 

@@ -144,7 +144,7 @@ def test_info_tells_the_pivot_and_errors_name_it():
     for call, words in (
         (lambda: L.inv(x), r"^inv: matrix 3 of the batch \(6,\) \(4x4\) is singular \(pivot 3\)"),
         (lambda: L.solve(x, x), r"^solve: matrix 3 of the batch .* \(pivot 3\)"),
-        (lambda: L.inv_ex(x, check_errors=True).inverse, r"^inv: matrix 3"),
+        (lambda: L.inv_ex(x, check_errors=True).inverse, r"^inv_ex: matrix 3"),
         (lambda: L.cholesky(tg.tensor(a[5])), r"^cholesky: the matrix \(4x4\) is not positive definite \(pivot 2\)"),
         (lambda: L.matrix_sqrth(tg.tensor(a)), r"^matrix_sqrth: matrix 3 of the batch"),
     ):
@@ -504,8 +504,8 @@ def test_singular_matrices_are_named():
     a[1, 2, 1] = 0
     x = tg.tensor(a)
     for fn, name in ((L.inv, "inv"), (lambda x: L.solve(x, tg.ones(3, 1, dtype=tg.float64)), "solve"),
-                     (lambda x: L.solve_triangular(x, x, upper=True), "solve_triangular"), (lambda x: L.cond(x, 1), "inv"),
-                     (lambda x: L.lu_solve(*L.lu_factor(x), x), "solve_triangular")):
+                     (lambda x: L.solve_triangular(x, x, upper=True), "solve_triangular"),
+                     (lambda x: L.lu_solve(*L.lu_factor(x), x), "lu_solve")):
         for call in (fn, tg.trace(fn)):
             with pytest.raises(LinAlgError, match=rf"^{name}: matrix \(1, 2\) of the batch \(2, 3\) \(3x3\) is singular.*test_linalg.py:"):
                 call(x).numpy()
@@ -514,7 +514,7 @@ def test_singular_matrices_are_named():
         L.cholesky(tg.tensor(a)).numpy()
     with pytest.raises(tg.linalg.LinAlgError, match=r"^inv: the matrix \(2x2\) is singular"):
         L.inv(tg.zeros(2, 2)).numpy()
-    with pytest.raises(LinAlgError, match=r"^svd: matrix 1 of the batch \(2,\) .* did not converge"):
+    with pytest.raises(LinAlgError, match=r"^svdvals: matrix 1 of the batch \(2,\) .* holds NaN"):
         L.svdvals(tg.tensor([[[1.0]], [[np.nan]]])).numpy()
     assert issubclass(LinAlgError, tg.TracegradError)
 

@@ -21,6 +21,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad.ir import Graph
+from tracegrad.tracing.replay import Replay
 
 SCENARIOS = []
 ERRORS = []
@@ -622,6 +623,73 @@ def test_a_failed_call_leaves_everything():
     assert tg.rand(1).item() == first
     f(False)
     assert (seen(w), seen(x), seen(w.grad)) == ([2, 4], [2, 2], [2, 2])
+
+
+def test_the_short_way_of_a_call_sees_what_the_long_one_does(monkeypatch):
+    """A call that is like the latest one takes fewer checks (`Replay.again`): whatever differs from that one must be seen all the same."""
+    ways = []
+    real = Replay.again
+
+    def again(self, args):
+        result = real(self, args)
+        ways.append(result is not None)
+        return result
+
+    monkeypatch.setattr(Replay, "again", again)
+    world = {"k": 2.0}
+
+    def plain(x, y):
+        scale = world["k"] if not tg.is_grad_enabled() else 3.0 * world["k"]
+        return x * y * scale, (x + y) * (100.0 if x.requires_grad else 1.0)
+
+    f = tg.trace(plain)
+
+    def call(short, *args, **kwargs):
+        """Twice: the first may have to record."""
+        for k in range(2):
+            ways.clear()
+            wanted, found = plain(*args, **kwargs), f(*args, **kwargs)
+            assert seen(found) == seen(wanted)
+            assert [(t.dtype, t.shape, t.requires_grad, t.device) for t in found] == [
+                (t.dtype, t.shape, t.requires_grad, t.device) for t in wanted]
+            assert (k == 0 or ways == [True]) if short else True not in ways
+
+    a, b = v(1, 2, 3), v(4, 5, 6)
+    call(True, a, b)
+    call(True, b, a)
+    call(True, a + 0.0, b)                               # pending: the long way computes it, the next call is short
+    world["k"] = 5.0
+    call(True, a, b)
+    a.add_(1.0)                                          # another value in the same tensor
+    assert seen(f(a, b)) == seen(plain(a, b))
+    call(False, a, a)                                    # one tensor twice
+    call(False, a[:2], b[1:])                            # views
+    call(False, a, y=b)
+    call(True, v(1), v(2))
+    call(True, v(1).float(), v(2).float())
+    call(False, v(1), 2.0)
+    call(False, a, b.clone().requires_grad_())
+    call(False, a.clone().requires_grad_(), b)
+    with tg.no_grad():
+        call(False, a.clone().requires_grad_(), b)       # no history, but the body can ask whether it requires grad
+        call(True, a, b)
+    call(True, a, b)
+    hooked = a.clone().requires_grad_()
+    hooked.register_hook(lambda g: g)
+    call(False, hooked, b)
+    call(True, a, b)
+    outer = tg.trace(lambda x, y: [t + 1.0 for t in f(x, y)])
+    assert seen(outer(a, b)) == [seen(t + 1.0) for t in plain(a, b)]
+    assert seen(tg.vmap(f)(a, b)) == seen(plain(a, b))
+    with pytest.raises(TypeError):
+        f(a)
+    call(True, a, b)
+    w = v(7)
+    g = tg.trace(lambda x: x * w)                         # a tensor that is reached may be given as an argument, too
+    for x in (v(2), v(3), w, v(2)):
+        ways.clear()
+        assert seen(g(x)) == seen(x * w)
+        assert ways == []
 
 
 def test_arguments_of_the_recording_are_not_kept():

@@ -125,7 +125,7 @@ def equals(rng: random.Random) -> Way:
 
 def special(rng: random.Random) -> Way:
     """What has kernels of its own: the value, or the gradient."""
-    return rng.choice([value, value, gradient])(rng, [(1, rng.choice([SCANS, ATTENTION, CONVOLUTIONS, TURNED]))])
+    return rng.choice([value, value, gradient])(rng, [(1, rng.choice([SCANS, ATTENTION, ATTENTION, CONVOLUTIONS, TURNED]))])
 
 
 def gradient(rng: random.Random, groups: Any = None) -> Way:

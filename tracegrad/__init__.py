@@ -11,9 +11,12 @@ from typing import Any
 from tracegrad import (
     array_api,
     autograd,
+    backends,
     control,
     creation,
+    cuda,
     describing,
+    distributions,
     errors,
     fft,
     func,

@@ -142,6 +142,8 @@ def push_forward(node: Node, tangents: list[Any]) -> Any:
     fn, operands, attrs = node.fn, node.operands, node.attrs
     if fn is REGISTRY["output"]:
         return None if tangents[0] is None else tangents[0].get(attrs["index"])
+    if isinstance(fn, CustomCall) and fn.pushes:
+        return fn.push(node, operands, tangents)
     total = None
     if (isinstance(fn, Elementwise) and _proportional(node)) or fn is _CAST:
         for k, t in enumerate(tangents):

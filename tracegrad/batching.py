@@ -161,8 +161,8 @@ def _conv(node: Node, operands: list[Node], flags: list[bool], size: int) -> Nod
     return reshape(y, (size, y.shape[0] // size, *y.shape[1:]))
 
 
-def _attention(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
-    """The batch joins the heads."""
+def _joined(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+    """The batch joins the first dimension: heads, planes."""
     mapped = [reshape(o, (o.shape[0] * o.shape[1], *o.shape[2:])) for o in _all_mapped(operands, flags, size)]
     return reshape(bind(node.fn, tuple(mapped), node.attrs), (size, *node.shape))
 
@@ -187,5 +187,6 @@ FAMILIES: dict[str, Rule] = {
     "scatter": _scatter,
     "conv": _conv,
     "host_call": _host,
-    "attention": _attention,
+    "attention": _joined,
+    "pool": _joined,
 }

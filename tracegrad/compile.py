@@ -21,12 +21,13 @@ import numpy as np
 
 from tracegrad import eager, plan_cache
 from tracegrad.config import config
-from tracegrad.errors import AutogradError, TraceError, UnsupportedError
+from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
-from tracegrad.plan import Plan
+from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
+from tracegrad.routine import given_by_value
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
@@ -71,6 +72,7 @@ class HostDevice:
     """The interpreter: runs graphs with the ops' numpy rules. Slow; the oracle of the tests, and there without a driver."""
 
     name, kind, driver, platform, target = "numpy", "numpy", "interpreter", "numpy", None
+    type = "cpu"                                        # torch's name of the kind
     in_host_memory, host_alignment, fp64 = True, 1, True
 
     def __init__(self) -> None:
@@ -229,7 +231,7 @@ class Program:
         self.compile()
         return self
 
-    def __call__(self, values: Sequence[Any], lines: Sequence[str] | None = None) -> list[Any]:
+    def __call__(self, values: Sequence[Any], lines: Sequence[Line] | None = None) -> list[Any]:
         """Values of the outputs, from those of the inputs (Buffers, and Python numbers for the weak ones). Waits for nothing.
 
         lines: the user's lines of `checks`, where they are not those that the program was made for.
@@ -241,7 +243,7 @@ class Program:
         scalars = [v for v, weak in zip(values, self.weak, strict=True) if weak]
         return self.executable.run([v for v, weak in zip(values, self.weak, strict=True) if not weak], scalars, lines)
 
-    def _interpreted(self, values: Sequence[Any], lines: Sequence[str] | None) -> list[HostValue]:
+    def _interpreted(self, values: Sequence[Any], lines: Sequence[Line] | None) -> list[HostValue]:
         given = [HostValue(self.device, np.asarray(v)) if weak else v for v, weak in zip(values, self.weak, strict=True)]
         changing = [v.array for v in given if v.may_change]
         notes: list[int] = []
@@ -507,7 +509,7 @@ class Work:
             wanted = set(targets)
             targets = targets + [n for n in order if n not in wanted and keep(n)]
         self.order, self.targets, self.device = order, targets, device
-        self.constants = [n for n in order if eager.given_by_value(n)]
+        self.constants = [n for n in order if given_by_value(n)]
         self.ends = tuple([number[t] for t in targets])
         self.key = Key((device, config.eager, *parts, None, *self.ends))
         self.values = tuple([n.attrs["bits"] for n in self.constants])
@@ -523,7 +525,8 @@ class Work:
                 new[n] = placeholder(n.aval, "")
             inputs.append(new[n])
         for position, node in enumerate(self.order):
-            with located(node.loc):
+            on_host = node.fn.family == "host_call"
+            with located(node.loc.having(node.loc.call, position, node.loc.derived) if on_host else node.loc):
                 if node in from_scalar:
                     new[node] = bind(REGISTRY["cast"], (from_scalar[node],), {"dtype": node.dtype, "weak": False})
                 elif not node.operands:
@@ -553,9 +556,14 @@ def _values(work: Work) -> list[Any]:
         return results
     program = _program(work, seen)
     eager.count("compiled", seen.reason or "used often")
-    lines = [check.line if check.position < 0 else str(work.order[check.position].loc) for check in program.checks] or None
+    lines = [check.line if check.position < 0 else work.order[check.position].loc for check in program.checks] or None
     hoisted = [n.attrs["value"].item() for n in work.hoisted(seen)]
-    return program([n.value for n in work.leaves] + hoisted, lines)
+    try:
+        return program([n.value for n in work.leaves] + hoisted, lines)
+    except LinAlgError as error:
+        if error.position >= 0:
+            work.order[error.position].loc.tell(error)
+        raise
 
 
 def _program_key(seen: eager.Structure, values: tuple[Any, ...], varying: frozenset[int]) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -68,6 +69,7 @@ class Context:
         self._function, self._names, self._arguments = function, names, values
         self._phase: str = "forward"
         self._saved: list[tuple[str | None, Any]] | None = None
+        self._saved_for_forward: tuple[Any, ...] = ()
         self._dirty: tuple[Tensor, ...] = ()
         self._constant: tuple[Tensor, ...] = ()
         self._called: set[str] = set()
@@ -78,8 +80,8 @@ class Context:
 
     def _only_in_forward(self, call: str, once: bool = True) -> None:
         if self._phase != "forward":
-            raise AutogradError(
-                f"{self._function.__name__}: ctx.{call} was called outside forward; it records what forward did, so call it there")
+            raise AutogradError(f"{self._function.__name__}: ctx.{call} was called outside forward; it records what forward did, so call "
+                                "it there, or in setup_context")
         if once and call in self._called:
             raise AutogradError(f"{self._function.__name__}: ctx.{call} was called twice; call it once with everything")
         self._called.add(call)
@@ -88,6 +90,11 @@ class Context:
         """Keep any Python objects (tensors, containers of them, numbers, None, ...) for backward; at most once, inside forward."""
         self._only_in_forward("save_for_backward")
         self._saved = [(None, o) for o in objects] + list(named.items())
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        """Keep tensors for `jvp`, where they are `ctx.saved_tensors`; without it, those are what save_for_backward kept."""
+        self._only_in_forward("save_for_forward")
+        self._saved_for_forward = tensors
 
     def mark_dirty(self, *tensors: Any) -> None:
         """Tell which arguments forward modified in place; they must be among its outputs."""
@@ -147,6 +154,10 @@ class Function:
     (containers are not looked into). backward returns a dict of gradients by argument name, or a tuple in order; None means no
     gradient. Raises AutogradError for misuse, naming the Function, the argument, what was expected and what it got.
 
+    As in torch, forward may leave ctx to a static `setup_context(ctx, inputs, output)`, which is called with what `forward(...)` took
+    and returned. A static `jvp(ctx, *tangents)` gives the tangents of the outputs from those of the arguments; without one,
+    forward mode is derived from backward. vmap maps what forward and backward recorded: a `vmap` of one's own is not needed, nor called.
+
     >>> class Exp2(tg.Function):
     ...     @staticmethod
     ...     def forward(ctx, x):
@@ -166,6 +177,14 @@ class Function:
     def backward(ctx: Any, *grads: Any) -> Any:
         raise AutogradError(f"{ctx._function.__name__} has no backward(ctx, *grads): it cannot be differentiated")
 
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Where a subclass defines it, `forward` takes no ctx."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Where a subclass defines it, forward mode calls it; else forward mode is derived from `backward`."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return type(self).apply(*args, **kwargs)
 
@@ -179,8 +198,12 @@ class Function:
         replaced = dict(zip(names, handles, strict=True))
         hidden, looked = state.hidden, state.looked
         state.hidden, state.looked = True, False
+        separate = _has(cls, "setup_context")
         try:
-            raw = cls.forward(ctx, *(replaced[n] for n in positional), **{k: replaced[n] for k, n in keyword.items()})
+            context = () if separate else (ctx,)
+            raw = cls.forward(*context, *(replaced[n] for n in positional), **{k: replaced[n] for k, n in keyword.items()})
+            if separate:
+                cls.setup_context(ctx, tuple(handles[:given]), raw)
             opaque = state.looked
         finally:
             state.hidden, state.looked = hidden, looked or state.looked
@@ -196,6 +219,11 @@ def autograd_function(forward: Callable[..., Any], backward: Callable[..., Any])
     return made.apply  # type: ignore[attr-defined, no-any-return]
 
 
+def _has(cls: type[Function], name: str) -> bool:
+    """Whether a subclass defines what `Function` has for documentation only."""
+    return getattr(cls, name) is not getattr(Function, name)
+
+
 @lru_cache(maxsize=1024)
 def _signature(forward: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(forward)
@@ -203,8 +231,9 @@ def _signature(forward: Callable[..., Any]) -> inspect.Signature:
 
 def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[str], list[Any], list[str], dict[str, str], int]:
     """Names and values of forward's arguments (defaults included), which name goes where in the call, and how many were given."""
+    context = () if _has(cls, "setup_context") else (None,)
     try:
-        bound = _signature(cls.forward).bind(None, *args, **kwargs)
+        bound = _signature(cls.forward).bind(*context, *args, **kwargs)
     except TypeError as error:
         raise ArgumentError(f"{cls.__name__}.apply: {error}; its signature is forward{_signature(cls.forward)}") from None
     given = set(bound.arguments)
@@ -215,10 +244,11 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
     keyword: dict[str, str] = {}
     for i, (name, value) in enumerate(bound.arguments.items()):
         kind = bound.signature.parameters[name].kind
-        if i == 0 and kind is not inspect.Parameter.VAR_POSITIONAL:
-            continue                                              # ctx
+        first = i == 0 and context                                # ctx, or what starts with it
+        if first and kind is not inspect.Parameter.VAR_POSITIONAL:
+            continue
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            for k, v in enumerate(value[1:] if i == 0 else value):
+            for k, v in enumerate(value[1:] if first else value):
                 names.append(f"{name}_{k}")
                 values.append(v)
                 positional.append(names[-1])
@@ -315,11 +345,11 @@ class UserCall(CustomCall):
         self.output_avals = tuple(o._node().aval for o in tensors)
         self.node: weakref.ref[Node] | None = None
         self.saved_nodes: list[Node] = []
-        self.saves = _holds_tensors([o for _, o in ctx._saved or ()])  # type: ignore[misc]
+        self.saves = _holds_tensors([*ctx._saved_for_forward, *(o for _, o in ctx._saved or ())])  # type: ignore[misc]
         self.leaves: list[tuple[str, Any]] = []            # how to restore each leaf of the saved tree
         attributes = {k: v for k, v in vars(ctx).items() if not k.startswith("_") and _holds_tensors(v)}
         saved = [o for _, o in ctx._saved or ()]
-        tree: Any = (saved, attributes)
+        tree: Any = (saved, list(ctx._saved_for_forward), attributes)
         leaves, self.tree = optree.tree_flatten(tree, is_leaf=lambda o: not _holds_tensors(o), none_is_leaf=True)
         for leaf in leaves:
             self.leaves.append(self._kept(leaf, tensors, originals, opaque))
@@ -331,6 +361,7 @@ class UserCall(CustomCall):
         for name in attributes:                             # what is a graph value must not be kept alive by the context
             delattr(ctx, name)
         ctx._saved = None if ctx._saved is None else [(n, None) for n, _ in ctx._saved]
+        ctx._saved_for_forward = ()
 
     def _kept(self, leaf: Any, outputs: list[Tensor], originals: dict[int, Tensor], opaque: bool) -> tuple[str, Any]:
         """("object", it), ("output", its number) or ("operand", its number among the saved nodes)."""
@@ -360,8 +391,13 @@ class UserCall(CustomCall):
     def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
         return operands[self.count:len(operands) - len(self.saved_nodes)]
 
-    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
-        inputs = self.tracked(operands)
+    @property
+    def pushes(self) -> bool:
+        return _has(self.cls, "jvp")
+
+    @contextmanager
+    def _restored(self, y: Node, operands: tuple[Node, ...], forward: bool) -> Iterator[Context]:
+        """The ctx with what forward left in it, as tensors of these operands: for backward, or for jvp."""
         saved = operands[len(operands) - len(self.saved_nodes):]
 
         def restored_leaf(kind: str, what: Any) -> Any:
@@ -370,22 +406,56 @@ class UserCall(CustomCall):
             return self._tensor(saved[what] if kind == "operand" else bind(_OUTPUT, (y,), {"index": what, "aval": self.output_avals[what]}))
 
         tree: Any = optree.tree_unflatten(self.tree, [restored_leaf(*leaf) for leaf in self.leaves])
-        restored, attributes = tree
-        grads = iter([self._grad(c, operands[i], self.silent[i]) for i, c in enumerate(ct)])
+        restored, for_forward, attributes = tree
         ctx, hidden = self.ctx, state.hidden
         before = ctx._restored, ctx._phase
         # A copy of the call (a replayed trace's history) has values of its own, which nobody can have modified.
-        ctx._restored, ctx._phase = restored, "checked" if self.node is not None and self.node() is y else "backward"
+        ctx._phase = "checked" if self.node is not None and self.node() is y else "backward"
+        ctx._restored = for_forward if forward and for_forward else restored
         vars(ctx).update(attributes)
         pulling, state.hidden, state.pulling = state.pulling, False, True
         try:
-            returned = self.cls.backward(ctx, *(next(grads) if is_tensor else None for is_tensor in self.outputs))
+            yield ctx
         finally:
             state.hidden, state.pulling = hidden, pulling
             ctx._restored, ctx._phase = before
             for name, value in attributes.items():
                 if vars(ctx).get(name) is value:
                     delattr(ctx, name)
+
+    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
+        """The outputs' tangents by the user's jvp, by number; those without one are left out."""
+        inputs = self.tracked(operands)
+        pairs = iter(zip(inputs, tangents[self.count:], strict=False))
+        given: list[Tensor | None] = []
+        for _, is_tensor in self.arguments:
+            node, tangent = next(pairs) if is_tensor else (None, None)
+            if node is None or (tangent is None and not self.ctx._materialize):
+                given.append(None)
+            else:
+                given.append(self._tensor(zeros_like(node) if tangent is None else tangent))
+        with self._restored(y, operands, True) as ctx:
+            returned = self.cls.jvp(ctx, *given)
+        several = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        if len(several) != len(self.outputs):
+            raise AutogradError(f"{self.name}.jvp: returned {len(several)} tangents, expected {len(self.outputs)}, one for each output "
+                                "(None where there is none)")
+        found: dict[int, Node] = {}
+        for k, t in enumerate(t for t, is_tensor in zip(several, self.outputs, strict=True) if is_tensor):
+            if t is None or self.silent[k]:
+                continue
+            if not isinstance(t, Tensor) or t.shape != operands[k].shape:
+                seen = f"{t.dtype}{list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
+                raise AutogradError(f"{self.name}.jvp: the tangent of output {k} is a {seen}, expected a tensor of "
+                                    f"{list(operands[k].shape)}")
+            found[k] = cast(t._node(), operands[k].dtype)
+        return found or None
+
+    def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
+        inputs = self.tracked(operands)
+        grads = iter([self._grad(c, operands[i], self.silent[i]) for i, c in enumerate(ct)])
+        with self._restored(y, operands, False) as ctx:
+            returned = self.cls.backward(ctx, *(next(grads) if is_tensor else None for is_tensor in self.outputs))
         found = self._by_name(returned)
         tensors = iter(inputs)
         result: list[Any] = []
@@ -397,7 +467,7 @@ class UserCall(CustomCall):
                         f"{self.name}.backward: returned a gradient for {name!r}, which is not a tensor; return None for it")
                 continue
             result.append(self._checked(name, g, next(tensors)))
-        return (*(None for _ in range(self.count)), *result, *(None for _ in saved))
+        return (*(None for _ in range(self.count)), *result, *(None for _ in self.saved_nodes))
 
     def _tensor(self, node: Node) -> Tensor:
         """What backward gets for a node; without history where the gradients shall have none."""

@@ -7,6 +7,7 @@
     │   └── ArgumentTypeError (also TypeError)       ... that is of a wrong Python type: a word where a number is wanted
     ├── DLPackError (BufferError)        DLPack cannot hand an array over as it was asked to
     ├── IndexOutOfRange (IndexError, RuntimeError)   an index outside its dimension
+    ├── MissingRuleError (NotImplementedError)       a method that this object has not: a density without a closed form, ...
     ├── LinAlgError (numpy's, RuntimeError)  a matrix without the inverse or the factorisation that was asked for
     ├── AutogradError (RuntimeError)     backward on freed history, a non-scalar root, a modified saved tensor, ...
     ├── TraceError (RuntimeError)        something that @trace cannot capture, or a tracer that leaked
@@ -31,8 +32,8 @@ from os.path import dirname
 import numpy as np
 
 __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", "CompilerBug", "DLPackError", "DTypeError", "DeviceError",
-           "GraphError", "IndexOutOfRange", "LinAlgError", "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError",
-           "TracegradError", "UnsupportedError"]
+           "GraphError", "IndexOutOfRange", "LinAlgError", "MissingRuleError", "NoDriverError", "OutOfMemoryError", "ShapeError",
+           "TraceError", "TracegradError", "UnsupportedError"]
 
 
 INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime")     # where our code is
@@ -88,10 +89,27 @@ class IndexOutOfRange(TracegradError, IndexError, RuntimeError):
 class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
     """A matrix that is singular, not positive definite, or whose factorisation did not converge. Raised when a value is looked at."""
 
-    def of(self, place: str) -> None:
-        """Tell the line whose operation it was, too, where that is another one than the line that looked at the value."""
-        if place and place not in str(self):
-            self.args = (f"{self}, in what {place} computes", *self.args[1:])
+    position = -1             # where only the caller of the program knows the line: the operation's number in the program
+    _told = False
+
+    def of(self, place: str, who: str = "", position: int = -1) -> None:
+        """Tell the line whose operation it was, too, where that is another one than the line that looked at the value.
+
+        who: what the message begins with in place of the operation's name, "" if that is not known. The first one is the right one, since
+        steps stand in steps; but a place in a program that is used for other lines, too (position >= 0), waits for one of this call.
+        """
+        if self._told:
+            return
+        self.position, self._told = position, position < 0
+        if self._told:
+            text = str(self)
+            if who and ": " in text:
+                text = who + text.partition(": ")[2]
+            self.args = (f"{text}, in what {place} computes" if place and place not in text else text, *self.args[1:])
+
+
+class MissingRuleError(TracegradError, NotImplementedError):
+    """A method that this object does not have: a distribution function without a closed form, samples without a derivative."""
 
 
 class AutogradError(TracegradError, RuntimeError):

@@ -325,6 +325,11 @@ class CustomCall(Bundle):
     kept_results: Any = None     # kept_results(call): what of its operands its derivative reads, and takes long to compute again
     selects: ClassVar[bool] = False                  # vjp(..., wanted=): only the cotangents of operands with a flag are asked for
     partial: ClassVar[bool] = False                  # batched(operands, flags, size): only operands with a flag have one
+    pushes: Any = False                              # whether forward mode calls `push`, or is derived from vjp
+
+    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
+        """The results' tangents from those of the operands, by number."""
+        raise NotImplementedError
 
     def tracked(self, operands: tuple[Node, ...]) -> tuple[Node, ...]:
         """The operands that results depend on, as far as differentiation is concerned."""
@@ -638,6 +643,10 @@ class Cast(Primitive):
         x = np.asarray(x)
         with np.errstate(all="ignore"):
             return (x.real if x.dtype.kind == "c" and dtype.kind not in "cb" else x).astype(dtype)
+
+    def numpy_with(self, *, dtype: DType, weak: bool) -> Any:
+        whole = dtype.kind in "cb"
+        return lambda x: (x if whole or x.dtype.kind != "c" else x.real).astype(dtype)
 
     def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
         return (cast(ct, x.dtype) if x.dtype.kind in "fc" and dtype.kind in "fc" else None,)

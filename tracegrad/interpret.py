@@ -35,7 +35,7 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
                     else:
                         value[node] = evaluate(node, [value[o] for o in node.operands])
                 except LinAlgError as error:
-                    error.of(str(node.loc))
+                    node.loc.tell(error)
                     raise
                 if fn.reports and notes is not None:
                     notes += loops[key][1] if fn.family == "loop" else fn.excess(value[node.operands[0]], node)

@@ -21,7 +21,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tracegrad.dtypes import DType
-from tracegrad.errors import INTERNAL
+from tracegrad.errors import INTERNAL, LinAlgError
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
@@ -66,13 +66,37 @@ class Aval:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]" + ("~" if self.weak else "")
 
 
-class Location(NamedTuple):
-    """A line of the user's program. `derived` tells that a derivative rule made the node on that line's behalf."""
-
+class _Line(NamedTuple):
     filename: str
     line: int
     function: str
     derived: bool = False
+
+
+class Location(_Line):
+    """A line of the user's program. `derived` tells that a derivative rule made the node on that line's behalf.
+
+    What does not tell lines apart: call: the function that the user called there, if it is known; position: of a node in a program that
+    is used for other lines, too, the number of the node whose line it is (see compile.Work.program).
+    """
+
+    call: str = ""
+    position: int = -1
+
+    def having(self, call: str, position: int = -1, derived: bool = False) -> Location:
+        """The same line with these."""
+        found = Location(self.filename, self.line, self.function, derived)
+        found.call, found.position = call, position
+        return found
+
+    @property
+    def who(self) -> str:
+        """What the message of an error begins with."""
+        return self.call and f"{self.call}: {'in its derivative, ' if self.derived else ''}"
+
+    def tell(self, error: LinAlgError) -> None:
+        """The error is that of a node which stands here."""
+        error.of(str(self), self.who, self.position)
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}"
@@ -80,7 +104,7 @@ class Location(NamedTuple):
 
 # By file names, whose hashes are known: that of a code object is computed from all its constants and names at every look-up.
 _internal: dict[str, bool] = {}
-_locations: dict[tuple[str, int | None, str], Location] = {}  # of lines that were asked for, made once
+_locations: dict[tuple[str, int | None, str, str], Location] = {}  # of lines that were asked for, made once
 LOCATIONS = 10_000  # so many of them are kept
 
 
@@ -93,10 +117,11 @@ class _Override(threading.local):
 LINE = _Override()
 
 
-def user_location(depth: int = 1) -> Location:
+def user_location(depth: int = 1, call: str = "") -> Location:
     """The nearest line outside tracegrad on the Python stack (or the line on whose behalf a derivative is being made).
 
-    depth: so many calls lie between that line and here at least (looking at a frame costs as much as calling a function).
+    depth: so many calls lie between that line and here at least (looking at a frame costs as much as calling a function). call: what
+    the user called there.
     """
     override = LINE.location
     if override is not None:
@@ -110,12 +135,13 @@ def user_location(depth: int = 1) -> Location:
             internal = _internal[name] = name.startswith(INTERNAL)
         outer = frame.f_back if internal else None
         if outer is None:
-            key = (name, frame.f_lineno, code.co_name)
+            key = (name, frame.f_lineno, code.co_name, call)
             found = _locations.get(key)
             if found is None:
                 if len(_locations) > LOCATIONS:
                     _locations.clear()
-                found = _locations[key] = Location(*key)
+                found = _locations[key] = Location(*key[:3])
+                found.call = call
             return found
         frame = outer
 
@@ -135,17 +161,23 @@ class located:
         LINE.location = self._previous
 
 
-_derived: dict[Location, Location] = {}
+_derived: dict[tuple[Location, str], Location] = {}
+
+
+def derivative_of(location: Location) -> Location:
+    """The same line, marked as derived."""
+    key = location, location.call
+    found = _derived.get(key)
+    if found is None:
+        if len(_derived) > LOCATIONS:
+            _derived.clear()
+        found = _derived[key] = location.having(location.call, derived=True)
+    return found
 
 
 def on_behalf_of(location: Location) -> located:
     """Nodes made inside carry `location`, marked as derived."""
-    found = _derived.get(location)
-    if found is None:
-        if len(_derived) > LOCATIONS:
-            _derived.clear()
-        found = _derived[location] = location._replace(derived=True)
-    return located(found)
+    return located(derivative_of(location))
 
 
 class Node(Operators):
@@ -173,10 +205,10 @@ class Node(Operators):
                 self.constant = False
                 break
 
-    def twin(self) -> Node:
-        """The same application as a node of its own, which no other user's equal expression shares."""
+    def twin(self, location: Location | None = None) -> Node:
+        """The same application as a node of its own, which no other user's equal expression shares; of another line of his, if given."""
         node = Node(self.fn, self.operands, self.attrs, self.aval, self.needs_grad)
-        node.loc, node.constant = self.loc, False
+        node.loc, node.constant = location or self.loc, False
         return node
 
     @property

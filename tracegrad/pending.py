@@ -30,6 +30,8 @@ def _flush(keep_history: bool = True, works: list[Any] | None = None) -> Tracegr
     """`flush`; returns the error if a device refused something."""
     refused: TracegradError | None = None
     flushes[0] += 1
+    if not waiting:
+        return None
     with _taking:
         handles = waiting.copy()
         del waiting[:len(handles)]

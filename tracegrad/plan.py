@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -34,6 +34,20 @@ class Target:
     clang_builtins: bool = True           # __builtin_fma & co and vectors at any element's address compile
     lanes: int = 32                       # work-items of a GPU that run in step
     resident: int = 1024                  # work-items that a core of a GPU holds
+
+    @property
+    def items(self) -> int:
+        """Work-items that a GPU holds at a time: with fewer, some of it has nothing to do."""
+        return self.cores * self.resident
+
+    def groups(self, size: int) -> int:
+        """Work-groups of `size` items that a GPU holds at a time."""
+        return max(1, self.items // size)
+
+    def group(self, most: int) -> int:
+        """Items of a work-group, up to `most`, that have nothing to do with each other: as many as can run in step, several times."""
+        most = min(most, self.max_work_group)
+        return most if most < self.lanes else most - most % self.lanes
 
 
 @dataclass(frozen=True)
@@ -132,7 +146,8 @@ Shapes = tuple[tuple[int, ...], ...]
 class HostOperation:
     """What a HostStep calls: all results of the operation `fn` (its `results(*arrays, **attrs)`), in the shapes of the slots they go to.
 
-    operands: the shapes that the operation wants. line: the user's, for errors. Not a closure, so that plans can be kept on disk.
+    operands: the shapes that the operation wants. line, who, position: what errors tell (see LinAlgError.of). Not a closure, so that
+    plans can be kept on disk.
     """
 
     fn: Any
@@ -140,12 +155,14 @@ class HostOperation:
     operands: Shapes
     places: Shapes
     line: str
+    who: str = ""
+    position: int = -1
 
     def __call__(self, *arrays: Any) -> list[Any]:
         try:
             results = self.fn.results(*(a.reshape(s) for a, s in zip(arrays, self.operands, strict=True)), **dict(self.attrs))
         except LinAlgError as error:
-            error.of(self.line)
+            error.of(self.line, self.who, self.position)
             raise
         return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, self.places, strict=True)]
 
@@ -219,6 +236,17 @@ class Function:
     above: tuple[tuple[int, ...], ...]
 
 
+class Place(Protocol):
+    """A line of the user's: an ir.Location."""
+
+    @property
+    def who(self) -> str:
+        """What the message of an error there begins with."""
+
+
+Line = str | Place              # where a check stands: as the plan has it, or as the caller of the plan knows it
+
+
 @dataclass(frozen=True)
 class Check:
     """Indices that kernels compare with their range: `call` (the user's function) got them as `what`, an index into `of`.
@@ -236,7 +264,7 @@ class Check:
     line: str = ""
     position: int = -1
 
-    def message(self, index: int, line: str) -> str:
+    def message(self, index: int, line: Line) -> str:
         """The error for an index out of range; line: where the call was, "" if it is the present one."""
         spared = "" if self.ignore is None else f" (or ignore_index, {self.ignore})"
         way_out = "check where it comes from, or clamp it"
@@ -245,7 +273,7 @@ class Check:
         return (f"{self.call}{line and f' at {line}'}: {self.what} holds {index}, out of range for {self.of}: valid are {self.low} to "
                 f"{self.high}{spared}; {way_out}")
 
-    def error(self, above: int, below: int, line: str) -> TracegradError:
+    def error(self, above: int, below: int, line: Line) -> TracegradError:
         """The error for what kernels wrote."""
         return IndexOutOfRange(self.message(self.high + above if above else self.low - below, line))
 
@@ -254,13 +282,14 @@ class Check:
 class MatrixCheck:
     """Matrices (*, m, n) of the shape `shape` that kernels factorise for `call`: some may be `what`, a text with the {pivot} in it.
 
-    Kernels write the largest `note` of one; 0 for none.
+    Kernels write the largest `note` of one; 0 for none. line, who, position: what errors tell (see LinAlgError.of).
     """
 
     call: str
     shape: tuple[int, ...]
     what: str
     line: str = ""
+    who: str = ""
     position: int = -1
 
     PIVOTS: ClassVar[int] = 32            # more than the numbers of pivots there are, from 1,
@@ -274,10 +303,10 @@ class MatrixCheck:
         what = self.what.format(pivot=f" (pivot {pivot})" if pivot else "", element=f"({pivot - 1}, {pivot - 1})")
         return f"{self.call}: {shown} ({m}x{n}) {what}"
 
-    def error(self, note: int, _: int, line: str) -> TracegradError:
+    def error(self, note: int, _: int, line: Line) -> TracegradError:
         """The error for what kernels wrote: the first matrix, since the number that is largest there is the smallest."""
         error = LinAlgError(self.message(prod(self.shape[:-2]) - note // self.PIVOTS, note % self.PIVOTS))
-        error.of(line)
+        error.of(str(line), self.who if isinstance(line, str) else line.who)
         return error
 
 

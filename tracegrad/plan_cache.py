@@ -108,7 +108,8 @@ class _Described:
                 attrs.append(("value", _contents(node.value)))
             operands = () if node in inputs else tuple([number[o] for o in node.operands])
             line = self.lines.setdefault(node.loc, len(self.lines))
-            rows.append((operation, attrs, aval.shape, aval.dtype.str, aval.weak, operands, line))
+            told = (node.loc.who, node.loc.position) if fn.family == "host_call" else ()        # by errors
+            rows.append((operation, attrs, aval.shape, aval.dtype.str, aval.weak, operands, line, *told))
         return rows, [number[n] for n in graph.inputs], [number[n] for n in graph.outputs]
 
     def operation(self, fn: Primitive) -> Any:

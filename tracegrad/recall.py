@@ -19,8 +19,9 @@ from tracegrad import eager
 from tracegrad.autodiff import HOOKS
 from tracegrad.compile import Device, Key
 from tracegrad.config import config
+from tracegrad.errors import LinAlgError
 from tracegrad.function import REGISTRY, CustomCall, data, saves
-from tracegrad.ir import Node, forget_operands
+from tracegrad.ir import Location, Node, derivative_of, forget_operands
 from tracegrad.modes import state
 from tracegrad.pending import no_longer_pending, pending_nodes
 from tracegrad.tensor import Tensor, leaves
@@ -37,13 +38,13 @@ class _Recipe:
     """How to make the backward of one structure. Nodes of the forward pass have numbers, in the order in which `_walk` finds them.
 
     seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the nodes, which are
-    the same each time, except offsets: those have (their position among them, the number of this turn's). ends: the places of the results;
-    values: of those that are a node's, (its number, position); grads: of gradients, (number of the variable, position).
+    the same each time, except offsets: those have (their position among them, the number of this turn's).
+    values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position).
     saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. reporting: position of an
-    operation that reports -> its number.
+    operation that reports -> its number; lines: of one on the host -> the number of a node of its line, and whether it is derived.
     """
 
-    __slots__ = ("bits", "constants", "ends", "grads", "inputs", "offsets", "reporting", "saving", "seen", "staying", "values")
+    __slots__ = ("bits", "constants", "grads", "inputs", "lines", "offsets", "reporting", "saving", "seen", "staying", "values")
 
     def __init__(self, work: Any, walk: _Walk, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
         """Raises KeyError if the backward is not a function of what was walked over."""
@@ -54,7 +55,6 @@ class _Recipe:
             raise KeyError
         self.constants, self.bits = work.constants, work.values
         self.offsets = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
-        self.ends = work.ends
         position = {t: k for k, t in enumerate(work.targets)}
         self.values = [(number[t], k) for t, k in position.items() if t in number]
         self.grads = [(number[n], position[g]) for n, g in grads]
@@ -62,6 +62,9 @@ class _Recipe:
         self.staying = [number[n] for n in order
                         if n.needs_grad and not saves(n) and n.fn is not _VARIABLE and any(saves(o) for o in n.operands)]
         self.reporting = {i: number[n] for i, n in enumerate(work.order) if n.fn.reports}
+        on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family == "host_call"]
+        stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
+        self.lines = {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
 
 
 class _Walk:
@@ -240,7 +243,7 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
     if seen.uses < seen.patience:
         if seen.uses + 1 == seen.compile_at or seen.routine is None or any(not n.aval.weak and n.value.suspicions for n in given):
             return None
-        results = eager.again(seen, recipe.ends, given, constants, {k: nodes[i] for k, i in recipe.reporting.items()}, walk.device)
+        results = eager.again(seen, given, constants, {k: nodes[i] for k, i in recipe.reporting.items()}, walk.device)
         if results is not None:
             seen.note(bits, constants)
             eager.count("interpreted")
@@ -251,8 +254,21 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
         return None
     seen.note(bits, constants)
     eager.count("compiled", seen.reason or "used often")
-    lines = [check.line if check.position < 0 else str(nodes[recipe.reporting[check.position]].loc) for check in program.checks] or None
-    return program([n.value for n in given] + [c.attrs["value"].item() for i, c in enumerate(constants) if i in varying], lines)
+    lines = [check.line if check.position < 0 else _line(recipe, nodes, check.position) for check in program.checks] or None
+    try:
+        return program([n.value for n in given] + [c.attrs["value"].item() for i, c in enumerate(constants) if i in varying], lines)
+    except LinAlgError as error:
+        if error.position >= 0:
+            _line(recipe, nodes, error.position).tell(error)
+        raise
+
+
+def _line(recipe: _Recipe, nodes: Sequence[Node], position: int) -> Location:
+    """The line of this turn's that the operation at `position` of the work stands for."""
+    if position in recipe.reporting:
+        return nodes[recipe.reporting[position]].loc
+    number, derived = recipe.lines[position]
+    return derivative_of(nodes[number].loc) if derived else nodes[number].loc
 
 
 def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:

@@ -37,7 +37,7 @@ class Template:
     long as it is alive and was not computed (compare ir.INTERN).
     """
 
-    __slots__ = ("constants", "made", "result", "shared", "steps")
+    __slots__ = ("call", "constants", "made", "result", "shared", "steps")
 
     def __init__(self, nodes: Sequence[Node], result: Any) -> None:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
@@ -70,9 +70,12 @@ class Template:
         for n in (*constants, *order):
             place[n] = len(place)
         self.constants, self.made = constants, len(place) - len(order)
+        self.call = order[-1].loc.call if order else ""
         self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, tuple([place[o] for o in n.operands])) for n in order]
         self.result = _places(self.result, [place[n] for n in ends])
         self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
+        if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
+            self.shared = False
 
     def make(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
         """The nodes by place, for other operands of the same signature; of one whose result is there, that. They carry the user's line."""
@@ -84,7 +87,7 @@ class Template:
             found = None if entry is None else entry()
             if found is not None and found.value is None and found.operands:
                 return {self.result: found}
-        line = user_location(3)                      # behind make and what calls it, which is never the user
+        line = user_location(3, self.call)           # behind make and what calls it, which is never the user
         new, add = Node.__new__, values.append
         interned = self.shared and len(self.steps) == 1
         for fn, attrs, items, aval, needs_grad, places in self.steps:

@@ -29,7 +29,6 @@ def conv_backward(g, x, w):
 class ConvnetStep(TrainingStep):
     name = "convnet-step"
     title = "digits convnet: training step, batch 128"
-    target = 1.2
     weights, rate = tuple(WEIGHTS), LEARNING_RATE
 
     def data(self, rng):

@@ -28,6 +28,8 @@ class Derived(Workload):
         raise NotImplementedError
 
     jax_function: Function | None = None                     # the same over jax.numpy, of the inputs alone
+    pytensor_function: Function | None = None                # the same over pytensor.tensor, which is given first; where PyTensor is run
+    value_wanted = True                                      # whether an iteration of those with gradients returns the value, too
 
     def program(self, grad: Function, value_and_grad: Function, f: Function, names: Sequence[str]) -> Function:
         """What an iteration computes, in functional transforms; returns a tuple."""
@@ -79,6 +81,22 @@ class Derived(Workload):
         assert self.jax_function is not None
         compiled = jax.jit(self.program(jax.grad, jax.value_and_grad, self.jax_function, list(inputs)))
         return lambda: compiled(*inputs.values())
+
+    @property
+    def pytensor(self) -> Any:  # type: ignore[override]
+        return None if self.pytensor_function is None else self._in_pytensor
+
+    def _in_pytensor(self, **inputs: np.ndarray) -> Iteration:
+        import pytensor
+        import pytensor.tensor as pt
+
+        symbols = {name: pt.tensor(dtype=a.dtype, shape=a.shape) for name, a in inputs.items()}
+        assert self.pytensor_function is not None
+        value = self.pytensor_function(pt, *symbols.values())
+        gradients = pt.grad(value, [symbols[name] for name in self.wrt]) if self.wrt else []
+        results = [*(as_tuple(value) if self.value_wanted else ()), *gradients]
+        f = pytensor.function(list(symbols.values()), results, on_unused_input="ignore")
+        return lambda: tuple(f(*inputs.values()))
 
     def reference(self, **inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         return by_interpreter(self, inputs)

@@ -27,7 +27,6 @@ def relu(v):
 
 
 class ChainValue(Derived):
-    target = 0.6
 
     def __init__(self, dtype: Any = np.float32) -> None:
         self.dtype, wide = np.dtype(dtype), np.dtype(dtype) == np.float64
@@ -46,6 +45,9 @@ class ChainValue(Derived):
 
         return chain(x, jnp.exp, jnp.tanh, jax.nn.relu)
 
+    def pytensor_function(self, pt, x):
+        return chain(x, pt.exp, pt.tanh, lambda v: pt.maximum(v, 0))
+
     def reference(self, x):
         return (chain(x.astype(np.float64), np.exp, np.tanh, lambda v: np.maximum(v, 0)),)
 
@@ -56,7 +58,7 @@ class ChainValue(Derived):
 
 
 class ChainGradient(ChainValue):
-    wrt = ("x",)
+    wrt, value_wanted = ("x",), False
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,6 +74,9 @@ class ChainGradient(ChainValue):
 
         x.requires_grad_()
         return lambda: torch.autograd.grad(self.function(torch, F, x).sum(), x)
+
+    def pytensor_function(self, pt, x):
+        return super().pytensor_function(pt, x).sum()
 
     def drjit(self, x):
         import drjit as dr

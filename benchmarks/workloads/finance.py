@@ -60,6 +60,16 @@ class BlackScholes(Derived):
         names = {"erf": jax.scipy.special.erf, "exp": jax.numpy.exp, "log": jax.numpy.log, "sqrt": jax.numpy.sqrt}
         return price(type("Names", (), {name: staticmethod(f) for name, f in names.items()}), *inputs)
 
+    def pytensor(self, **inputs):
+        import pytensor
+        import pytensor.tensor as pt
+
+        symbols = [pt.tensor(dtype=a.dtype, shape=a.shape) for a in inputs.values()]
+        value = price(pt, *symbols)
+        greeks = pt.grad(value.sum(), symbols)
+        f = pytensor.function(symbols, [value, *greeks, pt.grad(greeks[0].sum(), symbols[0])])
+        return lambda: tuple(f(*inputs.values()))
+
     def drjit(self, spot, strike, years, rate, volatility):
         import drjit as dr
 

@@ -15,7 +15,7 @@ def step(u, pad):
 
 
 class HeatStep(Derived):
-    name, size, target = "heat-step", 2048, 1.0
+    name, size = "heat-step", 2048
     title = "heat equation, 2048x2048: one explicit step"
 
     def data(self, rng):
@@ -29,11 +29,15 @@ class HeatStep(Derived):
 
         return step(u, lambda u: jnp.pad(u, 1))
 
+    def pytensor_function(self, pt, u):
+        return step(u, lambda u: pt.pad(u, [(1, 1), (1, 1)]))
+
     def reference(self, u):
         return (step(u.astype(np.float64), lambda u: np.pad(u, 1)),)
 
 
 class HeatAdjoint(HeatStep):
+    wrt, value_wanted = ("u",), False
     name, size, steps = "heat-adjoint", 512, 8
     title = "heat equation, 512x512: gradient of the energy after 8 steps"
 
@@ -49,6 +53,9 @@ class HeatAdjoint(HeatStep):
         import jax.numpy as jnp
 
         return self.energy(u, lambda u: step(u, lambda u: jnp.pad(u, 1)))
+
+    def pytensor_function(self, pt, u):
+        return self.energy(u, lambda u: step(u, lambda u: pt.pad(u, [(1, 1), (1, 1)])))
 
     def program(self, grad, value_and_grad, f, names):
         gradient = grad(f)
@@ -73,7 +80,7 @@ def periodic(u, roll):
 
 
 class PeriodicHeat(HeatAdjoint):
-    name, steps, target = "heat-periodic", 50, None
+    name, steps = "heat-periodic", 50
     title = "periodic heat equation, 512x512: gradient of the energy after 50 steps"
 
     def function(self, t, F, u):
@@ -83,6 +90,9 @@ class PeriodicHeat(HeatAdjoint):
         import jax.numpy as jnp
 
         return self.energy(u, lambda u: periodic(u, jnp.roll))
+
+    def pytensor_function(self, pt, u):
+        return self.energy(u, lambda u: periodic(u, pt.roll))
 
     def reference(self, u):
         u = u.astype(np.float64)

@@ -73,6 +73,11 @@ class LayerNorm(Derived):
     def jax_function(self, x, weight, bias, factor):
         return (jax_norm(x, weight, bias) * factor).sum()
 
+    def pytensor_function(self, pt, x, weight, bias, factor):
+        centred = x - x.mean(-1, keepdims=True)
+        spread = pt.sqrt((centred * centred).mean(-1, keepdims=True) + np.array(1e-5, self.dtype))
+        return ((centred / spread * weight + bias) * factor).sum()
+
 
 def jax_norm(x, weight, bias):
     import jax

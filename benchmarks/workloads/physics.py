@@ -30,6 +30,9 @@ class LennardJones(Derived):
     def jax_function(self, x, same):
         return self._energy(x, same)
 
+    def pytensor_function(self, pt, x, same):
+        return self._energy(x, same)
+
     def drjit(self, x, same):
         """The derivative by hand, as forces are: backward through a loop of gathers would be a scatter a pair."""
         import drjit as dr
@@ -85,3 +88,6 @@ class Stencil(Derived):
         import jax.numpy as jnp
 
         return self._energy(u, jnp.pad(u, 1))
+
+    def pytensor_function(self, pt, u):
+        return self._energy(u, pt.pad(u, [(1, 1)] * len(self.shape)))

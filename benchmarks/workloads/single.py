@@ -26,6 +26,16 @@ class Sums(Matrix):
     def jax_function(self, x):
         return x.sum(), x.sum(1), x.sum(0)
 
+    def pytensor_function(self, pt, x):
+        return x.sum(), x.sum(1), x.sum(0)
+
+    def drjit(self, x):
+        import drjit as dr
+        from drjit.llvm.ad import TensorXf
+
+        matrix = TensorXf(x, self.shape)
+        return lambda: (dr.sum(x), dr.block_sum(x, self.shape[1]), dr.sum(matrix, axis=0).array)
+
 
 class ArgMax(Matrix):
     name, title = "argmax", "argmax of the rows of 4096x4096"
@@ -35,6 +45,9 @@ class ArgMax(Matrix):
 
     def jax_function(self, x):
         return x.argmax(1)
+
+    def pytensor_function(self, pt, x):
+        return pt.argmax(x, axis=1)
 
 
 class RunningSum(Matrix):
@@ -47,6 +60,14 @@ class RunningSum(Matrix):
     def jax_function(self, x):
         return x.cumsum(1)
 
+    def pytensor_function(self, pt, x):
+        return pt.cumsum(x, axis=1)
+
+    def drjit(self, x):
+        import drjit as dr
+
+        return lambda: (dr.block_prefix_sum(x, self.shape[1], exclusive=False),)
+
 
 class Sort(Matrix):
     name, title, shape = "sort", "sort of the rows of 1024x4096", (1024, 4096)
@@ -58,6 +79,9 @@ class Sort(Matrix):
         import jax.numpy as jnp
 
         return jnp.sort(x, 1)
+
+    def pytensor_function(self, pt, x):
+        return pt.sort(x, axis=1)
 
 
 class TopK(Matrix):
@@ -108,6 +132,13 @@ class Normal(Derived):
             return (x,)
 
         return run
+
+    def drjit(self):
+        import drjit as dr
+        from drjit.llvm.ad import Float
+
+        generator = dr.rng(seed=0)
+        return lambda: (generator.normal(Float, self.size),)
 
 
 class Pooling(Derived):

@@ -13,7 +13,6 @@ LEARNING_RATE = 1e-6
 class TwoLayerStep(TrainingStep):
     name = "two-layer-step"
     title = "two-layer network: training step"
-    target = 1.0
     weights, rate = ("w1", "w2"), LEARNING_RATE
 
     def data(self, rng):

@@ -68,7 +68,7 @@ class InKernel(Shared):
 
     def check(self, node: Node) -> MatrixCheck:
         """What its kernel reports of a node."""
-        return MatrixCheck(self.name, node.operands[0].shape, self.fn.impossible, str(node.loc))
+        return MatrixCheck(self.name, node.operands[0].shape, self.fn.impossible, str(node.loc), node.loc.who, node.loc.position)
 
 
 @lru_cache(maxsize=64)

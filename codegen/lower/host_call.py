@@ -49,7 +49,8 @@ def lower_host(group: Group, context: Context) -> list[HostStep]:
 def _step(anchor: Node, places: list[tuple[int, ...]]) -> HostOperation:
     """The operation on arrays of the operands' shapes; its results in the shapes of the slots they go to."""
     shapes = tuple(o.shape for o in anchor.operands)
-    return HostOperation(anchor.fn, tuple(_call(anchor).items()), shapes, tuple(places), str(anchor.loc))
+    loc = anchor.loc
+    return HostOperation(anchor.fn, tuple(_call(anchor).items()), shapes, tuple(places), str(loc), loc.who, loc.position)
 
 
 def _into(anchor: Node) -> HostInto | None:

@@ -36,6 +36,7 @@ def on_nodes(fn: F) -> F:
     """
     name = fn.__qualname__ = fn.__name__.strip("_")             # Python's own TypeErrors name it
     inner = fn.__name__.startswith("_")                         # a part of what the user called, whose name errors bear
+    call = "" if inner else name
     parameters = list(signature(fn).parameters.values())
     places = {p.name: i for i, p in enumerate(parameters)}
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
@@ -75,7 +76,7 @@ def on_nodes(fn: F) -> F:
             state.own = own
         outer = LINE.location
         if outer is None:                       # found once for all the nodes that fn makes
-            LINE.location = user_location()
+            LINE.location = user_location(1, call)
         try:
             result = fn(*plain_args, **kwargs)
             if known is not None:

@@ -21,7 +21,7 @@ import numpy as np
 from tracegrad import dtypes
 from tracegrad.errors import AutogradError, DTypeError, LinAlgError, ShapeError
 from tracegrad.function import REGISTRY, Shared, bind, cast, const, iota
-from tracegrad.ir import Aval, Node
+from tracegrad.ir import LINE, Aval, Node
 from tracegrad.ops.complex_numbers import conj, imag, real
 from tracegrad.ops.contraction import matmul
 from tracegrad.ops.contraction import swap_last as t
@@ -93,6 +93,13 @@ class Lapack(Shared):
                     raise self.error(what, arrays[0], place, pivot(arrays[0][place]) if pivot else 0) from None
             raise LinAlgError(f"{self.name}: {error}") from None
 
+    def decomposed(self, fn: Callable[..., Any], a: Any) -> Any:
+        """fn(a), an iteration of LAPACK's over a batch. With NaN or infinity some of them end with an error, and some with NaN."""
+        endless = np.argwhere(~np.isfinite(np.tril(a) if fn is np.linalg.eigh else a).all((-2, -1)))       # eigh reads no more
+        if len(endless):
+            raise self.error("has no decomposition: it holds NaN or infinity", a, tuple(int(i) for i in endless[0]))
+        return self.each("has no decomposition: the iteration did not converge", fn, a)
+
     def error(self, what: str, a: Any, place: tuple[int, ...], pivot: int = 0) -> LinAlgError:
         number = int(np.ravel_multi_index(place, a.shape[:-2])) if place else 0
         return LinAlgError(MatrixCheck(self.name, a.shape, what).message(number, pivot))
@@ -100,7 +107,6 @@ class Lapack(Shared):
 
 _SINGULAR = "is singular{pivot}: it has no inverse; tg.linalg.lstsq and pinv take it"
 _INDEFINITE = "is not positive definite{pivot}: it has no Cholesky factor"
-_DIVERGED = "has no decomposition: the iteration did not converge (does it hold NaN or infinity?)"
 
 
 def zero_pivot(a: Any) -> int:
@@ -122,8 +128,12 @@ def bad_minor(a: Any) -> int:
 
 
 def run(op: Any, *operands: Node, index: int = 0, **attrs: Any) -> Node:
-    """Result `index` of a factorisation."""
-    return bind(op, operands, {**attrs, "index": index})
+    """Result `index` of a factorisation. A line of the user's shares it with no other line while it may still be an error of that line."""
+    node = bind(op, operands, {**attrs, "index": index})
+    here = LINE.location
+    if here is None or node.loc is here or here.derived or node.value is not None:
+        return node
+    return node.twin(here)
 
 
 def eye(n: int) -> Node:
@@ -252,7 +262,7 @@ class Pinv(Lapack):
     def results(self, a, *limits, atol, rtol):
         if not a.size:
             return [np.zeros((*a.shape[:-2], *a.shape[:-3:-1]), a.dtype)]
-        u, s, vh = self.each(_DIVERGED, lambda x: np.linalg.svd(x, full_matrices=False), a)
+        u, s, vh = self.decomposed(lambda x: np.linalg.svd(x, full_matrices=False), a)
         low, relative = (v[..., 0].real for v in limits) if limits else (atol, rtol)
         keep = s > np.maximum(low, relative * s[..., :1])
         inverted = np.where(keep, 1 / np.where(keep, s, 1), 0).astype(s.dtype)
@@ -317,12 +327,13 @@ class Cofactors(Lapack):
     def avals(self, *operands, **attrs): return operands
 
     def results(self, a):
-        u, s, vh = self.each(_DIVERGED, np.linalg.svd, a)
+        known = np.isfinite(a).all((-2, -1), keepdims=True)
+        u, s, vh = np.linalg.svd(np.where(known, a, 1))
         ones = np.ones((*s.shape[:-1], 1), s.dtype)
         before = np.cumprod(np.concatenate([ones, s[..., :-1]], -1), -1)[..., :s.shape[-1]]
         after = np.cumprod(np.concatenate([ones, s[..., :0:-1]], -1), -1)[..., :s.shape[-1]][..., ::-1]
         sign = np.linalg.slogdet(u)[0] * np.linalg.slogdet(vh)[0]
-        return [((u.conj() * (before * after)[..., None, :]) @ vh.conj() * sign[..., None, None]).astype(a.dtype)]
+        return [np.where(known, (u.conj() * (before * after)[..., None, :]) @ vh.conj() * sign[..., None, None], np.nan).astype(a.dtype)]
 
     def vjp(self, ct, y, a, index):
         inverse = t(run(INV, a))
@@ -381,7 +392,7 @@ class Eigh(Lapack):
     cases = [((_SYMMETRIC,), dict(index=0)), ((_SYMMETRIC,), dict(index=1)), ((_SYMMETRIC[0],), dict(index=1))]
 
     def avals(self, *operands, **attrs): return Aval(operands[0].shape[:-1], dtypes.real_of(operands[0].dtype)), operands[0]
-    def results(self, a): return list(self.each(_DIVERGED, np.linalg.eigh, a))
+    def results(self, a): return list(self.decomposed(np.linalg.eigh, a))
 
     def vjp(self, ct, y, a, index):
         attrs = {"index": index}
@@ -408,7 +419,7 @@ class Eig(Lapack):
 
     def results(self, a):
         dtype = dtypes.complex_of(a.dtype)
-        return [r.astype(dtype) for r in self.each(_DIVERGED, np.linalg.eig, a)]
+        return [r.astype(dtype) for r in self.decomposed(np.linalg.eig, a)]
 
     def vjp(self, ct, y, a, index):
         attrs = {"index": index}
@@ -441,7 +452,7 @@ class QR(Lapack):
     def python(self, define, operands, complete, index):
         return f"tg.linalg.qr({operands[0]}, mode='{'complete' if complete else 'reduced'}')"
 
-    def results(self, a, complete): return list(self.each(_DIVERGED, lambda x: np.linalg.qr(x, "complete" if complete else "reduced"), a))
+    def results(self, a, complete): return list(np.linalg.qr(a, "complete" if complete else "reduced"))
 
     def vjp(self, ct, y, a, complete, index):
         m, n = a.shape[-2:]
@@ -472,7 +483,7 @@ class SVD(Lapack):
         return (Aval((*lead, m, m if attrs["full"] else k), a.dtype), Aval((*lead, k), dtypes.real_of(a.dtype)),
                 Aval((*lead, n if attrs["full"] else k, n), a.dtype))
 
-    def results(self, a, full): return list(self.each(_DIVERGED, lambda x: np.linalg.svd(x, full_matrices=full), a))
+    def results(self, a, full): return list(self.decomposed(lambda x: np.linalg.svd(x, full_matrices=full), a))
 
     def vjp(self, ct, y, a, full, index):
         m, n = a.shape[-2:]

@@ -8,10 +8,15 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.function import const
 from tracegrad.operators import linalg
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
-from tracegrad.ops.matrices import inv, svdvals
+from tracegrad.ops.elementwise import where
+from tracegrad.ops.factorizations import INFO, run
+from tracegrad.ops.lu import _possible
+from tracegrad.ops.matrices import _matrices, inv, svdvals
+from tracegrad.ops.pointwise import eq, ne
 from tracegrad.ops.statistics import as_asked, reduce
 from tracegrad.ops.statistics import norm as elementwise_norm
 
@@ -88,7 +93,7 @@ def norm(A: Array, ord: Any = None, dim: Any = None, keepdim: bool = False, *, d
 def cond(A: Array, p: Any = None) -> Array:
     """The condition numbers (*): norm(A, p) * norm(inv(A), p). p=None and 2: the largest by the smallest singular value (of any shape;
 
-    inf for a singular matrix), -2 the reverse; others as matrix_norm's ord, for square matrices (LinAlgError if singular).
+    inf for a singular matrix), -2 the reverse; others as matrix_norm's ord, for square matrices (inf where singular).
     """
     if p in (None, 2, -2):
         if A.ndim < 2 or not min(A.shape[-2:]):
@@ -96,4 +101,8 @@ def cond(A: Array, p: Any = None) -> Array:
         s = svdvals(A)
         ends = [mv.reshape(mv.narrow(s, s.ndim - 1, k, 1), s.shape[:-1]) for k in (0, s.shape[-1] - 1)]
         return ends[1] / ends[0] if p == -2 else ends[0] / ends[1]
-    return matrix_norm(A, p) * matrix_norm(inv(A), p)
+    size = matrix_norm(A, p)
+    _matrices("cond", A, square=True)
+    info = run(INFO, A, cholesky=False)
+    _, possible = _possible(A, info)
+    return where(ne(info, 0) & eq(size, size), const(inf, size.dtype), size * matrix_norm(inv(possible), p))

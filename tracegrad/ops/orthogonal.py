@@ -40,7 +40,7 @@ class Geqrf(Lapack):
         k = min(a.shape[-2:])
         if not a.size:
             return [a, np.zeros((*a.shape[:-2], k), a.dtype)]
-        packed, tau = self.each(lapack._DIVERGED, lambda x: np.linalg.qr(x, "raw"), a)
+        packed, tau = np.linalg.qr(a, "raw")
         return [packed.swapaxes(-1, -2).astype(a.dtype), tau.astype(a.dtype)]
 
 
@@ -122,7 +122,7 @@ class Lyapunov(Lapack):
     def avals(self, *operands, **attrs): return operands[:1]
 
     def results(self, x, e):
-        w, v = self.each(lapack._DIVERGED, np.linalg.eigh, x)
+        w, v = self.decomposed(np.linalg.eigh, x)
         vt = v.conj().swapaxes(-1, -2)
         return [(v @ ((vt @ e @ v) / (w[..., None, :] + w[..., :, None])) @ vt).astype(x.dtype)]
 
@@ -143,7 +143,7 @@ class MatrixSqrtH(Lapack):
     def avals(self, *operands, **attrs): return operands
 
     def results(self, a):
-        w, v = self.each(lapack._DIVERGED, np.linalg.eigh, a)
+        w, v = self.decomposed(np.linalg.eigh, a)
         bad = np.argwhere(~(w[..., :1] > 0))
         if len(bad):
             raise self.error("is not positive definite: it has no Hermitian square root", a, tuple(int(i) for i in bad[0][:-1]))
@@ -168,7 +168,7 @@ class Polar(Lapack):
         return a, Aval((*a.shape[:-2], a.shape[-1], a.shape[-1]), a.dtype)
 
     def results(self, a):
-        u, s, vh = self.each(lapack._DIVERGED, lambda x: np.linalg.svd(x, full_matrices=False), a)
+        u, s, vh = self.decomposed(lambda x: np.linalg.svd(x, full_matrices=False), a)
         return [u @ vh, (vh.conj().swapaxes(-1, -2) * s[..., None, :]) @ vh]
 
     def vjp(self, ct, y, a, index):

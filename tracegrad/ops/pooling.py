@@ -27,10 +27,9 @@ Array = Any      # a Node or a Tensor
 
 
 class _Pool:
-    """The arguments of a pooling function, checked, and its input cut into windows."""
+    """The arguments of a pooling function, checked. size: how many windows there are."""
 
-    def __init__(self, name: str, n: int, x: Node, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
-                 fill: Any) -> None:
+    def __init__(self, name: str, n: int, x: Node, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> None:
         if x.ndim not in (n + 1, n + 2):
             raise ShapeError(f"{name}: takes an input of {n + 2} dimensions (N, C, spatial) or {n + 1}, got {x.shape}")
         self.kernel = per_dim(name, "kernel_size", kernel, n)
@@ -39,8 +38,8 @@ class _Pool:
         self.dilation = per_dim(name, "dilation", dilation, n)
         if any(2 * p > k for p, k in zip(self.padding, self.kernel, strict=True)):
             raise ArgumentError(f"{name}: padding {self.padding} must be at most half of the kernel {self.kernel}")
-        self.input, self.n, self.lead = x, n, x.ndim - n
-        self.size, high = [], []
+        self.n, self.lead = n, x.ndim - n
+        size = []
         for s, k, st, p, d in zip(x.shape[self.lead:], self.kernel, self.stride, self.padding, self.dilation, strict=True):
             room = s + 2 * p - d * (k - 1) - 1
             count = (-(-room // st) if ceil_mode else room // st) + 1
@@ -48,46 +47,33 @@ class _Pool:
                 count -= 1
             if room < 0 or count < 1:
                 raise ShapeError(f"{name}: a window of {self.kernel} (dilation {self.dilation}) is larger than the padded input {x.shape}")
-            self.size.append(count)
-            high.append(max(p, (count - 1) * st + d * (k - 1) + 1 - s - p))
-        self.high = tuple(high)
-        self.fill = fill
-        self.windows = self._cut(x)
+            size.append(count)
+        self.size = tuple(size)
 
-    def _cut(self, x: Node) -> Any:
-        """The windows of x: (..., OH, OW, kh, kw)."""
+    def total(self, x: Node) -> Any:
+        """The sum of each window of x: (..., *size)."""
+        high = [max(p, (o - 1) * st + k - s - p) for o, s, k, st, p in
+                zip(self.size, x.shape[self.lead:], self.kernel, self.stride, self.padding, strict=True)]
         zeros = (0,) * self.lead
-        x = mv.pad(x, (*zeros, *self.padding), (*zeros, *self.high), None, self.fill)
+        x = mv.pad(x, (*zeros, *self.padding), (*zeros, *high), None, 0)
         for i in range(self.n):
-            x = windows(x, self.lead + i, self.kernel[i], self.stride[i], self.dilation[i])
+            x = windows(x, self.lead + i, self.kernel[i], self.stride[i])
             x = mv.narrow(x, self.lead + i, 0, self.size[i])
-        return x
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        return tuple(range(self.windows.ndim - self.n, self.windows.ndim))
+        return total(x, tuple(range(x.ndim - self.n, x.ndim)))
 
 
 def _max_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
               return_indices: bool) -> Any:
-    largest: Any = REGISTRY["first_max"]
     refuse_complex(name, input)
-    p = _Pool(name, n, input, kernel_size, stride, padding, dilation, ceil_mode, largest.identity(input.dtype))
-    y = bind(largest, (p.windows,), {"dim": p.dims})
-    if not return_indices:
-        return y
-    # The winner's place in its window, and from it its place in the (flattened) image.
-    flat = mv.reshape(p.windows, (*y.shape, prod(p.kernel)))
-    place = bind(REGISTRY["argmax"], (flat,), {"dim": y.ndim})
-    index: Any = const(0, dtypes.int64)
-    for i in range(n):
-        inner = prod(p.kernel[i + 1:])
-        tap = (place // inner) % p.kernel[i]
-        at = iota(y.shape, p.lead + i, dtypes.int64) * p.stride[i] - p.padding[i] + tap * p.dilation[i]
-        if p.padding[i]:                                    # among equals of -inf the padding comes first: then the first real element
-            at = where(at < 0, at % p.dilation[i], at)
-        index = index * input.shape[p.lead + i] + at
-    return ValuesIndices(y, index)
+    p = _Pool(name, n, input, kernel_size, stride, padding, dilation, ceil_mode)
+    image, planes = input.shape[p.lead:], prod(input.shape[:p.lead])
+    attrs = {"kernel": p.kernel, "stride": p.stride, "padding": p.padding, "dilation": p.dilation, "image": image, "size": p.size}
+    x = mv.reshape(input, (planes, *image))
+
+    def found(op: str) -> Any:
+        return mv.reshape(bind(REGISTRY[op], (x,), attrs), (*input.shape[:p.lead], *p.size))
+
+    return ValuesIndices(found("max_pool"), cast(found("max_pool_places"), dtypes.int64)) if return_indices else found("max_pool")
 
 
 @functional
@@ -113,8 +99,8 @@ def _avg_pool(name: str, n: int, input: Node, kernel_size: Any, stride: Any, pad
     exact = input.dtype.kind != "f"                         # integers are divided as C does, towards 0, as in torch
     if divisor_override == 0:
         raise ArgumentError(f"{name}: divisor_override must not be 0")
-    p = _Pool(name, n, input, kernel_size, stride, padding, 1, ceil_mode, 0)
-    y = total(p.windows, p.dims)
+    p = _Pool(name, n, input, kernel_size, stride, padding, 1, ceil_mode)
+    y = p.total(input)
     if divisor_override is not None:
         return div(y, divisor_override, rounding_mode="trunc") if exact else y * (1.0 / divisor_override)
     counts = []                                             # how many elements of each window count: per dimension, known now

@@ -6,6 +6,7 @@ dim: an integer, a sequence of them, or None for all; keepdim leaves reduced dim
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -36,38 +37,47 @@ class FirstMax(Amax):
     """The largest; the whole gradient goes to the first of equal winners (torch's max over a dim, and max pooling)."""
     name = "first_max"
     cases = [(((2, 3),), dict(dim=(1,))), (((2, 3, 4),), dict(dim=(1, 2))), (((17, 5),), dict(dim=(0,)))]
-    def vjp(self, ct, y, x, *, dim): return (_to_winner(ct, x, dim, gt),)
+    def vjp(self, ct, y, x, *, dim): return (_to_winner(ct, x, dim, "argmax"),)
 
 
 class FirstMin(Amin):
     """The smallest; the whole gradient goes to the first of equal winners (torch's min over a dim)."""
     name = "first_min"
     cases = [(((2, 3),), dict(dim=(1,))), (((2, 3, 4),), dict(dim=(1, 2)))]
-    def vjp(self, ct, y, x, *, dim): return (_to_winner(ct, x, dim, lt),)
+    def vjp(self, ct, y, x, *, dim): return (_to_winner(ct, x, dim, "argmin"),)
 
 
-def _to_winner(ct: Node, x: Node, dim: tuple[int, ...], better: Any) -> Node:
-    """ct at the winner of each group along `dim`, zero elsewhere: elementwise, never a scatter.
-
-    Small groups (pooling windows) find their winner by an elementwise chain of comparisons, which fuses; large ones by arg_reduction.
-    """
+def _to_winner(ct: Node, x: Node, dim: tuple[int, ...], search: str) -> Node:
+    """ct at the winner of each group along `dim`, zero elsewhere: elementwise, never a scatter."""
     rest = tuple(d for d in range(x.ndim) if d not in dim)
     order = rest + dim
-    n = prod(x.shape[d] for d in dim)
     kept = tuple(x.shape[d] for d in rest)
-    groups = mv.reshape(mv.permute(x, order), (*kept, n))
-    if n <= 16:
-        best, winner = _column(groups, 0), const(0, dtypes.int32)
-        for k in range(1, n):
-            other = _column(groups, k)
-            wins = better(other, best) | (ne(other, other) & eq(best, best))       # NaN wins over all, the first one
-            best, winner = where(wins, other, best), where(wins, const(k, dtypes.int32), winner)
-        winner = mv.expand(winner, kept)
-    else:
-        winner = cast(bind(REGISTRY["argmax" if better is gt else "argmin"], (groups,), {"dim": len(rest)}), dtypes.int32)
-    hit = eq(iota(groups.shape, len(rest), dtypes.int32), mv.reshape(winner, (*kept, 1)))
+    groups = mv.reshape(mv.permute(x, order), (*kept, prod(x.shape[d] for d in dim)))
+    hit = eq(iota(groups.shape, len(rest), dtypes.int32), mv.reshape(first_winner(search, groups), (*kept, 1)))
     spread = where(hit, mv.reshape(ct, (*kept, 1)), const(0, ct.dtype))
     return mv.permute(mv.reshape(spread, tuple(x.shape[d] for d in order)), mv.inverse(order))
+
+
+WRITTEN_OUT = 16                         # elements of a group whose winner is found by comparisons that are written out, and fuse
+
+
+def first_winner(search: str, groups: Node) -> Node:
+    """The number of the first of the best in each group (*kept, n), as int32: (*kept). search: "argmax" or "argmin"."""
+    *kept, n = groups.shape
+    if n > WRITTEN_OUT:
+        return cast(bind(REGISTRY[search], (groups,), {"dim": len(kept)}), dtypes.int32)
+    return mv.expand(of_winner(search, groups, [const(k, dtypes.int32) for k in range(n)]), tuple(kept))
+
+
+def of_winner(search: str, groups: Node, numbers: Sequence[Node]) -> Node:
+    """That of the `numbers`, which broadcast to (*kept), which belongs to the first of the best in each group (*kept, n)."""
+    better = gt if search == "argmax" else lt
+    best, winner = _column(groups, 0), numbers[0]
+    for k, number in enumerate(numbers[1:], 1):
+        other = _column(groups, k)
+        wins = better(other, best) | (ne(other, other) & eq(best, best))           # NaN wins over all, the first one
+        best, winner = where(wins, other, best), where(wins, number, winner)
+    return winner
 
 
 def _column(x: Node, k: int) -> Node:

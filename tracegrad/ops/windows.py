@@ -45,7 +45,7 @@ def overlapped(parts: Node, dim: int, n: int, step: int, gap: int = 1) -> Any:
     count, out = parts.shape[dim], None
     if count == 0:
         return mv.expand(const(0, parts.dtype), (*parts.shape[:dim], n, *parts.shape[dim + 1:-1]))
-    if gap == 1 and step > 1 and parts.shape[-1] > 8:
+    if gap == 1 and (parts.shape[-1] == step or (step > 1 and parts.shape[-1] > 8)):
         return _overlapped_blocks(parts, dim, n, step)
     zeros = [0] * (parts.ndim - 1)
     for k in range(parts.shape[-1]):
@@ -58,7 +58,10 @@ def overlapped(parts: Node, dim: int, n: int, step: int, gap: int = 1) -> Any:
 
 
 def _overlapped_blocks(parts: Node, dim: int, n: int, step: int) -> Any:
-    """`overlapped` of long windows: block k (of `step` elements) of window i belongs to block i + k, so there are size / step terms."""
+    """`overlapped` of long windows, and of those side by side: block k (of `step` elements) of window i belongs to block i + k.
+
+    So there are size / step terms.
+    """
     size, d = parts.shape[-1], parts.ndim
     terms, count = -(-size // step), parts.shape[dim]
     x = mv.pad(parts, (0,) * d, (*(0,) * (d - 1), terms * step - size))

@@ -89,6 +89,12 @@ class Replay:
         fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned
         # The two shapes of result that need no tree: one new tensor, or a tuple of them.
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
+        # Nothing but the arguments and the Python values that are reached decides whether it fits: see `again`.
+        self.short = bool(
+            self.pure and self.plain and recording.inputs and not self.recorded
+            and not (self.guarded or self.expected or reach.tensors or recording.no_grads)
+        )
+        self.avals = [node.aval for node in recording.inputs]
         # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
         recording.captured.clear()
         recording.called.clear()
@@ -166,6 +172,30 @@ class Replay:
         if reached(flat, self.reach) != self.aliases:
             return "other arguments share memory with what the function reaches"
         return self.reach.change()
+
+    def again(self, args: Sequence[Any]) -> Any:
+        """What the look-up of a signature, `fits` and `run` do, in one go: what a small function takes is the time of its call.
+
+        Of a replay that is `short`, recorded in this grad mode for tensors without gradients or hooks. args: None is the answer unless
+        they are such tensors, with values, and none of them twice or a view; or where something else is no longer what it was.
+        """
+        if state.trace is not None or state.examples or len(args) != len(self.avals):
+            return None
+        device, values = self.recording.device, []
+        for leaf, aval in zip(args, self.avals, strict=True):
+            if type(leaf) is not Tensor or leaf._base is not None or leaf._hooks or leaf._device is not device:
+                return None
+            node = leaf._n
+            value = node.value
+            if value is None or node.aval is not aval or node.needs_grad:
+                return None
+            values.append(value)
+        if (len(args) > 1 and len({*map(id, args)}) < len(args)) or not self.reach.holds():
+            return None
+        out = self.program(values)
+        if self.plain == "tensor":
+            return _leaf(out[0], self.result_nodes[0].aval, device)
+        return tuple([_leaf(value, node.aval, device) for value, node in zip(out, self.result_nodes, strict=True)])
 
     def run(self, args: Sequence[Any]) -> Any:
         """Replay on argument leaves `args`: write back the effects and return the result."""
@@ -366,7 +396,9 @@ def _check_effect(recording: Recording, tensor: Tensor, node: Node) -> None:
 
 
 class TracedCall(CustomCall):
-    """A replayed trace as one node of the outer graph: its vjp instantiates the recorded graph on the call's values."""
+    """A replayed trace as one node of the outer graph: its derivatives instantiate the recorded graph on the call's values."""
+
+    pushes = True
 
     def __init__(self, replay: Replay, residuals: dict[Node, Node], before: dict[Node, Any]) -> None:
         """before: values of the inputs that have others by now."""
@@ -379,7 +411,21 @@ class TracedCall(CustomCall):
 
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         results = self.replay.result_nodes
-        sources = operands[len(results) :]
+        outs, variables = self._instance([r for r, c in zip(results, ct, strict=True) if c is not None], operands)
+        pulled = autodiff.vjp(outs, variables, [c for c in ct if c is not None])
+        return (*(None for _ in results), *pulled)
+
+    def push(self, y: Node, operands: tuple[Node, ...], tangents: Sequence[Node | None]) -> dict[int, Node] | None:
+        """The results' tangents, by number."""
+        count = len(self.replay.result_nodes)
+        outs, variables = self._instance(self.replay.result_nodes, operands)
+        moving = [(v, t) for v, t in zip(variables, tangents[count:], strict=True) if t is not None]
+        found = autodiff.jvp(outs, [v for v, _ in moving], [t for _, t in moving])
+        return {k: t for k, t in enumerate(found) if t is not None} or None
+
+    def _instance(self, wanted: Sequence[Node], operands: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+        """The wanted results, computed anew from variables, one for each source; and those."""
+        sources = operands[len(self.replay.result_nodes):]
         new: dict[Node, Node] = dict(self.residuals)
         variables = []
         count = len(self.replay.recording.inputs)
@@ -391,7 +437,6 @@ class TracedCall(CustomCall):
             new[node] = variables[-1]
         written = {node: k for k, (_, node) in enumerate(self.replay.leaves)}
         variables += sources[count:]
-        wanted = [r for r, c in zip(results, ct, strict=True) if c is not None]
         for node in Graph.capture(self.replay.recording.inputs, wanted):
             if node in new and node not in self.residuals:
                 continue
@@ -410,8 +455,7 @@ class TracedCall(CustomCall):
                 made = made.twin()
                 autodiff.HOOKS[made] = autodiff.HOOKS[node]
             new[node] = made
-        pulled = autodiff.vjp([new[r] for r in wanted], variables, [c for c in ct if c is not None])
-        return (*(None for _ in results), *pulled)
+        return [new[r] for r in wanted], variables
 
 
 def _histories(results: list[Node], freed: set[Node]) -> set[Node]:

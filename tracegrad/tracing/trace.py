@@ -49,6 +49,7 @@ class Traced:
         self._fn = fn
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
+        self._short: tuple[Replay, bool] | None = None  # the latest one and its grad mode, if it can be run `again`
         self._signature: Any = None  # of the latest recording
         self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
         self.compilations: list[str] = []  # why each compilation happened
@@ -60,6 +61,11 @@ class Traced:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        short = self._short
+        if short is not None and not kwargs and short[1] is state.grad:
+            result = short[0].again(args)
+            if result is not None:
+                return result
         if state.trace is not None or state.examples:
             return self._fn(*args, **kwargs)  # inside another trace, or of one example in vmap: part of it
         flat: Any
@@ -103,7 +109,8 @@ class Traced:
                 candidates.append(replay)
                 del candidates[:-KEPT]
             self.compilations.append(reason)
-        self._latest = replay
+        again = replay.short and flat is args and not signature[2] and all(len(x) == 3 and x[1] is False for x in signature[3:])
+        self._latest, self._short = replay, (replay, state.grad) if again else None
         return replay.run(flat)
 
     def _record(self, args: Any, kwargs: Any, flat: Sequence[Any]) -> tuple[Replay, str]:

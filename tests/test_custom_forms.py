@@ -1,0 +1,184 @@
+"""The other forms of a custom Function that torch documents: setup_context, a jvp of one's own, once_differentiable."""
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tests.values import close, f64
+from tracegrad.autograd.function import once_differentiable
+from tracegrad.autograd.functional import jacobian
+from tracegrad.errors import ArgumentError, AutogradError
+from tracegrad.testing import gradcheck, gradgradcheck
+
+pytestmark = pytest.mark.usefixtures("device")
+
+
+class Linear(tg.autograd.Function):
+    @staticmethod
+    def forward(input, weight, bias=None):
+        output = input.mm(weight.t())
+        if bias is not None:
+            output += bias.unsqueeze(0).expand_as(output)
+        return output
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        input, weight, *bias = inputs
+        ctx.save_for_backward(input, weight)
+        ctx.biased = bool(bias) and bias[0] is not None
+
+    @staticmethod
+    def backward(ctx, grad):
+        input, weight = ctx.saved_tensors
+        return grad.mm(weight), grad.t().mm(input), grad.sum(0) if ctx.biased and ctx.needs_input_grad[2] else None
+
+
+class CubeAndSlope(tg.autograd.Function):
+    """Saves an output that it returns for this purpose, as torch's page does."""
+
+    @staticmethod
+    def forward(x):
+        return x**3, 3 * x**2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0], output[1])
+
+    @staticmethod
+    def backward(ctx, grad, grad_slope):
+        x, slope = ctx.saved_tensors
+        return grad * slope + grad_slope * 6 * x
+
+
+def drawn(*shapes):
+    rng = np.random.default_rng(3)
+    return [tg.tensor(rng.standard_normal(shape), requires_grad=True) for shape in shapes]
+
+
+def test_setup_context(run):
+    x, w, b = drawn((13, 7), (5, 7), (5,))
+    fn = run(Linear.apply)
+    close(fn(x, w, b), x.detach().numpy() @ w.detach().numpy().T + b.detach().numpy())
+    close(fn(x, w), x.detach().numpy() @ w.detach().numpy().T)
+    assert gradcheck(fn, (x, w, b))
+    assert gradcheck(fn, (x, w, None))
+    assert gradgradcheck(fn, (x, w))
+
+
+def test_setup_context_sees_what_was_given():
+    seen = []
+
+    class Scaled(tg.Function):
+        @staticmethod
+        def forward(x, factor=2.0, *, offset=1.0):
+            return x * factor + offset
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            seen.append(inputs[1:])
+            ctx.factor = inputs[1] if len(inputs) > 1 else 2.0
+            ctx.set_materialize_grads(False)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.factor, None, None
+
+    x = f64(1.0, 2.0)
+    for args, kwargs in (((x,), {}), ((x, 3.0), {}), ((x, 3.0), {"offset": 4.0})):
+        result = Scaled.apply(*args, **kwargs)
+        close(tg.autograd.grad(result.sum(), x)[0], [args[1] if len(args) > 1 else 2.0] * 2)
+    assert seen == [(), (3.0,), (3.0, 4.0)]
+    with pytest.raises(ArgumentError, match=r"Scaled.apply: .*its signature is forward\(x, factor=2.0, \*, offset=1.0\)"):
+        Scaled.apply(x, 1, 2, 3)
+
+
+def test_setup_context_in_every_transform(run):
+    x = tg.linspace(-1, 1, 13, dtype=tg.float64)
+    cube = run(lambda x: CubeAndSlope.apply(x)[0])
+    v = x.numpy()
+    close(tg.func.grad(lambda x: cube(x).sum())(x), 3 * v**2)
+    close(tg.func.vmap(tg.func.grad(cube))(x), 3 * v**2)
+    close(tg.func.hessian(lambda x: cube(x).sum())(x), np.diag(6 * v))
+    close(tg.func.jvp(cube, (x,), (tg.ones_like(x),))[1], 3 * v**2)
+    close(jacobian(cube, x), np.diag(3 * v**2))
+
+
+def test_a_jvp_of_ones_own_is_forward_mode(run):
+    """Three times the derivative, so that one sees which rule was used."""
+
+    class Exp(tg.Function):
+        @staticmethod
+        def forward(x, y):
+            return x.exp(), x * y
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(output[0], *inputs)
+
+        @staticmethod
+        def backward(ctx, grad, grad_product):
+            x, y = ctx.saved_tensors
+            return grad * x.exp() + grad_product * y, grad_product * x
+
+        @staticmethod
+        def jvp(ctx, dx, dy):
+            result, x, y = ctx.saved_tensors
+            return 3 * dx * result, dx * y + dy * x
+
+    x, y = (t.detach() for t in drawn((17,), (17,)))
+    fn = run(Exp.apply)
+    _, (a, b) = tg.func.jvp(fn, (x, y), (tg.ones_like(x), 2 * tg.ones_like(y)))
+    close(a, 3 * np.exp(x.numpy()))
+    close(b, y.numpy() + 2 * x.numpy())
+    _, (a, b) = tg.func.jvp(lambda x: fn(x, y), (x,), (tg.ones_like(x),))          # y has no tangent: zeros
+    close(b, y.numpy())
+    close(tg.func.grad(lambda x: fn(x, y)[0].sum())(x), np.exp(x.numpy()))
+    # forward over forward: the rule is differentiated like everything else
+    twice = tg.func.jvp(lambda x: tg.func.jvp(lambda x: fn(x, y)[0], (x,), (tg.ones_like(x),))[1], (x,), (tg.ones_like(x),))[1]
+    close(twice, 9 * np.exp(x.numpy()))
+
+
+@pytest.mark.parametrize(("returned", "error"), [
+    (lambda g: (g, g), "returned 2 tangents, expected 1"), (lambda g: 1.0, r"tangent of output 0 is a float, expected a tensor of \[3\]"),
+    (lambda g: g[:2], r"tangent of output 0 is a float64\[2\], expected a tensor of \[3\]"),
+])
+def test_wrong_tangents(returned, error):
+    class Wrong(tg.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def jvp(ctx, tangent):
+            return returned(tangent)
+
+    with pytest.raises(AutogradError, match=f"Wrong.jvp: (the )?{error}"):
+        tg.func.jvp(Wrong.apply, (f64(1.0, 2.0, 3.0, grad=False),), (f64(1.0, 2.0, 3.0, grad=False),))
+
+
+def test_once_differentiable(run):
+    class Sine(tg.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.save_for_backward(x)
+            ctx.factor = factor
+            return (x * factor).sin()
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, grad):
+            assert not tg.is_grad_enabled()
+            (x,) = ctx.saved_tensors
+            return grad * ctx.factor * (x * ctx.factor).cos(), None
+
+    (x,) = drawn((31,))
+    fn = run(lambda x: Sine.apply(x, 2.0).sum())
+    cosine = 2 * np.cos(2 * x.detach().numpy())
+    fn(x).backward()
+    close(x.grad, cosine)
+    g, = tg.autograd.grad(fn(x), x, create_graph=True)
+    close(g, cosine)
+    with pytest.raises(AutogradError, match=r"Sine\.backward is marked with @once_differentiable: what it returns cannot be"):
+        tg.autograd.grad((g * x).sum(), x)
+    close(tg.autograd.grad((g.detach() * x).sum(), x)[0], cosine)
