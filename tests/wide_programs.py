@@ -299,6 +299,11 @@ SCANS = [           # loops of several kernels, some of which read only what a t
     *["tg.scan(lambda a, v: (tg.tanh(fit(a, (e,)) @ fit(y, (e, e)) + fit(v, (e,)) @ fit(y, (e, e))), a.sum()), fit(y, (e,)), x)[0]"] * 4,
 ]
 ATTENTION = [t for t in MATRICES if "attention" in t]
+SCATTERED = [
+    "fit(x, (e + 20, 17)).index_add(0, fit(u, (9,)) % (e + 20), fit(y, (9, 17)))", "x.index_copy(d, (tg.arange(n) * 1).flip(0), Y)",
+    "fit(x, (33, e + 4)).scatter_add(0, fit(u, (20, e + 4)) % 33, fit(y, (20, e + 4)))",
+    "fit(x, (e, S)).index_add(0, fit(u, (J,)) % e, fit(y, (J, S)))",
+]
 CONVOLUTIONS = [t for t in MATRICES if "F.conv" in t]
 GROUPS: list[tuple[int, list[str]]] = [
     (8, ROWS), (3, TURNED), (6, MOVED), (3, REDUCED), (2, BROADCAST), (3, MATRICES), (2, LOOPS), (4, WHOLE), (1, COMPLEX), (2, IN_PLACE),

@@ -18,7 +18,20 @@ import numpy as np
 import tracegrad as tg
 from tests.random_programs import FLOATS, Program
 from tests.test_fuzz import backward, floats, functional, losses
-from tests.wide_programs import ATTENTION, CONVOLUTIONS, EQUAL, LIMIT, SCANS, STENCILS, TURNED, Loop, drawn, equal, looping
+from tests.wide_programs import (
+    ATTENTION,
+    CONVOLUTIONS,
+    EQUAL,
+    LIMIT,
+    SCANS,
+    SCATTERED,
+    STENCILS,
+    TURNED,
+    Loop,
+    drawn,
+    equal,
+    looping,
+)
 from tracegrad import eager, function
 from tracegrad.ops import arguments
 
@@ -125,7 +138,7 @@ def equals(rng: random.Random) -> Way:
 
 def special(rng: random.Random) -> Way:
     """What has kernels of its own: the value, or the gradient."""
-    return rng.choice([value, value, gradient])(rng, [(1, rng.choice([SCANS, ATTENTION, ATTENTION, CONVOLUTIONS, TURNED]))])
+    return rng.choice([value, value, gradient])(rng, [(1, rng.choice([SCANS, ATTENTION, ATTENTION, CONVOLUTIONS, TURNED, SCATTERED]))])
 
 
 def gradient(rng: random.Random, groups: Any = None) -> Way:
