@@ -134,7 +134,10 @@ def wide(way: Any, rng: random.Random, target: Target, tuning: Tuning, kind: str
 
 def program(rng: random.Random, way: Any, kind: str) -> str:
     """Run a program of that way for a device of that kind; what it is counted as."""
-    target, tuning = random_target(rng, kind), Tuning() if rng.random() < 0.4 and way is not wide_ways.special else random_tuning(rng)
+    device = random.Random(rng.random())                     # its own: with a threshold more, programs stay what they are
+    target, tuning = random_target(device, kind), random_tuning(device)
+    if rng.random() < 0.4 and way is not wide_ways.special:
+        tuning = Tuning()
     if way.__module__ == wide_ways.__name__:
         return f"wide {way.__name__}" if wide(way, rng, target, tuning, kind) else "ill-conditioned"
     what: Any = drawn(rng) if way is case else rng if way is update else random_program(rng)

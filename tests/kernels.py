@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.plan_audit import most_local_bytes
 from tracegrad import compile as tg_compile
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.passes import compile_graph
@@ -40,7 +41,7 @@ THRESHOLDS: dict[str, list[Any]] = dict(
     scatter_alone=[0, 0, 1 << 12], scatter_part=[2, 64], sort_local=[8, 64, 4096], sort_part_gpu=[2, 16], split_k=[2, 128],
     split_flops=[1, 1 << 19], pack_items=[1, 4096], panel_bytes=[64, 1 << 10, 32 << 10], gemm_step=[2, 8], thin=[1, 4],
     conv_unrolled=[1, 7], written_out=[0, 48], pool_cores=[0, 1, 8], max_values=[16, 128],
-    attention_scores=[0, 0, 1 << 12], attention_width=[4, 256], attention_keys=[1, 4, 64],
+    attention_scores=[0, 0, 1 << 12], attention_width=[16, 256], attention_keys=[1, 4, 8],
     attention_groups=[((8, 8, 2), (4, 4, 1)), ((4, 8, 1),)], launch_work=[0, 1 << 10, 3 << 16], little_work=[0, 3 << 14],
     repeats=[1, 3], merged_items=[1, 64], merged_lines=[40, 400], merged_buffers=[4, 24], merged_elements=[0, 1 << 16],
     merged_parameters=[4, 96], matrix_size=[0, 2, 16], stacked_columns=[0, 5, 64], looped_lines=[0, 800], looped_work=[0, 3 << 19],
@@ -51,7 +52,7 @@ CPU_FIELDS: dict[str, list[Any]] = dict(
 )
 GPU_FIELDS: dict[str, list[Any]] = dict(
     kind=["gpu"], simd_bytes=[16], cores=[1, 4], max_work_group=[1, 64, 256, 256], local_memory=[0, 4096, 32768], plain_math=[False],
-    clang_builtins=[False], lanes=[32, 64], host_memory=[False, True],
+    clang_builtins=[False], lanes=[16, 32, 64], host_memory=[False, True], resident=[128, 1024, 2560],
 )
 
 
@@ -141,6 +142,9 @@ class Checked:
                 continue
             self.count += 1
             try:
+                if target.kind == "gpu":
+                    held = most_local_bytes(plan)
+                    assert held <= target.local_memory, f"kernels for {name} have {held} bytes of local memory"
                 with np.errstate(all="ignore"):
                     found = run_plan(plan, arrays, numbers)
                 agree(found, [w.reshape(f.shape) for f, w in zip(found, wanted, strict=True)], list(dtypes), f"kernels for {name}",

@@ -138,7 +138,8 @@ def equals(rng: random.Random) -> Way:
 
 def special(rng: random.Random) -> Way:
     """What has kernels of its own: the value, or the gradient."""
-    return rng.choice([value, value, gradient])(rng, [(1, rng.choice([SCANS, ATTENTION, ATTENTION, CONVOLUTIONS, TURNED, SCATTERED]))])
+    lines = rng.choice([SCANS, *[ATTENTION] * 3, CONVOLUTIONS, TURNED, SCATTERED])
+    return rng.choice([value, value, gradient])(rng, [(1, lines)])
 
 
 def gradient(rng: random.Random, groups: Any = None) -> Way:

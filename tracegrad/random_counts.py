@@ -29,6 +29,9 @@ def _counts(draw: Callable[..., Any], *parameters: Tensor) -> Tensor:
         stream = np.random.Generator(np.random.Philox(key=int(seed), counter=[0, 0, 1, int(offset)]))
         return np.asarray(draw(stream, *values)).astype(like[1])
 
+    if state.trace is None and offset.value is None:
+        raise ArgumentError("vmap: random counts (poisson, binomial) are made on the host, for all examples alike; draw outside and map "
+                            "over them")
     if state.trace is None:
         return host_call(partial(on_host, seed.value, offset.value), *given, like=like)  # type: ignore[no-any-return]
     return host_call(on_host, *(new_tensor(n, given[0].device) for n in (seed, offset)), *given, like=like)  # type: ignore[no-any-return]
