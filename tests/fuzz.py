@@ -121,7 +121,7 @@ def wide(way: Any, rng: random.Random, target: Target, tuning: Tuning, kind: str
     if way is wide_ways.stencil and rng.random() < 0.5:      # most of what is special about them is so in long vectors
         target = Target(simd_bytes=64, registers=32, cores=2)
     if way in (wide_ways.equals, wide_ways.special) and kind != "cpu" and rng.random() < 0.5:          # and here, on GPUs
-        items = rng.choice([8, 64, 256]) if way is wide_ways.equals else 256
+        items = rng.choice([8, 64, 256]) if way is wide_ways.equals else 64
         target = Target("gpu", 16, 16, 4, items, 32768, plain_math=False, clang_builtins=False)
     with Checked({"drawn": target}, tuning=tuning, slack=WIDER.get(way, 1.0)):
         try:

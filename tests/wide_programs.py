@@ -204,7 +204,7 @@ MATRICES = [
     "tg.einsum('ak,lk->la', fit(x, (e, S)), fit(y, (J, S)))", "tg.einsum('pak,pkl->pal', fit(x, (2, e, 5)), fit(y, (2, 5, J)))",
     "tg.einsum('kk->k', fit(x, (e, e)))", "tg.einsum('ak,ak->k', fit(x, (e, S)), fit(y, (e, S)))",
     "tg.einsum('a,k,l->lak', fit(x, (e,)), fit(y, (J,)), fit(x, (4,)))",
-    "F.scaled_dot_product_attention(fit(x, (1, 2, e, 4)), fit(y, (1, 2, S, 4)), fit(y, (1, 2, S, J)))",
+    "F.scaled_dot_product_attention(fit(x, (1, 2, e, 4)), fit(y, (1, 2, e + 20, 4)), fit(y, (1, 2, e + 20, J)))",
     "F.scaled_dot_product_attention(*[fit(x, (2, 3 * e, 5))] * 2, fit(y, (2, 3 * e, 3)), is_causal=True)",
     "F.scaled_dot_product_attention(fit(x, (1, e + 9, 8)), fit(y, (1, e + 9, 8)), fit(y, (1, e + 9, 7)), is_causal=True)",
     "F.scaled_dot_product_attention(fit(x, (2, 17, e)), fit(y, (2, 17, e)), fit(x, (2, 17, 4)), is_causal=True)",
