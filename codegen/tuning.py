@@ -61,6 +61,8 @@ class Tuning:
     scan_chunk: int = 2048
     select_chunk: int = 2048           # and 16 k
     scatter_skip: int = 16             # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
+    scatter_alone: int = 1 << 12       # elements up to which one owner adds them faster than several find theirs, if the base has less than
+                                       # 8 times as many
     scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted
     scatter_part: int = 64             # sorted indices that are added up together on a GPU, at least
     scatter_columns: int = 64          # a part of a row is at least so long (on a CPU: cache lines are not shared)

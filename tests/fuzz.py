@@ -3,8 +3,8 @@
 Each program is planned for a random device with random thresholds, its kernels are run without a driver (`tests/kernels.py`) and
 compared with the interpreter. What is drawn: random programs (`tests/random_programs.py`) as they are, their gradients, their derivatives
 in a direction and their second derivatives; functions of ordinary rows in context, with gradients (`tests/size_cases.py`: quicker to
-draw, and most errors show there); updates of arguments. Batches have a seed each, which is printed with what failed in it:
-`--seed N --count 250` runs that batch again.
+draw, and most errors show there); updates of arguments. Batches of 250 have a seed each, and a program is drawn of the batch's seed and
+its place there, so that it can be run by itself: what failed is printed with both, for `--seed N --only PLACE`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import random
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import click
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 
 import tracegrad as tg
 from tests import wide_ways
-from tests.kernels import CPUS, DEVICES, GPUS, TUNINGS, Checked
-from tests.random_programs import FLOATS, Program, programs
+from tests.kernels import Checked, random_target, random_tuning
+from tests.random_programs import FLOATS, Program, random_program
 from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, compute, fitting
 from tests.test_fuzz import backward, called, floats, forward, functional, second
 from tests.test_sizes import CORE, UPDATES
@@ -98,74 +97,79 @@ def update(rng: random.Random) -> None:
 
 ORDINARY = (case,) * 8 + (value, gradient, value, direction, second, update, update)
 
-WIDE = (wide_ways.value, wide_ways.stencil) * 6 + (wide_ways.loop,) * 3 + (wide_ways.gradient, wide_ways.eager_loop) * 2 + (
-    wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced)
-TURNS = {"ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "quick": (wide_ways.quick_loop,)}
+WIDE = (wide_ways.value, wide_ways.stencil) * 6 + (wide_ways.equals,) * 4 + (wide_ways.loop,) * 3 + (wide_ways.special,) * 2 + (
+    wide_ways.gradient, wide_ways.eager_loop) * 2 + (wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced)
+# What `make test` runs: in the order of what finds errors in the least time. Derivatives of derivatives take five times as long as values.
+QUICK = (case, update, wide_ways.stencil, case, wide_ways.value, wide_ways.special, update, wide_ways.equals, case, wide_ways.stencil,
+         wide_ways.loop, case, wide_ways.special, wide_ways.stencil, update, wide_ways.value, gradient, case, wide_ways.special,
+         wide_ways.gradient, update, wide_ways.eager_loop, value)
+SLOW = (direction, second, wide_ways.direction, wide_ways.second, wide_ways.mapped, wide_ways.untraced)
+TURNS = {"ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "built": (wide_ways.quick_loop,),
+         "quick": QUICK * 5 + (*QUICK, *SLOW) * 4}
 
 WIDER = {wide_ways.gradient: 3.0, wide_ways.second: 10.0, wide_ways.direction: 10.0, wide_ways.mapped: 3.0}
 SLACK = {gradient: 10.0, direction: 30.0, second: 100.0, case: 10.0}
 
 
-def wide(way: Any, target: Target, tuning: Tuning, number: int) -> bool:
+def wide(way: Any, rng: random.Random, target: Target, tuning: Tuning, kind: str) -> bool:
     """Run a program of tests/wide_ways.py; False if it says little."""
     try:
         with np.errstate(all="ignore"):
-            what, run = way(random.Random(number))
+            what, run = way(rng)
     except wide_ways.Sensitive:
         return False
-    except BaseException as error:
-        error.add_note(f"wide {way.__name__} {number}")
-        raise
-    if way is wide_ways.stencil and number % 2:              # most of what is special about them is so in long vectors
+    if way is wide_ways.stencil and rng.random() < 0.5:      # most of what is special about them is so in long vectors
         target = Target(simd_bytes=64, registers=32, cores=2)
+    if way in (wide_ways.equals, wide_ways.special) and kind != "cpu" and rng.random() < 0.5:          # and here, on GPUs
+        items = rng.choice([8, 64, 256]) if way is wide_ways.equals else 64
+        target = Target("gpu", 16, 16, 4, items, 32768, plain_math=False, clang_builtins=False)
     with Checked({"drawn": target}, tuning=tuning, slack=WIDER.get(way, 1.0)):
         try:
             run()
         except BaseException as error:
-            error.add_note(f"wide {way.__name__} {number}: {what}")
+            error.add_note(what)
             raise
     return True
 
 
-def batch(number: int, count: int, totals: Counter[str], turns: str = "all", devices: Any = DEVICES) -> str:
-    """Run `count` programs of seed `number`; what failed, "" if nothing did. `totals` counts those that did not."""
+def program(rng: random.Random, way: Any, kind: str) -> str:
+    """Run a program of that way for a device of that kind; what it is counted as."""
+    device = random.Random(rng.random())                     # its own: with a threshold more, programs stay what they are
+    target, tuning = random_target(device, kind), random_tuning(device)
+    if rng.random() < 0.4 and way is not wide_ways.special:
+        tuning = Tuning()
+    if way.__module__ == wide_ways.__name__:
+        return f"wide {way.__name__}" if wide(way, rng, target, tuning, kind) else "ill-conditioned"
+    what: Any = drawn(rng) if way is case else rng if way is update else random_program(rng)
+    if way not in (case, update, value) and (what.in_place_on_inputs or not floats(what)):
+        way = value
+    with Checked({"drawn": target}, tuning=tuning, slack=SLACK.get(way, 1.0)):
+        try:
+            way(what)
+        except BaseException as error:
+            error.add_note(f"{way.__name__} of {what!r} with {FLOATS}")
+            raise
+    return str(way.__name__)
 
-    @seed(number)
-    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,),
-              report_multiple_bugs=False)
-    @given(st.data(), devices, st.one_of(st.just(Tuning()), TUNINGS))
-    def run(data: Any, target: Target, tuning: Tuning) -> None:
-        way: Any = data.draw(st.sampled_from(TURNS[turns]))
-        if way.__module__ == wide_ways.__name__:
-            said = wide(way, target, tuning, data.draw(st.integers(0, 1 << 40)))
-            totals[f"wide {way.__name__}" if said else "ill-conditioned"] += 1
-            return
-        what: Any = random.Random(data.draw(st.integers(0, 1 << 30))) if way in (case, update) else data.draw(programs())
-        what = drawn(what) if way is case else what
-        if way not in (case, update, value) and (what.in_place_on_inputs or not floats(what)):
-            way = value
-        with Checked({"drawn": target}, tuning=tuning, slack=SLACK.get(way, 1.0)):
-            try:
-                way(what)
-            except BaseException as error:
-                error.add_note(f"{way.__name__} of {what!r} with {FLOATS}")
-                raise
-        totals[way.__name__] += 1
 
-    before = tg.device()
+def batch(number: int, places: Iterable[int], totals: Counter[str], turns: str = "all", kind: str = "any", stop: bool = False) -> str:
+    """Run the programs at these places of batch `number`; what failed, "" if nothing did. `totals` counts those that did not."""
+    before, ways, failed = tg.device(), TURNS[turns], []
     wide_ways.DEVICE[0] = before
     tg.set_device("numpy")
     try:
-        run()
-    except Exception:
-        found = traceback.format_exc()
-    else:
-        found = ""
+        for place in places:
+            way = ways[place % len(ways)]
+            try:
+                totals[program(random.Random(f"{number} {place}"), way, kind)] += 1
+            except Exception:
+                failed.append(f"--seed {number} --only {place} ({way.__name__}):\n{traceback.format_exc()}")
+                gc.collect()                                # what a failure held is still to be computed, by whoever comes next
+                if stop:
+                    break
     finally:
         tg.set_device(before)
-    if found:
-        gc.collect()                                        # what a failure held is still to be computed, by whoever comes next
-    return found
+    return "\n".join(failed)
 
 
 @click.command()
@@ -174,17 +178,18 @@ def batch(number: int, count: int, totals: Counter[str], turns: str = "all", dev
 @click.option("--turns", default="all", show_default=True, type=click.Choice(list(TURNS)), help="Which kinds of programs.")
 @click.option("--kind", type=click.Choice(["cpu", "gpu", "any"]), default="any", show_default=True, help="Of devices to plan for.")
 @click.option("--stop", is_flag=True, help="Stop at the first failure.")
-def main(count: int, first: int, turns: str, kind: str, stop: bool) -> None:
+@click.option("--only", type=int, default=-1, help="Only the program at this place of the first batch.")
+def main(count: int, first: int, turns: str, kind: str, stop: bool, only: int) -> None:
     """Run COUNT random programs and say what failed."""
     totals: Counter[str] = Counter()
     start, failed = time.time(), 0
     told = start
-    for number in range(first, first + -(-count // BATCH)):
-        devices = {"cpu": CPUS, "gpu": GPUS}.get(kind, DEVICES)
-        found = batch(number, min(BATCH, count - (number - first) * BATCH), totals, turns, devices)
+    for number in range(first, first + 1 if only >= 0 else first + -(-count // BATCH)):
+        places = [only] if only >= 0 else range(min(BATCH, count - (number - first) * BATCH))
+        found = batch(number, places, totals, turns, kind, stop)
         if found:
             failed += 1
-            print(f"seed {number}:\n{found}", flush=True)
+            print(found, flush=True)
         done = totals.total()
         if found and stop:
             print(f"program {done + 1} failed after {time.time() - start:.0f} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -30,43 +31,43 @@ TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-11}
 
 
 # What thresholds may be: tiny, so that tiny programs take every path. Sizes that halve or double each other stay powers of two.
-TUNINGS = st.builds(
-    Tuning, max_statements=st.sampled_from([4, 20, 240]), max_reads=st.sampled_from([4, 32]), max_again=st.sampled_from([0, 12]),
-    reduced_work=st.sampled_from([1, 8]), max_flops=st.sampled_from([0, 80]), max_chain=st.sampled_from([0, 120]),
-    few_bytes=st.sampled_from([0, 64]), unrolled=st.sampled_from([1, 3, 16]), long_row=st.sampled_from([16, 100, 8192]),
-    row_chunk=st.sampled_from([8, 4096]), small_columns=st.sampled_from([1, 64, 1 << 14]), item=st.sampled_from([1, 16, 100, 4096]),
-    most_items=st.sampled_from([8, 64, 1 << 16]), costly=st.sampled_from([1, 12, 1000]), private_bytes=st.sampled_from([64, 64 << 10]),
-    fetch_bytes=st.sampled_from([1, 1 << 20]), line_bytes=st.sampled_from([16, 64]), group=st.sampled_from([1, 8, 256]),
-    short_row=st.sampled_from([2, 4, 32]), owners=st.sampled_from([1, 4, 64]),
-    column_chunk=st.sampled_from([2, 64]), tiled=st.sampled_from([1, 1 << 14]), wide_items=st.sampled_from([0, 2]),
-    row_registers=st.sampled_from([0, 4, 32]),
-    arg_chunk=st.sampled_from([2, 16, 2048]), scan_chunk=st.sampled_from([2, 16, 2048]),
-    select_chunk=st.sampled_from([4, 2048]), scatter_skip=st.sampled_from([1, 16]), scatter_columns=st.sampled_from([4, 64]),
-    sort_run=st.sampled_from([2, 32]), sort_block=st.sampled_from([32, 4096]), sort_part=st.sampled_from([4, 4096]),
-    scatter_few=st.sampled_from([1, 32]), scatter_part=st.sampled_from([2, 64]), sort_local=st.sampled_from([8, 64, 4096]),
-    sort_part_gpu=st.sampled_from([2, 16]), split_k=st.sampled_from([2, 128]), split_flops=st.sampled_from([1, 1 << 19]),
-    pack_items=st.sampled_from([1, 4096]), panel_bytes=st.sampled_from([64, 1 << 10, 32 << 10]), gemm_step=st.sampled_from([2, 8]),
-    thin=st.sampled_from([1, 4]), conv_unrolled=st.sampled_from([1, 7]),
-    written_out=st.sampled_from([0, 48]), pool_cores=st.sampled_from([0, 1, 8]), ranges=st.sampled_from([1, 3, 8]),
-    attention_scores=st.sampled_from([0, 1 << 12]), attention_width=st.sampled_from([4, 256]), attention_keys=st.sampled_from([1, 4, 64]),
-    attention_groups=st.sampled_from([((8, 8, 2), (4, 4, 1)), ((4, 8, 1),), ()]),
-    launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
-    merged_items=st.sampled_from([1, 64]), merged_lines=st.sampled_from([40, 400]), merged_buffers=st.sampled_from([4, 24]),
-    merged_elements=st.sampled_from([0, 1 << 16]), merged_parameters=st.sampled_from([4, 96]),
-    matrix_size=st.sampled_from([0, 2, 16]), stacked_columns=st.sampled_from([0, 5, 64]),
-    looped_lines=st.sampled_from([0, 800]), looped_work=st.sampled_from([0, 3 << 19]),
+THRESHOLDS: dict[str, list[Any]] = dict(
+    max_statements=[4, 20, 240], max_reads=[4, 32], max_again=[0, 12], reduced_work=[1, 8], max_flops=[0, 80], max_chain=[0, 120],
+    few_bytes=[0, 64], unrolled=[1, 3, 16], long_row=[16, 100, 8192], row_chunk=[8, 4096], small_columns=[1, 64, 1 << 14],
+    item=[1, 16, 100, 4096], most_items=[8, 64, 1 << 16], costly=[1, 12, 1000], private_bytes=[64, 64 << 10], fetch_bytes=[1, 1 << 20],
+    line_bytes=[16, 64], group=[1, 8, 256], short_row=[2, 4, 32], owners=[1, 4, 64], column_chunk=[2, 64], tiled=[1, 1, 1 << 14],
+    wide_items=[0, 2], row_registers=[0, 4, 32], arg_chunk=[2, 16, 2048], scan_chunk=[2, 16, 2048], select_chunk=[4, 2048],
+    scatter_skip=[1, 1, 16], scatter_columns=[4, 64], sort_run=[2, 32], sort_block=[32, 4096], sort_part=[4, 4096], scatter_few=[1, 32],
+    scatter_alone=[0, 0, 1 << 12], scatter_part=[2, 64], sort_local=[8, 64, 4096], sort_part_gpu=[2, 16], split_k=[2, 128],
+    split_flops=[1, 1 << 19], pack_items=[1, 4096], panel_bytes=[64, 1 << 10, 32 << 10], gemm_step=[2, 8], thin=[1, 4],
+    conv_unrolled=[1, 7], written_out=[0, 48], pool_cores=[0, 1, 8], ranges=[1, 3, 8], max_values=[16, 128],
+    attention_scores=[0, 0, 1 << 12], attention_width=[16, 256], attention_keys=[1, 4, 8],
+    attention_groups=[((8, 8, 2), (4, 4, 1)), ((4, 8, 1),)], launch_work=[0, 1 << 10, 3 << 16], little_work=[0, 3 << 14],
+    repeats=[1, 3], merged_items=[1, 64], merged_lines=[40, 400], merged_buffers=[4, 24], merged_elements=[0, 1 << 16],
+    merged_parameters=[4, 96], matrix_size=[0, 2, 16], stacked_columns=[0, 5, 64], looped_lines=[0, 800], looped_work=[0, 3 << 19],
 )
-CPUS = (
-    st.builds(Target, simd_bytes=st.sampled_from([16, 32, 64]), cores=st.sampled_from([1, 2, 16]), registers=st.sampled_from([8, 16, 32]),
-              plain_math=st.booleans(), clang_builtins=st.booleans(), l2_bytes=st.sampled_from([256, 512 << 10]))
+CPU_FIELDS: dict[str, list[Any]] = dict(
+    simd_bytes=[16, 32, 64], cores=[1, 2, 16], registers=[8, 16, 32], plain_math=[False, True], clang_builtins=[False, True],
+    l2_bytes=[256, 512 << 10],
 )
-GPUS = (
-    st.builds(Target, kind=st.just("gpu"), simd_bytes=st.just(16), cores=st.sampled_from([1, 4]),
-              max_work_group=st.sampled_from([1, 64, 256]), local_memory=st.sampled_from([0, 4096, 32768]), plain_math=st.just(False),
-              clang_builtins=st.just(False), lanes=st.sampled_from([16, 32, 64]), resident=st.sampled_from([128, 1024, 2560]),
-              host_memory=st.booleans())
+GPU_FIELDS: dict[str, list[Any]] = dict(
+    kind=["gpu"], simd_bytes=[16], cores=[1, 4], max_work_group=[1, 64, 256, 256], local_memory=[0, 4096, 32768], plain_math=[False],
+    clang_builtins=[False], lanes=[16, 32, 64], host_memory=[False, True], resident=[128, 1024, 2560],
 )
-DEVICES = st.one_of(CPUS, GPUS)
+
+
+def random_tuning(rng: Random) -> Tuning:
+    return Tuning(**{name: rng.choice(values) for name, values in THRESHOLDS.items()})
+
+
+def random_target(rng: Random, kind: str = "any") -> Target:
+    """kind: cpu, gpu or any."""
+    fields = {"cpu": CPU_FIELDS, "gpu": GPU_FIELDS}.get(kind) or rng.choice([CPU_FIELDS, GPU_FIELDS])
+    return Target(**{name: rng.choice(values) for name, values in fields.items()})
+
+
+TUNINGS = st.builds(random_tuning, st.randoms(use_true_random=False))
+DEVICES = st.builds(random_target, st.randoms(use_true_random=False))
 
 
 def readable(plan: Plan) -> bool:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import click
 
+from tests.fuzz import BATCH
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,15 +41,15 @@ MUTATIONS = [
     Mutation("a donated buffer is written though it is read elsewhere", "codegen/schedule/donation.py",
              "return group.reads[into] <= allowed", "return True"),
     Mutation("a negative stride loses its sign", "codegen/kernel/elements.py",
-             "stride = flat.stride(self.lane) if self.lane is not None",
-             "stride = abs(flat.stride(self.lane) or 0) or None if self.lane is not None"),
+             "stride = flat.stride_of(self.lane, width) if self.lane is not None",
+             "stride = abs(flat.stride_of(self.lane, width) or 0) or None if self.lane is not None"),
     Mutation("strides of row and column are swapped", "codegen/lower/argreduce.py",
              "return ev.value(x, (row * n + i) * inner + column)", "return ev.value(x, (row * inner + column) * n + i)"),
-    Mutation("a guard that is the same in all lanes is a mask of ones", "codegen/kernel/elements.py",
-             "wide = varying and self.varies(opened.vars)", "wide = varying and self.varies(x.vars)"),
+    Mutation("a guard that is the same in all lanes is a mask of ones", "codegen/kernel/render.py",
+             'f"({x.type})(-{p.operand(x.parts[0])})"', 'f"({x.type})({p.operand(x.parts[0])})"'),
     Mutation("a guard is written of what is known only inside of a pad", "codegen/kernel/elements.py",
-             "at = self.lanes_of(opened) if wide else At(opened, dtype)\n                if x.lo < low:",
-             "at = self.lanes_of(x) if wide else At(x, dtype)\n                if x.lo < low:"),
+             "at = self.lanes_of(plain) if wide else At(plain, dtype)",
+             "at = self.lanes_of(x - more) if wide else At(x - more, dtype)"),
     Mutation("a row is written in place of what all items of its group read", "codegen/schedule/donation.py",
              "if shared and not isinstance(group.kind, Flat)", "if False and not isinstance(group.kind, Flat)"),
     Mutation("a slice whose ends are tensors is a template", "tracegrad/templates.py",
@@ -56,6 +58,27 @@ MUTATIONS = [
              "if sums and pointer:", "if sums and pointer and False:"),
     Mutation("a part of a scatter writes the next one's first row", "codegen/lower/scatter.py",
              'Infix("<", w.at(to), end.value)', 'Infix("<=", w.at(to), end.value)'),
+    Mutation("of equal kernels in one launch, each loses its last work-group", "codegen/plan/equal_launches.py",
+             "        groups += -(-part.size // local)\n    body", "        groups += max(1, part.size // local)\n    body"),
+    Mutation("a kernel that stands for others is given the first one's numbers", "codegen/plan/parameterize.py",
+             "tuple(c[i] for c in arguments)", "tuple(c[0] for c in arguments)"),
+    Mutation("a loop's turn writes the carry that it reads", "codegen/plan/loop_steps.py",
+             'f"({n} + 1 & 1)" if place.written', 'f"({n} & 1)" if place.written'),
+    Mutation("what changes from turn to turn is taken out of the loop", "codegen/plan/loop_steps.py",
+             "_hoisted(steps, graph.inputs[n + rows:])", "_hoisted(steps, graph.inputs[n:])"),
+    Mutation("the end of a tile is not kept out (GPU)", "codegen/lower/tiles_gpu.py", "if n % SIDE:", "if n < SIDE:"),
+    Mutation("a causal row of attention does not see its own key (GPU)", "codegen/lower/attention_gpu.py",
+             '{key} > {row}', '{key} >= {row}'),
+    Mutation("attention's results so far are not made smaller when a larger score comes", "codegen/lower/attention.py",
+             """{self.vec('ot', f'(e + {r})', p)} * shrink{p}""", """{self.vec('ot', f'(e + {r})', p)}"""),
+    Mutation("a convolution's image is a column wider than it is (GPU)", "codegen/conv/gpu.py",
+             "ix < {image[1]}", "ix <= {image[1]}"),
+    Mutation("a tile of a convolution's channels overlaps the one before by one less", "codegen/conv/cpu.py",
+             "total - size, total % size == 0)", "total - size + 1, total % size == 0)"),
+    Mutation("a slice with a moving start begins one later", "tracegrad/ops/placed.py",
+             "_rows(x, d, s + iota((node.shape[d],), 0) * step[d])", "_rows(x, d, s + 1 + iota((node.shape[d],), 0) * step[d])"),
+    Mutation("stacked numbers, each read in one place, lose the tests of what is around them", "codegen/kernel/guards.py",
+             "return guards if flat.vars else ()", "return guards if len(flat.vars) > 1 else ()"),
 ]
 
 
@@ -69,7 +92,7 @@ def tried(mutation: Mutation | None, count: int) -> str:
             path = folder / mutation.file
             text = path.read_text()
             path.write_text(text.replace(mutation.old, mutation.new))
-        command = [sys.executable, "-m", "tests.fuzz", "--count", str(count), "--stop"]
+        command = [sys.executable, "-m", "tests.fuzz", "--turns", "quick", "--count", str(count), "--stop"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True,
                               env=os.environ | {"PYTHONPATH": str(folder)}, check=False)
         return (done.stdout or done.stderr).strip().splitlines()[-1]
@@ -88,7 +111,7 @@ def stale() -> list[str]:
 
 
 @click.command()
-@click.option("--count", default=500, show_default=True, help="How many programs at most.")
+@click.option("--count", default=BATCH, show_default=True, help="How many programs at most.")
 @click.option("--only", default="", help="Only errors whose description holds this.")
 def main(count: int, only: str) -> None:
     """Put each error in and say how many programs it took to find it."""

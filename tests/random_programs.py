@@ -1,4 +1,4 @@
-"""Random programs as Python text, drawn with hypothesis: `programs()` is the strategy, `Program.function` makes it callable.
+"""Random programs as Python text: `random_program` draws one, `programs()` is hypothesis' strategy, `Program.function` makes it callable.
 
 A program takes tensors and one Python float and returns some of what it computed. Its lines are drawn one by one and tried on the
 interpreter at once, for two sets of inputs, so that every program is a valid one whose results can be compared: rows have up to 300
@@ -13,6 +13,7 @@ import linecache
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -273,13 +274,13 @@ def scaled(trial: Trial, name: str, domain: tuple[float, float]) -> str:
     return f"({name} * {2.0 ** np.floor(np.log2(factor)) if trial.exact(name) else factor:.6g} + {middle:.6g})"
 
 
-def pointwise(draw: Any, trial: Trial) -> str | None:
-    op = draw(st.sampled_from(POINTWISE))
+def pointwise(rng: Random, trial: Trial) -> str | None:
+    op = rng.choice(POINTWISE)
     kinds = [k for k in op.kinds if trial.names(k)]
     if not kinds:
         return None
-    kind = "f" if "f" in kinds and (op.kinds == "f" or draw(st.integers(0, 3))) else draw(st.sampled_from(kinds))
-    operands = [draw(st.sampled_from(trial.names(kind))) for _ in range(op.nin)]
+    kind = "f" if "f" in kinds and (op.kinds == "f" or rng.randint(0, 3)) else rng.choice(kinds)
+    operands = [rng.choice(trial.names(kind)) for _ in range(op.nin)]
     if kind == "f":
         operands = [scaled(trial, x, op.domain) for x in operands]
     elif op.domain != Elementwise.domain or kind == "u":
@@ -290,9 +291,9 @@ def pointwise(draw: Any, trial: Trial) -> str | None:
     return f"{text} * 0.7310585" if op.kinds == "f" and op.result != "bool" else text
 
 
-def shaped(draw: Any, trial: Trial) -> str | None:
-    op = draw(st.sampled_from(SHAPED))
-    shapes, attrs = draw(st.sampled_from(cases(op)))
+def shaped(rng: Random, trial: Trial) -> str | None:
+    op = rng.choice(SHAPED)
+    shapes, attrs = rng.choice(cases(op))
     if "dtype" in attrs or not all(isinstance(v, (int, float, tuple, str)) for v in attrs.values()):
         return None
     operands = []
@@ -302,64 +303,63 @@ def shaped(draw: Any, trial: Trial) -> str | None:
         else:
             if 0 in shape:
                 return None
-            x = draw(st.sampled_from(trial.names()))
+            x = rng.choice(trial.names())
             operands.append(f"fit({scaled(trial, x, getattr(op, 'domain', (-2.0, 2.0)))}, {tuple(shape)})")
     if not operands:
         return None
     return f"op.{op.name}({', '.join([*operands, *(f'{k}={v!r}' for k, v in attrs.items())])})"
 
 
-def filled(draw: Any, trial: Trial, template: str, x: str) -> str:
+def filled(rng: Random, trial: Trial, template: str, x: str) -> str:
     """A template with its letters replaced by values of the program and numbers that fit them."""
     shape = trial.worlds[0][x].shape
-    d = draw(st.integers(-1, len(shape) - 1)) if shape else 0
+    d = rng.randint(-1, len(shape) - 1) if shape else 0
     n, n0 = (shape[d], shape[0]) if shape else (1, 1)
     parts = {
-        "x": x, "z": x, "d": str(d % max(1, len(shape))), "n": str(n), "n0": str(n0), "i": str(draw(st.integers(0, n - 1))),
-        "i0": str(draw(st.integers(0, n0 - 1))), "s": draw(st.sampled_from(["0:1", "-1:", "::2", ":1"])),
-        "y": draw(st.sampled_from(trial.names())), "k": "k0",
+        "x": x, "z": x, "d": str(d % max(1, len(shape))), "n": str(n), "n0": str(n0), "i": str(rng.randint(0, n - 1)),
+        "i0": str(rng.randint(0, n0 - 1)), "s": rng.choice(["0:1", "-1:", "::2", ":1"]),
+        "y": rng.choice(trial.names()), "k": "k0",
     }
     return re.sub(r"\b(x|y|z|d|n|n0|i|i0|s|k)\b", lambda m: parts[m[0]], template)
 
 
-@st.composite
-def programs(draw: Any, in_place: bool = True, most: int = 10) -> Program:
-    """Programs of up to `most` lines. in_place: whether they may change values, also those of inputs, also through views."""
-    a, b = draw(st.sampled_from(FEW)), draw(st.sampled_from((*FEW, *ORDINARY, *ORDINARY)))
-    dtypes = draw(st.sampled_from([("float32", "float32"), ("float64", "float64"), ("float32", "float64")]))
-    shapes = [draw(st.sampled_from([(a, b), (b,), (a, 1), (b, a), (2, a, b), ()])) for _ in range(draw(st.integers(1, 3)))]
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
+def random_program(rng: Random, in_place: bool = True, most: int = 10) -> Program:
+    """A program of up to `most` lines. in_place: whether it may change values, also those of inputs, also through views."""
+    a, b = rng.choice(FEW), rng.choice((*FEW, *ORDINARY, *ORDINARY))
+    dtypes = rng.choice([("float32", "float32"), ("float64", "float64"), ("float32", "float64")])
+    shapes = [rng.choice([(a, b), (b,), (a, 1), (b, a), (2, a, b), ()]) for _ in range(rng.randint(1, 3))]
+    draws = np.random.default_rng(rng.randint(0, 99))
     inputs = []
     for _ in range(SETS):
-        arrays: dict[str, Any] = {f"a{i}": (rng.integers(-16, 17, s) / 8).astype(dtypes[i % 2]) for i, s in enumerate(shapes)}
+        arrays: dict[str, Any] = {f"a{i}": (draws.integers(-16, 17, s) / 8).astype(dtypes[i % 2]) for i, s in enumerate(shapes)}
         inputs.append(arrays)
-    integers = [rng.integers(0, 12, (a, b)) for _ in range(SETS)]
+    integers = [draws.integers(0, 12, (a, b)) for _ in range(SETS)]
     for arrays, values in zip(inputs, integers, strict=True):
         arrays["k0"] = values
         if len(shapes) > 2:
             arrays["a9"] = values.astype("int32") - 5
     trial = Trial(inputs)
-    on_inputs = in_place and draw(st.integers(0, 3)) == 0
-    for _ in range(draw(st.integers(1, most))):
+    on_inputs = in_place and rng.randint(0, 3) == 0
+    for _ in range(rng.randint(1, most)):
         kinds = ["pointwise", "pointwise", "shaped", "unary", "unary", "rows", "rows", "binary", "binary"]
-        kind = draw(st.sampled_from(kinds + ["in place", "in place"] * in_place))
+        kind = rng.choice(kinds + ["in place", "in place"] * in_place)
         target = ""
         if kind == "pointwise":
-            text = pointwise(draw, trial)
+            text = pointwise(rng, trial)
         elif kind == "shaped":
-            text = shaped(draw, trial)
+            text = shaped(rng, trial)
         elif kind == "in place":
             names = [n for n in trial.names("f", 1) if on_inputs or not trial.is_input(n)]
             if not names:
                 continue
-            target = draw(st.sampled_from(names))
-            text = filled(draw, trial, draw(st.sampled_from(IN_PLACE)), target)
+            target = rng.choice(names)
+            text = filled(rng, trial, rng.choice(IN_PLACE), target)
         else:
-            names = trial.names("f" if draw(st.integers(0, 4)) else "if", 1)
+            names = trial.names("f" if rng.randint(0, 4) else "if", 1)
             if not names:
                 continue
-            template = draw(st.sampled_from({"unary": UNARY, "rows": ROWS, "binary": BINARY}[kind]))
-            text = filled(draw, trial, template, draw(st.sampled_from(names)))
+            template = rng.choice({"unary": UNARY, "rows": ROWS, "binary": BINARY}[kind])
+            text = filled(rng, trial, template, rng.choice(names))
         try:
             if text is not None:
                 trial.add(text, target)
@@ -369,7 +369,12 @@ def programs(draw: Any, in_place: bool = True, most: int = 10) -> Program:
     if not values:
         trial.add("a0.reshape(-1)[:8] * c")
         values = ["v0"]
-    chosen = draw(st.lists(st.sampled_from(values), min_size=0, max_size=3))
+    chosen = [rng.choice(values) for _ in range(rng.randint(0, 3))]
     outputs = list(dict.fromkeys([*chosen, values[-1]]))
-    looks = tuple(draw(st.lists(st.integers(0, most), max_size=3)))
+    looks = tuple(rng.randint(0, most) for _ in range(rng.randint(0, 3)))
     return Program(trial.lines, inputs, outputs, trial.writes_inputs, looks)
+
+
+def programs(in_place: bool = True, most: int = 10) -> st.SearchStrategy[Program]:
+    """Programs as `random_program` draws them, of choices that hypothesis makes, and shrinks."""
+    return st.builds(random_program, st.randoms(use_true_random=False), st.just(in_place), st.just(most))

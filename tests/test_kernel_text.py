@@ -39,7 +39,6 @@ PATTERNS = {
 }
 METHODS = {
     **PATTERNS,
-    "conv/schedules.py": "a value that a generator gives: a variable, or some lanes of it",
     "kernel/index.py": "a sum that it has just written: + - becomes -",
     "kernel/ir.py": "the space behind the last line",
     "kernel/render.py": "the user's Python line; a head of two lines",
@@ -50,7 +49,6 @@ METHODS = {
     "lower/epilogue.py": "indices and values that generators give: a number, a name, something else",
     "lower/rows_cpu.py": "names of variables",
     "lower/small_matrices.py": "the name of a type",
-    "matmul/gpu.py": "an index that it gave itself: a number, or a name",
     "plan/equal_launches.py": "the name of an entry",
     "plan/source.py": "the space behind the last line",
 }

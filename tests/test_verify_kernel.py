@@ -378,3 +378,12 @@ def test_kernels_are_verified_when_checks_are_on(target: Target, monkeypatch: py
     traced(tg.zeros(30, 40))
     compile_graph(executable_graph(traced._seen().program.graph), target)
     assert len(seen) >= 2
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_lanes_stay_within_the_multiple_that_a_vector_begins_at() -> None:
+    """Of x[1::2], twice: `(i % 16) * 2 + 16` where i is 0 or 16, and 8 lanes of pairs go on from there, is no element behind the last."""
+    traced = tg.trace(lambda x: x * 0.5 + x[1::2].repeat(2))
+    traced(tg.arange(32, dtype=tg.float32))
+    for aligned in (True, False):
+        compile_graph(executable_graph(traced._seen().program.graph), Target(simd_bytes=64, registers=32, clang_builtins=aligned))

@@ -164,7 +164,15 @@ STENCILS = [
     "(M - M) * (M + x)", "waves(x.roll(J, 0), J + 1, 'replicate', 2)", "relax(x.flip(0).roll(1, 0), 2, 'o')", "(lambda r: (Y + R) * r)(M)",
     "(lambda r: (Y + R) * r)(x.roll(J, -1).flip(-1))", "(lambda r: (R - x) * r)(x.roll(1, -1).flip(-1))",
     "(lambda r: (R - r) * R)(x.roll(1, -1).flip(-1))", "(lambda r: R * R + r)(M)",
+    *["(lambda r: (Y + F.pad(F.pad(r[..., J:], (0, J))[..., :-J], (J, 0))) * r)(x.roll(h, d).flip(d))"] * 3,
+    "relax(x, 4 * J, 'o')", "waves(x, 4 * J, 'o')", "upwind(x, Y * 0.25, 4 * J, 'o')",
 ]
+EQUAL = [           # of r and another of its shape: kernels that are alike but for their sizes
+    "r * 0.5 + p", "tg.tanh(r) - p", "r.roll(1, -1) * p", "F.pad(r, (1, 1))[..., 2:] + p", "tg.where(r > p, r, p * 0.5)", "r - p * c",
+    "(r * p).sum(-1, keepdim=True) + r", "r.softmax(-1) * p", "r.cumsum(-1)", "r.flip(-1) + p", "r.T + p.T", "(r + p).amax(-1)",
+    "r * r.mean() + p", "r @ p.T", "F.pad(p, (2, 0), value=0.5)[..., 1:-1] * r", "r[..., ::2].repeat_interleave(2, -1)[..., :p.shape[-1]]",
+]
+EQUAL_IN_PLACE = ["r.mul_(0.5).add_(p)", "r.sub_(p, alpha=0.25)", "r[..., 1:] += p[..., 1:] * 0.5", "r.copy_(r.flip(-1) * p)"]
 MOVES = [           # which give x's shape
     "F.pad(F.pad(x[..., 1:], (0, 1))[..., :-1], (1, 0))", "F.pad(F.pad(x, (1, 0))[..., :-1], (0, 1))[..., 1:]", "x.roll(h, d)",
     "x.roll(J, -1)", "x.flip(d)", "x.flip(-1)", "F.pad(F.pad(x[..., J:], (0, J))[..., :-J], (J, 0))",
@@ -196,8 +204,10 @@ MATRICES = [
     "tg.einsum('ak,lk->la', fit(x, (e, S)), fit(y, (J, S)))", "tg.einsum('pak,pkl->pal', fit(x, (2, e, 5)), fit(y, (2, 5, J)))",
     "tg.einsum('kk->k', fit(x, (e, e)))", "tg.einsum('ak,ak->k', fit(x, (e, S)), fit(y, (e, S)))",
     "tg.einsum('a,k,l->lak', fit(x, (e,)), fit(y, (J,)), fit(x, (4,)))",
-    "F.scaled_dot_product_attention(fit(x, (1, 2, e, 4)), fit(y, (1, 2, S, 4)), fit(y, (1, 2, S, J)))",
-    "F.scaled_dot_product_attention(fit(x, (2, S, 5)), fit(y, (2, S, 5)), fit(x, (2, S, 3)), is_causal=True)",
+    "F.scaled_dot_product_attention(fit(x, (1, 2, e, 4)), fit(y, (1, 2, e + 20, 4)), fit(y, (1, 2, e + 20, J)))",
+    "F.scaled_dot_product_attention(*[fit(x, (2, 3 * e, 5))] * 2, fit(y, (2, 3 * e, 3)), is_causal=True)",
+    "F.scaled_dot_product_attention(fit(x, (1, e + 9, 8)), fit(y, (1, e + 9, 8)), fit(y, (1, e + 9, 7)), is_causal=True)",
+    "F.scaled_dot_product_attention(fit(x, (2, 17, e)), fit(y, (2, 17, e)), fit(x, (2, 17, 4)), is_causal=True)",
     "F.scaled_dot_product_attention(fit(x, (2, e, 4)), *[fit(y, (2, 33, 4))] * 2, attn_mask=fit(b, (e, 33)) | (tg.arange(33) == 5))",
     "F.scaled_dot_product_attention(fit(x, (2, e, 4)), fit(y, (2, 9, 4)), fit(x, (2, 9, 4)), attn_mask=fit(y, (e, 9)))",
     "tg.softmax((fit(x, (2, S, 4)) @ fit(y, (2, S, 4)).mT * J).masked_fill(tg.tril(tg.ones(S, S)) == 0, -tg.inf), -1) @ fit(x, (2, S, 3))",
@@ -221,11 +231,11 @@ MATRICES = [
     "F.interpolate(fit(x, (1, 2, S)), scale_factor=J, mode='nearest')", "F.interpolate(fit(x, (1, 2, e + 1)), size=S, mode='linear')",
     "F.unfold(fit(x, (1, 2, 7, e + 3)), (3, 2), padding=1)",
 ]
-LOOPS = [
+LOOPS = [           # (the sum of what was centred is a rounding error more or less than 0: nothing is decided by that)
     "tg.scan(lambda a, v: (a * 0.5 + v.roll(1, -1), a.flip(-1)), fit(y, x.shape[1:]), x)[1] if x.ndim > 1 else x",
     "tg.scan(lambda a, v: (tg.tanh(a + v), a * v), fit(y, x.shape[1:]), x)[0] if x.ndim > 1 else x",
     "tg.scan(lambda a, v: (a + v.cumsum(-1) * 0.25, (a - v).amax(-1)), fit(y, x.shape[1:]), x, reverse=True)[1] if x.ndim > 1 else x",
-    "count_down(x, Y, J)", "tg.cond(x.sum() > 0, lambda v: v.roll(1, -1), lambda v: v * 0.5, x)", "tg.vmap(lambda r: T)(fit(x, (J, S)))",
+    "count_down(x, Y, J)", "tg.cond(x.sum() > 0.3, lambda v: v.roll(1, -1), lambda v: v * 0.5, x)", "tg.vmap(lambda r: T)(fit(x, (J, S)))",
     "tg.vmap(lambda r: T, in_dims=1)(fit(x, (S, J)))", "tg.vmap(lambda r: T)(x) if x.ndim > 1 else x", "tg.jvp(lambda r: T, (x,), (Y,))[1]",
     "pulled(lambda r: T, x)", "slope(lambda r: T, x)", "curve(lambda r: T, x)",
     "slope(lambda r: tg.jvp(lambda r: T, (r,), (r * 0.5,))[1], x)", "tg.vmap(lambda r: slope(lambda r: T, r))(fit(x, (J, S)))",
@@ -276,15 +286,32 @@ TURNS = [           # what a loop's number decides
     "F.one_hot(k0.reshape(-1)[:4] % (t + 1), t + 1)",
     "tg.scan(lambda a, v: (a + v, a * t), fit(y, x.shape[1:]), x)[1] if x.ndim > 1 else x",
     "F.conv1d(fit(x, (1, 2, S)), fit(y, (2, 2, 3)), padding=t)", "x - tg.tensor(t)", "x * tg.tensor(float(t), dtype=x.dtype)",
-    "x + (x.sum() > t)", "x[..., ::1 + t % 3]", "x.masked_fill(Y > t, t)",
+    "x + (x.sum() > t + 0.3)", "x[..., ::1 + t % 3]", "x.masked_fill(Y > t, t)",
 ]
 SET = [
     "z[t % n0] += 0.5", "z[..., s] *= 0.5", "z[s] = 0.25", "z.select(d, t % n).copy_(z.select(d, 0))", "z[k0.reshape(-1)[t] % n0] = t",
     "z.roll(t, d)[..., :1].add_(1.0)", "z.copy_(z.roll(t, d))", "z.narrow(d, t % n, 1).mul_(0.5)", "z[..., t % n0:] += 1", "z.add_(t)",
     "z.mul_(1 / (t + 1))",
 ]
+TURNED = [          # what lies across is read by tiles on GPUs
+    "fit(x, (e + 25, 47)).T * fit(y, (47, e + 25))", "fit(x, (33, e + 16)).T + 0.5", "tg.tanh(fit(x, (2, 40, e + 17)).transpose(1, 2))",
+    "fit(x, (e + 16, 2, 33)).permute(2, 1, 0) - fit(y, (33, 2, e + 16))", "fit(x, (65, 31)).T - fit(x, (31, 65)) * fit(y, (65, 31)).T",
+]
+SCANS = [           # loops of several kernels, some of which read only what a turn is given
+    "tg.scan(lambda a, v: (tg.tanh(a + v.cumsum(-1) * 0.25), (a - v).amax(-1)), fit(y, x.shape[1:]), x)[1]",
+    "tg.scan(lambda a, v: (a * 0.5 + v.softmax(-1) * a.sum(-1, keepdim=True), a), fit(y, x.shape[1:]), x)[1]",
+    "tg.scan(lambda a, v: (a.softmax(-1) + v.flip(-1), a.roll(1, -1) * v), fit(y, x.shape[1:]), x, reverse=True)[1]",
+    *["tg.scan(lambda a, v: (tg.tanh(fit(a, (e,)) @ fit(y, (e, e)) + fit(v, (e,)) @ fit(y, (e, e))), a.sum()), fit(y, (e,)), x)[0]"] * 4,
+]
+ATTENTION = [t for t in MATRICES if "attention" in t]
+SCATTERED = [
+    "fit(x, (e + 20, 17)).index_add(0, fit(u, (9,)) % (e + 20), fit(y, (9, 17)))", "x.index_copy(d, (tg.arange(n) * 1).flip(0), Y)",
+    "fit(x, (33, e + 4)).scatter_add(0, fit(u, (20, e + 4)) % 33, fit(y, (20, e + 4)))",
+    "fit(x, (e, S)).index_add(0, fit(u, (J,)) % e, fit(y, (J, S)))",
+]
+CONVOLUTIONS = [t for t in MATRICES if "F.conv" in t]
 GROUPS: list[tuple[int, list[str]]] = [
-    (8, ROWS), (6, MOVED), (3, REDUCED), (2, BROADCAST), (3, MATRICES), (2, LOOPS), (4, WHOLE), (1, COMPLEX), (2, IN_PLACE),
+    (8, ROWS), (3, TURNED), (6, MOVED), (3, REDUCED), (2, BROADCAST), (3, MATRICES), (2, LOOPS), (4, WHOLE), (1, COMPLEX), (2, IN_PLACE),
 ]
 _NOT_INNER = re.compile(r"\b[YybBqGwuc]\b|arg|life|sign|//|%|\bd, D\b|searchsorted|bucketize|round|\[1\]|> |nonzero")
 INNER = [t for t in ROWS + MOVED * 2 + REDUCED if not _NOT_INNER.search(t)]                # what has a derivative and needs no other value
@@ -508,6 +535,32 @@ def drawn(number: int, most: int = 8, in_place: bool = True, groups: list[tuple[
     if groups and drawing.rng.random() < 0.6 and last in drawing.names("f", 1) and drawing.add(f"{last}.sum() * 0.125"):
         return finished(drawing, [f"v{drawing.count - 1}"])             # its derivative is one number, everywhere
     return finished(drawing)
+
+
+def equal(number: int, in_place: bool = True) -> tuple[Program, Program]:
+    """A program that does the same to several arrays, of one size or of several, once or more often; and the same with noise."""
+    rng = random.Random(number)
+    drawing, draws = Drawing(rng), np.random.default_rng(number)
+    count, dtype = rng.randint(4, 12), rng.choice(["float32", "float32", "float64"])
+    sizes = rng.sample(ORDINARY, count) if rng.random() < 0.7 else [rng.choice(SIZES)] * count
+    lines = rng.choice([(), (), (rng.choice([1, 2, 5]),)])
+    drawing.inputs = {f"a{i}": draws.uniform(-2, 2, (*lines, sizes[i % count])).astype(dtype) for i in range(2 * count)}
+    drawing.inputs["k0"] = draws.integers(0, 12, 3)
+    drawing.worlds = drawing.run()
+    now = [f"a{i}" for i in range(count)]
+    for _ in range(rng.choice([1, 1, 2, 3, 6])):
+        template = rng.choice([*EQUAL, *EQUAL_IN_PLACE * in_place])
+        for i, name in enumerate(now):
+            world = drawing.worlds[0]
+            if world[name].shape != world[f"a{count + i}"].shape:
+                break
+            text = re.sub(r"\bp\b", f"a{count + i}", re.sub(r"\br\b", name, template))
+            with np.errstate(all="ignore"):
+                if drawing.add(text, name if template in EQUAL_IN_PLACE else "") and template in EQUAL:
+                    now[i] = f"v{drawing.count - 1}"
+    if not drawing.count:
+        assert drawing.add("a0.reshape(-1)[:8] * c")
+    return finished(drawing, list(dict.fromkeys([*now, f"v{drawing.count - 1}"])))
 
 
 def finished(drawing: Drawing, outputs: Sequence[str] = ()) -> tuple[Program, Program]:

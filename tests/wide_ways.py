@@ -18,7 +18,20 @@ import numpy as np
 import tracegrad as tg
 from tests.random_programs import FLOATS, Program
 from tests.test_fuzz import backward, floats, functional, losses
-from tests.wide_programs import LIMIT, STENCILS, Loop, drawn, looping
+from tests.wide_programs import (
+    ATTENTION,
+    CONVOLUTIONS,
+    EQUAL,
+    LIMIT,
+    SCANS,
+    SCATTERED,
+    STENCILS,
+    TURNED,
+    Loop,
+    drawn,
+    equal,
+    looping,
+)
 from tracegrad import eager, function
 from tracegrad.ops import arguments
 
@@ -91,14 +104,18 @@ def results(program: Program, way: Any = lambda f: f, looks: bool = False, devic
 
 def plain(rng: random.Random, in_place: bool = True, groups: Any = None) -> tuple[Program, Program, list[Any]]:
     """A program, the same with noise, and its results."""
-    program, noisy = drawn(rng.randrange(1 << 40), 3 if groups else rng.choice([3, 5, 8]), in_place, groups)
+    number = rng.randrange(1 << 40)
+    if groups is EQUAL:
+        program, noisy = equal(number, in_place)
+    else:
+        program, noisy = drawn(number, 3 if groups else rng.choice([3, 5, 8]), in_place, groups)
     if not in_place and not floats(program):
         raise Sensitive
     return program, noisy, results(program)
 
 
 def value(rng: random.Random, groups: Any = None) -> Way:
-    program, noisy, wanted = plain(rng, groups is None, groups)
+    program, noisy, wanted = plain(rng, groups is None or groups is EQUAL, groups)
     steady(wanted[:len(program.outputs)], results(noisy)[:len(program.outputs)], program)
     return repr(program), lambda: same(results(program, tg.trace), wanted, program, "traced")
 
@@ -112,6 +129,17 @@ def untraced(rng: random.Random) -> Way:
 def stencil(rng: random.Random) -> Way:
     """Steps on neighbours, of what was moved about: the value, or the gradient."""
     return rng.choice([value, value, gradient])(rng, [(1, STENCILS)])
+
+
+def equals(rng: random.Random) -> Way:
+    """The same done to several arrays: the value, or the gradient."""
+    return rng.choice([value, value, gradient])(rng, EQUAL)
+
+
+def special(rng: random.Random) -> Way:
+    """What has kernels of its own: the value, or the gradient."""
+    lines = rng.choice([SCANS, *[ATTENTION] * 3, CONVOLUTIONS, TURNED, SCATTERED])
+    return rng.choice([value, value, gradient])(rng, [(1, lines)])
 
 
 def gradient(rng: random.Random, groups: Any = None) -> Way:
@@ -276,4 +304,4 @@ def quick_loop(rng: random.Random) -> Way:
 
 
 DEVICE: list[Any] = ["numpy"]               # the device that `eager_loop` is for
-WAYS = (value, stencil, untraced, gradient, direction, second, mapped, loop, eager_loop, quick_loop)
+WAYS = (value, stencil, equals, special, untraced, gradient, direction, second, mapped, loop, eager_loop, quick_loop)

@@ -101,8 +101,7 @@ def _spread(store: Store, v: Window, fy: int, fx: int) -> Store:
             store.write(emit, n, c, plus((y, sy), fy), x, value, width)
             return
         for lane in range(width):
-            scalar = swizzle(value, lane, 1, width) if width == 1 or value.isidentifier() else f"({value}).s{lane:x}"
-            store.write(emit, n, c, plus((y, sy), fy), plus((plus(x, lane), sx), fx), scalar, 1)
+            store.write(emit, n, c, plus((y, sy), fy), plus((plus(x, lane), sx), fx), swizzle(value, lane, 1, width), 1)
 
     return Store(write, store.params, lanes=sx > 1)
 

@@ -17,6 +17,7 @@ from tracegrad.codegen.kernel.expressions import (
     Infix,
     Joined,
     Lanes,
+    Limit,
     Load,
     Local,
     Select,
@@ -55,6 +56,11 @@ def _in_pairs(flat: Index, size: int | None) -> bool:
     return size is not None and all(c % 2 == 0 for _, c in flat.terms) and start.lo >= 0 and start.hi + 1 < size
 
 
+def _limit(limit: int, more: int, dtype: np.dtype[Any]) -> At:
+    """What an index less `more` is compared with, where the index is compared with `limit`."""
+    return Limit(limit - more, dtype) if more else whole(limit, dtype)
+
+
 class Elements(Vectors):
     """Reads and writes elements of nodes."""
 
@@ -78,14 +84,16 @@ class Elements(Vectors):
             if kind == "range":
                 low, high = rest
                 from_, to = x.lo, x.hi + 1
-                at = self.lanes_of(opened) if wide else At(opened, dtype)
+                more = opened.constant if opened.terms else 0            # i - 3 >= 0 is i >= 3
+                plain = opened - more
+                at = self.lanes_of(plain) if wide else At(plain, dtype)
                 if x.lo < low:
-                    tests.append((Infix(">=", at, whole(low, dtype)), wide))
-                    keys.append((opened.key, ">=", low))
+                    tests.append((Infix(">=", at, _limit(low, more, dtype)), wide))
+                    keys.append((plain.key, ">=", low - more))
                     from_ = low
                 if x.hi >= high:
-                    tests.append((Infix("<", at, whole(high, dtype)), wide))
-                    keys.append((opened.key, "<", high))
+                    tests.append((Infix("<", at, _limit(high, more, dtype)), wide))
+                    keys.append((plain.key, "<", high - more))
                     to = high
                 holds.append(("range", x, from_, to))
             else:

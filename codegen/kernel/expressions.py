@@ -229,6 +229,15 @@ class At(Expression):
         return self.index.key, self.dtype, self.lanes
 
 
+class Limit(At):
+    """A number that an index is compared with, where what is added to the index has been taken from it: an offset as that would be."""
+
+    __slots__ = ()
+
+    def __init__(self, limit: int, dtype: DType = int32) -> None:
+        super().__init__(constant(limit), dtype)
+
+
 class Steps(Expression):
     """0, 1, 2, ... in a vector."""
 

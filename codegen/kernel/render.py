@@ -26,6 +26,7 @@ from tracegrad.codegen.kernel.expressions import (
     Infix,
     Joined,
     Lanes,
+    Limit,
     Literal,
     Load,
     Local,
@@ -210,6 +211,11 @@ def _held(p: Printer, x: Held) -> tuple[str, int]:
     return _PRINT[type(x.x)](p, x.x)
 
 
+def _limit(p: Printer, x: Limit) -> tuple[str, int]:
+    n = x.index.constant
+    return f"{'-' * (n < 0)}{offset(abs(n))}", _ATOM if n >= 0 else _SUM
+
+
 def _at(p: Printer, x: At) -> tuple[str, int]:
     index = x.index
     text = index.marked() if x.each is None or x.lane is None else index.marked({x.lane: p.top(x.each)})
@@ -322,10 +328,9 @@ def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
 
 
 _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
-    Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Held: _held, At: _at, Steps: _steps, Load: _load, Infix: _infix,
-    Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat, Spread: _spread,
-    Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim,
-    Zip: _zip, Joined: _joined,
+    Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
+    Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
+    Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
 }
 PLAIN = Printer(False)
 

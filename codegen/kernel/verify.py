@@ -70,6 +70,7 @@ class _Check:
         self.kernel = kernel
         self.scope: set[object] = set(kernel.parameters)
         self.ranges: dict[Var, Range] = {}                   # what the variables in scope may be
+        self.lanes: tuple[Var, int] | None = None            # of the access that is looked at: along what, and how many behind the first
         self.meaning: dict[Var, tuple[Index, int, int]] = {} # a loop's variable: start + step * (0 .. count - 1); a bound: itself
         self.divergent: set[object] = set()                  # what differs between the items of a work-group
         self.items: dict[Var, Item] = {}
@@ -329,6 +330,7 @@ class _Check:
         held = None
         if access.lane is not None and access.lanes > 1 and access.lane in self.ranges:
             held = low, high = self.ranges[access.lane]
+            self.lanes = access.lane, access.lanes - 1
             self.ranges[access.lane] = low, high + access.lanes - 1
             if high + access.lanes - 1 > access.lane.hi:
                 raise self.fail(f"the lanes of {access.lane} are taken to be in {access.lane.lo}..{access.lane.hi}, and go to "
@@ -337,7 +339,7 @@ class _Check:
         low, high = self.interval(at, (*access.guards, *self.known))
         high += access.each - 1
         if held is not None and access.lane is not None:
-            self.ranges[access.lane] = held
+            self.ranges[access.lane], self.lanes = held, None
         if self.never:                                       # the guards do not hold here
             return
         if (low < 0 or (memory.size is not None and high >= memory.size)) and _guarded(at, access.guards):
@@ -357,7 +359,7 @@ class _Check:
                 if atom.kind == "div":
                     a, b = a // atom.divisor, b // atom.divisor
                 elif atom.kind == "mod":
-                    a, b = (a % atom.divisor, b % atom.divisor) if a // atom.divisor == b // atom.divisor else (0, atom.divisor - 1)
+                    a, b = self.remainder(atom.base, atom.divisor, a, b)
             low, high = low + min(a * c, b * c), high + max(a * c, b * c)
         for kind, g, *rest in guards:
             if kind == "range":
@@ -365,6 +367,16 @@ class _Check:
                 low, high = max(low, rest[0] + below), min(high, rest[1] - 1 + above)
         self.never |= low > high
         return low, max(low, high)
+
+    def remainder(self, x: Index, divisor: int, low: int, high: int) -> Range:
+        """What x % divisor may be, where x is in low..high."""
+        if low // divisor == high // divisor:
+            return low % divisor, high % divisor
+        if self.lanes is not None:                           # vectors that begin at multiples of the divisor are inside of one
+            lane, more = self.lanes
+            if x == lane.index + x.constant and lane.multiple % divisor == 0 and x.constant % divisor + more < divisor:
+                return x.constant % divisor, x.constant % divisor + more
+        return 0, divisor - 1
 
     # -- work-items apart
 

@@ -44,7 +44,8 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         first, last = 0, rows
     else:
         low, high = 0, rest
-        alone = rest < tuning().scatter_skip or (count * rest < 1 << 12 and base.aval.size < 1 << 15)
+        few = tuning().scatter_alone
+        alone = rest < tuning().scatter_skip or (count * rest < few and base.aval.size < 8 * few)
         first, last = o.part("row", rows, rows if alone and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
 
     def copy(row: Index, column: Index) -> None:

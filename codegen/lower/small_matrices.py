@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Access, Array, Literal, Parts, Verbatim
-from tracegrad.codegen.kernel.index import Var
+from tracegrad.codegen.kernel.index import Var, constant
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel
 from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.names import SMALL_MATRICES
@@ -71,6 +71,10 @@ class Matrices(Owner):
         w, lanes, batch = self.writer, self.lanes, self.batch
         if self.context.target.kind == "gpu":
             self.matrix = self.item("matrix", batch)
+            TEXTS[self.name](self)
+            return self.finish()
+        if batch == 1:
+            self.matrix = constant(0)
             TEXTS[self.name](self)
             return self.finish()
         length = max(lanes, batch // parts(self.context) // lanes * lanes)
@@ -162,7 +166,7 @@ class Matrices(Owner):
         w, lanes = self.writer, self.lanes
         macro = f"IMPOSSIBLE{lanes if lanes > 1 else ''}"
         faults, place = w.buffer(FAULTS, "faults", FAULTS.dtype, "inout"), w.scalar(self.context.fault(self.node), "fault", int32)
-        first = f"({self.batch} - {self.matrix.c()}) * {MatrixCheck.PIVOTS}"
+        first = f"({self.batch} - {self.matrix.c()}) * {MatrixCheck.PIVOTS}" if self.matrix.vars else str(MatrixCheck.PIVOTS)
         info = self.info
         assert info is not None
         w.raw(f"{used(macro)}({info}[0], {first}, {MatrixCheck.PIVOTS}, {faults} + {place});", self.node, (info, *self.matrix.vars, place),
@@ -201,6 +205,16 @@ class Matrices(Owner):
 # ------------------------------------------------------------------------------------------------------------- the algorithms
 
 
+def _element(array: Array, line: str, columns: int) -> str:
+    """The element of an array of so many columns in a line, at column c."""
+    return f"{array}[{line} * {columns} + c]" if columns > 1 else f"{array}[{line}]"
+
+
+def _across(columns: int, line: str) -> list[str]:
+    """The line for each column c."""
+    return [f"for (int c = 0; c < {columns}; c++)", f"  {line}"] if columns > 1 else [line]
+
+
 def _eliminate(k: Matrices, a: Array, *others: tuple[Array, int], orders: tuple[Array, ...] = (), pivots: Array | None = None,
                keep: bool = False, sign: bool = False) -> None:
     """LU with partial pivoting of a (m x n), as getrf: the first of the largest is the pivot, a NaN before all.
@@ -212,11 +226,12 @@ def _eliminate(k: Matrices, a: Array, *others: tuple[Array, int], orders: tuple[
     exchanged = [(a, n, "0" if keep else "j"), *((b, columns, "0") for b, columns in others)]
     swap = []
     for array, columns, start in exchanged:
+        upper, lower = (_element(array, line, columns) for line in "ji")
         swap += [
-            f"    for (int c = {start}; c < {columns}; c++) {{",
-            f"      const {type_} x = {array}[j * {columns} + c], y = {array}[i * {columns} + c];",
-            f"      {array}[j * {columns} + c] = here ? y : x;",
-            f"      {array}[i * {columns} + c] = here ? x : y;",
+            f"    for (int c = {start}; c < {columns}; c++) {{" if columns > 1 else "    {",
+            f"      const {type_} x = {upper}, y = {lower};",
+            f"      {upper} = here ? y : x;",
+            f"      {lower} = here ? x : y;",
             "    }",
         ]
     for order in orders:
@@ -249,9 +264,8 @@ def _eliminate(k: Matrices, a: Array, *others: tuple[Array, int], orders: tuple[
         *([f"    {a}[i * {n} + j] = factor;"] if keep else []),
         f"    for (int c = j + 1; c < {n}; c++)",
         f"      {a}[i * {n} + c] -= factor * {a}[j * {n} + c];",
-        *(line for b, columns in others for line in (
-            f"    for (int c = 0; c < {columns}; c++)",
-            f"      {b}[i * {columns} + c] -= factor * {b}[j * {columns} + c];")),
+        *(f"    {line}" for b, columns in others for line in _across(
+            columns, f"{_element(b, 'i', columns)} -= factor * {_element(b, 'j', columns)};")),
         "  }",
         "}",
     ], *(b for b, _ in others), *orders, *(x for x in (pivots, k.info) if x is not None))
@@ -263,11 +277,10 @@ def _substitute(k: Matrices, a: Array, b: Array, columns: int, upper: bool = Tru
     rows = "int i = 0; i < j; i++" if upper else f"int i = j + 1; i < {n}; i++"
     k.lines(b, [
         f"for (int j = {n - 1 if upper else 0}; j {'>= 0; j--' if upper else f'< {n}; j++'}) {{",
-        *([] if unit else [f"  for (int c = 0; c < {columns}; c++)", f"    {b}[j * {columns} + c] /= {a}[j * {n} + j];"]),
+        *([] if unit else [f"  {line}" for line in _across(columns, f"{_element(b, 'j', columns)} /= {a}[j * {n} + j];")]),
         f"  for ({rows}) {{",
         f"    const {k.type} factor = {a}[i * {n} + j];",
-        f"    for (int c = 0; c < {columns}; c++)",
-        f"      {b}[i * {columns} + c] -= factor * {b}[j * {columns} + c];",
+        *(f"    {line}" for line in _across(columns, f"{_element(b, 'i', columns)} -= factor * {_element(b, 'j', columns)};")),
         "  }",
         "}",
     ], a)

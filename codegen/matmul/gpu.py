@@ -109,13 +109,13 @@ def _unrolled(emit: Text, n: int) -> None:
         emit("#pragma unroll")
 
 
-def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[str, str]:
+def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[str | int, str | int]:
     """Emits the batch and the part that a work-group is in; from where to where its k goes."""
     index = p.index
     if p.batch > 1:
         emit(f"const {index} b = get_group_id(2)" + (f" / {parts};" if parts > 1 else ";"))
     if parts == 1:
-        return "0", str(p.k)
+        return 0, p.k
     step = ceil_div(ceil_div(p.k, parts), tuning().gemm_step) * tuning().gemm_step
     emit(f"const {index} part = get_group_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
     emit.part(index, "k0", "k1", step, p.k)
@@ -151,7 +151,7 @@ def _places(emit: Text, x: Operand, side: int, block: int) -> tuple[int, bool]:
     return each, some
 
 
-def _fetch(emit: Text, p: Product, side: int, block: int, batch: str, kb: str, k1: str) -> None:
+def _fetch(emit: Text, p: Product, side: int, block: int, batch: str, kb: str | int, k1: str | int) -> None:
     """Emits what fetches the work-item's share of the blocks at `kb` to its registers; zeros beyond the edges."""
     depth = tuning().gemm_step
     for x in (p.a, p.b):
@@ -161,7 +161,7 @@ def _fetch(emit: Text, p: Product, side: int, block: int, batch: str, kb: str, k
             emit("{")
             _, some = _places(emit, x, side, block)
             emit(f"const {p.index} {x.name}_line = {plus(_start(x), 'line')}, k = {plus(kb, 'dk')};")
-            whole = k1.isdigit() and int(k1) % depth == 0
+            whole = isinstance(k1, int) and k1 % depth == 0
             inside = [*([f"{x.name}_line < {x.lines}"] if x.lines % block else []), *([] if whole else [f"k < {k1}"])]
             emit(f"{ctype(p.dtype)} value = 0;")
             emit(f"if ({' && '.join(inside)}) {{" if inside else "{")
