@@ -2,8 +2,9 @@
 
 It writes benchmarks/RESULTS-gpu.md: the device and its driver, its extensions, what it copies and computes at most, and for each class
 the time of its kernels (events of the queue, medians), and what share of the device's limit that is: of the time that the bytes that have
-to move, or the arithmetic that has to be done, take at least. Where no GPU is found it says so and writes nothing; `--device cpu` tries it
-on another device.
+to move, or the arithmetic that has to be done, take at least. Then whole training steps (`STEPS`), with what is not kernels' time, and new
+arrays that come beside kernels. Where no GPU is found it says so and writes nothing; `--device cpu` tries it on another device, and with
+`--as-gpu` by the kernels that a GPU would get.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
+from tracegrad import nn, optim
 from tracegrad.errors import NoDriverError, TracegradError
 from tracegrad.runtime.device import Device, devices, find
 from tracegrad.runtime.limits import limits
@@ -83,6 +87,12 @@ ROWS = [
     Row("transposed read", lambda x, y: x.t() + y, lambda r, s: [floats(r, 512, 256 << s), floats(r, 256 << s, 512)], twice),
     Row("gather of rows of 64", lambda x, i: x[i], lambda r, s: [floats(r, 1 << (12 + s), 64), r.integers(0, 4096, 1 << (12 + s))],
         lambda x, i: i.nbytes + 2 * FP32 * 64 * i.size),
+    Row("gather of rows of 64 halves", lambda x, i: F.embedding(i, x),
+        lambda r, s: [floats(r, 1 << (12 + s), 64).astype(np.float16), r.integers(0, 4096, 1 << (12 + s))],
+        lambda x, i: i.nbytes + FP32 * 64 * i.size),
+    Row("permuted, rows of 64", lambda x: x.transpose(1, 2) + 1, lambda r, s: [floats(r, 4, 16 << s, 8, 64)], twice),
+    Row("rows and a bias", lambda x, b: (x + b).relu(), lambda r, s: [floats(r, 256 << s, 1024), floats(r, 1024)], twice),
+    Row("two small softmaxes", lambda x, y: (x.softmax(-1), y.softmax(-1)), lambda r, s: [floats(r, 32, 100), floats(r, 48, 100)], twice),
     Row("softmax of rows of 10", lambda x: x.softmax(-1), lambda r, s: [floats(r, 10_000 << s, 10)], twice),
     Row("softmax of rows of 1000", lambda x: x.softmax(-1), lambda r, s: [floats(r, 256 << s, 1000)], twice),
     Row("layer norm of rows of 768", lambda x: F.layer_norm(x, (768,)), lambda r, s: [floats(r, 256 << s, 768)], twice),
@@ -118,6 +128,10 @@ ROWS = [
     Row("gradient of an embedding", lambda t, i: tg.grad(lambda t: (F.embedding(i, t) ** 2).sum())(t),
         lambda r, s: [floats(r, 1 << (10 + s), 64), r.integers(0, 1 << (10 + s), 1 << (9 + s))],
         lambda t, i: t.nbytes + i.nbytes + 2 * FP32 * 64 * i.size),
+    Row("scatter to 20 rows", lambda x, i, s: x.index_add(0, i, s),
+        lambda r, s: [floats(r, 20, 64), r.integers(0, 20, 1 << (9 + s)), floats(r, 1 << (9 + s), 64)], once),
+    Row("histogram of 16 bins", lambda i: tg.zeros(16).index_add(0, i, tg.ones(i.shape[0])),
+        lambda r, s: [r.integers(0, 16, 1 << (12 + s))], once),
     Row("scatter of scalars", lambda x, i, s: x.index_add(0, i, s),
         lambda r, s: [floats(r, 1 << (12 + s)), r.integers(0, 1 << (12 + s), 1 << (13 + s)), floats(r, 1 << (13 + s))], twice),
     Row("attention", F.scaled_dot_product_attention, lambda r, s: [floats(r, 2, 8, 64 << (s // 2), 64)] * 3, twice, attention_flops),
@@ -126,6 +140,84 @@ ROWS = [
         lambda q, k, v: 3.5 * attention_flops(q, k, v)),
     Row("updates of 20 small parameters", updated, lambda r, s: [floats(r, 1000) for _ in range(40)], once),
 ]
+
+
+def mlp(s: int) -> tuple[nn.Module, Any]:
+    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10)), (32 << (s // 2), 784)
+
+
+def convnet(s: int) -> tuple[nn.Module, Any]:
+    return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
+                         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 64, 10)), (8 << (s // 2), 3, 32, 32)
+
+
+class Classifier(nn.Module):
+    """An encoder layer on rows, and a linear layer on their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True), nn.Linear(128, 10)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layer(x).mean(1))
+
+
+STEPS: dict[str, Callable[[int], tuple[nn.Module, Any]]] = {
+    "MLP, Adam": mlp, "convnet, Adam": convnet, "transformer, Adam": lambda s: (Classifier(), (4 << (s // 2), 64, 128)),
+}
+
+
+def stepped(name: str, scale: int, runs: int) -> list[str]:
+    """A line of the table of steps: name, launches, wall time of one of many calls in a row, kernels' time, the rest."""
+    model, shape = STEPS[name](scale)
+    optimizer = optim.Adam(model.parameters(), lr=1e-3)
+
+    @tg.trace
+    def step(x: Any, y: Any) -> Any:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    rng = np.random.default_rng(0)
+    x, y = tg.tensor(floats(rng, *shape)), tg.tensor(rng.integers(0, 10, shape[0]))
+    for _ in range(3):
+        step(x, y).item()
+    walls = []
+    for _ in range(5):
+        start = time.perf_counter()
+        losses = [step(x, y) for _ in range(runs)]
+        losses[-1].item()
+        walls.append((time.perf_counter() - start) / runs)
+    profile = step.profile(runs=runs)
+    kernels = sum(k.seconds for k in profile)
+    wall = median(walls)
+    return [name, str(sum(k.launches for k in profile)), f"{1e3 * wall:.3f}", f"{1e3 * kernels:.3f}", f"{1e3 * (wall - kernels):.3f}"]
+
+
+def arriving(scale: int, runs: int) -> str:
+    """New arrays and kernels, one after the other and together."""
+    rng = np.random.default_rng(0)
+    array, weight = floats(rng, 256 << (scale // 2), 1024), tg.tensor(floats(rng, 1024, 1024))
+    step = tg.trace(lambda x, w: ((x @ w).tanh() @ w).sum())
+
+    def timed(new: bool, work: bool) -> float:
+        x, loss = tg.tensor(array), tg.zeros(())
+        for turn in range(runs + 3):                         # the first compile, and make the memory that the others use again
+            if turn == 3:
+                loss.item()
+                tg.synchronize()
+                start = time.perf_counter()
+            x = tg.tensor(array) if new else x
+            loss = step(x, weight) if work else loss
+        loss.item()
+        tg.synchronize()
+        return (time.perf_counter() - start) / runs
+
+    alone, kernels, both = (median(timed(*which) for _ in range(3)) for which in ((True, False), (False, True), (True, True)))
+    return (f"A new array of {array.nbytes >> 20} MiB a turn: {1e3 * alone:.2f} ms; kernels on it: {1e3 * kernels:.2f} ms; both: "
+            f"{1e3 * both:.2f} ms (beside each other they could take {1e3 * max(alone, kernels):.2f}).")
 
 
 def measured(row: Row, device: Device, scale: int, runs: int) -> list[str]:
@@ -162,6 +254,17 @@ def report(device: Device, scale: int, runs: int) -> str:
             cells = [row.name, "", "", "", "", f"failed: {str(error).splitlines()[0]}"]
         print("  ".join(cells), flush=True)
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "Training steps: a call's time where many follow one another, and what of it is not the kernels'.", "",
+              "| step | launches | ms | kernels, ms | rest, ms |", "|---|---|---|---|---|"]
+    for name in STEPS:
+        try:
+            cells = stepped(name, scale, runs)
+        except TracegradError as error:
+            cells = [name, "", "", "", f"failed: {str(error).splitlines()[0]}"]
+        print("  ".join(cells), flush=True)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", arriving(scale, runs)]
+    print(lines[-1])
     return "\n".join(lines) + "\n"
 
 
@@ -171,6 +274,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, help="sizes are 2 to the power of this (default: 6 on GPUs, 0 elsewhere)")
     parser.add_argument("--runs", type=int, default=10, help="runs of which the median counts")
     parser.add_argument("--output", type=Path, help=f"the page to write (default: {RESULTS.name} for GPUs, none elsewhere)")
+    parser.add_argument("--as-gpu", action="store_true", help="plan for a CPU as for a GPU of 4 cores: tries the kernels, not their speed")
     given = parser.parse_args()
     try:
         device = find(given.device)
@@ -178,6 +282,10 @@ def main() -> None:
         present = ", ".join(f"{d.name} ({d.kind})" for d in devices()) or "none"
         print(f"no GPU found; devices present: {present}.\n{error}\n`--device cpu` measures another device.")
         sys.exit(1)
+    if given.as_gpu and device.target.kind == "cpu":
+        own, device = device, Device(device.cl_device)
+        device.target = replace(own.target, kind="gpu", cores=4, local_memory=32768, plain_math=False, clang_builtins=False,
+                                max_work_group=min(256, own.target.max_work_group))
     tg.set_device(device)
     scale = given.scale if given.scale is not None else 6 if device.kind == "gpu" else 0
     text = report(device, scale, given.runs)

@@ -290,8 +290,9 @@ class Executable:
         self._last = -1
         try:
             queue = device.use(device.host_queue if self.small else device.queue)
+            plain = not config.profile and device.__dict__.get("uploads") is None
             for item in items:
-                if type(item) is tuple and not config.profile:
+                if plain and type(item) is tuple:
                     kernel, size, local, self._last = item
                     enqueue(queue, kernel, size, local)
                 else:

@@ -79,6 +79,7 @@ class Finding:
     conflicts: float          # of the worst local array: cycles, in those without conflicts
     registers: int            # an estimate from the text: it counts what is declared, not what lives at the same time
     local_bytes: int          # of local memory, of a work-group
+    spilled: str              # an array of the item's own that has to be in memory (see `spilled`)
 
     def problems(self, target: Target) -> list[str]:
         """What is wrong with it."""
@@ -104,6 +105,8 @@ class Finding:
             found.append(f"{self.sectors:.1f} times the sectors at `{self.worst}`")
         if self.conflicts > limits.conflicts:
             found.append(f"bank conflicts: {self.conflicts:.1f} times the cycles")
+        if self.spilled:
+            found.append(f"`{self.spilled}` is indexed by what is not known beforehand")
         if self.registers > limits.registers:
             found.append(f"{self.registers} registers")
         return found
@@ -161,7 +164,7 @@ def audited(plan: Plan, inputs: Sequence[Any], numbers: Sequence[Any]) -> list[F
         if isinstance(step, Launch):
             sample = _Sample(kernels[step.entry], step, memories, given, state)
             sample.run()
-            found.append(sample.finding(registers(texts[step.entry]), local_bytes(texts[step.entry])))
+            found.append(sample.finding(texts[step.entry]))
             for arg in step.args:                                      # a part of what it writes would mean nothing
                 if isinstance(arg, int) and plan.slots[arg].kind == "temp" and memories[arg].array.size <= 1 << 16:
                     memories[arg].array[:] = _fresh(plan.slots[arg])
@@ -281,7 +284,7 @@ class _Sample:
             for name, fn in kept.items():
                 setattr(Pointer, name, fn)
 
-    def finding(self, words: int, local: int) -> Finding:
+    def finding(self, text: str) -> Finding:
         by_buffer: dict[Any, list[Any]] = defaultdict(lambda: [0, 0, "", 0.0])
         for (line, m, _, shared), warps in self.touched.items():
             used = least = 0
@@ -301,7 +304,8 @@ class _Sample:
         conflicts = max((r for r, shared, _ in ratios if shared), default=1.0)
         step = self.step
         return Finding(step.entry, math.prod(step.global_size), step.local_size, step.flops + step.bytes,
-                       max(self.count.values(), default=0), sectors[0], sectors[1], conflicts, words, local)
+                       max(self.count.values(), default=0), sectors[0], sectors[1], conflicts, registers(text),
+                       local_bytes(text), spilled(text))
 
 
 def _sectors(lanes: Sequence[tuple[int, int]]) -> int:
@@ -368,3 +372,25 @@ def local_bytes(text: str) -> int:
 def most_local_bytes(plan: Plan) -> int:
     """Of the kernel of a plan that has most."""
     return max(map(local_bytes, _texts(plan.source).values()), default=0)
+
+
+_OWN = re.compile(r"^\s*(?:const )?u?(?:char|short|int|long|float|double)\d* (\w+\[.*);", re.MULTILINE)
+_FOR = re.compile(r"\s*for \(\w+ (\w+) = ")
+
+
+def spilled(text: str) -> str:
+    """An element of an array of the item's own that is found by the variable of a loop that nobody asked to unroll; "" if there is none."""
+    own = [name for line in _OWN.findall(text) for name in re.findall(r"(\w+)\[", line.partition("=")[0])]
+    loops: list[tuple[str, int]] = []
+    lines = text.split("\n") if own else []
+    for above, line in zip(["", *lines], lines, strict=False):
+        depth = len(line) - len(line.lstrip())
+        while loops and depth <= loops[-1][1] and line.strip() != "}":
+            loops.pop()
+        if (head := _FOR.match(line)) and "#pragma unroll" not in above:
+            loops.append((head[1], depth))
+        for name in own:
+            for use in re.findall(rf"\b{name}(?:\[[^\]]+\])+", line):
+                if any(re.search(rf"\b{var}\b", use) for var, _ in loops):
+                    return str(use)
+    return ""

@@ -11,7 +11,7 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tests.plan_audit import GPU, TARGETS, Finding, audit
+from tests.plan_audit import GPU, TARGETS, Finding, audit, spilled
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.function import placeholder
 from tracegrad.ir import Aval, Graph
@@ -137,6 +137,12 @@ def main() -> None:
             for f in found if len(sys.argv) == 2 else ():
                 print(f"    {f.entry} items {f.items} local {f.local} work {f.work} trips {f.trips} sectors {f.sectors:.2f} "
                       f"conflicts {f.conflicts:.2f} registers {f.registers} local bytes {f.local_bytes}")
+
+
+def test_what_would_be_spilled_is_found() -> None:
+    loop = "for (int k = 0; k < n; k++) {{\n    c[{}] += tile[k];\n  }}"
+    for use, above, found in (("k", "", "c[k]"), ("k", "#pragma unroll\n  ", ""), ("3", "", "")):
+        assert spilled(f"  float c[4], d;\n  __local float tile[9];\n  {above}{loop.format(use)}") == found
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.kernels import Checked
 from tests.plan_audit import GPU, audit, planned
+from tests.plan_audit import TARGETS as AUDITED
 from tracegrad.codegen.tuning import Tuning
 from tracegrad.plan import Target
 
@@ -20,8 +21,8 @@ TARGETS = {
     "waves of 32": replace(GPU, cores=4),
     "waves of 64": replace(GPU, cores=4, lanes=64, resident=2560, max_work_group=1024, local_memory=65536),
     "groups of 64": replace(GPU, cores=2, max_work_group=64, local_memory=16384),
-    "little local memory": replace(GPU, cores=4, max_work_group=256, local_memory=4096),
-    "no float64": replace(GPU, cores=4, max_work_group=1024, fp64=False),
+    "little local memory": replace(GPU, cores=4, max_work_group=128, local_memory=4096),
+    "no float64": replace(GPU, cores=4, max_work_group=512, lanes=16, local_memory=65536, fp64=False),
     "no local memory": replace(GPU, cores=2, local_memory=0),
     "groups of 1": replace(GPU, cores=2, max_work_group=1),
 }
@@ -311,3 +312,30 @@ def test_gradients_of_what_is_gathered_four_by_four() -> None:
     x, i = normal(7, 12, dtype=np.float64), RNG.integers(0, 7, (5, 3))
     checked(lambda x, i: (loss(x, i), tg.grad(loss)(x, i), tg.grad(lambda x: (tg.grad(loss)(x, i) ** 2).sum())(x)), x, i,
             targets={"one": GPU}, tuning=WIDE)
+
+
+# --------------------------------------------------------------------------------------------------- what a device says of itself
+
+
+def test_groups_are_of_whole_waves() -> None:
+    for name, target in AUDITED.items():
+        launch, = kernels(lambda x: x * 2 + 1, np.zeros(100_000, np.float32), target=target)
+        assert (launch.local_size[0] % target.lanes, launch.local_size[0] <= target.max_work_group) == (0, True), name
+    odd, small = replace(GPU, max_work_group=100), replace(GPU, max_work_group=20)
+    assert [t.group(256) for t in (GPU, odd, small)] == [256, 96, 20]
+    assert (GPU.items, GPU.groups(256), replace(GPU, cores=1, resident=64).groups(256)) == (65536, 256, 1)
+    checked(lambda x: (x * 2, x.sum(-1), x.cumsum(-1)), normal(7, 300), targets={"odd": odd, "small": small})
+
+
+def test_larger_devices_get_more_work_groups() -> None:
+    """Of what can be cut: chunks of a sum, of a scan, parts of k."""
+    large = replace(GPU, cores=4 * GPU.cores)
+    held = replace(GPU, resident=4 * GPU.resident)
+    for fn, array in ((lambda x: x.sum(), np.zeros(1 << 24, np.float32)), (lambda x: x.argmax(), np.zeros(1 << 24, np.float32)),
+                      (lambda x: x.sum(0), np.zeros((1 << 18, 64), np.float32))):
+        first, more, same = (kernels(fn, array, target=t)[0].global_size for t in (GPU, large, held))
+        assert np.prod(more) >= 2 * np.prod(first)
+        assert more == same
+    a, b = np.zeros((64, 1 << 15), np.float32), np.zeros((1 << 15, 64), np.float32)
+    groups = [launch.global_size for t in (GPU, large) for launch in kernels(lambda a, b: a @ b, a, b, target=t)[:1]]
+    assert np.prod(groups[1]) > np.prod(groups[0])
