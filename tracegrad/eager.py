@@ -209,7 +209,8 @@ def _buffer(device: Any, array: np.ndarray[Any, Any], leaves: Sequence[Node], in
         if isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes == array.nbytes:
             return hold(device, array)
         for leaf, given in zip(leaves, inputs, strict=True):           # the whole of a leaf in device memory: its Buffer
-            if given.nbytes == array.nbytes and array.size and _address(given) == _address(array) and not leaf.value.may_change:
+            whole = given.nbytes == array.nbytes and given.flags.c_contiguous and array.size
+            if whole and _address(given) == _address(array) and not leaf.value.may_change:
                 return leaf.value
     return hold(device, np.array(array, order="C"))
 
@@ -352,7 +353,8 @@ class Report(dict[str, Any]):
     """What `tg.report()` gives: a dict that prints as a table."""
 
     def __str__(self) -> str:
-        lines = [f"{self['interpreted']:7} times pending work was done with numpy",
+        lines = [f"{self['at_once']:7} small operations were done with numpy when they were called",
+                 f"{self['interpreted']:7} times pending work was done with numpy",
                  f"{self['compiled']:7} times by kernels, of {self['programs']} programs built while the user waited, "
                  f"{self['background']} by a thread"]
         lines += [f"{count:11} {reason}" for reason, count in self["reasons"].items()]
@@ -364,13 +366,13 @@ class Report(dict[str, Any]):
     __repr__ = __str__
 
 
-_counts: Counter[str] = Counter()
+counts: Counter[str] = Counter()
 _reasons: Counter[str] = Counter()
 
 
 def count(what: str, reason: str = "") -> None:
     """Note for `report` how a piece of pending work was computed (interpreted, compiled), or that a program was made."""
-    _counts[what] += 1
+    counts[what] += 1
     if reason:
         _reasons[reason] += 1
 
@@ -379,14 +381,15 @@ def count(what: str, reason: str = "") -> None:
 def report() -> Report:
     """How untraced work was done so far in this process: a dict that prints as a table.
 
-    interpreted: how many times pending work was done by numpy, operation by operation. compiled: how many times by kernels. programs:
-    how many programs were compiled for that while the user waited, background: by a thread. reasons: why it was kernels, with counts.
-    lowered: of all programs, traced ones included, those that this process made kernels for, read: those whose plan was on the disk. built:
-    kernels that the driver built, loaded: that it had from the disk, shared: that an earlier program of this process has, too.
+    at_once: how many small operations numpy did when they were called. interpreted: how many times pending work was done by numpy,
+    operation by operation. compiled: how many times by kernels. programs: how many programs were compiled for that while the user waited,
+    background: by a thread. reasons: why it was kernels, with counts. lowered: of all programs, traced ones included, those that this
+    process made kernels for, read: those whose plan was on the disk. built: kernels that the driver built, loaded: that it had from the
+    disk, shared: that an earlier program of this process has, too.
     `config.eager = False` (TRACEGRAD_EAGER=0) makes it kernels always. Otherwise traced functions are not counted: they always run kernels.
 
     >>> print(tg.report())
     """
-    return Report({what: _counts[what] for what in ("interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons),
+    return Report({what: counts[what] for what in ("at_once", "interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons),
                   lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
                   built=kernels["built"], loaded=kernels["read"], shared=kernels["known"])
