@@ -5,6 +5,7 @@
 #   make test       what has to pass before a commit: lint, types, import rules, the quick tests
 #   make test-all   make test, and the long tests beside torch, SciPy and scikit-learn, which it installs
 #   make bench      tracegrad beside torch eager, torch.compile and jax.jit (PyTensor and Dr.Jit where installed); writes benchmarks/RESULTS.md
+#                   (ARGS="--once --rounds 5 --seconds 0.2 --pause 0.1" takes half of the time)
 #   make bench-against REV=HEAD~1   the benchmark's rows here and at another commit, by turns, and the time that lowering takes
 #   make bench-first-minute   how soon untraced lines and small programs are done, beside torch where PEER_PYTHON has it
 #   make bench-gpu  every class of kernels on a GPU beside the device's measured limits; writes benchmarks/RESULTS-gpu.md

@@ -49,9 +49,10 @@ class Contender:
             self.values = self.iterate()
         results = [self.framework.numpy(value) for value in self.values]
         del self.values
+        results = self.workload.view(tuple(results))
         if self.name == "drjit":
             results = [got.reshape(want.shape) for got, want in zip(results, self.expected, strict=True)]
-        errors = [_error(got, want) for got, want in zip(self.workload.view(tuple(results)), self.expected, strict=True)]
+        errors = [_error(got, want) for got, want in zip(results, self.expected, strict=True)]
         return {"error": max(errors)}
 
     def limits(self) -> dict[str, Any]:

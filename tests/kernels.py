@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.plan_audit import most_local_bytes
 from tracegrad import compile as tg_compile
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.passes import compile_graph
@@ -37,12 +38,12 @@ TUNINGS = st.builds(
     most_items=st.sampled_from([8, 64, 1 << 16]), costly=st.sampled_from([1, 12, 1000]), private_bytes=st.sampled_from([64, 64 << 10]),
     fetch_bytes=st.sampled_from([1, 1 << 20]), line_bytes=st.sampled_from([16, 64]), group=st.sampled_from([1, 8, 256]),
     short_row=st.sampled_from([2, 4, 32]), owners=st.sampled_from([1, 4, 64]),
-    column_chunk=st.sampled_from([2, 64]), tiled=st.sampled_from([1, 1 << 14]), wide_items=st.sampled_from([0, 2048]),
+    column_chunk=st.sampled_from([2, 64]), tiled=st.sampled_from([1, 1 << 14]), wide_items=st.sampled_from([0, 2]),
     row_registers=st.sampled_from([0, 4, 32]),
     arg_chunk=st.sampled_from([2, 16, 2048]), scan_chunk=st.sampled_from([2, 16, 2048]),
     select_chunk=st.sampled_from([4, 2048]), scatter_skip=st.sampled_from([1, 16]), scatter_columns=st.sampled_from([4, 64]),
     sort_run=st.sampled_from([2, 32]), sort_block=st.sampled_from([32, 4096]), sort_part=st.sampled_from([4, 4096]),
-    scatter_few=st.sampled_from([1, 32]), sort_local=st.sampled_from([8, 64, 4096]),
+    scatter_few=st.sampled_from([1, 32]), scatter_part=st.sampled_from([2, 64]), sort_local=st.sampled_from([8, 64, 4096]),
     sort_part_gpu=st.sampled_from([2, 16]), split_k=st.sampled_from([2, 128]), split_flops=st.sampled_from([1, 1 << 19]),
     pack_items=st.sampled_from([1, 4096]), panel_bytes=st.sampled_from([64, 1 << 10, 32 << 10]), gemm_step=st.sampled_from([2, 8]),
     thin=st.sampled_from([1, 4]), conv_unrolled=st.sampled_from([1, 7]),
@@ -62,7 +63,8 @@ CPUS = (
 GPUS = (
     st.builds(Target, kind=st.just("gpu"), simd_bytes=st.just(16), cores=st.sampled_from([1, 4]),
               max_work_group=st.sampled_from([1, 64, 256]), local_memory=st.sampled_from([0, 4096, 32768]), plain_math=st.just(False),
-              clang_builtins=st.just(False), lanes=st.sampled_from([32, 64]), host_memory=st.booleans())
+              clang_builtins=st.just(False), lanes=st.sampled_from([16, 32, 64]), resident=st.sampled_from([128, 1024, 2560]),
+              host_memory=st.booleans())
 )
 DEVICES = st.one_of(CPUS, GPUS)
 
@@ -139,6 +141,9 @@ class Checked:
                 continue
             self.count += 1
             try:
+                if target.kind == "gpu":
+                    held = most_local_bytes(plan)
+                    assert held <= target.local_memory, f"kernels for {name} have {held} bytes of local memory"
                 with np.errstate(all="ignore"):
                     found = run_plan(plan, arrays, numbers)
                 agree(found, [w.reshape(f.shape) for f, w in zip(found, wanted, strict=True)], list(dtypes), f"kernels for {name}",

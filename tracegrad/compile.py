@@ -72,6 +72,7 @@ class HostDevice:
     """The interpreter: runs graphs with the ops' numpy rules. Slow; the oracle of the tests, and there without a driver."""
 
     name, kind, driver, platform, target = "numpy", "numpy", "interpreter", "numpy", None
+    type = "cpu"                                        # torch's name of the kind
     in_host_memory, host_alignment, fp64 = True, 1, True
 
     def __init__(self) -> None:

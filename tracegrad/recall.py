@@ -163,7 +163,7 @@ class Backward:
 
     def __init__(self, root: Tensor) -> None:
         self.walk: _Walk | None = None
-        if state.trace is not None or state.examples or state.pulling or state.hidden:
+        if state.trace is not None or state.examples or state.pulling or state.hidden or state.anomaly is not None:
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:

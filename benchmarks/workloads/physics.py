@@ -40,20 +40,19 @@ class LennardJones(Derived):
 
         n = self.count
 
-        @dr.syntax
-        def turns(own, i, energy, force, j):
-            while j < n:
+        def run():
+            i = dr.arange(UInt32, n)
+            own = dr.gather(Array3f, x, i)
+
+            def turn(energy, force, j):
                 apart = own - dr.gather(Array3f, x, j)
                 inverse = dr.select(j == i, 0.0, dr.rcp(dr.squared_norm(apart)))
                 sixth = inverse * inverse * inverse
-                energy += 2.0 * (sixth * sixth - sixth)
-                force += apart * (inverse * (24.0 * sixth - 48.0 * sixth * sixth))
-                j += 1
-            return energy, force
+                energy = energy + 2.0 * (sixth * sixth - sixth)
+                return energy, force + apart * (inverse * (24.0 * sixth - 48.0 * sixth * sixth)), j + 1
 
-        def run():
-            i = dr.arange(UInt32, n)
-            energy, force = turns(dr.gather(Array3f, x, i), i, dr.zeros(Float, n), dr.zeros(Array3f, n), dr.zeros(UInt32, n))
+            start = dr.zeros(Float, n), dr.zeros(Array3f, n), dr.zeros(UInt32, n)
+            energy, force, _ = dr.while_loop(start, lambda energy, force, j: j < n, turn)
             return dr.sum(energy), dr.ravel(force)
 
         return run

@@ -86,7 +86,7 @@ def by_digits(group: Group, context: Context, rows: int, n: int, keys: Keys, res
     if size < _DIGITS:
         return None
     tile = size * _EACH
-    chunks = max(1, min(ceil_div(4 * context.target.cores, rows), ceil_div(n, tile)))
+    chunks = max(1, min(ceil_div(context.target.groups(size), rows), ceil_div(n, tile)))
     length = ceil_div(ceil_div(n, chunks), tile) * tile
     chunks = -(-n // length)
     sides = [(Temp(f"sorted_keys_{s}", node, rows * n, keys.dtype), Temp(f"sorted_order_{s}", node, rows * n, int32)) for s in "ab"]
@@ -165,7 +165,7 @@ class _Pass:
     def places(self) -> Kernel:
         """Counts become where the first of each goes: those of lower digits, and of the same digit in earlier chunks, are before it."""
         o = WorkGroup(self.group, self.context)
-        total, size = _DIGITS * self.chunks, min(self.size, 64)
+        total, size = _DIGITS * self.chunks, min(self.size, 64 if self.chunks <= 256 else 256)
         each = -(-total // size)
         scratch = o.shared("scratch", "int", size)
         item = o.number("item", size, 0, "local")
@@ -230,6 +230,7 @@ class _Pass:
             o.lines([
                 f"{type_} key[{_EACH}];",
                 f"int number[{_EACH}];",
+                "#pragma unroll",                                # key and number stay in registers
                 f"for (int e = 0; e < {_EACH}; e++) if ({held} < count) {{",
                 f"  key[e] = {of(keys, f'({held})')};",
                 f"  number[e] = {of(order, f'({held})')};",
@@ -262,6 +263,7 @@ class _Pass:
             ], (item,))
             o.barrier()
             o.lines([
+                "#pragma unroll",                                # key and number stay in registers
                 f"for (int e = 0; e < {_EACH}; e++) if ({held} < count) {{",
                 f"  const int digit = {self.digit('key[e]')};",
                 f"  const int to = {place(f'(digit * {size} + item)')};",
