@@ -218,6 +218,21 @@ def test_an_error_of_the_thread_is_raised_where_the_kernels_are_first_needed(imp
     assert (x - 3).tolist() == [-3, -2, -1, 0, 1]
 
 
+def test_what_is_compiled_once_it_came_often_is_worth_it():
+    """Not where calling numpy takes longer than what it computes; but long loops, each of which is one kernel."""
+    def patience(x):
+        return eager._patience(tg_compile.Work([x._n], x.device).order, x.device)[0]
+
+    small, medium = tg.ones(33, 7) * 1.0, tg.ones(300, 257) * 1.0
+    tg.flush()
+    assert patience((small.exp() * 2.0 + small).sum()) == eager.NEVER
+    assert 1 < patience((medium.exp() * 2.0 + medium).sum()) < 10_000
+    for length in (5, 500):
+        state = tg.nn.RNN(7, 7)(tg.ones(length, 7))[1]                # one loop
+        assert any(n.fn.family == "loop" for n in tg_compile.Work([state._n], state.device).order)
+        assert (patience(state) == eager.NEVER) == (length == 5)
+
+
 def test_large_work_and_the_users_kernels_are_compiled_at_once():
     assert eager._patience([(tg.zeros(3) + 1)._n], tg.device())[0] > 100
     n = 5000
