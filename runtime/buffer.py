@@ -175,7 +175,12 @@ class _Held(Buffer):
         if array is None:
             return super().download(shape, dtype)
         verify(self)
-        return np.array(_laid_out(array, shape, dtype), dtype)
+        return np.array(_laid_out(array, shape, dtype), dtype, order="C")
+
+    def view(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        if self.array is not None and not self.array.flags.c_contiguous:
+            self.array = np.array(self.array, order="C")
+        return super().view(shape, dtype)
 
     def contents(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         array = self.array
@@ -230,7 +235,7 @@ class _Mapping:
 
 
 def _laid_out(array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """A contiguous array in another shape; complex numbers as pairs of real ones, or these as complex ones, if `dtype` says so."""
+    """An array in another shape; complex numbers as pairs of real ones, or these as complex ones, if `dtype` says so."""
     if array.dtype != dtype and "c" in (array.dtype.kind, np.dtype(dtype).kind):
         array = array.reshape(-1).view(dtype)
     return array.reshape(shape)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tracegrad import at_once, eager, pending
 from tracegrad import compile as tg_compile
-from tracegrad import eager, pending
 from tracegrad.ir import INTERN
 from tracegrad.nn import functional as F
 
@@ -40,6 +40,12 @@ class Work:
     @property
     def compiled(self):
         return tg_compile.compiled[0] - self._compiled
+
+
+@pytest.fixture(autouse=True)
+def deferred(monkeypatch):
+    """Small operations, too, wait until somebody looks (else numpy does them when they are called: tests/test_at_once.py)."""
+    monkeypatch.setattr(at_once.Prepared, "__call__", lambda *given: None)
 
 
 @pytest.fixture

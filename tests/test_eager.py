@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tracegrad import at_once, eager, recall
 from tracegrad import compile as tg_compile
-from tracegrad import eager, recall
 from tracegrad.codegen import passes
 from tracegrad.function import REGISTRY
 from tracegrad.nn import functional as F
@@ -28,14 +28,19 @@ def fresh(monkeypatch):
     """Eager, and nothing known from other tests."""
     tg.flush()
     monkeypatch.setattr(tg.config, "eager", True)
-    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager._counts, eager._reasons):
+    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager.counts, eager._reasons):
         cache.clear()
     eager._size[0] = recall._size[0] = 0
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """As if a build took no time: a structure is numpy's for `impatient(uses)` uses, the thread compiles from a quarter of them on."""
+    """As if a build took no time: a structure is numpy's for `impatient(uses)` uses, the thread compiles from a quarter of them on.
+
+    All work is deferred, small operations, too.
+    """
+    monkeypatch.setattr(at_once.Prepared, "__call__", lambda *given: None)
+
     def set_patience(uses):
         monkeypatch.setattr(eager, "_patience", lambda order, device: (uses, ""))
     return set_patience
@@ -156,7 +161,7 @@ def test_the_same_run_gives_the_same_bits_and_switches_at_the_same_use(impatient
     first = tg.report()
     assert first["interpreted"] > 0
     assert first["compiled"] > 0
-    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager._counts, eager._reasons):
+    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager.counts, eager._reasons):
         cache.clear()
     eager._size[0] = recall._size[0] = 0
     again, v = train(16)
@@ -213,6 +218,21 @@ def test_an_error_of_the_thread_is_raised_where_the_kernels_are_first_needed(imp
     assert (x - 3).tolist() == [-3, -2, -1, 0, 1]
 
 
+def test_what_is_compiled_once_it_came_often_is_worth_it():
+    """Not where calling numpy takes longer than what it computes; but long loops, each of which is one kernel."""
+    def patience(x):
+        return eager._patience(tg_compile.Work([x._n], x.device).order, x.device)[0]
+
+    small, medium = tg.ones(33, 7) * 1.0, tg.ones(300, 257) * 1.0
+    tg.flush()
+    assert patience((small.exp() * 2.0 + small).sum()) == eager.NEVER
+    assert 1 < patience((medium.exp() * 2.0 + medium).sum()) < 10_000
+    for length in (5, 500):
+        state = tg.nn.RNN(7, 7)(tg.ones(length, 7))[1]                # one loop
+        assert any(n.fn.family == "loop" for n in tg_compile.Work([state._n], state.device).order)
+        assert (patience(state) == eager.NEVER) == (length == 5)
+
+
 def test_large_work_and_the_users_kernels_are_compiled_at_once():
     assert eager._patience([(tg.zeros(3) + 1)._n], tg.device())[0] > 100
     n = 5000
@@ -233,11 +253,15 @@ def test_the_switch(monkeypatch):
 
 
 def test_report_reads_well():
-    (tg.ones(3) * 2).numpy()
+    x = tg.tensor([0.0, 0.25, 7.0])
+    for _ in range(5):
+        (x - 123.0).numpy()
     report = tg.report()
-    assert report["interpreted"] == 1
-    assert "1 times pending work was done with numpy" in str(report)
-    assert set(report) == {"interpreted", "compiled", "programs", "background", "reasons", "lowered", "read", "built", "loaded", "shared"}
+    assert (report["interpreted"], report["at_once"]) == (2, 3)         # the third call of a kind is known
+    assert "2 times pending work was done with numpy" in str(report)
+    assert "3 small operations" in str(report)
+    assert set(report) == {"at_once", "interpreted", "compiled", "programs", "background", "reasons", "lowered", "read", "built", "loaded",
+                           "shared"}
 
 
 def test_few_structures_are_remembered(monkeypatch):

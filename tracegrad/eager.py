@@ -16,7 +16,7 @@ import os
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,13 @@ NODE = 2_500.0                  # numpy's and the interpreter's for one operatio
 HALF = 8.0                      # how much longer numpy takes for float16, which it converts element by element
 BUILD = 60e6                    # to compile a program and run it once: for each,
 BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's step: 0.2 to 0.5; 850, a transformer's: 3 to 4)
+
+# Where an operation computes for SMALL nanoseconds at the average, kernels save nothing: to start one takes as long as numpy does for ten
+# such operations, and while others of a step's structures are numpy's, arrays are handed to and fro (a step of an LSTM: 2.2 ms by numpy,
+# 5 half compiled, 2.3 compiled; of a ViT: 3.3, 4.9, 3.5). Loops of so many TURNS are an exception: each is one kernel.
+NEVER = 1 << 62
+SMALL = 12_000.0
+TURNS = 64
 
 # Work whose structure came so often that numpy took as long as a build takes is compiled: then no more is lost than about the time of the
 # better way, however often it will come. The thread starts a quarter of the way there: it shares the cores, and Python's lock, with the
@@ -89,20 +96,33 @@ def _patience(order: Sequence[Node], device: Any) -> tuple[int, str]:
     if not device.in_host_memory:
         return 0, "the device has memory of its own"
     try:
-        estimate, count = _estimate(order, device)
+        seen = _estimate(order, device)
     except _AtOnce as reason:
         return 0, str(reason)
-    times = int((BUILD + BUILD_NODE * count) / (estimate or 1.0))
-    return times, "" if times else f"large: numpy would take about {1e-6 * estimate:.0f} ms"
+    times = int((BUILD + BUILD_NODE * seen.built) / (seen.time or 1.0))
+    if times and seen.turns < TURNS and seen.time < (NODE + SMALL) * seen.calls:
+        return NEVER, ""
+    return times, "" if times else f"large: numpy would take about {1e-6 * seen.time:.0f} ms"
 
 
 class _AtOnce(Exception):
     """Why work is compiled whatever it costs."""
 
 
-def _estimate(order: Iterable[Node], device: Any) -> tuple[float, int]:
-    """Nanoseconds that numpy takes for these operations, and how many a driver builds: of a loop, those of one turn."""
-    estimate, count = 0.0, 0
+class _Estimate(NamedTuple):
+    """Nanoseconds that numpy takes, how many operations a driver builds (of a loop those of one turn), how many numpy makes, and the turns
+
+    of the longest loop.
+    """
+
+    time: float
+    built: int
+    calls: int
+    turns: int
+
+
+def _estimate(order: Iterable[Node], device: Any) -> _Estimate:
+    estimate, count, calls, turns = 0.0, 0, 0, 0
     loops: set[Any] = set()
     for node in order:
         fn: Any = node.fn
@@ -111,16 +131,17 @@ def _estimate(order: Iterable[Node], device: Any) -> tuple[float, int]:
         if fn.family == "loop" and fn.ordinary and not fn.reports:
             if (fn, node.operands) not in loops:                       # all its results are computed together
                 loops.add((fn, node.operands))
-                inner, nodes = _estimate([n for n in fn.graph if n.fn.family != "leaf"], device)
-                estimate, count = estimate + fn.length * inner, count + nodes
+                inner = _estimate([n for n in fn.graph if n.fn.family != "leaf"], device)
+                estimate, count = estimate + fn.length * inner.time, count + inner.built
+                calls, turns = calls + fn.length * inner.calls, max(turns, fn.length * (inner.turns or 1))
             continue
         known: Any = REGISTRY.get(fn.name)
         if known is not fn:
             raise _AtOnce(f"{fn.name} is a kernel or function of the user's" if fn.family != "loop" else "a loop has errors to report")
         work = fn.cost * fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs)
         estimate += NODE + (work * HALF if node.dtype == np.float16 else work)
-        count += 1
-    return estimate, count
+        count, calls = count + 1, calls + 1
+    return _Estimate(estimate, count, calls, turns)
 
 
 # ------------------------------------------------------------------------------------------------------------- with numpy
@@ -209,7 +230,8 @@ def _buffer(device: Any, array: np.ndarray[Any, Any], leaves: Sequence[Node], in
         if isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes == array.nbytes:
             return hold(device, array)
         for leaf, given in zip(leaves, inputs, strict=True):           # the whole of a leaf in device memory: its Buffer
-            if given.nbytes == array.nbytes and array.size and _address(given) == _address(array) and not leaf.value.may_change:
+            whole = given.nbytes == array.nbytes and given.flags.c_contiguous and array.size
+            if whole and _address(given) == _address(array) and not leaf.value.may_change:
                 return leaf.value
     return hold(device, np.array(array, order="C"))
 
@@ -352,7 +374,8 @@ class Report(dict[str, Any]):
     """What `tg.report()` gives: a dict that prints as a table."""
 
     def __str__(self) -> str:
-        lines = [f"{self['interpreted']:7} times pending work was done with numpy",
+        lines = [f"{self['at_once']:7} small operations were done with numpy when they were called",
+                 f"{self['interpreted']:7} times pending work was done with numpy",
                  f"{self['compiled']:7} times by kernels, of {self['programs']} programs built while the user waited, "
                  f"{self['background']} by a thread"]
         lines += [f"{count:11} {reason}" for reason, count in self["reasons"].items()]
@@ -364,13 +387,13 @@ class Report(dict[str, Any]):
     __repr__ = __str__
 
 
-_counts: Counter[str] = Counter()
+counts: Counter[str] = Counter()
 _reasons: Counter[str] = Counter()
 
 
 def count(what: str, reason: str = "") -> None:
     """Note for `report` how a piece of pending work was computed (interpreted, compiled), or that a program was made."""
-    _counts[what] += 1
+    counts[what] += 1
     if reason:
         _reasons[reason] += 1
 
@@ -379,14 +402,15 @@ def count(what: str, reason: str = "") -> None:
 def report() -> Report:
     """How untraced work was done so far in this process: a dict that prints as a table.
 
-    interpreted: how many times pending work was done by numpy, operation by operation. compiled: how many times by kernels. programs:
-    how many programs were compiled for that while the user waited, background: by a thread. reasons: why it was kernels, with counts.
-    lowered: of all programs, traced ones included, those that this process made kernels for, read: those whose plan was on the disk. built:
-    kernels that the driver built, loaded: that it had from the disk, shared: that an earlier program of this process has, too.
+    at_once: how many small operations numpy did when they were called. interpreted: how many times pending work was done by numpy,
+    operation by operation. compiled: how many times by kernels. programs: how many programs were compiled for that while the user waited,
+    background: by a thread. reasons: why it was kernels, with counts. lowered: of all programs, traced ones included, those that this
+    process made kernels for, read: those whose plan was on the disk. built: kernels that the driver built, loaded: that it had from the
+    disk, shared: that an earlier program of this process has, too.
     `config.eager = False` (TRACEGRAD_EAGER=0) makes it kernels always. Otherwise traced functions are not counted: they always run kernels.
 
     >>> print(tg.report())
     """
-    return Report({what: _counts[what] for what in ("interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons),
+    return Report({what: counts[what] for what in ("at_once", "interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons),
                   lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
                   built=kernels["built"], loaded=kernels["read"], shared=kernels["known"])

@@ -191,7 +191,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if known is not None:
         template = fn.memo.get(known[0])
         if template is not None:
-            return known[2]._wrap(template.make(known[1])[template.result])
+            return known[2]._wrap(template.make(known[1], known[2]._device)[template.result])
     wrapper = None
     plain = list(args)
     for i, a in enumerate(plain):
@@ -277,6 +277,9 @@ class Data(Primitive):
 
     def numpy(self, **attrs: Any) -> Any:
         raise NotImplementedError("data is read from node.value")
+
+    def interval(self, node: Node, *operands: Interval) -> Interval | None:
+        return node.attrs.get("range")                      # known of what made it
 
 
 class Iota(Primitive):
@@ -398,7 +401,7 @@ def _same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
 _CONST, _DATA = REGISTRY["const"], REGISTRY["data"]
 _consts: dict[tuple[Any, Any, DType, bool], Entry] = {}       # a short way to those that are alive; the dead go when it is full
 CONSTS = 1000
-_NOWHERE = Location("", 0, "")
+NOWHERE = Location("", 0, "")
 _uid = [0]
 
 
@@ -450,7 +453,7 @@ def data(aval: Aval, value: Any) -> Node:
     """A fresh leaf that holds `value`. (A replay makes one per result, so this takes no detours: nobody else can have the node.)"""
     node = Node.__new__(Node)
     node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval}, aval
-    node.loc, node.needs_grad, node.constant, node.value = _NOWHERE, False, False, value
+    node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, value
     return node
 
 

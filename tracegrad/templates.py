@@ -9,7 +9,7 @@ the signature.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import EllipsisType, NoneType
 from typing import Any
 
@@ -21,7 +21,7 @@ from tracegrad.ir import INTERN, Node, Size, enter, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
-KEPT = 500                                   # signatures of one function; when there are more, all are forgotten
+KEPT = 1000                                  # signatures of one function; when there are more, those not used since are forgotten
 _PLAIN = (str, NoneType, EllipsisType)
 
 
@@ -34,13 +34,16 @@ class Template:
 
     steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands). result: a place, or
     (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same node for the same operands, as
-    long as it is alive and was not computed (compare ir.INTERN).
+    long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see at_once.py); None: not asked for
+    yet, False: nothing does. used: since templates were last forgotten.
     """
 
-    __slots__ = ("call", "constants", "made", "result", "shared", "steps")
+    __slots__ = ("call", "constants", "made", "prepared", "result", "shared", "steps", "used")
 
     def __init__(self, nodes: Sequence[Node], result: Any) -> None:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
+        self.prepared: Any = None
+        self.used = True
         place: dict[Node, int] = {}
         for n in nodes:
             place.setdefault(n, len(place))
@@ -77,8 +80,32 @@ class Template:
         if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
             self.shared = False
 
-    def make(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
-        """The nodes by place, for other operands of the same signature; of one whose result is there, that. They carry the user's line."""
+    def ends(self) -> list[int]:
+        """The places of the results, each once."""
+        found: list[int] = []
+        rest = [self.result]
+        while rest:
+            r = rest.pop()
+            if type(r) is not int:
+                rest += r[1]
+            elif r not in found:
+                found.append(r)
+        return found
+
+    def make(self, nodes: Sequence[Node], device: Any) -> Sequence[Node] | dict[int, Node]:
+        """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line, or a value."""
+        self.used = True
+        prepared = self.prepared
+        if prepared is None:
+            prepared = self.prepared = prepare(self, nodes)
+        if prepared:
+            made: Sequence[Node] | dict[int, Node] | None = prepared(self, nodes, device)
+            if made is not None:
+                return made
+        return self.nodes(nodes)
+
+    def nodes(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
+        """The nodes by place; of a call whose result is there, that."""
         values = [*nodes, *self.constants]
         key: Any
         if self.shared and len(self.steps) > 1:
@@ -87,7 +114,7 @@ class Template:
             found = None if entry is None else entry()
             if found is not None and found.value is None and found.operands:
                 return {self.result: found}
-        line = user_location(3, self.call)           # behind make and what calls it, which is never the user
+        line = user_location(4, self.call)           # behind nodes, make and what calls it, which is never the user
         new, add = Node.__new__, values.append
         interned = self.shared and len(self.steps) == 1
         for fn, attrs, items, aval, needs_grad, places in self.steps:
@@ -119,6 +146,13 @@ def _flat(result: Any, ends: list[Node]) -> Any:
 
 def _places(result: Any, places: Sequence[int]) -> Any:
     return places[result] if type(result) is int else (result[0], [_places(r, places) for r in result[1]])
+
+
+def _never(template: Template, nodes: Sequence[Node]) -> Any:
+    return False
+
+
+prepare: Callable[[Template, Sequence[Node]], Any] = _never                 # set where numpy can be asked: see at_once.py
 
 
 def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Node], Any] | None:
@@ -193,10 +227,22 @@ def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], res
     """Note in `memo` that a call made `result`; from the second time on, how."""
     if key not in memo:
         if len(memo) >= KEPT:
-            memo.clear()
+            _forget(memo)
         memo[key] = None
         return
     try:
         memo[key] = Template(nodes, result)
     except _Unknown:
         pass
+
+
+def _forget(memo: dict[Any, Template | None]) -> None:
+    """Make room: forget what was not used since this was last called; if all was, the older half."""
+    kept = {key: template for key, template in memo.items() if template is not None and template.used}
+    if len(kept) > KEPT // 2:
+        kept = dict(list(kept.items())[len(kept) // 2:])
+    memo.clear()
+    memo.update(kept)
+    for template in kept.values():
+        if template is not None:
+            template.used = False

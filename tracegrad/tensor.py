@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracegrad import at_once as _at_once  # noqa: F401  (templates use it)
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload
@@ -466,6 +467,11 @@ class Tensor(Operators):
         """The value of a tensor of one element as a Python number. Waits for it."""
         if self.numel() != 1:
             raise ShapeError(f"item: the tensor has shape {self.shape}; only a tensor of one element is one number")
+        node = self._n
+        array = held(node.value) if self._base is None and self._trace is None and state.trace is None else None
+        if array is not None and array.dtype is node.aval.dtype and not node.value.suspicions:
+            state.looked |= node.needs_grad
+            return array.item()
         return self._value("item()").reshape(-1)[0].item()
 
     def tolist(self) -> Any:

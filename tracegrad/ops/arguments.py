@@ -54,7 +54,7 @@ def on_nodes(fn: F) -> F:
         if known is not None:
             template = memo.get(known[0])
             if template is not None:
-                return _made(known[2], template.result, template.make(known[1]), template.made)
+                return _made(known[2], template.result, template.make(known[1], known[2]._device), template.made)
         found: list[Any] = []
         if rest in kwargs:
             args = (*(args or (kwargs.pop("input", None),)), kwargs.pop(rest))

@@ -48,9 +48,13 @@ class InRange(Elementwise):
 
     def excess(self, x: Any, node: Node) -> tuple[int, int]:
         """By how much the worst elements are above and below the range; 0 for none."""
-        check = self.check(node)
-        x = np.asarray(x)[np.asarray(x) != check.ignore]
-        return max(0, int(x.max()) - check.high) if x.size else 0, max(0, check.low - int(x.min())) if x.size else 0
+        a = node.attrs
+        if a["ignore"] is not None:
+            x = x[x != a["ignore"]]
+        if not x.size:
+            return 0, 0
+        high, low = int(np.maximum.reduce(x, None)), int(np.minimum.reduce(x, None))
+        return max(0, high - a["size"] + 1), max(0, -low - (a["size"] if a["wrap"] else 0))
 
     def checks(self, node: Node) -> tuple[Check, ...]:
         return (self.check(node),)

@@ -1,0 +1,198 @@
+"""Small operations are done by numpy when they are called (tracegrad/at_once.py): to what deferred ones compute, where that is right."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad import at_once, templates
+from tracegrad.nn import functional as F
+from tracegrad.runtime.buffer import held
+
+pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="all is deferred on this device")
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+
+
+def given(seed, *shape, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def moved(x):
+    y = x.transpose(0, 1)
+    return y, y.reshape(-1)[3:9], y[1:4, ::2], x.T @ y.T, y.unsqueeze(1).expand(-1, 2, -1).sum(2), x.split(3, 0)[1] * 2.0, x.diagonal()
+
+
+def reduced(x):
+    return x.mean(), x.var(1), x.amax(0), x.argmax(1), F.softmax(x, 1), F.layer_norm(x, (x.shape[1],)), (x.T * 3.0).sum(0), x.cumsum(1)
+
+
+def indexed(x):
+    i = x.argmax(1) % 3
+    return x[i], x[i, 2], x.gather(1, i[:, None]), x[[2, 0, 1]], F.one_hot(i, 3), x[tg.arange(4)], tg.where(x > 0, x, 0.0), x[-1, :5]
+
+
+def mixed(x):
+    return x.double().exp(), (x > 0) & (x < 1.0), x.to(tg.int32) // 2, x / 0.0, (x - x) / (x - x), F.gelu(x), x.half() + 1, tg.stack([x, x])
+
+
+PROGRAMS = [moved, reduced, indexed, mixed]
+
+
+@pytest.mark.parametrize("shape", [(7, 13), (33, 33), (65, 16)])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_same_values_shapes_and_dtypes_as_deferred(program, shape, monkeypatch):
+    inputs = [given(k, *shape) for k in range(5)]
+    done = []
+    for k, array in enumerate(inputs):
+        before = tg.report()["at_once"]
+        found = program(tg.from_numpy(array))
+        assert k < 2 or sum(held(r._node().value) is None for r in found) <= 5        # of calls that have no template
+        done.append(([(r.numpy(), r.shape, r.dtype, r.requires_grad, r._base is not None) for r in found], tg.report()["at_once"] - before))
+    assert done[-1][1] >= len(done[-1][0]) - 5
+    monkeypatch.setattr(at_once.Prepared, "__call__", lambda *given: None)
+    for array, (results, _) in zip(inputs, done, strict=True):
+        for r, (values, *rest) in zip(program(tg.from_numpy(array)), results, strict=True):
+            assert [r.shape, r.dtype, r.requires_grad, r._base is not None] == rest
+            assert values.flags.c_contiguous
+            np.testing.assert_array_equal(r.numpy(), values)
+
+
+def test_what_is_written_into_a_view_is_seen_in_its_base_and_the_other_way():
+    for turn in range(5):
+        x = tg.from_numpy(given(turn, 5, 7))
+        wanted = given(turn, 5, 7)
+        view, row = x.transpose(0, 1)[1:3], x[2]
+        view += 1.0
+        wanted.T[1:3] += 1.0
+        np.testing.assert_array_equal(x.numpy(), wanted)
+        np.testing.assert_array_equal(row.numpy(), wanted[2])
+        x.mul_(2.0)
+        np.testing.assert_array_equal(view.numpy(), wanted.T[1:3] * 2.0)
+        row.zero_()
+        assert x[2].abs().sum().item() == 0.0
+
+
+def test_values_that_left_do_not_change():
+    x = tg.from_numpy(given(0, 33, 7))
+    for _ in range(5):
+        y = x + 1.0
+        shared, turned, copied = np.asarray(y), np.asarray(y.T), y.numpy()
+        assert turned.flags.c_contiguous
+        assert not shared.flags.writeable
+        before = shared.copy()
+        y += 5.0
+        y.T.mul_(2.0)
+        copied[:] = 0.0
+        np.testing.assert_array_equal(shared, before)
+        np.testing.assert_array_equal(turned, before.T)
+        np.testing.assert_array_equal(x.numpy(), given(0, 33, 7))
+
+
+def test_a_small_part_does_not_keep_the_whole():
+    for _ in range(5):
+        x = tg.from_numpy(given(0, 64, 65)) * 1.0
+        part = x[3, 5] * 1.0
+        row = x[3]
+        whole = weakref.ref(held(x._n.value)) if held(x._n.value) is not None else None
+        value = held(row._node().value)
+    assert whole is not None
+    assert value is not None
+    assert value.base is None or value.base.nbytes <= at_once.SPARE * value.nbytes
+    del x, row
+    gc.collect()
+    assert whole() is None
+    assert np.isfinite(part.item())
+
+
+def test_what_has_no_value_yet_is_deferred():
+    x = tg.from_numpy(given(0, 33)).requires_grad_()
+    for _ in range(5):
+        y = x * 2.0 + 1.0                                # to be differentiated
+        assert y._n.value is None
+        with tg.no_grad():
+            z = y.detach() * 3.0
+            w = x * 3.0                                  # its value is there
+        assert z._n.value is None
+        np.testing.assert_array_equal(z.numpy(), (given(0, 33) * np.float32(2) + 1) * 3)
+    assert held(w._n.value) is not None
+    assert not w.requires_grad
+    assert w.is_leaf
+    (x * w).sum().backward()                             # what was done at once is a leaf to others
+    np.testing.assert_allclose(x.grad.numpy(), given(0, 33) * 3, rtol=1e-6)
+
+
+def test_the_switch_and_large_work(monkeypatch):
+    big, small = tg.from_numpy(given(0, 700, 300)), tg.from_numpy(given(0, 7, 3))
+    for _ in range(5):
+        assert (big - 0.5)._n.value is None
+        known = small - 0.5
+    assert known._n.value is not None
+    monkeypatch.setattr(tg.config, "eager", False)
+    for _ in range(5):
+        assert (small - 0.5)._n.value is None
+
+
+def test_indices_out_of_range_are_told_when_somebody_looks():
+    table = tg.from_numpy(given(0, 7, 3))
+    for k in (0, 6, 3, 5, 7, 2, -8):
+        found = F.embedding(tg.tensor([1, k]), table) if k >= 0 else table[tg.tensor([1, k])]
+        later = found * 2.0
+        if 0 <= k < 7:
+            np.testing.assert_array_equal(later.numpy(), given(0, 7, 3)[[1, k]] * 2)
+        else:
+            with pytest.raises(IndexError, match=rf"{k}.*test_at_once\.py"):
+                later.sum().item()
+    for _ in range(4):
+        with pytest.raises(tg.ShapeError, match=r"test_at_once\.py"):
+            table + tg.from_numpy(given(0, 4))
+
+
+def test_ranges_of_integers_stay_known():
+    scores = tg.from_numpy(given(0, 5, 3))
+    for _ in range(5):
+        best = scores.argmax(1)
+        assert at_once.interval(best._n) == (0, 2)
+        picked = scores.gather(1, best[:, None])
+    np.testing.assert_array_equal(picked.numpy()[:, 0], given(0, 5, 3).max(1))
+    for _ in range(4):
+        assert tg.from_numpy(given(1, 3, 2))[best].shape == (5, 2)
+        with pytest.raises(IndexError):
+            tg.from_numpy(given(1, 2, 2))[(best * 0 + 2)].sum().item()
+
+
+def test_the_same_way_in_every_run():
+    """Which calls are done at once depends on what was called before, and on nothing else."""
+    def run():
+        found, x = [], tg.from_numpy(given(0, 16, 31))
+        for _ in range(4):
+            before = tg.report()["at_once"]
+            x = F.softmax(x @ tg.from_numpy(given(1, 31, 31)), 1) * 3.25
+            found.append((tg.report()["at_once"] - before, x.numpy().tobytes()))
+        return found
+
+    run()
+    assert run() == run()
+
+
+def test_signatures_are_forgotten_when_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(templates, "KEPT", 20)
+    x = tg.from_numpy(given(0, 100))
+    memo = tg.function.REGISTRY["add"].memo
+    memo.clear()
+    for n in range(1, 90):
+        for _ in range(3):
+            x[:n].sum()
+            y = x + 0.125                                  # used all the time
+        x + float(n)
+        x + float(n)
+        assert len(memo) <= 21
+    assert held(y._n.value) is not None
+    np.testing.assert_array_equal(y.numpy(), given(0, 100) + np.float32(0.125))

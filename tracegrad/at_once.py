@@ -1,0 +1,180 @@
+"""Small operations on values that numpy holds are done when they are called. Start at `Prepared`.
+
+To defer an operation costs: nodes for all that it is made of, a walk over them, a key, a look-up. It pays where kernels fuse what was
+deferred, and where whole steps are known (see recall.py); few elements numpy has done before. So a call whose template is known
+(see templates.py), and whose operands' values numpy holds, is done at once, by a Routine that the template keeps. What has no value yet, or
+lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
+
+Whether a call is done at once depends on its structure and on what made its operands, never on time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegrad import eager, templates
+from tracegrad.blas import quiet
+from tracegrad.compile import PART, resolve
+from tracegrad.config import config
+from tracegrad.function import NOWHERE, REGISTRY, Movement, data
+from tracegrad.intervals import all_of, interval
+from tracegrad.ir import Aval, Node, forget_operands
+from tracegrad.modes import state
+from tracegrad.routine import Routine
+from tracegrad.runtime.buffer import held, hold
+from tracegrad.templates import Template
+
+LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
+SPARE = 4                   # a view keeps so many times its own memory at most
+DEPTH = 8                   # of what constants are made of
+_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "placed",
+                       "scan"))
+_OFFSET, _CONST = REGISTRY["offset"], REGISTRY["const"]
+
+
+class _Call(NamedTuple):
+    """What a Routine asks of a node."""
+
+    fn: Any
+    attrs: dict[str, Any]
+    aval: Aval
+    loc: str = ""
+
+
+class Prepared:
+    """The calls of a template, done by numpy.
+
+    views: whether the results are views, which need nodes that tell their way from the base; those of other calls are leaves. results: for
+    each, its place in the template, aval, and what leaves know of themselves.
+    """
+
+    __slots__ = ("constants", "order", "products", "results", "routine", "views", "wide")
+
+    def __init__(self, template: Template, order: Sequence[tuple[int, _Call, tuple[int, ...]]], made: Any) -> None:
+        """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
+        self.constants = [_constant(n) for n in template.constants]
+        leaves = list(range(template.made))
+        for k, step in enumerate(template.steps, template.made):
+            if step[0] is _OFFSET:
+                self.constants.append(np.asarray(step[1]["value"]))
+                leaves.append(k)
+        at = {place: ~k for k, place in enumerate(leaves)} | {k: i for i, (k, _, _) in enumerate(order)}
+        self.order: Sequence[Any] = [call for _, call, _ in order]
+        ends = template.ends()
+        self.routine = Routine(self.order, [tuple([at[p] for p in places]) for _, _, places in order], [at[k] for k in ends])
+        self.views = all(isinstance(call.fn, Movement) or call.fn.family == "placed" for call in self.order)
+        self.products = any(call.fn.family == "contraction" for call in self.order)
+        self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
+        self.results = [(k, made[k].aval, _attributes(made[k])) for k in ends]
+
+    def __call__(self, template: Template, nodes: Sequence[Node], device: Any) -> Any:
+        """The results' nodes by place, which have values; None where that cannot be done now."""
+        if not config.eager or not device.in_host_memory or device.kind == "numpy" or state.hidden or state.pulling or state.holds:
+            return None
+        if self.wide and not device.fp64:
+            return None
+        arrays = []
+        for node in nodes:
+            value = node.value
+            if value is None:
+                value = _value(node, device)
+            array = held(value)
+            if array is None or value.suspicions:
+                return None
+            aval = node.aval
+            arrays.append(array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype))
+        if self.constants:
+            arrays += self.constants
+        notes: list[int] = []
+        routine = self.routine
+        try:
+            if self.views:                              # numpy has nothing to warn of
+                found = (routine.written or routine)(arrays, (), self.order, notes)
+            else:
+                with quiet(self.products):
+                    found = (routine.written or routine)(arrays, (), self.order, notes)
+        except Exception:               # deferred, it raises where somebody looks at it
+            return None
+        if notes and any(notes):
+            return None
+        eager.counts["at_once"] += 1
+        if not self.views:
+            made = {}
+            for (k, aval, attrs), array in zip(self.results, found, strict=True):
+                made[k] = node = data(aval, hold(device, array) if array.base is None else _held(device, array))
+                node.attrs = attrs
+            return made
+        values = _fresh(template, nodes)
+        for (k, _, _), array in zip(self.results, found, strict=True):
+            values[k].value = _held(device, array)
+        return values
+
+
+def _fresh(template: Template, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes of a call of what has no history, by place, shared with no other call's."""
+    values = [*nodes, *template.constants]
+    new, add = Node.__new__, values.append
+    for fn, attrs, _, aval, _, places in template.steps:
+        node = new(Node)
+        node.fn, node.operands, node.attrs, node.aval = fn, tuple([values[i] for i in places]), attrs, aval
+        node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, None
+        add(node)
+    return values
+
+
+def _attributes(node: Node) -> dict[str, Any]:
+    """Those of a leaf with the node's value: between which integers that lies is still known."""
+    aval = node.aval
+    known = interval(node) if aval.dtype.kind in "iu" else None
+    return {"aval": aval} if known is None or known == all_of(aval.dtype) else {"aval": aval, "range": known}
+
+
+def _held(device: Any, array: np.ndarray[Any, Any]) -> Any:
+    owner: Any = array.base
+    if owner is None or (isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes <= SPARE * array.nbytes):
+        return hold(device, array)
+    return hold(device, np.array(array))
+
+
+def _value(node: Node, device: Any) -> Any:
+    """The value of a node that has none itself: that behind it, or of what is made of constants alone, which it then keeps; else None."""
+    found = resolve(node)
+    if found.value is None and not found.needs_grad and found.aval.nbytes <= PART and found.fn.constant and not found.aval.weak:
+        array = _constant(found) if all(o.constant for o in found.operands) else None
+        if array is not None and (device.fp64 or found.dtype not in (np.float64, np.complex128)):
+            found.value = hold(device, array if array.base is None else np.array(array, order="C"))
+            forget_operands(found)
+    return found.value
+
+
+def _constant(node: Node, depth: int = 0) -> Any:
+    """The value of what is made of constants; None where that is not done here."""
+    if node.fn.family not in _FAMILIES and node.fn.family not in ("leaf", "index"):
+        return None
+    operands = [_constant(o, depth + 1) for o in node.operands] if depth < DEPTH else [None]
+    if any(o is None for o in operands) or (not operands and node.fn.family not in ("leaf", "index")):
+        return None
+    with quiet():
+        return np.asarray(node.fn.numpy(*operands, **node.attrs), node.dtype)
+
+
+def prepare(template: Template, nodes: Sequence[Node]) -> Any:
+    """The Prepared of a template, for operands like `nodes`; False where its calls are always deferred."""
+    made = _fresh(template, nodes)
+    avals = [n.aval for n in made]
+    order, total = [], 0.0
+    for k, (fn, attrs, _, aval, needs_grad, places) in enumerate(template.steps, template.made):
+        if fn is _OFFSET:
+            continue
+        if needs_grad or REGISTRY.get(fn.name) is not fn or fn.family not in _FAMILIES or aval.weak:
+            return False
+        total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
+        order.append((k, _Call(fn, attrs, aval), places))
+    known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
+    return Prepared(template, order, made) if order and total <= LIMIT and known else False
+
+
+templates.prepare = prepare
