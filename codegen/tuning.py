@@ -50,7 +50,7 @@ class Tuning:
     group: int = 256                   # work-items of a group
     short_row: int = 4                 # rows from this length on are a few items', side by side, and not written out in one
     column_chunk: int = 64             # rows of a chunk of columns, at least
-    wide_items: int = 2048             # work-items a core, at least, of an elementwise kernel whose items do four elements
+    wide_items: int = 2                # times the work-items that the device holds, of an elementwise kernel whose items do four elements
     tiled: int = 1 << 14               # elements from which on what is read transposed goes through tiles in local memory
     row_registers: int = 32            # words that a work-item keeps of its row between passes
     owners: int = 64                   # work-items of a group that have nothing to do with each other
@@ -61,6 +61,7 @@ class Tuning:
     select_chunk: int = 2048           # and 16 k
     scatter_skip: int = 16             # rows shorter than this are added faster than a CPU can skip those of others: there is one owner
     scatter_few: int = 32              # indices that each element of the result looks at on a GPU; more are sorted
+    scatter_part: int = 64             # sorted indices that are added up together on a GPU, at least
     scatter_columns: int = 64          # a part of a row is at least so long (on a CPU: cache lines are not shared)
     sort_run: int = 32                 # elements that one work-item sorts by insertion,
     sort_block: int = 4096             # sorts, runs and their merges, on a CPU (on a GPU: a run),

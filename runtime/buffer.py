@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.errors import OutOfMemoryError
+from tracegrad.errors import DeviceError, OutOfMemoryError
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.faults import Suspicions, verify
+from tracegrad.runtime.staging import APART, KEPT, Block, Ring, Uploads
 
 # Up to here an upload makes a fresh buffer from the array (0.6 us for 4 KB, no queue involved, so nothing is waited for);
 # above, page faults make that 6x slower than a copy into pooled memory (64 MB: 41 ms against 6). Below it, a copy is also preferred to
@@ -94,7 +95,8 @@ class Buffer:
         made = empty(device, self.nbytes)
         if self.nbytes:
             with device.lock:
-                cl.enqueue_copy(device.use(device.host_queue), made.mem, self.mem, byte_count=self.nbytes)
+                mem = self.mem
+                device.last = cl.enqueue_copy(device.use(device.host_queue), made.mem, mem, byte_count=self.nbytes)
         made.suspicions = self.suspicions
         return made
 
@@ -108,7 +110,8 @@ class Buffer:
             with device.lock:
                 queue, array = device.use(device.host_queue), np.ascontiguousarray(array)
                 if device.ring is not None:
-                    device.ring.write(queue, self.mem, array)
+                    mem = self.mem                           # which may be waited for
+                    device.last = device.ring.write(queue, mem, array)
                 else:
                     cl.enqueue_copy(queue, self.mem, array, is_blocking=True)
 
@@ -150,22 +153,22 @@ class _Wrapped(Buffer):
 class _Held(Buffer):
     """A Buffer whose contents are still the numpy array `array`. The first command that needs `mem` has them uploaded, and lets it go."""
 
-    __slots__ = ("_mem", "array")
+    __slots__ = ("_made", "array")
     array: np.ndarray[Any, Any] | None
 
     def __init__(self, device: Device, array: np.ndarray[Any, Any]) -> None:
-        self._mem: Any = None
+        self._made: Buffer | None = None
         self.device, self.nbytes, self.serial = device, array.nbytes, next(_serials)
         self.array = array
         self.suspicions = ()
 
     @property
     def mem(self) -> Any:
-        if self._mem is None:
+        if self._made is None:
             with self.device.lock:
                 if self.array is not None:
-                    self._mem, self.array = upload(self.device, self.array).mem, None
-        return self._mem
+                    self._made, self.array = upload(self.device, self.array), None
+        return self._made.mem if self._made is not None else None
 
     def download(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         array = self.array
@@ -185,6 +188,31 @@ class _Held(Buffer):
         made = _Held(self.device, array)               # neither writes it
         made.suspicions = self.suspicions
         return made
+
+
+class _Uploaded(Buffer):
+    """A Buffer whose contents come in the queue of transfers. The first command that needs `mem` waits for them; the host does not."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, device: Device, block: Block) -> None:
+        self.device, self.nbytes, self.serial, self.block = device, block.nbytes, next(_serials), block
+        self.suspicions = ()
+
+    @property
+    def mem(self) -> Any:
+        block = self.block
+        if block.filled is not None:
+            with self.device.lock:
+                if block.filled is not None:
+                    cl.enqueue_barrier(self.device.use(self.device.host_queue), wait_for=[block.filled])
+                    block.filled = None
+        return block.mem
+
+    def __del__(self) -> None:
+        uploads = self.device.uploads
+        if uploads is not None:
+            uploads.give_back(self.block, self.device.last)
 
 
 class _Mapping:
@@ -243,9 +271,33 @@ def upload(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
             return Buffer(device, cl.Buffer(device.context, _RW | cl.mem_flags.COPY_HOST_PTR, hostbuf=array), array.nbytes)
         except cl.Error:
             make_room(device)
+    if array.nbytes >= APART and device.uploads is not None and device.ring is not None:
+        return _apart(device, device.ring, device.uploads, array)
     buffer = empty(device, array.nbytes)
     buffer.write(array)
     return buffer
+
+
+def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, Any]) -> Buffer:
+    """The same in the queue of transfers. What fails leaves the memory where it was."""
+    with device.lock:
+        queue = device.use(device.host_queue)
+        block = uploads.take(array.nbytes)
+        if block is None:                                    # of the pool, where any command enqueued so far may use it
+            block = Block(empty(device, array.nbytes).mem, array.nbytes)
+            block.free = cl.enqueue_marker(queue)
+        block.filled = None                                  # if it was given back before anybody used it: transfers are in order
+        try:
+            queue.flush()                                    # what the transfer waits for has to begin
+            block.filled = ring.write(uploads.queue, block.mem, array, block.free)
+        except cl.Error as error:
+            with contextlib.suppress(cl.Error):
+                uploads.queue.finish()
+            uploads.give_back(block, block.free)
+            raise DeviceError(f"upload: {device.name} refused to copy {array.nbytes} bytes: {error}") from error
+        block.free = None
+        uploads.trim(max(KEPT, device.memory // 8))
+    return _Uploaded(device, block)
 
 
 def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
@@ -308,6 +360,9 @@ def make_room(device: Device) -> None:
     for cache in list(device.caches):
         cache.release()
     gc.collect()
+    if device.uploads is not None:
+        with device.lock:
+            device.uploads.trim(0)
     device.finish()
     device.pool.free_held()
 

@@ -32,7 +32,7 @@ from tracegrad.runtime.capabilities import Capabilities, capabilities
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
 from tracegrad.runtime.pocl_cpu import name_unknown_cpu
-from tracegrad.runtime.staging import Ring
+from tracegrad.runtime.staging import Ring, Uploads
 from tracegrad.runtime.trial import faster, remembered
 
 # A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
@@ -70,6 +70,7 @@ class Device:
         self.profiling = False
         self.record = Record()                                   # of the runs that check indices
         self._active: cl.CommandQueue | None = None
+        self.last: cl.Event | None = None                        # of the last command that may use uploaded memory
         self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
         self._warned = False
         self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
@@ -77,6 +78,11 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.name!r} ({self.kind}, {self.driver})>"
+
+    @property
+    def type(self) -> str:
+        """The kind: torch's name of it."""
+        return self.kind
 
     @cached_property
     def context(self) -> cl.Context:
@@ -226,6 +232,9 @@ class Device:
         if self._active is None:           # nothing was
             return
         with self.lock:
+            uploads: Uploads | None = self.__dict__.get("uploads")
+            if uploads is not None:
+                uploads.queue.finish()
             if self._active is not None:
                 self._active.finish()      # the others were finished when it took over
 
@@ -247,6 +256,11 @@ class Device:
             return Ring(self.context, self.host_queue)
         except cl.Error:
             return None
+
+    @cached_property
+    def uploads(self) -> Uploads | None:
+        """The queue of new arrays' transfers, where writes go through a ring."""
+        return None if self.ring is None or self.cl_basic is not None else Uploads(cl.CommandQueue(self.context, self.cl_device))
 
     def _queue(self, cl_device: cl.Device) -> cl.CommandQueue:
         if self.profiling:
@@ -390,8 +404,8 @@ def _target(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool
     extensions = set(device.extensions.split())
     width = 4 * int(_ask(device, "native_vector_width_float", 0))
     simd = max(16, width) if kind == "cpu" else 16               # 1 is a driver's way of saying "leave it to me"
-    # A CPU's is emulated: no use, unless it is planned for as a GPU, where a work-group's items share long loops with its help.
-    real_local = device.local_mem_type == cl.device_local_mem_type.LOCAL or kind != _kind(device)
+    # A CPU's is emulated, and of no use. So is that of some GPUs (ARM's), but what items share in it they need not all read or compute.
+    real_local = kind == "gpu" or device.local_mem_type == cl.device_local_mem_type.LOCAL
     cache = int(_ask(device, "global_mem_cache_size", 0))
     # A CPU driver that prefers scalars (1) joins work-items to vectors itself, with math functions for vectors. One that prefers vectors
     # leaves both to the author: a call of a builtin stays a call, and what is around it scalar.
@@ -414,17 +428,18 @@ def _target(device: cl.Device, kind: Literal["cpu", "gpu"], clang_builtins: bool
 
 
 # What a compute unit is, by the vendor's PCI id: how many of them share local memory and schedule together (a core), the work-items
-# that run in step, and those that a core holds. NVIDIA's is a multiprocessor, AMD's a CU, Intel's an execution unit of which a
-# sub-slice has 8 (16 in Xe2), Qualcomm's a shader processor, ARM's a shader core. Queries come before these numbers.
-_CORES = {0x10DE: (1, 32, 2048), 0x1002: (1, 64, 2048), 0x8086: (8, 16, 1024), 0x5143: (1, 64, 1024), 0x13B5: (1, 16, 1024)}
+# that run in step, and how many of those a core holds. NVIDIA's is a multiprocessor (64 warps), AMD's a CU (40 wavefronts of 64, about as
+# many of 32), Intel's an execution unit of 8 threads, of which a sub-slice has 8 (16 in Xe2), Qualcomm's a shader processor, ARM's a shader
+# core. Queries come before these numbers.
+_CORES = {0x10DE: (1, 32, 64), 0x1002: (1, 64, 40), 0x8086: (8, 16, 64), 0x5143: (1, 64, 16), 0x13B5: (1, 16, 64)}
 
 
 def _core(device: cl.Device) -> tuple[int, int, int]:
     """Compute units of a core of a GPU, work-items that run in step, and work-items that a core holds."""
-    units, lanes, resident = _CORES.get(int(_ask(device, "vendor_id", 0)), (1, 32, 1024))
+    units, lanes, held = _CORES.get(int(_ask(device, "vendor_id", 0)), (1, 32, 32))
     for name in ("warp_size_nv", "wavefront_width_amd"):
         lanes = int(_ask(device, name, 0)) or lanes
-    return units, lanes, resident
+    return units, lanes, lanes * held
 
 
 def _memory(device: cl.Device, kind: str) -> int:

@@ -304,12 +304,15 @@ class Executable:
             self.profile()
 
     def _enqueue_all(self, items: Sequence[Any], queue: cl.CommandQueue) -> None:
-        profiling = config.profile
+        profiling, device = config.profile, self.device
+        tracked = device.__dict__.get("uploads") is not None     # transfers in another queue wait for the last command here
         for item in items:
             if type(item) is tuple:
                 kernel, size, local, number = item
                 self._last = number
                 event = enqueue(queue, kernel, size, local)
+                if tracked:
+                    device.last = event
                 if profiling:
                     self._events.append((number, event))
             else:
@@ -430,9 +433,9 @@ def _items(steps: Sequence[Step], built: Kernels, numbers: Iterator[int], places
         number = next(numbers)
         if 0 in step.global_size:                           # nothing to do, and OpenCL before 2.1 calls it an error
             continue
-        kernel = _kernel(built, step)
+        kernel, indices = _kernel(built, step)
         set_bytes = _byte_setter(kernel)
-        for index, arg in enumerate(step.args):
+        for index, arg in zip(indices, step.args, strict=True):
             if isinstance(arg, Scalar):
                 scalars[arg.index].setdefault(arg.dtype, _ScalarBinding(arg.dtype)).places.append((set_bytes, index))
             elif isinstance(arg, Offset):
@@ -460,15 +463,17 @@ def _byte_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
     return kernel.set_arg if multi is None else lambda index, data: multi((index, data))
 
 
-def _kernel(built: Kernels, step: Launch) -> cl.Kernel:
+def _kernel(built: Kernels, step: Launch) -> tuple[cl.Kernel, Sequence[int]]:
+    """The kernel of a launch, and which of its arguments those of the launch are."""
     try:
         made, name = built[step.entry]
-        kernel = cl.Kernel(made.program, name)
+        kernel, places = made.kernel(name)
     except (cl.Error, KeyError):
         raise ArgumentError(f"Executable: the plan's source has no kernel {step.entry}") from None
-    if kernel.num_args != len(step.args):
-        raise ArgumentError(f"Executable: {step.entry} takes {kernel.num_args} arguments, the plan gives {len(step.args)}")
-    return kernel
+    count = kernel.num_args if places is None else len(places)
+    if count != len(step.args):
+        raise ArgumentError(f"Executable: {step.entry} takes {count} arguments, the plan gives {len(step.args)}")
+    return kernel, range(count) if places is None else places
 
 
 def _sources(plan: Plan, fresh: list[int]) -> list[tuple[str, int]]:

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyopencl as cl
 
 from tracegrad.config import config
@@ -26,22 +27,36 @@ from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.plan import Function, Plan
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
+from tracegrad.runtime.packing import packed, parts_of
+from tracegrad.runtime.pocl_header import GUARD, applies, declared
 
 
 class Built:
-    """A driver program that has some kernels."""
+    """A driver program that has some kernels. parts: of those that are parts of others."""
 
-    __slots__ = ("__weakref__", "program")
+    __slots__ = ("__weakref__", "parts", "program")
 
-    def __init__(self, program: cl.Program) -> None:
-        self.program = program
+    def __init__(self, program: cl.Program, text: str = "") -> None:
+        self.program, self.parts = program, parts_of(text)
+
+    def kernel(self, name: str) -> tuple[cl.Kernel, Sequence[int] | None]:
+        """A kernel by name, and at which places its arguments are; None: one after the other."""
+        part = self.parts.get(name)
+        if part is None:
+            return cl.Kernel(self.program, name), None
+        kernel = cl.Kernel(self.program, part.name)
+        kernel.set_arg(0, np.int32(part.number))
+        for place, size in part.unused:
+            kernel.set_arg(place, bytes(size) if size else None)
+        return kernel, part.places
 
 
 Kernels = dict[str, tuple[Built, str]]     # the entries of a plan -> the program that each is in, and what it is called there
 
 BINARIES, PLACES = Folder("binaries"), Folder("kernels")
 _CACHING = ("Portable Computing Language", "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
-_TEXT = b"text\n"                          # what a file begins with that holds no binary
+_SLOW = ("Portable Computing Language",)   # platforms that take long for each kernel, however small
+_TEXT, _LEAN = b"text\n", b"lean\n"        # what a file begins with that holds no binary; the text was built without PoCL's header
 counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
@@ -107,7 +122,8 @@ def _whole(device: Device, side: cl.Device, source: str) -> cl.Program:
     program = _programs.get(key)
     if program is None:
         name = _name(device, side, source)
-        program = _loaded(device, side, name)
+        loaded = _loaded(device, side, name)
+        program = loaded.program if loaded is not None else None
         if program is None:
             program = _build(device.context, side, source)
             counts["programs"] += 1
@@ -120,38 +136,40 @@ def _made(device: Device, side: cl.Device, new: dict[str, Function], parts: Sequ
     """Kernels that no program in memory has: from the disk, or built."""
     found: dict[str, Built] = {}
     name = _name(device, side, *sorted(new))
-    program = _loaded(device, side, name)                  # they were built together before
-    if program is not None:
+    built = _loaded(device, side, name)                    # they were built together before
+    if built is not None:
         counts["read"] += len(new)
-        return dict.fromkeys(new, Built(program))
+        return dict.fromkeys(new, built)
     groups: dict[str, list[str]] = {}
     for key in new:
         place = PLACES.get(_name(device, side, key))
         if place is not None:
             groups.setdefault(place.decode("ascii", "replace"), []).append(key)
     for other, keys in groups.items():
-        program = _loaded(device, side, other)
-        if program is not None and {_called(k) for k in keys} <= _names(program):
+        built = _loaded(device, side, other)
+        if built is not None and {_called(k) for k in keys} <= _names(built):
             counts["read"] += len(keys)
-            found |= dict.fromkeys(keys, Built(program))
+            found |= dict.fromkeys(keys, built)
     rest = {key: function for key, function in new.items() if key not in found}
     if rest:
-        text = text_of(list(rest.values()), parts)
-        program = _build(device.context, side, text)
+        text = text_of(list(rest.values()), parts, side.platform.name.strip() in _SLOW)
+        lean = _lean(device.context, side, text)
+        program = lean or _build(device.context, side, text)
         counts["built"] += len(rest)
         counts["programs"] += 1
         name = _name(device, side, *sorted(rest))
-        if _keep(program, name, text, side):
+        if _keep(program, name, text, side, _TEXT if lean is None else _LEAN):
             for key in rest:
                 PLACES.put(_name(device, side, key), name.encode())
-        found |= dict.fromkeys(rest, Built(program))
+        found |= dict.fromkeys(rest, Built(program, text))
     return found
 
 
-def text_of(functions: Sequence[Function], parts: Sequence[str]) -> str:
-    """Kernels as one program: what they need, once, and the kernels."""
+def text_of(functions: Sequence[Function], parts: Sequence[str], pack: bool = False) -> str:
+    """Kernels as one program: what they need, once, and the kernels. pack: several of them as one (see `packing.py`)."""
+    texts = packed(functions, _called) if pack else [f.text.replace("@", _called(f.key)) for f in functions]
     above = [dict.fromkeys(part for f in functions for part in f.above[group]) for group in range(max(len(f.above) for f in functions))]
-    return "\n".join([*(parts[i] for group in above for i in group), *(f.text.replace("@", _called(f.key)) for f in functions)]) + "\n"
+    return "\n".join([*(parts[i] for group in above for i in group), *texts]) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------- on disk
@@ -164,29 +182,31 @@ def _name(device: Device, side: cl.Device, *what: str) -> str:
     return hashlib.sha256(repr((asked, what)).encode()).hexdigest()
 
 
-def _loaded(device: Device, side: cl.Device, name: str) -> cl.Program | None:
+def _loaded(device: Device, side: cl.Device, name: str) -> Built | None:
     """The program that was kept under a name; None if there is none that the driver takes."""
     binary = BINARIES.get(name)
     if binary is None:
         return None
     try:
-        if binary.startswith(_TEXT):
-            program = _build(device.context, side, binary.removeprefix(_TEXT).decode())
+        if binary.startswith((_TEXT, _LEAN)):
+            text = binary[len(_TEXT):].decode()
+            lean = _lean(device.context, side, text) if binary.startswith(_LEAN) else None
+            built = Built(lean or _build(device.context, side, text), text)
             counts["programs read"] += 1
-            return program
+            return built
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
             program = cl.Program(device.context, [side], [binary]).build(_QUIET, devices=[side])
     except (cl.Error, BuildError, ValueError):
         return None
     counts["programs read"] += 1
-    return program  # type: ignore[no-any-return]
+    return Built(program)
 
 
-def _keep(program: cl.Program, name: str, source: str, side: cl.Device) -> bool:
-    """Keep a program for later; whether that can be done."""
+def _keep(program: cl.Program, name: str, source: str, side: cl.Device, kind: bytes = _TEXT) -> bool:
+    """Keep a program for later, as a binary or as a text of a kind; whether that can be done."""
     if side.platform.name.strip() in _CACHING:
-        BINARIES.put(name, _TEXT + source.encode())
+        BINARIES.put(name, kind + source.encode())
         return True
     try:
         given: Any = program.get_info(cl.program_info.BINARIES)
@@ -198,9 +218,9 @@ def _keep(program: cl.Program, name: str, source: str, side: cl.Device) -> bool:
     return len(binaries) == 1
 
 
-def _names(program: cl.Program) -> set[str]:
+def _names(built: Built) -> set[str]:
     try:
-        return set(program.kernel_names.split(";"))
+        return {*built.program.kernel_names.split(";"), *built.parts}
     except (cl.Error, AttributeError):
         return set()
 
@@ -208,12 +228,21 @@ def _names(program: cl.Program) -> set[str]:
 # ------------------------------------------------------------------------------------------------------------- the driver
 
 
-def _build(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program:
+def _lean(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program | None:
+    """The program, built without the driver's header; None if that cannot be."""
+    text = declared(source) if applies(cl_device) else None
+    try:
+        return None if text is None else _build(context, cl_device, text, [GUARD])
+    except BuildError:
+        return None
+
+
+def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> cl.Program:
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
         warnings.simplefilter("ignore", cl.CompilerWarning)
         try:
             program = cl.Program(context, source)
-            program.build(_QUIET, devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
+            program.build([*_QUIET, *options], devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
             return program
         except cl.Error as error:
             log = str(error)

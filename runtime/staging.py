@@ -1,21 +1,29 @@
 """Writes to a device with memory of its own, by way of pinned host memory and without waiting. Start at `Ring`.
 
 A driver copies what it is given from ordinary memory in two steps, and the caller waits for both, and for every kernel before them. Here
-a piece of the array is copied into memory that the device can fetch from by itself, and its transfer is enqueued behind the commands that
-are there: while it runs the host copies the next piece, or goes on. A piece of the ring is used again once its transfer is done.
+a piece of the array is copied into memory that the device can fetch from by itself, and its transfer is enqueued: while it runs the host
+copies the next piece, or goes on. A piece of the ring is used again once its transfer is done.
 
-The transfers are in the queue of the kernels. A queue of their own could run beside kernels, but memory goes back to the pool while
-commands that use it are in flight (see `buffer`): what is written next may be what a kernel still reads.
+What is written into a buffer that there is goes to the queue of the kernels, behind those that use it. A new array of `APART` bytes and
+more goes to a queue of its own, so that the next batch comes while kernels of the running plan compute. Two events keep the order: the
+transfer waits for the last command that may use the memory (`Block.free`), and the first command that uses the buffer waits for the
+transfer (`Block.filled`). Memory of such arrays is kept for the next ones of the same size (`Uploads`): that of the batch before last is
+free when the next one comes, while the pool's may be in use by the plan that has just been enqueued.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
 
 PIECES, PIECE = 8, 1 << 20             # how many pieces, and bytes of each
+APART = 1 << 16                        # bytes from which on a new array's transfer is worth a queue and two events
+SPARE = 3                              # blocks of a size: the running plan's, the next one's, and one for the array that comes
+KEPT = 1 << 28                         # bytes of memory that are kept for arrays to come, or an eighth of the device's
 
 
 class Ring:
@@ -30,9 +38,14 @@ class Ring:
         self._transfers: list[Any] = [None] * pieces
         self._next = 0
 
-    def write(self, queue: cl.CommandQueue, mem: Any, array: np.ndarray[Any, Any]) -> None:
-        """Enqueue that `mem` gets the bytes of `array`, which is contiguous and may change afterwards."""
+    def write(self, queue: cl.CommandQueue, mem: Any, array: np.ndarray[Any, Any], after: Any = None) -> Any:
+        """Enqueue that `mem` gets the bytes of `array`, which is contiguous and may change afterwards; after: an event to wait for before.
+
+        Returns the last transfer's event.
+        """
         given = array.reshape(-1).view(np.uint8)
+        wait_for = [] if after is None else [after]
+        event = None
         for start in range(0, given.size, self.piece):
             part = given[start : start + self.piece]
             at = self._next
@@ -41,5 +54,69 @@ class Ring:
                 self._transfers[at].wait()
             pinned = self._pieces[at][: part.size]
             pinned[:] = part
-            self._transfers[at] = cl.enqueue_copy(queue, mem, pinned, dst_offset=start, is_blocking=False)
+            event = self._transfers[at] = cl.enqueue_copy(queue, mem, pinned, dst_offset=start, is_blocking=False, wait_for=wait_for)
+            wait_for = []                                    # the queue is in order
         queue.flush()
+        return event
+
+
+class Block:
+    """Memory of an array that was written in the queue of transfers."""
+
+    __slots__ = ("filled", "free", "mem", "nbytes")
+
+    def __init__(self, mem: Any, nbytes: int) -> None:
+        self.mem, self.nbytes = mem, nbytes
+        self.filled: Any = None        # the event of its transfer, until the queue of kernels waits for it
+        self.free: Any = None          # of the last command that may use it, when it is nobody's any more
+
+    def in_use(self) -> bool:
+        """Whether that command has not run yet."""
+        return self.free is not None and self.free.command_execution_status > cl.command_execution_status.COMPLETE
+
+
+class Uploads:
+    """The queue of transfers, and the blocks that wait for the next array of their size. Whoever uses it holds the device's lock.
+
+    `give_back` alone needs no lock: buffers are dropped in any thread, and anywhere.
+    """
+
+    def __init__(self, queue: cl.CommandQueue) -> None:
+        self.queue = queue
+        self._given: deque[Block] = deque()
+        self._blocks: dict[int, deque[Block]] = {}           # by bytes, the longest unused first
+        self._bytes = 0
+
+    def take(self, nbytes: int) -> Block | None:
+        """The block of that size that nobody has needed for the longest time; None if another one should be made.
+
+        That is so while all that there are, if they are few, are in use by kernels: the next array would come behind these.
+        """
+        while self._given:
+            block = self._given.popleft()
+            self._blocks.setdefault(block.nbytes, deque()).append(block)
+            self._bytes += block.nbytes
+        found = self._blocks.get(nbytes)
+        if not found or (len(found) < SPARE and found[0].in_use()):
+            return None
+        self._bytes -= nbytes
+        return found.popleft()
+
+    def give_back(self, block: Block, last: Any) -> None:
+        """Nobody needs the block; last: the event of the last command of the kernels' queue."""
+        block.free = last
+        self._given.append(block)
+
+    def trim(self, most: int) -> None:
+        """Let go of blocks until they have `most` bytes. Whoever gets their memory next enqueues behind the kernels that use it."""
+        self.take(-1)
+        for nbytes in list(self._blocks):
+            blocks = self._blocks[nbytes]
+            while blocks and self._bytes > most:
+                block = blocks.popleft()
+                self._bytes -= nbytes
+                if block.filled is not None:                 # no kernel's command waits for its transfer
+                    with contextlib.suppress(cl.Error):
+                        block.filled.wait()
+            if not blocks:
+                del self._blocks[nbytes]

@@ -10,7 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import compile as tg_compile
-from tracegrad import eager, recall
+from tracegrad import eager, recall, routine
 from tracegrad.modes import state
 from tracegrad.pending import flush
 
@@ -19,6 +19,7 @@ tg.config.check = True              # verify graphs after every pass, always in 
 # both ways; TRACEGRAD_EAGER=1 runs all tests in the way that users have it (.ci/run does so with those of untraced behaviour).
 EAGER = os.environ.get("TRACEGRAD_EAGER") == "1"
 tg.config.eager = EAGER
+routine.WRITTEN = 3                 # so that tests see written routines without a dozen uses
 
 hypothesis.settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, derandomize=False)     # else it is the default's

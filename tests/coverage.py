@@ -382,7 +382,7 @@ def transformed(sample: Sample, fn: Any, how: str) -> str:
                 if how == "trace":
                     results = tg.trace(lambda *xs: called(sample, fn, xs))(*given)
                 else:
-                    results = tg.vmap(lambda *xs: called(sample, fn, xs))(*(tg.stack([x, x, x]) for x in given))
+                    results = tg.vmap(lambda *xs: called(sample, fn, xs), randomness="different")(*(tg.stack([x, x, x]) for x in given))
                 for v in results:
                     v.numpy()
             except FAILURES:

@@ -15,7 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -30,7 +30,18 @@ from tracegrad.plan import Fault, Launch, Offset, Plan, Scalar, Slot, Target, Tu
 
 GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=False,
              host_memory=False)      # 64 cores: of a middling one
-WARP = 32                     # work-items that run in step on NVIDIA's and AMD's (of two halves) and most others' devices
+# As devices of several vendors describe themselves; where the memory is the host's nothing is known of alignment.
+TARGETS = {
+    "middling": GPU,
+    "NVIDIA, large": replace(GPU, cores=132, max_work_group=1024, local_memory=49152, resident=2048),
+    "AMD, waves of 64": replace(GPU, cores=60, lanes=64, resident=2560, local_memory=65536),
+    "AMD, waves of 32": replace(GPU, cores=80, max_work_group=1024, local_memory=65536, resident=1280),
+    "Intel": replace(GPU, cores=12, lanes=16, max_work_group=512, local_memory=65536, host_memory=True, fp64=False),
+    "Qualcomm": replace(GPU, cores=4, lanes=64, max_work_group=1024, host_memory=True, fp64=False),
+    "ARM": replace(GPU, cores=8, lanes=16, max_work_group=128, host_memory=True, fp64=False),
+    "groups of 64, 16 KiB": replace(GPU, cores=16, max_work_group=64, local_memory=16384, fp64=False),
+}
+WARP = 32                     # work-items whose accesses are looked at together
 SECTOR = 32                   # bytes that come from memory together
 BANKS = 32                    # of local memory, a word of 4 bytes each
 LOOKED_AT = 60_000            # accesses of a launch that are looked at
@@ -67,6 +78,7 @@ class Finding:
     worst: str                # the line of C that this was found at
     conflicts: float          # of the worst local array: cycles, in those without conflicts
     registers: int            # an estimate from the text: it counts what is declared, not what lives at the same time
+    local_bytes: int          # of local memory, of a work-group
 
     def problems(self, target: Target) -> list[str]:
         """What is wrong with it."""
@@ -74,10 +86,14 @@ class Finding:
         full = limits.full * target.cores
         if self.local is None:
             found.append("local size left to the driver")
+        elif math.prod(self.local) > target.max_work_group:
+            found.append(f"groups of {math.prod(self.local)} where there are none of more than {target.max_work_group}")
+        if self.local_bytes > target.local_memory:
+            found.append(f"{self.local_bytes} bytes of local memory")
         if self.work < limits.little:
             return found
-        if self.local is not None and math.prod(self.local) % WARP:
-            found.append(f"groups of {math.prod(self.local)} are no multiple of {WARP}")
+        if self.local is not None and math.prod(self.local) % target.lanes:
+            found.append(f"groups of {math.prod(self.local)} are no multiple of {target.lanes}")
         wanted = min(self.work // limits.share, full)
         if self.items < wanted:
             found.append(f"{self.items} work-items, {wanted} wanted")
@@ -145,7 +161,7 @@ def audited(plan: Plan, inputs: Sequence[Any], numbers: Sequence[Any]) -> list[F
         if isinstance(step, Launch):
             sample = _Sample(kernels[step.entry], step, memories, given, state)
             sample.run()
-            found.append(sample.finding(registers(texts[step.entry])))
+            found.append(sample.finding(registers(texts[step.entry]), local_bytes(texts[step.entry])))
             for arg in step.args:                                      # a part of what it writes would mean nothing
                 if isinstance(arg, int) and plan.slots[arg].kind == "temp" and memories[arg].array.size <= 1 << 16:
                     memories[arg].array[:] = _fresh(plan.slots[arg])
@@ -265,7 +281,7 @@ class _Sample:
             for name, fn in kept.items():
                 setattr(Pointer, name, fn)
 
-    def finding(self, words: int) -> Finding:
+    def finding(self, words: int, local: int) -> Finding:
         by_buffer: dict[Any, list[Any]] = defaultdict(lambda: [0, 0, "", 0.0])
         for (line, m, _, shared), warps in self.touched.items():
             used = least = 0
@@ -285,7 +301,7 @@ class _Sample:
         conflicts = max((r for r, shared, _ in ratios if shared), default=1.0)
         step = self.step
         return Finding(step.entry, math.prod(step.global_size), step.local_size, step.flops + step.bytes,
-                       max(self.count.values(), default=0), sectors[0], sectors[1], conflicts, words)
+                       max(self.count.values(), default=0), sectors[0], sectors[1], conflicts, words, local)
 
 
 def _sectors(lanes: Sequence[tuple[int, int]]) -> int:
@@ -336,3 +352,18 @@ def registers(text: str) -> int:
                 now += each * math.prod(int(n) for n in re.findall(r"\[(\d+)\]", name))
         most = max(most, now)
     return most
+
+
+_LOCAL = re.compile(r"__local u?(char|short|int|long|float|double)(\d*) \w+((?:\[\d+\])+)")
+_BYTES = {"char": 1, "short": 2, "int": 4, "long": 8, "float": 4, "double": 8}
+
+
+def local_bytes(text: str) -> int:
+    """Bytes of a kernel's arrays in local memory."""
+    found = ((_BYTES[t] * int(lanes or 1), map(int, re.findall(r"\d+", sizes))) for t, lanes, sizes in _LOCAL.findall(text))
+    return sum(size * math.prod(dims) for size, dims in found)
+
+
+def most_local_bytes(plan: Plan) -> int:
+    """Of the kernel of a plan that has most."""
+    return max(map(local_bytes, _texts(plan.source).values()), default=0)

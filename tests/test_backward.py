@@ -352,3 +352,56 @@ def test_gradcheck_refuses_what_it_cannot_check():
         gradcheck(lambda x: x.detach(), f64(1.0))
     with pytest.raises(DTypeError, match="gradcheck: the function returned no float tensor"):
         gradcheck(lambda x: x > 0, f64(1.0))
+
+
+class _Nothing(tg.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * float("nan")
+
+
+def test_anomalies_are_found(run, device):
+    """The first step of a backward that gives NaN is named, with the line of its forward pass; what is not NaN goes on as always."""
+    where = r"computed at .*test_backward.py:\d+, holds NaN \(1 of 3 elements\)"
+    x = tg.tensor([1.0, 0.0, 4.0], requires_grad=True)
+
+    def loss(x):
+        y = x.sqrt()
+        return (y * 0).sum()
+
+    with tg.autograd.detect_anomaly():
+        with pytest.raises(RuntimeError, match=f"^backward: the gradient of sqrt, {where}") as told:
+            run(loss)(x).backward()
+        line = loss.__code__.co_firstlineno + 1
+        assert f"test_backward.py:{line}," in str(told.value)
+        assert x.grad is None
+        with pytest.raises(RuntimeError, match=f"the gradient of operand 0 of div, {where}"):
+            tg.autograd.grad((0 * (x * x / (x - 1))).sum(), [x])
+        with pytest.raises(RuntimeError, match=r"_Nothing.*holds NaN \(3 of 3 elements\)"):
+            _Nothing.apply(x).sum().backward()
+        with pytest.raises(RuntimeError, match=rf"the gradient of sqrt, {where}"):
+            run(tg.func.grad(loss))(x.detach())
+        model = tg.nn.Sequential(tg.nn.Linear(3, 7), tg.nn.LayerNorm(7), tg.nn.GELU(), tg.nn.Linear(7, 2))
+        tg.nn.functional.cross_entropy(run(model)(tg.ones(5, 3)), tg.tensor([0, 1, 0, 1, 1])).backward()
+        assert model[0].weight.grad.isfinite().all()
+        assert tg.is_anomaly_enabled()
+    with tg.autograd.detect_anomaly(check_nan=False):
+        assert not tg.is_anomaly_check_nan_enabled()
+        run(loss)(x).backward()
+    assert not tg.is_anomaly_enabled()
+    assert np.isnan(x.grad.numpy()).tolist() == [False, True, False]
+    tg.autograd.set_detect_anomaly(True)
+    try:
+        with pytest.raises(RuntimeError, match="the gradient of sqrt"):
+            loss(x).backward()
+    finally:
+        tg.autograd.set_detect_anomaly(False)
+    for _ in range(4):                                  # nothing is recalled of what was looked at, nor the other way
+        x.grad = None
+        loss(x).backward()
+        with tg.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="the gradient of sqrt"):
+            loss(x).backward()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -113,12 +115,54 @@ class TestVmap:
         (dict(in_dims=(0.5, 0)), r"in_dims holds dimensions \(int\) or None, got 0.5"),
         (dict(out_dims=None), r"out_dims is None for a result that depends on a mapped argument"),
         (dict(out_dims=[0, {"y": 0}]), r"out_dims .* does not fit the structure of the results"),
-        (dict(randomness="different"), r"randomness 'different' is not supported"),
+        (dict(randomness="own"), r"randomness must be 'error', 'different' or 'same', got 'own'"),
         (dict(chunk_size=0), r"chunk_size must be positive"),
     ])
     def test_errors(self, options, message):
         with pytest.raises(ArgumentError, match=message):
             func.vmap(lambda a, b: a * b, **options)(tg.ones(3, 2), tg.ones(3, 2))
+
+    def test_randomness(self):
+        """As in torch: forbidden unless it is said whether examples share their numbers. "different": those of one draw for the batch."""
+        x, draw = tg.ones(13, 7), lambda a: a * 0 + tg.rand(7)
+        for f in (draw, lambda a: tg.nn.functional.dropout(a, 0.5), lambda a: tg.randperm(3), lambda a: tg.multinomial(a, 2)):
+            with pytest.raises(ArgumentError, match=r"vmap: a random function was called inside; pass randomness='different'"):
+                func.vmap(f)(x)
+        assert func.vmap(lambda a: tg.nn.functional.dropout(a, 0.5, training=False))(x).shape == (13, 7)
+        for mode, trace in itertools.product(("same", "different"), (tg.trace, lambda f: f)):
+            tg.manual_seed(5)
+            found, after = trace(func.vmap(draw, randomness=mode))(x), tg.rand(3)
+            tg.manual_seed(5)
+            expected = tg.rand(13, 7) if mode == "different" else tg.rand(7).expand(13, 7)
+            close(found, expected)
+            close(after, tg.rand(3))
+        tg.manual_seed(5)
+        close(func.vmap(draw, randomness="different", chunk_size=4)(x), (tg.manual_seed(5), tg.rand(13, 7))[1])
+
+    def test_randomness_of_vmaps_in_each_other(self):
+        x = tg.ones(5, 3)
+        expected = {("different", "different"): lambda: tg.rand(5, 3, 2), ("same", "same"): lambda: tg.rand(2).expand(5, 3, 2),
+                    ("different", "same"): lambda: tg.rand(5, 2)[:, None].expand(5, 3, 2),
+                    ("same", "different"): lambda: tg.rand(3, 2).expand(5, 3, 2)}
+        for (outer, inner), whole in expected.items():
+            tg.manual_seed(1)
+            found = func.vmap(func.vmap(lambda a: a * 0 + tg.rand(2), randomness=inner), randomness=outer)(x)
+            tg.manual_seed(1)
+            close(found, whole())
+        with pytest.raises(ArgumentError, match="randomness='different'"):
+            func.vmap(func.vmap(lambda a: a * tg.rand(2), randomness="same"))(x)
+
+    def test_randomness_in_derivatives_and_loops(self):
+        x = tg.tensor(RNG.normal(size=(33, 9)), requires_grad=True)
+        masks = func.vmap(func.grad(lambda a: tg.nn.functional.dropout(a, 0.5).sum()), randomness="different")(x)
+        assert set(masks.numpy().ravel().tolist()) == {0.0, 2.0}
+        assert len(set(map(tuple, masks.tolist()))) > 20
+        ys = func.vmap(lambda a: tg.scan(lambda c, z: (c, tg.rand(())), a[0], a)[1], randomness="different")(x)
+        assert len(set(ys.numpy().ravel().tolist())) == 33 * 9
+        same = func.vmap(lambda a: a[:4] * 0 + tg.randn(4), randomness="same")(x)
+        close(same, same[:1].expand(33, 4))
+        with pytest.raises(ArgumentError, match="random counts"):
+            func.vmap(tg.poisson, randomness="different")(x.detach().abs())
 
     def test_a_result_dimension_out_of_range(self):
         with pytest.raises(ShapeError, match=r"out_dims 2 is out of range for a result of 2 dimensions"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tests.plan_audit import GPU, Finding, audit
+from tests.plan_audit import GPU, TARGETS, Finding, audit
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.function import placeholder
 from tracegrad.ir import Aval, Graph
 from tracegrad.ops.reduction import total
+from tracegrad.plan import Target
 
 RNG = np.random.default_rng(0)
 
@@ -46,6 +48,8 @@ CLASSES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "elementwise, broadcast": (lambda x, b: x + b, [f4(4096, 1000), f4(1000)]),
     "transposed read": (lambda x, y: x.t() + y, [f4(1024, 2048), f4(2048, 1024)]),
     "gather of rows": (lambda x, i: x[i], [f4(50000, 64), ints(50000, 20000)]),
+    "gather of rows of halves": (lambda x, i: F.embedding(i, x), [np.zeros((50000, 64), np.float16), ints(50000, 40000)]),
+    "permuted": (lambda x: x.transpose(1, 2) + 1, [f4(8, 512, 8, 64)]),
     "halves": (lambda x: x.half() * 2, [f4(1 << 20)]),
     "short rows": (lambda x: x.softmax(-1), [f4(100_000, 10)]),
     "rows of 64": (lambda x: x.sum(-1), [f4(50_000, 64)]),
@@ -80,6 +84,7 @@ CLASSES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "sort of rows": (lambda x: x.sort(-1)[1], [f4(1000, 1000)]),
     "topk": (lambda x: x.topk(8)[1], [f4(64, 50_000)]),
     "scatter": (gradients(lambda t, i: F.embedding(i, t), 0), [f4(50_000, 64), ints(50_000, 20_000)]),
+    "scatter to few rows": (lambda x, i, s: x.index_add(0, i, s), [f4(20, 64), ints(20, 200_000), f4(200_000, 64)]),
     "scatter of scalars": (lambda x, i, s: x.index_add(0, i, s), [f4(50_000), ints(50_000, 100_000), f4(100_000)]),
     "attention": (F.scaled_dot_product_attention, [f4(2, 8, 256, 64), f4(2, 8, 256, 64), f4(2, 8, 256, 64)]),
     "attention, gradients": (gradients(lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), 0, 1, 2),
@@ -89,29 +94,44 @@ CLASSES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 LAUNCHES = {"attention": 1, "attention, gradients": 5, "many small updates": 2, "cumsum": 3}         # at most
 
 
+QUICK = {name: list(TARGETS)[1:][k % (len(TARGETS) - 1)] for k, name in enumerate(CLASSES)}
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_plan_for_gpus(name: str) -> None:
-    """No launch has a problem."""
+    """No launch has a problem, on a middling GPU and on another one."""
+    for target in ("middling", QUICK[name]):
+        found, said = looked_at(name, TARGETS[target])
+        assert not said, "\n".join([target, *said, *map(str, found)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", list(TARGETS)[1:])
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_plan_for_each_gpu(name: str, target: str) -> None:
+    found, said = looked_at(name, TARGETS[target])
+    assert not said, "\n".join([*said, *map(str, found)])
+
+
+def looked_at(name: str, target: Target) -> tuple[list[Finding], list[str]]:
+    """The launches of a class, and what is wrong with them."""
     fn, arrays = CLASSES[name]
-    found = audit(fn, arrays, GPU)
-    assert not problems(name, found), "\n".join([*problems(name, found), *map(str, found)])
-
-
-def problems(name: str, found: list[Finding]) -> list[str]:
-    said = [f"{f.entry}: {p}" for f in found for p in f.problems(GPU)]
+    found = audit(fn, arrays, target)
+    said = [f"{f.entry}: {p}" for f in found for p in f.problems(target)]
     if len(found) > LAUNCHES.get(name, len(found)):
         said.append(f"{len(found)} launches, {LAUNCHES[name]} wanted")
-    return said
+    return found, said
 
 
 def main() -> None:
-    """The table of all classes."""
-    for name, (fn, arrays) in CLASSES.items():
-        found = audit(fn, arrays, GPU)
-        print(f"{name}: {'; '.join(problems(name, found)) or 'good'}")
-        for f in found:
-            print(f"    {f.entry} items {f.items} local {f.local} work {f.work} trips {f.trips} sectors {f.sectors:.2f} "
-                  f"conflicts {f.conflicts:.2f} registers {f.registers}")
+    """The table of all classes, for the targets that are named (`python -m tests.test_gpu_audit Intel ARM`), or all."""
+    for target in sys.argv[1:] or TARGETS:
+        for name in CLASSES:
+            found, said = looked_at(name, TARGETS[target])
+            print(f"{target}: {name}: {'; '.join(said) or 'good'}", flush=True)
+            for f in found if len(sys.argv) == 2 else ():
+                print(f"    {f.entry} items {f.items} local {f.local} work {f.work} trips {f.trips} sectors {f.sectors:.2f} "
+                      f"conflicts {f.conflicts:.2f} registers {f.registers} local bytes {f.local_bytes}")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ DEVICES = {
     "gpu": GPU, "groups of 16": replace(GPU, max_work_group=16), "groups of one": replace(GPU, max_work_group=1),
     "little local memory": replace(GPU, local_memory=2048, cores=1), "no local memory": replace(GPU, local_memory=0, fp64=False),
 }
-SMALL = Tuning(scan_chunk=16, arg_chunk=16, group=16, select_chunk=4, sort_local=16, scatter_few=2, column_chunk=4, row_registers=3,
-               gemm_step=2, split_k=8, split_flops=1)
+SMALL = Tuning(scan_chunk=16, arg_chunk=16, group=16, select_chunk=4, sort_local=16, scatter_few=2, scatter_part=2, column_chunk=4,
+               row_registers=3, gemm_step=2, split_k=8, split_flops=1)
 pytestmark = pytest.mark.usefixtures("on_numpy")
 RNG = np.random.default_rng(0)
 EDGES = np.array([3, np.nan, -0.0, 0.0, np.inf, -np.inf, np.nan, 1e-40, -2, 3, 0.0, -0.0, 7, -1e38, 2, 2, 5], np.float32)
@@ -63,6 +63,31 @@ def test_scans_and_searches(dtype: str, shape: tuple[int, ...]) -> None:
 def test_sorting_and_selection(dtype: str, shape: tuple[int, ...]) -> None:
     x, k = numbers(dtype, *shape), min(3, shape[-1])
     checked(lambda x: (x.argsort(-1), x.argsort(-1, descending=True), x.topk(k)[1]), x)
+
+
+@pytest.mark.parametrize(("rows", "count", "rest", "dtype"), [
+    (3, 530, 5, "float32"), (9, 300, 1, "float64"), (2, 129, 33, "float16"), (1, 257, 3, "int32"), (4, 100, 2, "bool"),
+])
+def test_scatters_to_few_rows(rows: int, count: int, rest: int, dtype: str) -> None:
+    """Parts of the sorted indices that are one row's, and those in which rows end; one row has most of them, one has none."""
+    i = np.where(RNG.random(count) < 0.8, 0, RNG.integers(0, rows, count)) if rows > 1 else np.zeros(count, np.int64)
+    i[i == rows - 1] = 0
+    x, s = numbers(dtype, rows, rest), numbers(dtype, count, rest)
+
+    def scattered(x: Any, i: Any, s: Any) -> Any:
+        added = x.index_add(0, i, s)
+        x.index_copy_(0, i, s)
+        return added, x
+
+    def updated(x: Any, i: Any, s: Any) -> Any:
+        x.index_add_(0, i, s)
+        return x
+
+    for tuning, name in ((Tuning(), "gpu"), (SMALL, "groups of 16"), (Tuning(scatter_part=4), "little local memory")):
+        with Checked({name: DEVICES[name]}, tuning=tuning, slack=16.0) as found:
+            tg.trace(scattered)(tg.tensor(x), tg.tensor(i), tg.tensor(s))
+            tg.trace(updated)(tg.tensor(x), tg.tensor(i), tg.tensor(s))
+        assert found.count == 2
 
 
 def test_special_values() -> None:

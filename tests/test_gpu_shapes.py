@@ -254,8 +254,60 @@ def test_four_elements_an_item_where_that_is_right() -> None:
         return int(launch.global_size[0])
 
     assert [items(doubled, large.astype(d)) * 4 // large.size for d in (np.float32, np.float16, np.int64, np.float64)] == [1, 1, 2, 2]
-    for fn in (lambda x: x[1:] * 2, lambda x: x.flip(0) + x, lambda x: x + x[0], lambda x: tg.rand(*x.shape) + x):
-        assert items(fn, large) >= large.size - large.shape[1]
+    for fn in (lambda x: x[1:] * 2, lambda x: x.flip(0) + x, lambda x: x + x[0]):
+        assert items(fn, large) <= large.size // 4
+    for fn in (lambda x: x[:, 1:] * 2, lambda x: x.flip(1) + x, lambda x: tg.rand(*x.shape) + x, lambda x: x + x.roll(1, 1)):
+        assert items(fn, large) >= large.size - large.shape[0]
     assert items(doubled, large[:16]) == 16 * large.shape[1]
     for dtype, macro in ((np.float32, "LOAD_ALIGNED(float4, x + i)"), (np.float16, "vloada_half4(0, x + i)")):
         assert macro in planned(doubled, [large.astype(dtype)], GPU)[0].source
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int32, np.bool_])
+@pytest.mark.parametrize("width", [4, 6, 33, 64])
+def test_rows_that_are_gathered_four_by_four(width: int, dtype: Any) -> None:
+    """Rows that begin at multiples of four elements, of two, and anywhere; indices that repeat, and count from the end."""
+    def gathered(x: Any, i: Any, j: Any) -> Any:
+        return (x[i], F.embedding(j, x), x.index_select(0, j), x[None].index_select(1, j), x[i].logical_or(x[0]), x[1:][j % 3],
+                tg.stack([x, x], 1)[j], x[i].unsqueeze(1).expand(-1, 3, -1).contiguous())
+
+    x = RNG.integers(0, 2, (13, width)).astype(dtype)
+    i, j = RNG.integers(-13, 13, 28), RNG.integers(0, 13, (7, 4))
+    targets = {name: TARGETS[name] for name in ("waves of 32", "groups of 64")}
+    checked(gathered, x, i, j.reshape(-1), targets=targets, tuning=WIDE)
+    checked(lambda x, j: tg.where(x[:1] > 0, F.embedding(j, x), F.embedding(j.t(), x).transpose(0, 1)), x, j, targets=targets, tuning=WIDE)
+
+
+def test_rows_four_by_four_are_read_in_one_piece() -> None:
+    """Halves as halves; where a row has no multiple of four elements, in twos; of few elements, and of single ones, one by one."""
+    i = np.zeros(60_000, np.int64)
+
+    def text(dtype: Any, width: int, i: Any = i) -> str:
+        return str(planned(lambda x, i: x[i], [np.zeros((1000, width), dtype), i], GPU)[0].source)
+
+    assert "LOAD_ALIGNED(float4, x + at * 64 + i % 64)" in text(np.float32, 64)
+    assert "vloada_half4(0, x + at * 64 + i % 64)" in text(np.float16, 64)
+    assert "LOAD_ALIGNED(double2, x + at * 64 + i % 64)" in text(np.float64, 64)
+    assert "LOAD_ALIGNED(float2, x + at * 66 + i % 66)" in text(np.float32, 66)
+    assert "ALIGNED" not in text(np.float32, 63) + text(np.float32, 64, i[:100]) + text(np.float32, 1)
+
+
+def test_what_lies_in_rows_four_by_four() -> None:
+    """Biases, slices, permutations of all dimensions but the last, several arrays one behind the other, every second element."""
+    def lying(x: Any, b: Any) -> Any:
+        return (x + b, x[1:] * 2, x.flip(0) + x, x.permute(1, 0, 2) + b, x.reshape(5, 2, 4, 16).permute(2, 0, 1, 3) * 2,
+                tg.cat([x, x * 2], 1), x[:, :, ::2] + 1, x[:, :, 1::2] * x[:, :, ::2], F.pad(x, (0, 0, 1, 1)) - 1, x[:, 0] + b,
+                x[::3] + b, x.roll(1, 0) - x, x[:, :, 4:12] * 2, x[:, :, 3:11] * 2, F.pad(x, (4, 4)) + 1)
+
+    for dtype in (np.float32, np.float64, np.float16):
+        checked(lying, normal(5, 8, 16, dtype=dtype), normal(16, dtype=dtype), targets={"one": GPU}, tuning=WIDE)
+
+
+def test_gradients_of_what_is_gathered_four_by_four() -> None:
+    """Value, gradient and second derivative."""
+    def loss(x: Any, i: Any) -> Any:
+        return (F.embedding(i, x).tanh() ** 3).sum()
+
+    x, i = normal(7, 12, dtype=np.float64), RNG.integers(0, 7, (5, 3))
+    checked(lambda x, i: (loss(x, i), tg.grad(loss)(x, i), tg.grad(lambda x: (tg.grad(loss)(x, i) ** 2).sum())(x)), x, i,
+            targets={"one": GPU}, tuning=WIDE)

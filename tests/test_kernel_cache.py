@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import tracegrad as tg
@@ -13,8 +15,8 @@ from tests import corpus
 from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, process  # noqa: F401  (fixtures)
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.compile import upload
-from tracegrad.plan import Launch, Loop
-from tracegrad.runtime import program
+from tracegrad.plan import Function, Launch, Loop
+from tracegrad.runtime import packing, pocl_header, program
 from tracegrad.runtime.launch import Executable
 
 
@@ -150,3 +152,105 @@ def test_another_process_finds_kernels_in_whatever_program_they_were_built(tmp_p
     assert first["built"] >= 2
     assert (second["built"], second["loaded"]) == (0, first["built"])       # of two programs, in one plan
     assert second["out"] == first["out"][1:]
+
+
+def several(count):
+    """Kernels as drivers get them: each adds its number to a row, some with a scalar, some with an int as well."""
+    group = "__attribute__((reqd_work_group_size(1, 1, 1)))\n"
+    made = []
+    for i in range(count):
+        declared = ["__global const float *restrict _1", *["const int _2"] * (i % 3 > 0), *["const float _3"] * (i % 2)]
+        declared.append("__global float *restrict _4")
+        more = (" + _2" if i % 3 else "") + (" + _3" if i % 2 else "")
+        text = f"{group}__kernel void @({', '.join(declared)}) {{\n  _4[get_global_id(0)] = _1[get_global_id(0)] + {i}.0f{more};\n}}"
+        made.append(Function(f"entry{i}", f"{i:x}".ljust(32, "_"), text, ((),)))
+    return made
+
+
+def test_some_kernels_are_parts_of_one(monkeypatch):
+    monkeypatch.setattr(packing, "MOST", 4)
+    functions = several(10)
+    texts = packing.packed(functions, str)
+    parts = packing.parts_of("\n".join(texts))
+    assert len(texts) == 3
+    assert sorted(parts) == [f.key for f in functions]
+    assert [parts[functions[i].key].number for i in range(10)] == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    for i, part in enumerate(parts[functions[i].key] for i in range(10)):
+        assert len(part.places) == 2 + (i % 3 > 0) + i % 2
+        declared = re.search(rf"__kernel void {part.name}\((.*)\)", "\n".join(texts))[1].split(", ")
+        assert sorted([0, *part.places, *(place for place, _ in part.unused)]) == list(range(len(declared)))
+        assert [declared[p].rpartition("a")[0].strip() for p in part.places] == [
+            "__global void *", *["int"] * (i % 3 > 0), *["float"] * (i % 2), "__global void *"]
+
+
+def test_what_cannot_be_a_part_stays_a_kernel():
+    plain, other, local, last = several(4)
+    other = replace(other, text=other.text.replace("(1, 1, 1)", "(2, 1, 1)"))
+    local = replace(local, text=local.text.replace("{\n", "{\n  __local float x[4];\n"))
+    texts = packing.packed([plain, other, local, last], str)
+    assert sorted(text.count("__kernel void") for text in texts) == [1, 1, 1]
+    assert sorted(packing.parts_of("\n".join(texts))) == [plain.key, last.key]
+
+
+@pytest.mark.usefixtures("on_a_driver")
+@pytest.mark.parametrize("pack", [True, False])
+def test_parts_compute_what_kernels_do(pack):
+    device = tg.device()
+    functions = several(9)
+    text = program.text_of(functions, (), pack)
+    built = program.Built(program.build(device, text), text)
+    x = np.arange(5, dtype=np.float32)
+    for i, function in enumerate(functions):
+        kernel, places = built.kernel(program._called(function.key))
+        given, out = upload(device, x), upload(device, np.zeros_like(x))
+        arguments = [given.mem, *[np.int32(40)] * (i % 3 > 0), *[np.float32(0.5)] * (i % 2), out.mem]
+        for place, argument in zip(range(9) if places is None else places, arguments, strict=False):
+            kernel.set_arg(place, argument)
+        cl.enqueue_nd_range_kernel(device.use(device.queue), kernel, (5,), (1,))
+        device.finish()
+        np.testing.assert_array_equal(out.download(x.shape, x.dtype), x + i + 40 * (i % 3 > 0) + 0.5 * (i % 2))
+
+
+def signatures(name, text):
+    """The result and the operands' types of each declaration of a function, but for those with half."""
+    found = set()
+    declaration = rf"^([\w ]+?) (?:__ovld|__attribute__\(\(overloadable)[^\n]*?\b{name}\(([^)]*)\);"
+    for result, operands in re.findall(declaration, text, re.MULTILINE):
+        types = [re.sub(r"(?<=[\s*])\w+$", "", one.strip().replace("unsigned int", "uint")).replace(" ", "") for one in operands.split(",")]
+        if "half" not in f"{result} {operands}":
+            found.add((result.replace("unsigned int", "uint"), *types))
+    return found
+
+
+NAMES = (*pocl_header._ITEMS, *pocl_header._OF_FLOATS, "min", "max", "atomic_max", "convert_float", "convert_uchar4", "convert_long16")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_are_declared_as_pocls_header_declares_them(name):
+    package = pytest.importorskip("pocl_binary_distribution")
+    header = Path(package.__file__).parent / ".libs/share/pocl/include/opencl-c.h"
+    if not header.exists():
+        pytest.skip("PoCL has no header there")
+    wanted = {s for s in signatures(name, header.read_text()) if not s[1].startswith(("volatileint*", "volatileuint*"))}     # of OpenCL 2
+    assert signatures(name, "\n".join(pocl_header.declarations(name))) == wanted
+
+
+def test_what_is_not_declared_here_is_left_to_the_header():
+    assert list(pocl_header.declarations("get_image_width")) == list(pocl_header.declarations("convert_int4_sat")) == []
+    assert pocl_header.declared("__global half *x;") is None
+    text = "y = min(x, 3) + exp(x) + as_int(z) + minimum(x);"
+    assert {line.split("(")[2].split()[-1] for line in pocl_header.declared(text).splitlines()[:-1]} == {"min"}
+
+
+@pytest.mark.usefixtures("on_a_driver")
+def test_a_text_that_needs_the_header_is_built_with_it(cache):  # noqa: F811
+    device = tg.device()
+    functions = [replace(f, text=f.text.replace("_1[", "sinpi(0.5f) * _1[")) for f in several(1)]
+    text = program.text_of(functions, ())
+    assert program._lean(device.context, device.cl_device, text) is None
+    key = {f.key: f for f in functions}
+    before = program.counts["programs"]
+    program._made(device, device.cl_device, key, ())
+    assert program.counts["programs"] == before + 1
+    assert list(program._made(device, device.cl_device, key, ())) == list(key)                    # and from the disk
+    assert program.counts["programs"] == before + 1

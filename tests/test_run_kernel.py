@@ -117,6 +117,15 @@ def test_what_it_computes_is_cs() -> None:
     assert found.tolist() == [-3, -1, 44, 1, float(third), 34, -1, 4]
 
 
+def test_continue_in_a_branch_is_of_the_loop_around_it() -> None:
+    body = """
+  int odd = 0, low = 0;
+  for (int i = 0; i < 9; i++) { if (i % 2 == 0) { if (i < 4) low += i; continue; } odd += i; }
+  c[0] = 10 * odd + low;"""
+    found, = run_plan(plan(ONE + kernel(body), (1,), (1,)), [np.zeros(1, F4)])
+    assert found.tolist() == [162]
+
+
 # ----------------------------------------------------------------------------------------------------- every kernel, every target
 
 

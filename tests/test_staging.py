@@ -1,17 +1,25 @@
-"""Writes by way of pinned host memory, as on a device with memory of its own: pieces, a ring used again, arrays that change at once."""
+"""Writes by way of pinned host memory, as on a device with memory of its own: pieces, a ring used again, arrays that change at once.
+
+New arrays have a queue of their own there; events of the tests' own hold it, or that of the kernels, back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 import tracegrad as tg
-from tracegrad.runtime.buffer import empty
+from tracegrad.errors import DeviceError
+from tracegrad.runtime import staging
+from tracegrad.runtime.buffer import empty, make_room, upload
 from tracegrad.runtime.device import Device
-from tracegrad.runtime.staging import Ring
+from tracegrad.runtime.staging import APART, Ring
 
 
 @pytest.fixture
@@ -24,6 +32,7 @@ def ringed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
         assert device.ring is None                          # its memory is the host's
     with device.lock:
         monkeypatch.setitem(device.__dict__, "ring", Ring(device.context, device.use(device.host_queue), pieces=3, piece=1000))
+        monkeypatch.setitem(device.__dict__, "uploads", None)
     yield device
     device.finish()
 
@@ -54,3 +63,147 @@ def test_writes_between_launches(ringed: Device) -> None:
         total = double(tg.tensor(array), total)
         array[:] = -1
     np.testing.assert_array_equal(total.numpy(), np.full(n, 20, np.float32))
+
+
+# ------------------------------------------------------------------------------------------------------- a queue of transfers
+
+N = APART // 4 + 77
+
+
+@pytest.fixture
+def discrete() -> Iterator[Device]:
+    """The default device as one with memory of its own."""
+    before = tg.device()
+    if not isinstance(before, Device):
+        pytest.skip("the interpreter has no buffers")
+    found = Device(before.cl_device)
+    found.target = replace(before.target, kind="gpu", local_memory=32768, plain_math=False, clang_builtins=False, host_memory=False,
+                           max_work_group=min(256, before.target.max_work_group))
+    found.kind = "gpu"
+    found.__dict__["ring"] = Ring(found.context, found.use(found.queue), pieces=40, piece=1 << 14)
+    tg.set_device(found)
+    yield found
+    tg.set_device(before)
+    found.finish()
+
+
+@contextmanager
+def held_back(device: Device, queue: cl.CommandQueue) -> Iterator[None]:
+    """What is enqueued there inside waits until the end of the block."""
+    gate = cl.UserEvent(device.context)
+    with device.lock:
+        cl.enqueue_barrier(queue, wait_for=[gate])
+    try:
+        yield
+    finally:
+        gate.set_status(cl.command_execution_status.COMPLETE)
+
+
+def done(event: cl.Event) -> bool:
+    return bool(event.command_execution_status == cl.command_execution_status.COMPLETE)
+
+
+def array(value: float) -> Any:
+    return np.full(N, value, np.float32)
+
+
+def primed(device: Device) -> Any:
+    """A traced function of an array; three blocks wait for the next arrays of its size, and nothing runs."""
+    double = tg.trace(lambda x: x * 2 + 1)
+    xs = [tg.tensor(array(k)) for k in range(3)]
+    assert [double(x).numpy()[0] for x in xs] == [1, 3, 5]
+    device.finish()
+    return double
+
+
+def test_a_new_array_comes_while_kernels_run(discrete: Device) -> None:
+    double = primed(discrete)
+    with held_back(discrete, discrete.queue):
+        x = tg.tensor(array(5))
+        waiting = double(x)
+        y = upload(discrete, array(4))
+        discrete.uploads.queue.finish()
+        assert done(y.block.filled)
+    np.testing.assert_array_equal(waiting.numpy(), array(11))
+    np.testing.assert_array_equal(y.download((N,), np.float32), array(4))
+
+
+def test_a_kernel_waits_for_its_array(discrete: Device) -> None:
+    double = primed(discrete)
+    with held_back(discrete, discrete.uploads.queue):
+        result = double(tg.tensor(array(7)))
+        discrete.queue.flush()
+        assert not done(discrete.last)
+    np.testing.assert_array_equal(result.numpy(), array(15))
+
+
+def test_memory_is_written_when_the_kernels_before_are_done(discrete: Device) -> None:
+    """Of two blocks, and of memory that comes from the pool while kernels use it."""
+    double = primed(discrete)
+    results, kept = [], []
+    with held_back(discrete, discrete.queue):
+        for turn in range(5):
+            x = tg.tensor(array(turn))
+            results.append(double(x))
+            kept.append(x._n.value.block)
+            del x
+        discrete.queue.flush()
+        assert len(set(map(id, kept))) == 3                      # used again, while nothing has run
+        assert [done(b.filled) for b in kept if b.filled is not None] == []
+        assert not done(discrete.last)
+    for turn, result in enumerate(results):
+        np.testing.assert_array_equal(result.numpy(), array(2 * turn + 1))
+
+
+def test_a_transfer_that_fails_leaves_things_as_they_were(discrete: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = primed(discrete)
+    x = tg.tensor(array(3))
+    calls = []
+
+    def refused(*args: Any, **more: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 3:
+            raise cl.LogicError("enqueue_copy failed: OUT_OF_RESOURCES")
+        return copy(*args, **more)
+
+    copy = cl.enqueue_copy
+    with monkeypatch.context() as patched:
+        patched.setattr(staging.cl, "enqueue_copy", refused)
+        with pytest.raises(DeviceError, match=rf"^upload: .* refused to copy {4 * N} bytes"):
+            upload(discrete, array(9))
+    managed = discrete.pool.managed_bytes
+    y = upload(discrete, array(4))                               # of the block that the other one had
+    assert discrete.pool.managed_bytes == managed
+    np.testing.assert_array_equal(y.download((N,), np.float32), array(4))
+    np.testing.assert_array_equal(double(x).numpy(), array(7))
+
+
+def test_arrays_that_nobody_uses_give_their_memory_back(discrete: Device) -> None:
+    for value in range(3):
+        upload(discrete, array(value))
+    make_room(discrete)
+    assert discrete.uploads.take(4 * N) is None
+    made = upload(discrete, array(1)).copy()
+    np.testing.assert_array_equal(made.download((N,), np.float32), array(1))
+
+
+def test_many_arrays_of_some_sizes(discrete: Device) -> None:
+    """Used once, twice, never, updated in place, kept for later."""
+    rng = np.random.default_rng(0)
+    update, total = tg.trace(lambda x, s: x.mul_(s)), tg.trace(lambda x, y: (x * y).sum())
+    later: list[tuple[Any, float]] = []
+    for _ in range(60):
+        n = int(rng.choice([100, N, N + 1, 3 * N]))
+        given = rng.integers(0, 3, n).astype(np.float32)
+        x = tg.tensor(given)
+        kind = rng.integers(4)
+        if kind == 1:
+            later.append((total(x, x), float((given * given).sum())))
+        elif kind == 2:
+            update(x, 2.0)
+            later.append((total(x, tg.tensor(given)), float((2 * given * given).sum())))
+        elif kind == 3:
+            later.append((x, float(given.sum())))
+        given[:] = -1
+    for found, wanted in later:
+        assert float(found.sum()) == wanted

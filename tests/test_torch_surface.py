@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -363,3 +366,78 @@ def test_other_names() -> None:
     assert (q.shape, r.shape) == ((7, 7), (7, 4))
     condition = tg.tensor([[True, False], [True, True]])
     assert [p.tolist() for p in tg.where(condition)] == [[0, 1, 1], [0, 0, 1]]
+
+
+VIEWS: dict[str, Any] = {          # of a 4 x 5 matrix -> whether torch's contiguous() gives the view itself
+    "x": (lambda x: x, True), "t": (lambda x: x.t(), False), "t t": (lambda x: x.t().t(), True), "row": (lambda x: x[2], True),
+    "rows": (lambda x: x[1:3], True), "column": (lambda x: x[:, 1], False), "columns": (lambda x: x[:, 1:2], False),
+    "second": (lambda x: x[::2], False), "first of four": (lambda x: x[::4], True), "flat": (lambda x: x.view(-1), True),
+    "repeated": (lambda x: x[0].expand(3, 5), False), "expanded": (lambda x: x.expand(4, 5), True),
+    "block": (lambda x: x[1:2, 2:4], True), "element": (lambda x: x[1, 2], True), "diagonal": (lambda x: x.diagonal(), False),
+    "windows": (lambda x: x.unfold(1, 2, 1), False), "row of t": (lambda x: x.t()[1], False), "column as row": (lambda x: x[1:2].t(), True),
+    "permuted ones": (lambda x: x.view(4, 1, 5).permute(1, 0, 2), True), "parts": (lambda x: x.view(2, 10)[1].view(2, 5)[1:], True),
+    "detached": (lambda x: x.t().detach(), False), "nothing": (lambda x: x[:, 2:2], True), "some": (lambda x: x[1:2, ::2], False),
+}
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_contiguous_copies_what_torch_copies(traced: bool) -> None:
+    """What is written to the result is written to the base where the view lies row by row there, and nowhere else."""
+    for name, (view, same) in VIEWS.items():
+        def write(x: Any, view: Any = view) -> Any:
+            x = x + 0
+            y = view(x).contiguous()
+            y += 100
+            z = view(x).contiguous()
+            before = z * 1
+            x.mul_(2)
+            return x, z, before, y
+
+        x = tg.arange(20.0).reshape(4, 5)
+        found, z, before, y = (tg.trace(write) if traced else write)(x)
+        expected = x.numpy()
+        if same:
+            index = view(tg.arange(20).reshape(4, 5)).flatten().tolist()
+            expected.reshape(-1)[index] += 100
+        np.testing.assert_array_equal(found.numpy(), 2 * expected, err_msg=name)
+        np.testing.assert_array_equal(z.numpy(), (2 if same else 1) * before.numpy(), err_msg=name)
+        np.testing.assert_array_equal(y.numpy(), view(x).numpy() + 100 if not same else 2 * (view(x).numpy() + 100), err_msg=name)
+    x = tg.ones(3, 4, requires_grad=True)
+    y = x.t().contiguous()
+    (y * tg.arange(12.0).reshape(4, 3)).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), np.arange(12.0).reshape(4, 3).T)
+
+
+def test_a_shallow_copy_shares_its_memory() -> None:
+    x = tg.zeros(3)
+    y = copy.copy(x)
+    y[0] = 5
+    assert x.tolist() == [5, 0, 0]
+    w = tg.nn.Parameter(tg.ones(2))
+    twin = copy.copy(w)
+    assert (type(twin), twin.requires_grad, twin.is_leaf, twin.tolist()) == (tg.nn.Parameter, True, True, [1, 1])
+
+
+def test_sizes_know_their_number_of_elements() -> None:
+    x = tg.zeros(3, 4, 5)
+    s = x.shape
+    assert isinstance(s, tuple)
+    assert (s, hash(s), s.numel(), x.size().numel(), x.mT.shape.numel(), tg.Size().numel()) == ((3, 4, 5), hash((3, 4, 5)), 60, 60, 60, 1)
+    for sizes, expected in ((s[1:], (4, 5)), (s + (2,), (3, 4, 5, 2)), ((2,) + s, (2, 3, 4, 5)), (s * 2, (3, 4, 5, 3, 4, 5)),
+                            (tg.Size([np.int64(2), 3]), (2, 3)), (copy.deepcopy(s), s), (pickle.loads(pickle.dumps(s)), s)):
+        assert (type(sizes), sizes) == (tg.Size, expected)
+    assert (s[0], str(s)) == (3, "(3, 4, 5)")
+    with pytest.raises(TypeError):
+        tg.Size([1.5])
+    file = io.BytesIO()
+    tg.save({"sizes": [s]}, file)
+    file.seek(0)
+    assert tg.load(file)["sizes"][0].numel() == 60
+
+    @tg.trace
+    def f(x: Any, sizes: Any) -> Any:
+        return x.reshape(sizes) * s.numel(), x.shape, sizes
+
+    for sizes in (tg.Size([4, 3]), tg.zeros(6, 2).shape, (12,)):
+        y, before, given = f(tg.ones(3, 4), sizes)
+        assert (y.shape, y.sum().item(), before.numel(), given, type(given)) == (sizes, 720, 12, sizes, type(sizes))

@@ -11,9 +11,12 @@ from typing import Any
 from tracegrad import (
     array_api,
     autograd,
+    backends,
     control,
     creation,
+    cuda,
     describing,
+    distributions,
     errors,
     fft,
     func,
@@ -37,6 +40,7 @@ from tracegrad import (
     utils,
 )
 from tracegrad.autograd import backward
+from tracegrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from tracegrad.compile import find_device as device
 from tracegrad.compile import list_devices as devices
 from tracegrad.compile import set_device
@@ -61,6 +65,7 @@ from tracegrad.dtypes import (
     uint64,
 )
 from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
+from tracegrad.ir import Size
 from tracegrad.layouts import (
     channels_last,
     channels_last_3d,
@@ -97,7 +102,6 @@ double, half, long = float64, float16, int64
 cfloat, cdouble = complex64, complex128
 
 newaxis = None
-Size: type = tuple                      # shapes are tuples
 
 methods.export_functions()
 for _check in (testing.gradcheck, testing.gradgradcheck):       # torch has them there

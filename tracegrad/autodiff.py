@@ -17,6 +17,7 @@ from typing import Any
 from tracegrad.errors import AutogradError
 from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, placeholder, unique
 from tracegrad.ir import Node, located, on_behalf_of, topological
+from tracegrad.modes import state
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
 
@@ -51,7 +52,10 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
         if True not in reaches:
             continue
         with on_behalf_of(node.loc):
-            for operand, contribution in zip(node.operands, pull_back(node, ct, reaches), strict=True):
+            contributions = pull_back(node, ct, reaches)
+            if state.anomaly is not None:
+                state.anomaly(node, contributions)
+            for operand, contribution in zip(node.operands, contributions, strict=True):
                 if contribution is not None and operand in live:
                     accumulate(adjoint, operand, contribution)
     return [result.get(i) for i in inputs]

@@ -27,6 +27,7 @@ from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
+from tracegrad.routine import given_by_value
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
@@ -71,6 +72,7 @@ class HostDevice:
     """The interpreter: runs graphs with the ops' numpy rules. Slow; the oracle of the tests, and there without a driver."""
 
     name, kind, driver, platform, target = "numpy", "numpy", "interpreter", "numpy", None
+    type = "cpu"                                        # torch's name of the kind
     in_host_memory, host_alignment, fp64 = True, 1, True
 
     def __init__(self) -> None:
@@ -507,7 +509,7 @@ class Work:
             wanted = set(targets)
             targets = targets + [n for n in order if n not in wanted and keep(n)]
         self.order, self.targets, self.device = order, targets, device
-        self.constants = [n for n in order if eager.given_by_value(n)]
+        self.constants = [n for n in order if given_by_value(n)]
         self.ends = tuple([number[t] for t in targets])
         self.key = Key((device, config.eager, *parts, None, *self.ends))
         self.values = tuple([n.attrs["bits"] for n in self.constants])

@@ -468,13 +468,22 @@ def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_gra
 
 
 def _draw(shape: Shape, numbers: int) -> tuple[Node, Node]:
-    """Seed and offset for `numbers` draws per element of `shape`."""
-    count = prod(shape) * numbers
+    """Seed and offset for `numbers` draws per element of `shape`; of every example of a vmap whose randomness is "different"."""
+    own = [(index, size) for randomness, index, size in state.mapped if randomness == "different"]
+    if any(randomness == "error" for randomness, _, _ in state.mapped):
+        raise ArgumentError("vmap: a random function was called inside; pass randomness='different' for numbers of each example's own or "
+                            "'same' for equal ones, or draw outside and map over what is drawn")
+    step = prod(shape) * numbers
+    count = step * prod(size for _, size in own)
     if state.trace is not None:
-        return state.trace.random(count)
-    seed = data(Aval((), dtypes.int64, True), random_state.seed())
-    offset = data(Aval((), dtypes.int64, True), random_state.offset())
-    random_state.advance(count)
+        seed, offset = state.trace.random(count)
+    else:
+        seed = data(Aval((), dtypes.int64, True), random_state.seed())
+        offset = data(Aval((), dtypes.int64, True), random_state.offset())
+        random_state.advance(count)
+    for index, size in reversed(own):           # the numbers of an inner vmap's examples stand side by side
+        offset = cast(offset, dtypes.int64) + index * step
+        step *= size
     return seed, offset
 
 

@@ -5,7 +5,7 @@ Every tensor here has its elements row by row: a view is index arithmetic on its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -24,7 +24,7 @@ def stride(self: Tensor, dim: int | None = None) -> Any:
 
     >>> tg.zeros(2, 3, 4).stride()
     """
-    steps = tuple(accumulate((max(1, n) for n in (*self.shape[:0:-1],)), mul, initial=1))[::-1] if self.shape else ()
+    steps = _steps(self.shape)
     return steps if dim is None else steps[one_dim("stride", dim, len(steps))]
 
 
@@ -45,9 +45,49 @@ def is_contiguous(self: Tensor, memory_format: Any = None) -> bool:
 
 
 def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
-    """The tensor itself."""
+    """The tensor itself; of a view whose elements do not lie row by row in its base's memory (transposed, every second, ...) a copy.
+
+    So what is written to the result reaches the base where it does so in torch.
+    """
     accept_format("contiguous", memory_format)
-    return self
+    steps = None if self._base is None else _steps_in_memory(self)
+    return self if self._base is None or (steps is not None and _row_by_row(self.shape, steps)) else self.clone()
+
+
+def _steps(shape: Sequence[int]) -> tuple[int, ...]:
+    """How far apart neighbours along each dimension are, row by row."""
+    return tuple(accumulate((max(1, n) for n in (*shape[:0:-1],)), mul, initial=1))[::-1] if shape else ()
+
+
+def _row_by_row(shape: Sequence[int], steps: Sequence[int]) -> bool:
+    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, steps, _steps(shape), strict=True))
+
+
+def _steps_in_memory(x: Tensor) -> tuple[int, ...] | None:
+    """How far apart neighbours would be in the memory of what x is a view of, as in torch; None: torch has a copy there."""
+    base = x._base
+    if base is None:
+        return _steps(x.shape)
+    steps, aval = _steps_in_memory(base), base._n.aval
+    for fn, attrs in x._chain:
+        if steps is None:
+            return None
+        shape, aval = aval.shape, fn.aval(aval, **attrs)
+        if fn.name == "slice":
+            steps = tuple(a * b for a, b in zip(steps, attrs["step"], strict=True))
+        elif fn.name == "permute":
+            steps = tuple(steps[d] for d in attrs["dims"])
+        elif fn.name == "expand":
+            new = len(aval.shape) - len(shape)
+            steps = (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True))
+        elif fn.name == "reshape" and _row_by_row(shape, steps):
+            steps = _steps(aval.shape)
+        elif fn.name == "reshape" and [n for n in shape if n != 1] == [n for n in aval.shape if n != 1]:
+            long = iter([a for a, n in zip(steps, shape, strict=True) if n != 1])
+            steps = tuple(1 if n == 1 else next(long) for n in aval.shape)
+        else:
+            return None
+    return steps
 
 
 def get_device(self: Tensor) -> int:

@@ -16,18 +16,18 @@ import os
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from tracegrad import plan_cache
-from tracegrad.blas import one_thread
+from tracegrad.blas import quiet
 from tracegrad.config import config
-from tracegrad.errors import LinAlgError, OutOfMemoryError
+from tracegrad.errors import LinAlgError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
 from tracegrad.operators import public
+from tracegrad.routine import Routine, out_of_memory
 from tracegrad.runtime.buffer import hold
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.program import counts as kernels
@@ -125,137 +125,30 @@ def _estimate(order: Iterable[Node], device: Any) -> tuple[float, int]:
 
 # ------------------------------------------------------------------------------------------------------------- with numpy
 
-_CONST, _OFFSET = REGISTRY["const"], REGISTRY["offset"]
-
-
-def given_by_value(node: Node) -> bool:
-    """Whether a node is a number that two pieces of work of one structure need not share."""
-    return node.fn is _OFFSET or (node.fn is _CONST and not node.aval.weak)
-
-
-class Routine:
-    """The numpy rules of a structure, ready to be called one after the other: what its second use makes and the later ones take.
-
-    Values have places (see compile._pending): those of `size` operations, then those of leaves, the last one first. A step is (function,
-    places of its operands, how many, place, dtype, places that nobody reads after it, whether it reports). The results of a loop are
-    computed together, by a step whose place is between the operations' and the leaves', and whose dtype is None.
-    """
-
-    __slots__ = ("constants", "first", "fixed", "size", "steps")
-
-    def __init__(self, order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence[int]) -> None:
-        self.size = len(order)
-        self.constants = [i for i, node in enumerate(order) if given_by_value(node)]
-        given = set(self.constants)
-        self.fixed: list[tuple[int, Any]] = []          # what does not depend on anything
-        last: dict[int, int] = {}
-        for i, operands in enumerate(places):
-            for o in operands:
-                last[o] = i
-        steps: list[tuple[Any, ...]] = []
-        keep = {*ends, *given}
-        loops: dict[Any, list[int]] = {}
-        for i, (node, operands) in enumerate(zip(order, places, strict=True)):
-            if node.fn.family == "loop":
-                loops.setdefault((node.fn, operands), []).append(i)
-        together = dict.fromkeys(loops, -1)
-        self.first: list[int] = []                      # of each loop, the first result
-        for i, (node, operands) in enumerate(zip(order, places, strict=True)):
-            if i in given:
-                continue
-            fn: Any = node.fn
-            if not operands:
-                self.fixed.append((i, np.asarray(fn.numpy(**node.attrs), node.aval.dtype)))
-                keep.add(i)
-                continue
-            dead = tuple(o for o in dict.fromkeys(operands) if last[o] == i and o not in keep)
-            if fn.family == "loop":
-                results = loops[fn, operands]
-                used = sorted({order[k].attrs["index"] for k in results})
-                at = together[fn, operands]
-                if at < 0:
-                    at = together[fn, operands] = self.size + len(self.first)
-                    self.first.append(i)
-                    steps.append((fn.turns(tuple(used)), operands, -1, at, None, (), False))
-                rule = itemgetter(used.index(node.attrs["index"]))
-                steps.append((rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
-                continue
-            steps.append((fn.numpy_with(**node.attrs), operands, len(operands), i, node.aval.dtype, dead, fn.reports))
-        self.steps = steps
-
-    def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
-        """The values of all places that are needed later, by place. nodes: the operations, for what they report (to `notes`)."""
-        values: list[Any] = [None] * (self.size + len(self.first))
-        values += reversed(inputs)
-        for i, value in zip(self.constants, constants, strict=True):
-            values[i] = value
-        for i, value in self.fixed:
-            values[i] = value
-        i = -1
-        array = np.ndarray
-        try:
-            for rule, operands, count, i, dtype, dead, reports in self.steps:
-                if count == 2:
-                    made = rule(values[operands[0]], values[operands[1]])
-                elif count == 1:
-                    made = rule(values[operands[0]])
-                else:
-                    made = rule(*[values[o] for o in operands])
-                values[i] = made if dtype is None or (type(made) is array and made.dtype is dtype) else np.asarray(made, dtype)
-                if reports:
-                    notes += nodes[i].fn.excess(values[operands[0]], nodes[i])
-                for o in dead:
-                    values[o] = None
-        except LinAlgError as error:
-            self._node(nodes, i).loc.tell(error)
-            raise
-        except MemoryError:
-            raise _out_of_memory(self._node(nodes, i)) from None
-        return values
-
-    def _node(self, nodes: Any, i: int) -> Any:
-        """The operation whose step has the place i."""
-        return nodes[i if i < self.size else self.first[i - self.size]]
-
-    def flat(self, inputs: Sequence[Any], constants: Sequence[Any], ends: Sequence[int]) -> list[Any] | None:
-        """The values at `ends`, of operations that report nothing; None where numpy raises."""
-        try:
-            with np.errstate(all="ignore"), one_thread():
-                values = self(inputs, constants, (), [])
-        except Exception:                                              # whoever does it at length raises it, and knows the line
-            return None
-        return [values[t] for t in ends]
-
-
-def _out_of_memory(node: Node | None) -> OutOfMemoryError:
-    return OutOfMemoryError(f"out of memory: numpy cannot have {node and node.aval.nbytes} bytes for {node!r}; drop tensors that are no "
-                            "longer needed, or use smaller batches")
-
-
 def run(work: Any, seen: Structure) -> list[Any]:
     """Buffers with the values of a compile.Work's targets, by the numpy rules of its operations."""
     order, leaves, places, ends, device = work.order, work.leaves, work.places, work.ends, work.device
     inputs = [_array(leaf) for leaf in leaves]
     notes: list[int] = []
-    with np.errstate(all="ignore"), one_thread():
+    with quiet():
         if seen.uses == 1 and not seen.loops:
-            values = _once(order, places, ends, inputs, notes)
+            found = _once(order, places, ends, inputs, notes)
         else:
             if seen.routine is None:
                 seen.routine = Routine(order, places, ends)
             try:
-                values = seen.routine(inputs, [n.attrs["value"] for n in work.constants], order, notes)
+                found = seen.routine(inputs, [n.attrs["value"] for n in work.constants], order, notes)
             except BaseException:
                 seen.routine = None
                 raise
-    results = [_buffer(device, values[t], leaves, inputs) for t in ends]
+    results = [_buffer(device, value, leaves, inputs) for value in found]
     suspect = [i for i, leaf in enumerate(leaves) if not leaf.aval.weak and leaf.value.suspicions]
     if suspect or any(notes):
         _mark(order, leaves, places, ends, suspect, results, notes, device)
     return results
 
 
-def again(seen: Structure, ends: Sequence[int], leaves: Sequence[Node], constants: Sequence[Node], reporting: dict[int, Node],
+def again(seen: Structure, leaves: Sequence[Node], constants: Sequence[Node], reporting: dict[int, Node],
           device: Any) -> list[Any] | None:
     """What `run` gives, from the structure's routine and without the nodes of the work; None where there is something to report.
 
@@ -265,16 +158,16 @@ def again(seen: Structure, ends: Sequence[int], leaves: Sequence[Node], constant
     notes: list[int] = []
     assert seen.routine is not None
     try:
-        with np.errstate(all="ignore"), one_thread():
-            values = seen.routine(inputs, [n.attrs["value"] for n in constants], reporting, notes)
+        with quiet():
+            found = seen.routine(inputs, [n.attrs["value"] for n in constants], reporting, notes)
     except Exception:                                                  # whoever does it at length raises it, and knows the line
         return None
-    return None if any(notes) else [_buffer(device, values[t], leaves, inputs) for t in ends]
+    return None if any(notes) else [_buffer(device, value, leaves, inputs) for value in found]
 
 
 def _once(order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence[int], inputs: Sequence[Any],
           notes: list[int]) -> list[Any]:
-    """The values by place, of a structure that is new: most are never seen again."""
+    """The values at `ends`, of a structure that is new: most are never seen again."""
     values: list[Any] = [None] * len(order)
     values += reversed(inputs)
     last: dict[int, int] = {}
@@ -300,8 +193,8 @@ def _once(order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence
             node.loc.tell(error)
         raise
     except MemoryError:
-        raise _out_of_memory(node) from None
-    return values
+        raise out_of_memory(node) from None
+    return [values[t] for t in ends]
 
 
 def _array(leaf: Node) -> np.ndarray[Any, Any]:

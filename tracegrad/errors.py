@@ -7,6 +7,7 @@
     │   └── ArgumentTypeError (also TypeError)       ... that is of a wrong Python type: a word where a number is wanted
     ├── DLPackError (BufferError)        DLPack cannot hand an array over as it was asked to
     ├── IndexOutOfRange (IndexError, RuntimeError)   an index outside its dimension
+    ├── MissingRuleError (NotImplementedError)       a method that this object has not: a density without a closed form, ...
     ├── LinAlgError (numpy's, RuntimeError)  a matrix without the inverse or the factorisation that was asked for
     ├── AutogradError (RuntimeError)     backward on freed history, a non-scalar root, a modified saved tensor, ...
     ├── TraceError (RuntimeError)        something that @trace cannot capture, or a tracer that leaked
@@ -31,8 +32,8 @@ from os.path import dirname
 import numpy as np
 
 __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", "CompilerBug", "DLPackError", "DTypeError", "DeviceError",
-           "GraphError", "IndexOutOfRange", "LinAlgError", "NoDriverError", "OutOfMemoryError", "ShapeError", "TraceError",
-           "TracegradError", "UnsupportedError"]
+           "GraphError", "IndexOutOfRange", "LinAlgError", "MissingRuleError", "NoDriverError", "OutOfMemoryError", "ShapeError",
+           "TraceError", "TracegradError", "UnsupportedError"]
 
 
 INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime")     # where our code is
@@ -105,6 +106,10 @@ class LinAlgError(TracegradError, np.linalg.LinAlgError, RuntimeError):
             if who and ": " in text:
                 text = who + text.partition(": ")[2]
             self.args = (f"{text}, in what {place} computes" if place and place not in text else text, *self.args[1:])
+
+
+class MissingRuleError(TracegradError, NotImplementedError):
+    """A method that this object does not have: a distribution function without a closed form, samples without a derivative."""
 
 
 class AutogradError(TracegradError, RuntimeError):

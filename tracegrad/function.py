@@ -644,6 +644,10 @@ class Cast(Primitive):
         with np.errstate(all="ignore"):
             return (x.real if x.dtype.kind == "c" and dtype.kind not in "cb" else x).astype(dtype)
 
+    def numpy_with(self, *, dtype: DType, weak: bool) -> Any:
+        whole = dtype.kind in "cb"
+        return lambda x: (x if whole or x.dtype.kind != "c" else x.real).astype(dtype)
+
     def vjp(self, ct: Node, y: Node, x: Node, *, dtype: DType, weak: bool) -> tuple[Any, ...]:
         return (cast(ct, x.dtype) if x.dtype.kind in "fc" and dtype.kind in "fc" else None,)
 

@@ -18,7 +18,10 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from operator import index
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, overload
+
+import optree
 
 from tracegrad.dtypes import DType
 from tracegrad.errors import INTERNAL, LinAlgError
@@ -33,15 +36,63 @@ if TYPE_CHECKING:
     from tracegrad.function import Primitive
 
 
+class Size(tuple[int, ...]):
+    """The sizes of a tensor: a tuple of ints that knows how many elements they make.
+
+    >>> tg.zeros(2, 3, 4).shape[:2].numel()
+    6
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, sizes: Iterable[Any] = ()) -> Size:
+        return super().__new__(cls, map(index, sizes))
+
+    def numel(self) -> int:
+        """The product of the sizes."""
+        return prod(self)
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> int: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> Size: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return Size(found) if isinstance(key, slice) else found
+
+    def __add__(self, other: Any) -> Any:
+        return Size(super().__add__(other)) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return Size((*other, *self)) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times: Any) -> Any:
+        return Size(super().__mul__(times))
+
+    __rmul__ = __mul__
+
+
+def _sizes_or_what_stands_for_them(_: Any, parts: Iterable[Any]) -> Any:
+    parts = tuple(parts)
+    return Size(parts) if all(type(n) is int for n in parts) else parts
+
+
+optree.register_pytree_node(Size, lambda sizes: (tuple(sizes), None, None), _sizes_or_what_stands_for_them,  # as tuples are
+                            namespace=optree.registry.__GLOBAL_NAMESPACE)
+
+
 class Aval:
     """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors).
 
     Interned: equal avals are the same object, so that comparing and hashing them is cheap.
     """
 
-    __slots__ = ("dtype", "shape", "weak")
+    __slots__ = ("dtype", "shape", "sizes", "weak")
     _interned: ClassVar[dict[tuple[tuple[int, ...], DType, bool], Aval]] = {}
     shape: tuple[int, ...]
+    sizes: Size  # the shape as users see it
     dtype: DType
     weak: bool
 
@@ -50,7 +101,8 @@ class Aval:
         self = cls._interned.get(key)
         if self is None:
             self = super().__new__(cls)
-            self.shape, self.dtype, self.weak = key
+            self.shape, self.dtype, self.weak = tuple(shape), dtype, weak
+            self.sizes = Size(shape)
             cls._interned[key] = self
         return self
 

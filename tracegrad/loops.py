@@ -20,13 +20,13 @@ from tracegrad import autodiff
 from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
 from tracegrad.compile import Key, Work, executable_graph
-from tracegrad.eager import Routine
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.modes import state
 from tracegrad.ops.movement import narrow, permute, reshape
 from tracegrad.plan import Check
+from tracegrad.routine import Routine
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 
@@ -134,7 +134,6 @@ class Loop(Shared):
             inputs, outs = self.graph.inputs, self.graph.outputs
             work = Work([*outs[:n], *(outs[i] for i in stacked)], None, inputs=inputs)
             routine, constants = Routine(work.order, work.places, work.ends), [c.attrs["value"] for c in work.constants]
-            lasts, ends = work.ends[:n], work.ends[n:]
             avals = [self._avals[i] for i in stacked]
             order = range(length - 1, -1, -1) if self.reverse else range(length)
 
@@ -143,9 +142,9 @@ class Loop(Shared):
                 stacks = [np.empty(a.shape, a.dtype) for a in avals]
                 for i in order:
                     values = routine([*carry, *[x[i] for x in scanned], *rest], constants, work.order, [])
-                    carry = [values[e] for e in lasts]
-                    for stack, e in zip(stacks, ends, strict=True):
-                        stack[i] = values[e]
+                    carry = values[:n]
+                    for stack, value in zip(stacks, values[n:], strict=True):
+                        stack[i] = value
                 found = dict(zip(stacked, stacks, strict=True))
                 return [found[i] if i >= n else carry[i] for i in used]
 

@@ -17,6 +17,7 @@ class _State(threading.local):
 
     grad: bool = True
     examples: int = 0  # inside vmap: tensors stand for one example and have no values
+    mapped: tuple[Any, ...] = ()  # of each vmap around: its randomness, the node that is the example's number, and how many there are
     hidden: bool = False  # inside a custom forward: tensors report no requires_grad
     pulling: bool = False  # inside a custom backward
     looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative
@@ -24,6 +25,7 @@ class _State(threading.local):
     turning: bool = False  # inside a loop whose turns will be compared: equal indices must be equal nodes
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see rolling.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
+    anomaly: Any = None  # what looks at the steps of a backward: see autograd/anomaly.py
 
 
 state = _State()

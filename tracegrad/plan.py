@@ -35,6 +35,20 @@ class Target:
     lanes: int = 32                       # work-items of a GPU that run in step
     resident: int = 1024                  # work-items that a core of a GPU holds
 
+    @property
+    def items(self) -> int:
+        """Work-items that a GPU holds at a time: with fewer, some of it has nothing to do."""
+        return self.cores * self.resident
+
+    def groups(self, size: int) -> int:
+        """Work-groups of `size` items that a GPU holds at a time."""
+        return max(1, self.items // size)
+
+    def group(self, most: int) -> int:
+        """Items of a work-group, up to `most`, that have nothing to do with each other: as many as can run in step, several times."""
+        most = min(most, self.max_work_group)
+        return most if most < self.lanes else most - most % self.lanes
+
 
 @dataclass(frozen=True)
 class Slot:

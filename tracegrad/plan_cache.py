@@ -26,7 +26,7 @@ import numpy as np
 from tracegrad import plan as plans
 from tracegrad.config import config
 from tracegrad.function import REGISTRY, Primitive
-from tracegrad.ir import Aval, Graph, Location
+from tracegrad.ir import Aval, Graph, Location, Size
 from tracegrad.plan import Plan, Target
 from tracegrad.runtime.disk import Folder
 
@@ -127,7 +127,7 @@ class _Described:
         kind = type(value)
         if kind in _PLAIN:
             return value
-        if kind is tuple:
+        if kind is tuple or kind is Size:
             return tuple(map(self.value, value))
         if kind is Aval or isinstance(value, np.dtype):
             return repr(value)
@@ -192,7 +192,7 @@ def _encoded(value: Any, arrays: list[bytes], given: Mapping[Primitive, int]) ->
         return value
     if kind is int:
         return value if -1 << 62 < value < 1 << 62 else {"int": hex(value)}
-    if kind is tuple:
+    if kind is tuple or kind is Size:
         return [_encoded(v, arrays, given) for v in value]
     if kind is float:
         return {"float": value.hex()}

@@ -1,4 +1,4 @@
-"""Random counts: `poisson` and `binomial`. How many numbers one draw takes depends on values, so NumPy makes them, on the host.
+"""Random counts, `poisson` and `binomial`, and gamma numbers. How many numbers one draw takes depends on values: NumPy makes them.
 
 They belong to the same stream as the others (`random_state`): seed and place are the key and the counter of NumPy's Philox.
 """
@@ -29,9 +29,17 @@ def _counts(draw: Callable[..., Any], *parameters: Tensor) -> Tensor:
         stream = np.random.Generator(np.random.Philox(key=int(seed), counter=[0, 0, 1, int(offset)]))
         return np.asarray(draw(stream, *values)).astype(like[1])
 
+    if state.trace is None and offset.value is None:
+        raise ArgumentError("vmap: random counts (poisson, binomial) are made on the host, for all examples alike; draw outside and map "
+                            "over them")
     if state.trace is None:
         return host_call(partial(on_host, seed.value, offset.value), *given, like=like)  # type: ignore[no-any-return]
     return host_call(on_host, *(new_tensor(n, given[0].device) for n in (seed, offset)), *given, like=like)  # type: ignore[no-any-return]
+
+
+def gamma_numbers(concentration: Tensor) -> Tensor:
+    """Numbers of the gamma distributions of these shapes and of rate 1, for tracegrad.distributions."""
+    return _counts(lambda stream, a: stream.standard_gamma(np.asarray(a, np.float64)), concentration)
 
 
 @_create(draws=True)

@@ -38,14 +38,13 @@ class _Recipe:
     """How to make the backward of one structure. Nodes of the forward pass have numbers, in the order in which `_walk` finds them.
 
     seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the nodes, which are
-    the same each time, except offsets: those have (their position among them, the number of this turn's). ends: the places of the results;
-    values: of those that are a node's, (its number, position); grads: of gradients, (number of the variable, position).
+    the same each time, except offsets: those have (their position among them, the number of this turn's).
+    values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position).
     saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. reporting: position of an
     operation that reports -> its number; lines: of one on the host -> the number of a node of its line, and whether it is derived.
     """
 
-    __slots__ = ("bits", "constants", "ends", "grads", "inputs", "lines", "offsets", "reporting", "saving", "seen", "staying",
-                 "values")
+    __slots__ = ("bits", "constants", "grads", "inputs", "lines", "offsets", "reporting", "saving", "seen", "staying", "values")
 
     def __init__(self, work: Any, walk: _Walk, order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
         """Raises KeyError if the backward is not a function of what was walked over."""
@@ -56,7 +55,6 @@ class _Recipe:
             raise KeyError
         self.constants, self.bits = work.constants, work.values
         self.offsets = [(k, number[n]) for k, n in enumerate(work.constants) if n.fn is _OFFSET]
-        self.ends = work.ends
         position = {t: k for k, t in enumerate(work.targets)}
         self.values = [(number[t], k) for t, k in position.items() if t in number]
         self.grads = [(number[n], position[g]) for n, g in grads]
@@ -165,7 +163,7 @@ class Backward:
 
     def __init__(self, root: Tensor) -> None:
         self.walk: _Walk | None = None
-        if state.trace is not None or state.examples or state.pulling or state.hidden:
+        if state.trace is not None or state.examples or state.pulling or state.hidden or state.anomaly is not None:
             return
         pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:
@@ -245,7 +243,7 @@ def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
     if seen.uses < seen.patience:
         if seen.uses + 1 == seen.compile_at or seen.routine is None or any(not n.aval.weak and n.value.suspicions for n in given):
             return None
-        results = eager.again(seen, recipe.ends, given, constants, {k: nodes[i] for k, i in recipe.reporting.items()}, walk.device)
+        results = eager.again(seen, given, constants, {k: nodes[i] for k, i in recipe.reporting.items()}, walk.device)
         if results is not None:
             seen.note(bits, constants)
             eager.count("interpreted")

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.intervals import has_range, interval
-from tracegrad.ir import INTERN, Node, enter, user_location
+from tracegrad.ir import INTERN, Node, Size, enter, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
@@ -173,7 +173,7 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
                 parts.append(node.needs_grad)
                 if aval.dtype.kind in "biu" and has_range(node.fn):
                     parts.append(interval(node))                          # checks of indices depend on it
-        elif cls is tuple or cls is list:
+        elif cls is tuple or cls is list or cls is Size:
             parts.append(cls)
             parts.append(len(a))
             first = _add(a, parts, nodes, first)

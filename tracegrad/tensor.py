@@ -24,7 +24,7 @@ from tracegrad.compile import PART, Device, find_device, part, read, resolve, up
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
-from tracegrad.ir import Aval, Node, own_nodes, user_location
+from tracegrad.ir import Aval, Node, Size, own_nodes, user_location
 from tracegrad.layouts import accept_format
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
@@ -48,14 +48,14 @@ Steps = tuple[Step, ...]
 leaves: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()  # uid of a variable node -> its tensor
 
 
-class Size(int):
+class Count(int):
     """What `x.size` is: the number of elements, which called as torch's method gives the shape or the size of one dimension."""
 
-    shape: tuple[int, ...]
+    shape: Size
 
     @classmethod
-    def of(cls, shape: tuple[int, ...]) -> Size:
-        """The Size of a tensor of that shape."""
+    def of(cls, shape: Size) -> Count:
+        """The Count of a tensor of that shape."""
         size = cls(prod(shape))
         size.shape = shape
         return size
@@ -285,8 +285,8 @@ class Tensor(Operators):
     # ----------------------------------------------------------------------------------------------------- description
 
     @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self._node().shape if self._base is not None else self._n.aval.shape
+    def shape(self) -> Size:  # type: ignore[override]
+        return self._node().aval.sizes if self._base is not None else self._n.aval.sizes
 
     @property
     def dtype(self) -> Any:
@@ -351,9 +351,9 @@ class Tensor(Operators):
             self.copy_(value)
 
     @property
-    def size(self) -> Size:
+    def size(self) -> Count:
         """The number of elements, as in numpy; called, the shape or the size of one dimension, as in torch: x.size(), x.size(dim)."""
-        return Size.of(self.shape)
+        return Count.of(self.shape)
 
     def dim(self) -> int:
         """The number of dimensions."""
@@ -538,6 +538,13 @@ class Tensor(Operators):
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and self.numel() == 1 else repr(self)
+
+    def __copy__(self) -> Tensor:
+        """Another tensor on the same memory, as in torch; of one that requires grad a copy, which is a leaf."""
+        if not self.requires_grad:
+            return self.detach()
+        restore, given = self.__reduce__()
+        return restore(*given)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = self.detach().clone()

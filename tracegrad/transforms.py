@@ -272,7 +272,7 @@ def _examples() -> Iterator[None]:
 
 
 @public("vmap", method=False)
-def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "same", *,
+def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *,
          chunk_size: int | None = None) -> Callable[..., Any]:
     """A function that maps `fn` over a dimension of its arguments, as torch.func.vmap: written for one example, run on a batch.
 
@@ -280,15 +280,15 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
     values, each of them for every tensor of a nested argument or in that argument's structure); keyword arguments are not mapped.
     out_dims: where the batch goes in each output, likewise; None for an output that is the same for all.
     The result is one program with batched operations, not a loop; chunk_size: how many examples are run at once, where memory is short.
-    Random draws inside are the same for every example (randomness "same", or "error" as in torch, which forbids them; "different" is
-    not supported: draw outside and map over what is drawn).
+    randomness: what random functions do inside. "error": they are an error; "different": every example has numbers of its own, as if one
+    call had drawn them for the batch; "same": all have the same.
     Raises ShapeError if mapped sizes differ, ArgumentError if nothing is mapped or dims do not fit.
 
     >>> tg.vmap(lambda a, b: a @ b)(tg.ones(5, 3), tg.ones(5, 3)).shape
     (5,)
     """
-    if randomness not in ("error", "same"):
-        raise ArgumentError(f"vmap: randomness {randomness!r} is not supported; draw the numbers of all examples outside and map over them")
+    if randomness not in ("error", "different", "same"):
+        raise ArgumentError(f"vmap: randomness must be 'error', 'different' or 'same', got {randomness!r}")
     if chunk_size is not None and chunk_size < 1:
         raise ArgumentError(f"vmap: chunk_size must be positive, got {chunk_size}")
 
@@ -319,7 +319,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
                     x.narrow(dim, start, min(step, size - start)) if dim is not None and isinstance(x, Tensor) else x
                     for x, dim in zip(leaves, dims, strict=True)
                 ]
-            results, out_tree, places = _vmapped(functools.partial(fn, **kwargs), part, dims, tree, out_dims)
+            results, out_tree, places = _vmapped(functools.partial(fn, **kwargs), part, dims, tree, out_dims, randomness)
             parts.append(results)
         if len(parts) == 1:
             return optree.tree_unflatten(out_tree, parts[0])
@@ -346,8 +346,8 @@ def _spread_dims(name: str, prefix: Any, whole: Any) -> list[Any]:
     return dims
 
 
-def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any], tree: Any,
-             out_dims: Any) -> tuple[list[Tensor], Any, list[Any]]:
+def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any], tree: Any, out_dims: Any,
+             randomness: str) -> tuple[list[Tensor], Any, list[Any]]:
     """One batch of examples: the results, their structure, and where the batch is in each."""
     mapped: dict[Node, Node] = {}
     examples = list(leaves)
@@ -365,10 +365,14 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
         size = front.shape[0]
         with _examples():
             examples[i] = Tensor(example, x._device, state.trace)
+    number, before = placeholder(Aval((), dtypes.int64), "example"), state.mapped
+    mapped[number] = iota((size,), 0)
+    state.mapped = (*before, (randomness, number, size))
     try:
         with _examples():
             out = fn(*optree.tree_unflatten(tree, examples))
     finally:
+        state.mapped = before
         _active.difference_update(mapped)
     outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
     places = _spread_dims("out_dims", out_dims, out)

@@ -109,8 +109,9 @@ def _rows(fn: Primitive, x: Node, target: Target) -> Node:
     rows, cols = x.shape
     if target.kind == "gpu" and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
         return view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": cols}), (rows,))
-    if cols > tuning().long_row and 0 < rows < 4 * target.cores:
-        chunks = min(-(-cols // tuning().row_chunk), -(-8 * target.cores // rows))
+    full = 4 * target.cores if target.kind == "cpu" else target.groups(tuning().group)
+    if cols > tuning().long_row and 0 < rows < full:
+        chunks = min(-(-cols // tuning().row_chunk), -(-2 * full // rows))
         length = -(-cols // chunks)
         length = -(-length // 64) * 64
         x = view(bind(PARTIAL, (view(x, (rows, cols, 1)),), {"op": fn, "length": length}), (rows, -(-cols // length)))
@@ -137,7 +138,7 @@ def _columns(fn: Primitive, x: Node, target: Target) -> Node:
         return bind(fn, (x,), {"dim": (1,)})
     if target.kind == "gpu" and target.local_memory:         # as many work-groups as fill the device (lower/rows_gpu.py)
         across = min(32, 1 << (inner - 1).bit_length())
-        chunks = max(1, min(-(-4 * target.cores // (outer * -(-inner // across))), middle // tuning().column_chunk))
+        chunks = max(1, min(-(-target.groups(tuning().group) // (outer * -(-inner // across))), middle // tuning().column_chunk))
         while chunks > 1:
             x = bind(PARTIAL, (x,), {"op": fn, "length": -(-x.shape[1] // chunks)})
             if x.shape[1] <= tuning().unrolled:
@@ -145,7 +146,7 @@ def _columns(fn: Primitive, x: Node, target: Target) -> Node:
             chunks = 1
         return bind(PARTIAL, (x,), {"op": fn, "length": x.shape[1]})
     if target.kind == "gpu":
-        wanted = -(-target.cores * 1024 // (outer * inner))
+        wanted = -(-target.items // (outer * inner))
     else:
         wanted = 1 if outer * middle * inner <= tuning().small_columns else -(-4 * target.cores // outer)
     chunks = max(1, min(wanted, tuning().unrolled, middle // 4))

@@ -61,6 +61,7 @@ class Elements(Vectors):
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer)
         self.indices: list[Index] = []                  # of every load and guard: products and convolutions look at it
+        self.vectors: list[Load] = []                   # vectors that are read: what chooses a width looks at them
 
     def condition(self, guards: Guards) -> Condition | None:
         """Whether all guards hold; None if there is nothing to check."""
@@ -132,6 +133,7 @@ class Elements(Vectors):
             read = Load(access, memory, width, stride)
         else:
             read = Load(access, memory, width, 1, self.places(flat), None if uniform else test)
+        self.vectors.append(read)
         value = read if test is None or not uniform else Select(test, read, Zeros(memory, width))
         if dtype.kind == "b":
             return self.let(base, Infix("!=", Convert(value, int32), whole(0)), None, depth, test)
@@ -147,9 +149,10 @@ class Elements(Vectors):
             lanes = min(16, 2 * width)
             made = []
             for first in range(0, 2 * width, lanes):
-                read: Expression = Load(Access(pointer, start + first, lanes // 2, self.lane, holds, 2), node.dtype, lanes)
-                read = read if test is None else Select(test, read, Zeros(node.dtype, lanes))
-                made.append(self.let(f"{self.writer.base(node)}_pairs", read))
+                read = Load(Access(pointer, start + first, lanes // 2, self.lane, holds, 2), node.dtype, lanes)
+                self.vectors.append(read)
+                value = read if test is None else Select(test, read, Zeros(node.dtype, lanes))
+                made.append(self.let(f"{self.writer.base(node)}_pairs", value))
             found = tuple(made)
             self.remember(key, found, frozenset(found))
         parts = [Lanes(x, "odd" if flat.constant % 2 else "even") for x in found]

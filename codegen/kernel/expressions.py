@@ -85,9 +85,7 @@ class Access:
         """
         if self.at is None or self.lane is None or not self.lane.aligned:
             return False
-        at, lanes = self.at.opened(), self.lanes * self.each
-        steps = [c * (1 if atom.var is None else atom.var.multiple) for atom, c in at.terms]
-        return at.constant % lanes == 0 and all(step % lanes == 0 for step in steps)
+        return self.at.opened().multiple % (self.lanes * self.each) == 0
 
 
 # -------------------------------------------------------------------------------------------------------------- expressions

@@ -55,6 +55,16 @@ class Atom:
         self.kind, self.key, self.lo, self.hi = kind, key, lo, hi
         self.vars, self.base, self.divisor, self.var = vars, base, divisor, var
 
+    @property
+    def multiple(self) -> int:
+        """See `Index.multiple`."""
+        if self.base is None:
+            return 1 if self.var is None else self.var.multiple
+        whole = self.base.multiple
+        if self.kind == "div":
+            return whole // self.divisor if whole % self.divisor == 0 else 1
+        return gcd(whole, self.divisor) if self.kind == "mod" else whole
+
     def __hash__(self) -> int:
         return hash(self.key)
 
@@ -189,7 +199,7 @@ class Index:
         """By how much it grows from one of `width` lanes to the next; None if not by the same everywhere.
 
         A quotient is the same in all lanes, and a remainder grows as what it is of, where lane 0 begins a whole number of vectors: i // 64
-        and i % 64, where i is a multiple of 16 and vectors have 16 lanes.
+        and i % 64, where i is a multiple of 16 and vectors have 16 lanes. Of what is the same in all lanes (i // 64 % 8) both are.
         """
         found = 0
         for atom, c in self.terms:
@@ -199,8 +209,16 @@ class Index:
                 found += c
             elif atom.kind in ("div", "mod") and atom.base is not None and atom.divisor % width == 0 and atom.base.starts(lane, width):
                 found += c if atom.kind == "mod" else 0
-            else:
+            elif atom.kind not in ("div", "mod") or atom.base is None or atom.base.stride_of(lane, width) != 0:
                 return None
+        return found
+
+    @property
+    def multiple(self) -> int:
+        """What it is a multiple of, for certain, where loops in steps of vectors are at the first lane of one; 0 is one of anything."""
+        found = self.constant
+        for atom, c in self.terms:
+            found = gcd(found, c * atom.multiple)
         return found
 
     def starts(self, lane: Var, width: int) -> bool:

@@ -28,6 +28,10 @@ class Vectors(Numbering):
             return True
         return self.lane is not None and self.lane in x.vars and x.stride_of(self.lane, self.width) != 0
 
+    def counts_lanes(self) -> bool:
+        """Whether something was computed of the number of each lane."""
+        return self.lane is not None and self.recall(("lanes", self.lane, self.width)) is not None
+
     def lane_numbers(self, lane: Var) -> Local:
         """The values of the lane variable, a vector."""
         key = ("lanes", lane, self.width)

@@ -134,8 +134,8 @@ def inside(at: str, most: int, exact: bool, index: str = "int") -> str:
 
 
 def index_type(*sizes: int) -> str:
-    """The C type for indices into buffers of `sizes` elements."""
-    return "int" if max(sizes, default=0) < 1 << 31 else "long"
+    """The C type for indices into buffers of `sizes` elements. (A part of one may end so far behind the last, before it is clipped.)"""
+    return "int" if max(sizes, default=0) <= 1 << 30 else "long"
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -29,8 +29,8 @@ def searches(group: Group, context: Context) -> list[Kernel] | None:
     if size < 2:
         return None
     groups = outer * -(-inner // min(32, size)) if inner > 1 else outer
-    least = tuning().arg_chunk if inner == 1 else max(2, tuning().arg_chunk // 32)
-    chunks = max(1, min(-(-4 * context.target.cores // groups), n // least, 1024))
+    least = tuning().arg_chunk if inner == 1 else max(2, tuning().arg_chunk // 16)
+    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, 1024))
     length = -(-n // chunks)
     chunks = -(-n // length)
     if chunks == 1:
@@ -62,7 +62,7 @@ def _search(group: Group, context: Context, size: int, length: int, source: Temp
         lanes = 1
         most = min(length, count)
         steps = min(size, 1 << (most - 1).bit_length(), 32)
-        while 2 * steps <= min(size, most) and (most > 8 * steps or outer * steps < 1024 * context.target.cores):
+        while 2 * steps <= min(size, most) and (most > 8 * steps or outer * steps < context.target.items):
             steps *= 2
         lines = max(1, min(size // steps, 1 << (outer - 1).bit_length())) if chunks == 1 else 1
     values, places = o.shared("values", type_, lanes * steps * lines), o.shared("numbers", index, lanes * steps * lines)

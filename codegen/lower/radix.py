@@ -86,7 +86,7 @@ def by_digits(group: Group, context: Context, rows: int, n: int, keys: Keys, res
     if size < _DIGITS:
         return None
     tile = size * _EACH
-    chunks = max(1, min(ceil_div(4 * context.target.cores, rows), ceil_div(n, tile)))
+    chunks = max(1, min(ceil_div(context.target.groups(size), rows), ceil_div(n, tile)))
     length = ceil_div(ceil_div(n, chunks), tile) * tile
     chunks = -(-n // length)
     sides = [(Temp(f"sorted_keys_{s}", node, rows * n, keys.dtype), Temp(f"sorted_order_{s}", node, rows * n, int32)) for s in "ab"]
@@ -165,7 +165,7 @@ class _Pass:
     def places(self) -> Kernel:
         """Counts become where the first of each goes: those of lower digits, and of the same digit in earlier chunks, are before it."""
         o = WorkGroup(self.group, self.context)
-        total, size = _DIGITS * self.chunks, min(self.size, 64)
+        total, size = _DIGITS * self.chunks, min(self.size, 64 if self.chunks <= 256 else 256)
         each = -(-total // size)
         scratch = o.shared("scratch", "int", size)
         item = o.number("item", size, 0, "local")

@@ -20,7 +20,6 @@ from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, called, r_identity
 from tracegrad.codegen.lower.tiles_gpu import turned
-from tracegrad.codegen.schedule.access_maps import IDENTITY
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import bool_
@@ -54,7 +53,7 @@ def _elementwise(group: Group, context: Context) -> Kernel:
     ev = context.evaluator(group, w)
     width = _width(group, context)
     n = group.size // width
-    local = min(tuning().group, context.target.max_work_group, n)         # no item without an element: it would read what the others write
+    local = min(context.target.group(tuning().group), n)                  # no item without an element: it would read what the others write
     i = w.item("item" if width > 1 else "i", n, 0)
     with guarded(w, i, n, -(-n // local) * local):
         if width > 1:
@@ -67,19 +66,32 @@ def _elementwise(group: Group, context: Context) -> Kernel:
 
 
 def _width(group: Group, context: Context) -> int:
-    """Elements of a work-item: up to four side by side, 16 bytes, if all are read as they lie and there are items enough for all cores.
+    """Elements of a work-item: up to four side by side, 16 bytes of each array, if there are items enough for all cores and all that is
+    read lies as the results do (gathered rows, biases, slices, permutations but of the last dimension), or is the same for the four.
 
     Then every vector begins at a multiple of its size, which a driver would not know of `vload4`: buffers of the device's own memory do,
     arrays of the host's may begin anywhere.
     """
-    if context.target.host_memory:
+    if context.target.host_memory or any(s.fn.family == "pair" or s.aval.size != group.size for s in group.stored):
         return 1
-    nodes = (*group.reads, *group.stored)
-    plain = not group.positional and all(maps <= {IDENTITY, group.size} for maps in group.reads.values())
-    width = min(4, 16 // max(n.dtype.itemsize for n in nodes))
-    if not plain or group.size % width or group.size // width < tuning().wide_items * context.target.cores:
-        return 1
-    return 1 if any(s.fn.family == "pair" or n.aval.size not in (1, group.size) for s in group.stored for n in nodes) else width
+    most = min(4, 16 // max(s.dtype.itemsize for s in group.stored))
+    for width in (w for w in (4, 2) if w <= most):
+        if group.size % width == 0 and group.size // width >= tuning().wide_items * context.target.items and _lies(group, context, width):
+            return width
+    return 1
+
+
+def _lies(group: Group, context: Context, width: int) -> bool:
+    """Whether the kernel reads nothing but whole vectors at multiples of their size, and what is the same in all lanes."""
+    w = context.writer(group)
+    ev = context.evaluator(group, w)
+    first = Var("i", group.size, multiple=width, aligned=True)
+    w.bind(first, 0)
+    ev.lane, ev.width = first, width
+    for sink in group.stored:
+        ev.value(sink, first.index)
+    whole = all(x.access.aligned and x.stride == 1 and x.places is None and x.lanes * x.dtype.itemsize <= 16 for x in ev.vectors)
+    return whole and not ev.counts_lanes()
 
 
 @contextmanager
@@ -105,7 +117,7 @@ class Team(RowKernel):
         cols = s.length or s.cols[0]
         rows = s.rows * (-(-s.cols[0] // s.length) if s.length else 1)
         lanes = min(up(cols), most, 32)
-        while 2 * lanes <= min(most, up(cols)) and (cols > 8 * lanes or rows * lanes < 1024 * self.context.target.cores):
+        while 2 * lanes <= min(most, up(cols)) and (cols > 8 * lanes or rows * lanes < self.context.target.items):
             lanes *= 2
         return lanes
 

@@ -36,8 +36,8 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
     if size < 2:
         return None
     groups = outer if inner == 1 else outer * -(-inner // min(32, size))
-    least = max(tuning().scan_chunk, size * _EACH) if inner == 1 else max(2, tuning().scan_chunk // 32)
-    chunks = max(1, min(-(-4 * context.target.cores // groups), n // least, 1024))
+    least = max(tuning().scan_chunk, size * _EACH) if inner == 1 else max(2, tuning().scan_chunk // 16)
+    chunks = max(1, min(-(-context.target.groups(size) // groups), n // least, 256))          # an item goes over all
     length = -(-n // chunks)
     chunks = -(-n // length)
     whole = _across if inner == 1 else _down

@@ -30,7 +30,7 @@ from tracegrad.ir import Node
 
 def parts(context: Context) -> int:
     """Into how many parts to cut the work, at most."""
-    return 4 * context.target.cores if context.target.kind == "cpu" else 1024 * context.target.cores
+    return 4 * context.target.cores if context.target.kind == "cpu" else context.target.items
 
 
 class Owner:

@@ -142,7 +142,7 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
         with_comment(f"{index} low = done > stop - middle ? done - (stop - middle) : 0;", "how many come from the left run"),
         f"{index} high = done < middle - start ? done : middle - start;",
         "while (low < high) {",
-        f"  const {index} probe = (low + high) / 2;",
+        f"  const {index} probe = low + (high - low) / 2;",
         f"  const {ctype(source[0].dtype)} mine = key[start + probe], other = key[middle + done - probe - 1];",
         f"  if {precedes(node, 'other', 'mine')} high = probe; else low = probe + 1;",
         "}",

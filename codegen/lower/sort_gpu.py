@@ -53,7 +53,7 @@ def selections(group: Group, context: Context) -> list[Kernel] | None:
         length = left
         if left > most:
             length = most
-            while length > max(tuning().select_chunk, 8 * k) and rows * -(-left // length) < 4 * context.target.cores:
+            while length > max(tuning().select_chunk, 8 * k) and rows * -(-left // length) < context.target.groups(room(context)):
                 length //= 2
         chunks = -(-left // length)
         last = left - (chunks - 1) * length

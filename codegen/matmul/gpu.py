@@ -277,7 +277,7 @@ def total(p: Product, parts: int, partial: Temp | None) -> Kernel:
     size, t, index = p.m * p.n, ctype(p.dtype), p.index
     room = min(tuning().group, p.target.max_work_group)
     lanes, lines = 1, 1
-    while 2 * lines <= min(room, 64):
+    while 2 * lines <= min(room, 32 if parts >= 16 and p.target.local_memory else 64):
         lines *= 2
     while parts >= 16 and p.target.local_memory and 2 * lanes * lines <= room and lanes < 8:
         lanes *= 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracegrad import autodiff
 from tracegrad.autograd import function, functional
+from tracegrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
 from tracegrad.compile import free_saved, realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
@@ -21,8 +22,8 @@ from tracegrad.recall import Backward
 from tracegrad.tensor import Tensor, leaves, own_copy
 from tracegrad.transforms import matching
 
-__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "enable_grad", "function", "functional", "grad",
-           "inference_mode", "no_grad", "register_hook", "retain_grad", "set_grad_enabled"]
+__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "detect_anomaly", "enable_grad", "function",
+           "functional", "grad", "inference_mode", "no_grad", "register_hook", "retain_grad", "set_detect_anomaly", "set_grad_enabled"]
 _VARIABLE, _DETACH, _OUTPUT, _OFFSET = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["offset"]
 
 

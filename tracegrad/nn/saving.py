@@ -18,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError, TracegradError
+from tracegrad.ir import Size
 from tracegrad.nn import torch_files
 from tracegrad.nn.parameter import Parameter
 from tracegrad.tensor import Tensor, from_array
@@ -159,7 +160,7 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]], kno
         return known[id(value)]
     if kind is list:
         return [_encoded(v, f"{path}[{k}]", arrays, known) for k, v in enumerate(value)]
-    if kind in (tuple, set):
+    if kind in (tuple, Size, set):
         return {kind.__name__: [_encoded(v, f"{path}[{k}]", arrays, known) for k, v in enumerate(value)]}
     if kind in (dict, OrderedDict):
         for key in value:
@@ -195,7 +196,7 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]], device: Any
     inner = _decoded(content, arrays, device, known)
     if kind == "complex":
         return complex(*inner)
-    makers: dict[str, Any] = {"tuple": tuple, "set": set, "dict": dict, "OrderedDict": OrderedDict}
+    makers: dict[str, Any] = {"tuple": tuple, "Size": Size, "set": set, "dict": dict, "OrderedDict": OrderedDict}
     return makers[kind](inner)
 
 

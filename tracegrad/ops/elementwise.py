@@ -56,7 +56,7 @@ class Add(Elementwise):
     name, nin, kinds, saves, pair = "add", 2, "biufc", False, by_parts
     operator = ("+", 6)
     wraps, mixes = True, True
-    def numpy(self, a, b): return np.add(a, b)
+    numpy = staticmethod(np.add)
     def vjp(self, ct, y, a, b): return ct, ct
     def opencl(self, a, b): return f"({a} + {b})"
     def interval(self, node, *x): return (x[0][0] + x[1][0], x[0][1] + x[1][1]) if x else None
@@ -68,7 +68,7 @@ class Sub(Elementwise):
     name, nin, kinds, saves, pair = "sub", 2, "iufc", False, by_parts
     operator = ("-", 6)
     wraps, mixes = True, True
-    def numpy(self, a, b): return np.subtract(a, b)
+    numpy = staticmethod(np.subtract)
     def vjp(self, ct, y, a, b): return ct, -ct
     def opencl(self, a, b): return f"({a} - {b})"
     def interval(self, node, *x): return (x[0][0] - x[1][1], x[0][1] - x[1][0]) if x else None
@@ -79,7 +79,7 @@ class Mul(Elementwise):
     name, nin, kinds, holomorphic = "mul", 2, "biufc", True
     operator = ("*", 7)
     wraps, mixes = True, True
-    def numpy(self, a, b): return np.multiply(a, b)
+    numpy = staticmethod(np.multiply)
     def vjp(self, ct, y, a, b): return ct * b, ct * a
     def pair(self, a, b): return pairs.mul(a, b)
     def opencl(self, a, b): return f"({a} * {b})"
@@ -95,7 +95,7 @@ class Div(Elementwise):
     name, nin, result, kinds, domain, holomorphic = "div", 2, "float", "fc", (0.5, 2.0), True
     operator = ("/", 7)
     flops, mixes = 4, True
-    def numpy(self, a, b): return np.divide(a, b)
+    numpy = staticmethod(np.divide)
     def vjp(self, ct, y, a, b): return ct / b, -ct * y / b
     def pair(self, a, b): return pairs.div(a, b)
     def opencl(self, a, b): return f"({a} / {b})"
@@ -106,7 +106,7 @@ class FloorDivide(Elementwise):
     name, nin, kinds, domain = "floor_divide", 2, "iuf", (0.6, 4.0)
     operator = ("//", 7)
     flops = 8
-    def numpy(self, a, b): return np.floor_divide(a, b)
+    numpy = staticmethod(np.floor_divide)
     def vjp(self, ct, y, a, b): return 0, 0
     def opencl(self, a, b): return f"tg_floordiv({a}, {b})"
 
@@ -116,7 +116,7 @@ class Remainder(Elementwise):
     name, nin, kinds, domain = "remainder", 2, "iuf", (0.6, 4.0)
     operator = ("%", 7)
     flops = 8
-    def numpy(self, a, b): return np.remainder(a, b)
+    numpy = staticmethod(np.remainder)
     def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
     def opencl(self, a, b): return f"tg_remainder({a}, {b})"
     def interval(self, node, *x): return (0, x[1][1] - 1) if x and x[1][0] > 0 else None
@@ -126,7 +126,7 @@ class Fmod(Elementwise):
     """a - b * trunc(a / b): the sign of a (C's fmod)."""
     name, nin, kinds, domain = "fmod", 2, "iuf", (0.6, 4.0)
     flops = 8
-    def numpy(self, a, b): return np.fmod(a, b)
+    numpy = staticmethod(np.fmod)
     def vjp(self, ct, y, a, b): return ct, -ct * (a - y) / b
     def opencl(self, a, b): return f"fmod({a}, {b})"
 
@@ -159,7 +159,7 @@ class Neg(Elementwise):
     name, kinds, saves, pair = "neg", "iufc", False, by_parts
     operator = ("-", 8)
     wraps, mixes = True, True
-    def numpy(self, x): return np.negative(x)
+    numpy = staticmethod(np.negative)
     def vjp(self, ct, y, x): return (-ct,)
     def opencl(self, x): return f"(-{x})"
 
@@ -167,7 +167,7 @@ class Neg(Elementwise):
 class Abs(Elementwise):
     """|x|, a real number; its derivative at 0 is 0."""
     name, kinds, result = "abs", "iufc", "real"
-    def numpy(self, x): return np.abs(x)
+    numpy = staticmethod(np.abs)
 
     def vjp(self, ct, y, x):
         if x.dtype.kind != "c":
@@ -190,7 +190,7 @@ class Sign(Elementwise):
 class Maximum(Elementwise):
     """The larger; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
     name, nin = "maximum", 2
-    def numpy(self, a, b): return np.maximum(a, b)
+    numpy = staticmethod(np.maximum)
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, gt)
     def opencl(self, a, b): return f"tg_max({a}, {b})"
     def interval(self, node, *x): return (max(x[0][0], x[1][0]), max(x[0][1], x[1][1])) if x else None
@@ -200,7 +200,7 @@ class Maximum(Elementwise):
 class Minimum(Elementwise):
     """The smaller; NaN if either is. Where they are equal each gets half the gradient, as in torch."""
     name, nin = "minimum", 2
-    def numpy(self, a, b): return np.minimum(a, b)
+    numpy = staticmethod(np.minimum)
     def vjp(self, ct, y, a, b): return _extremum_vjp(ct, a, b, lt)
     def opencl(self, a, b): return f"tg_min({a}, {b})"
     def interval(self, node, *x): return (min(x[0][0], x[1][0]), min(x[0][1], x[1][1])) if x else None
@@ -274,7 +274,7 @@ class Eq(Comparison):
     """a == b."""
     name, kinds, exact = "eq", "biufc", True
     operator = ("==", 1)
-    def numpy(self, a, b): return np.equal(a, b)
+    numpy = staticmethod(np.equal)
     def pair(self, a, b): return eq(a.re, b.re) & eq(a.im, b.im)
     def logic(self, a, b): return bitwise_not(bitwise_xor(a, b))
 
@@ -283,7 +283,7 @@ class Ne(Comparison):
     """a != b."""
     name, kinds, exact = "ne", "biufc", True
     operator = ("!=", 1)
-    def numpy(self, a, b): return np.not_equal(a, b)
+    numpy = staticmethod(np.not_equal)
     def pair(self, a, b): return ne(a.re, b.re) | ne(a.im, b.im)
     def logic(self, a, b): return bitwise_xor(a, b)
 
@@ -292,7 +292,7 @@ class Lt(Comparison):
     """a < b."""
     name = "lt"
     operator = ("<", 1)
-    def numpy(self, a, b): return np.less(a, b)
+    numpy = staticmethod(np.less)
     def logic(self, a, b): return bitwise_and(bitwise_not(a), b)
 
 
@@ -300,7 +300,7 @@ class Le(Comparison):
     """a <= b."""
     name = "le"
     operator = ("<=", 1)
-    def numpy(self, a, b): return np.less_equal(a, b)
+    numpy = staticmethod(np.less_equal)
     def logic(self, a, b): return bitwise_or(bitwise_not(a), b)
 
 
@@ -308,7 +308,7 @@ class Gt(Comparison):
     """a > b."""
     name = "gt"
     operator = (">", 1)
-    def numpy(self, a, b): return np.greater(a, b)
+    numpy = staticmethod(np.greater)
     def logic(self, a, b): return bitwise_and(a, bitwise_not(b))
 
 
@@ -316,14 +316,14 @@ class Ge(Comparison):
     """a >= b."""
     name = "ge"
     operator = (">=", 1)
-    def numpy(self, a, b): return np.greater_equal(a, b)
+    numpy = staticmethod(np.greater_equal)
     def logic(self, a, b): return bitwise_or(a, bitwise_not(b))
 
 
 class Isnan(Comparison):
     """Whether x is NaN (of a complex number: a part of it)."""
     name, nin, kinds = "isnan", 1, "biufc"
-    def numpy(self, x): return np.isnan(x)
+    numpy = staticmethod(np.isnan)
     def pair(self, x): return self(x.re) | self(x.im)
     def opencl(self, x): return f"({x} != {x})"
 
@@ -333,7 +333,7 @@ class BitwiseAnd(Elementwise):
     name, nin, kinds, differentiable = "bitwise_and", 2, "biu", False
     operator = ("&", 4)
     mixes = True
-    def numpy(self, a, b): return np.bitwise_and(a, b)
+    numpy = staticmethod(np.bitwise_and)
     def opencl(self, a, b): return f"({a} & {b})"
     def interval(self, node, *x): return (0, min(high for low, high in x if low >= 0)) if x and max(x)[0] >= 0 else None
 
@@ -343,7 +343,7 @@ class BitwiseOr(Elementwise):
     name, nin, kinds, differentiable = "bitwise_or", 2, "biu", False
     operator = ("|", 2)
     mixes = True
-    def numpy(self, a, b): return np.bitwise_or(a, b)
+    numpy = staticmethod(np.bitwise_or)
     def opencl(self, a, b): return f"({a} | {b})"
 
 
@@ -352,7 +352,7 @@ class BitwiseXor(Elementwise):
     name, nin, kinds, differentiable = "bitwise_xor", 2, "biu", False
     operator = ("^", 3)
     mixes = True
-    def numpy(self, a, b): return np.bitwise_xor(a, b)
+    numpy = staticmethod(np.bitwise_xor)
     def opencl(self, a, b): return f"({a} ^ {b})"
 
 
@@ -360,7 +360,7 @@ class BitwiseNot(Elementwise):
     """~x; logical not of bools (which are 0 or 1, or lane masks in vectors: the code generator negates those with !)."""
     name, kinds, differentiable = "bitwise_not", "biu", False
     operator = ("~", 8)
-    def numpy(self, x): return np.invert(x)
+    numpy = staticmethod(np.invert)
     def opencl(self, x): return f"(~{x})"
 
 
@@ -368,7 +368,7 @@ class ShiftLeft(Elementwise):
     """a << b, for b below the number of bits; what more gives is the device's choice."""
     name, nin, kinds, differentiable, domain = "bitwise_left_shift", 2, "iu", False, (0, 5)
     operator = ("<<", 5)
-    def numpy(self, a, b): return np.left_shift(a, b)
+    numpy = staticmethod(np.left_shift)
     def opencl(self, a, b): return f"({a} << {b})"
 
 
@@ -376,7 +376,7 @@ class ShiftRight(Elementwise):
     """a >> b (arithmetic on signed integers), for b below the number of bits; what more gives is the device's choice."""
     name, nin, kinds, differentiable, domain = "bitwise_right_shift", 2, "iu", False, (0, 5)
     operator = (">>", 5)
-    def numpy(self, a, b): return np.right_shift(a, b)
+    numpy = staticmethod(np.right_shift)
     def opencl(self, a, b): return f"({a} >> {b})"
     def interval(self, node, *x): return (x[0][0] >> x[1][0], x[0][1] >> x[1][0]) if x and 0 <= x[1][0] == x[1][1] else None
 
@@ -463,7 +463,7 @@ class Exp(Analytic):
     """e to the x."""
     name = "exp"
     flops = 12
-    def numpy(self, x): return np.exp(x)
+    numpy = staticmethod(np.exp)
     def vjp(self, ct, y, x): return (ct * y,)
     def opencl(self, x): return f"exp({x})"
 
@@ -472,7 +472,7 @@ class Exp2(Analytic):
     """2 to the x."""
     name = "exp2"
     flops = 12
-    def numpy(self, x): return np.exp2(x)
+    numpy = staticmethod(np.exp2)
     def vjp(self, ct, y, x): return (ct * y * 0.6931471805599453,)
     def opencl(self, x): return f"exp2({x})"
     def pair(self, x): return pairs.exp(pairs.scaled(x, 0.6931471805599453))
@@ -496,7 +496,7 @@ class Log(Analytic):
     """Natural logarithm; -inf at 0, NaN below."""
     name, domain = "log", (0.1, 4.0)
     flops = 14
-    def numpy(self, x): return np.log(x)
+    numpy = staticmethod(np.log)
     def vjp(self, ct, y, x): return (ct / x,)
     def opencl(self, x): return f"log({x})"
 
@@ -505,7 +505,7 @@ class Log2(Analytic):
     """Logarithm to base 2."""
     name, domain = "log2", (0.1, 4.0)
     flops = 14
-    def numpy(self, x): return np.log2(x)
+    numpy = staticmethod(np.log2)
     def vjp(self, ct, y, x): return (ct / (x * 0.6931471805599453),)
     def opencl(self, x): return f"log2({x})"
     def pair(self, x): return pairs.scaled(pairs.log(x), 1.4426950408889634)
@@ -515,7 +515,7 @@ class Log10(Analytic):
     """Logarithm to base 10."""
     name, domain = "log10", (0.1, 4.0)
     flops = 14
-    def numpy(self, x): return np.log10(x)
+    numpy = staticmethod(np.log10)
     def vjp(self, ct, y, x): return (ct / (x * 2.302585092994046),)
     def opencl(self, x): return f"log10({x})"
     def pair(self, x): return pairs.scaled(pairs.log(x), 0.4342944819032518)
@@ -542,7 +542,7 @@ class Sqrt(Analytic):
     """Square root; NaN below zero."""
     name, domain = "sqrt", (0.1, 4.0)
     flops = 4
-    def numpy(self, x): return np.sqrt(x)
+    numpy = staticmethod(np.sqrt)
     def vjp(self, ct, y, x): return (ct / (y * 2.0),)
     def opencl(self, x): return f"sqrt({x})"
 
@@ -561,7 +561,7 @@ class Sin(Analytic):
     """Sine of x radians."""
     name = "sin"
     flops = 25
-    def numpy(self, x): return np.sin(x)
+    numpy = staticmethod(np.sin)
     def vjp(self, ct, y, x): return (ct * cos(x),)
     def opencl(self, x): return f"sin({x})"
 
@@ -570,7 +570,7 @@ class Cos(Analytic):
     """Cosine of x radians."""
     name = "cos"
     flops = 25
-    def numpy(self, x): return np.cos(x)
+    numpy = staticmethod(np.cos)
     def vjp(self, ct, y, x): return (-ct * sin(x),)
     def opencl(self, x): return f"cos({x})"
 
@@ -579,7 +579,7 @@ class Tan(Analytic):
     """Tangent of x radians."""
     name, domain = "tan", (-1.2, 1.2)
     flops = 30
-    def numpy(self, x): return np.tan(x)
+    numpy = staticmethod(np.tan)
     def vjp(self, ct, y, x): return (ct * (y * y + 1.0),)
     def opencl(self, x): return f"tan({x})"
 
@@ -588,7 +588,7 @@ class Asin(Analytic):
     """Arc sine, in radians."""
     name, domain = "asin", (-0.9, 0.9)
     flops = 30
-    def numpy(self, x): return np.arcsin(x)
+    numpy = staticmethod(np.arcsin)
     def vjp(self, ct, y, x): return (ct * rsqrt(1.0 - x * x),)
     def opencl(self, x): return f"asin({x})"
 
@@ -597,7 +597,7 @@ class Acos(Analytic):
     """Arc cosine, in radians."""
     name, domain = "acos", (-0.9, 0.9)
     flops = 30
-    def numpy(self, x): return np.arccos(x)
+    numpy = staticmethod(np.arccos)
     def vjp(self, ct, y, x): return (-ct * rsqrt(1.0 - x * x),)
     def opencl(self, x): return f"acos({x})"
 
@@ -606,7 +606,7 @@ class Atan(Analytic):
     """Arc tangent, in radians."""
     name = "atan"
     flops = 30
-    def numpy(self, x): return np.arctan(x)
+    numpy = staticmethod(np.arctan)
     def vjp(self, ct, y, x): return (ct / (x * x + 1.0),)
     def opencl(self, x): return f"atan({x})"
 
@@ -615,7 +615,7 @@ class Atan2(Float):
     """The angle of the point (b, a), in radians, in (-pi, pi]."""
     name, nin, domain = "atan2", 2, (0.3, 2.0)
     flops = 40
-    def numpy(self, a, b): return np.arctan2(a, b)
+    numpy = staticmethod(np.arctan2)
 
     def vjp(self, ct, y, a, b):
         square = a * a + b * b
@@ -629,7 +629,7 @@ class Sinh(Analytic):
     """Hyperbolic sine."""
     name = "sinh"
     flops = 30
-    def numpy(self, x): return np.sinh(x)
+    numpy = staticmethod(np.sinh)
     def vjp(self, ct, y, x): return (ct * cosh(x),)
     def opencl(self, x): return f"sinh({x})"
 
@@ -638,7 +638,7 @@ class Cosh(Analytic):
     """Hyperbolic cosine."""
     name = "cosh"
     flops = 30
-    def numpy(self, x): return np.cosh(x)
+    numpy = staticmethod(np.cosh)
     def vjp(self, ct, y, x): return (ct * sinh(x),)
     def opencl(self, x): return f"cosh({x})"
 
@@ -647,7 +647,7 @@ class Tanh(Analytic):
     """Hyperbolic tangent."""
     name = "tanh"
     flops = 20
-    def numpy(self, x): return np.tanh(x)
+    numpy = staticmethod(np.tanh)
     def vjp(self, ct, y, x): return (ct * (1.0 - y * y),)
     def opencl(self, x): return f"tanh({x})"
 

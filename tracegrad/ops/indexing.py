@@ -60,6 +60,8 @@ class Take(Primitive):
         return Aval(index.shape + x.shape[1:], x.dtype)
 
     def numpy(self, x, index):
+        if len(x) and index.dtype.kind == "i":
+            return x.take(index, 0, None, "clip")               # a third of the time, for few elements
         return x[np.clip(index, 0, max(0, len(x) - 1))]
 
     def vjp(self, ct, y, x, index): return scatter_rows("scatter_add", full_like_shape(x.shape, 0, ct.dtype), index, ct), None

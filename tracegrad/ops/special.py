@@ -101,7 +101,7 @@ _ERFCX = (
 class Acosh(Analytic):
     """Inverse hyperbolic cosine; NaN below 1."""
     name, domain = "acosh", (1.2, 4.0)
-    def numpy(self, x): return np.arccosh(x)
+    numpy = staticmethod(np.arccosh)
     def vjp(self, ct, y, x): return (ct * rsqrt(x - 1.0) * rsqrt(x + 1.0),)
     def opencl(self, x): return f"acosh({x})"
 
@@ -109,7 +109,7 @@ class Acosh(Analytic):
 class Asinh(Analytic):
     """Inverse hyperbolic sine."""
     name = "asinh"
-    def numpy(self, x): return np.arcsinh(x)
+    numpy = staticmethod(np.arcsinh)
     def vjp(self, ct, y, x): return (ct * rsqrt(x * x + 1.0),)
     def opencl(self, x): return f"asinh({x})"
 
@@ -117,7 +117,7 @@ class Asinh(Analytic):
 class Atanh(Analytic):
     """Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
     name, domain = "atanh", (-0.9, 0.9)
-    def numpy(self, x): return np.arctanh(x)
+    numpy = staticmethod(np.arctanh)
     def vjp(self, ct, y, x): return (ct / ((1.0 - x) * (1.0 + x)),)
     def opencl(self, x): return f"atanh({x})"
 
@@ -141,7 +141,7 @@ class Lgamma(Float):
 class Hypot(Elementwise):
     """sqrt(a² + b²), without overflow. (NaN has no derivative at the origin, as in torch.)"""
     name, nin, kinds, domain = "hypot", 2, "f", (0.3, 2.0)
-    def numpy(self, a, b): return np.hypot(a, b)
+    numpy = staticmethod(np.hypot)
     def vjp(self, ct, y, a, b): return ct * (a / y), ct * (b / y)
     def opencl(self, a, b): return f"hypot({a}, {b})"
 
@@ -149,7 +149,7 @@ class Hypot(Elementwise):
 class Copysign(Float):
     """|a| with the sign of b, which may be that of a zero."""
     name, nin, domain = "copysign", 2, (0.3, 2.0)
-    def numpy(self, a, b): return np.copysign(a, b)
+    numpy = staticmethod(np.copysign)
     def vjp(self, ct, y, a, b): return ct * where(eq(a, 0.0), 0.0, y / where(eq(a, 0.0), 1.0, a)), None
     def opencl(self, a, b): return f"copysign({a}, {b})"
 
@@ -163,7 +163,7 @@ class Nextafter(Elementwise):
             raise DTypeError("nextafter: takes float32 and float64, got float16; cast first")
         return super().aval(*operands)
 
-    def numpy(self, a, b): return np.nextafter(a, b)
+    numpy = staticmethod(np.nextafter)
 
     def vjp(self, ct, y, a, b):
         same = eq(a, b)
@@ -175,7 +175,7 @@ class Nextafter(Elementwise):
 class Gcd(Elementwise):
     """The greatest common divisor, never negative; gcd(0, 0) = 0."""
     name, nin, kinds, differentiable = "gcd", 2, "iu", False
-    def numpy(self, a, b): return np.gcd(a, b)
+    numpy = staticmethod(np.gcd)
     def opencl(self, a, b): return f"tg_gcd({a}, {b})"
 
 

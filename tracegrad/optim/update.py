@@ -16,10 +16,10 @@ import numpy as np
 
 from tracegrad.autodiff import HOOKS
 from tracegrad.compile import Work, by_numpy_again, compute, resolve, used_numpy
-from tracegrad.eager import Routine
 from tracegrad.function import data, renewed
 from tracegrad.modes import state
 from tracegrad.pending import flush
+from tracegrad.routine import Routine
 from tracegrad.runtime.buffer import hold
 from tracegrad.tensor import Tensor, from_array
 from tracegrad.tracing.recording import Recording
@@ -173,7 +173,7 @@ class _Flat:
         changed = [("tensor", t) for t, _ in recording.nodes.values()]
         self.effects = parts(changed, [("tensor", t) for t in update.effects])
         work = Work([resolve(node) for _, node in recording.nodes.values()], device, inputs=recording.inputs)
-        self.constants, self.ends = [n.attrs["value"] for n in work.constants], work.ends
+        self.constants = [n.attrs["value"] for n in work.constants]
         self.device, self.count = device, len(update.effects)
         self.avals, self.shapes = [node.aval for node in update.inputs], [p.shape for p in params]
         self.cuts = np.cumsum([0, *(p.numel() for p in params)]).tolist()
@@ -203,7 +203,7 @@ class _Flat:
                     return None
                 arrays.append(np.concatenate([value.contents(a.shape, a.dtype).reshape(-1)
                                               for value, a in zip(parts, [self.avals[i] for i in places], strict=True)]))
-        found = self.routine.flat(arrays, self.constants, self.ends)
+        found = self.routine.flat(arrays, self.constants)
         if found is None:
             return None
         results: list[Any] = [None] * self.count

@@ -205,12 +205,15 @@ class Translator:
     def body(self, head: str, after: Sequence[str] = ()) -> None:
         self.emit(head)
         self.depth += 1
-        self.increments.append(list(after))
+        loops = head.startswith("while")                     # `continue` in a branch is of the loop around it
+        if loops:
+            self.increments.append(list(after))
         before = len(self.out)
         self.scopes.append({})
         self.statement()
         self.scopes.pop()
-        self.increments.pop()
+        if loops:
+            self.increments.pop()
         for line in after:
             self.emit(line)
         if len(self.out) == before:

@@ -1,0 +1,123 @@
+"""Routines that are written as Python (tracegrad/routine.py) compute, bit for bit, what their steps do one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad import nn, routine
+from tracegrad.compile import Work, resolve
+from tracegrad.errors import LinAlgError
+from tracegrad.function import placeholder
+from tracegrad.nn import functional as F
+from tracegrad.routine import Routine
+from tracegrad.tensor import Tensor
+
+
+def made_of(fn, *arrays):
+    """The Routine of `fn` on tensors like these, and its constants."""
+    nodes = [placeholder(tg.from_numpy(a)._n.aval) for a in arrays]
+    device = tg.device()
+    results = fn(*[Tensor(n, device) for n in nodes])
+    found = [resolve(r._n) for r in (results if isinstance(results, tuple) else (results,))]
+    work = Work(found, device, inputs=nodes)
+    return Routine(work.order, work.places, work.ends), [n.attrs["value"] for n in work.constants], work.order
+
+
+def normalized(x, w, b):
+    return F.gelu(F.layer_norm(x, (x.shape[-1],), w, b)) @ w[:, None] + b[:, None].T.sum()
+
+
+def with_columns(x, w, b):
+    y = (x * w[None, :]) * (x.sum(1, keepdim=True) + b[0])
+    return y, y.T.contiguous(), (y - x).amax(0), (y.T - x.T).mean(0), (x.T + x.T * 2.0 - 1.0).sum(0)
+
+
+def compared(x, w, b):
+    low, high = tg.minimum(x, w), tg.maximum(x, b)
+    return tg.where(low < high, low, 0.0), (low == x) & (high == x), tg.softmax(x + b, 1), (low - high).exp().log1p().sum()
+
+
+def with_numbers(x, w, b):
+    s = x.mean()
+    return s * w + s, (s - 1.0) / 3.0, (x - s).pow(2).mean(), (x[2] * s)[1:5:2], tg.cat([x, x * s])[:, 3]
+
+
+def with_views(x, w, b):
+    y = x * 2.0
+    part, turned = y[1:4], y.T                       # they share y's memory: nothing may be written over y
+    z = y + 1.0
+    return (part * 3.0).sum(0), turned.sum(0), z * y, y.reshape(-1)[::7], tg.stack([z, z]).sum(0)
+
+
+PROGRAMS = [normalized, with_columns, compared, with_numbers, with_views]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("shape", [(7, 13), (33, 65), (1, 16), (129, 100)])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy):
+    random = np.random.default_rng(0)
+    given = [random.standard_normal(s).astype(dtype) for s in (shape, shape[1:], shape[1:])]
+    if shape[0] < 4 and program in (with_numbers, with_views):
+        shape = (5, *shape[1:])
+        given[0] = random.standard_normal(shape).astype(dtype)
+    made, constants, order = made_of(program, *given)
+    for turn in range(6):
+        arrays = [np.asarray(random.standard_normal(a.shape).astype(dtype)) for a in given]
+        before = [a.copy() for a in arrays]
+        with np.errstate(all="ignore"):
+            found = made(arrays, constants, order, [])
+            wanted = made._run(arrays, constants, order, [], None)
+        assert (made.written is not None) == (turn + 1 >= routine.WRITTEN)
+        for a, b in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(a, b)                  # what comes in is nobody's to write
+        for f, w in zip(found, wanted, strict=True):
+            assert (f.dtype, f.shape) == (w.dtype, w.shape)
+            assert f.tobytes() == w.tobytes()
+
+
+def test_arrays_are_written_over_where_nobody_reads_them_again(on_numpy):
+    x = np.ones((64, 65), np.float32)
+    made, constants, order = made_of(lambda x: ((x * 2.0 + 1.0) - x).exp() * x, x)
+    kept, kept_constants, kept_order = made_of(lambda x: (((y := x * 2.0) + 1.0) - x, y), x)
+    for _ in range(routine.WRITTEN):
+        made([x], constants, order, [])
+        kept([x], kept_constants, kept_order, [])
+    assert made.written.__code__.co_nlocals < kept.written.__code__.co_nlocals
+    results = [made([x], constants, order, []), kept([x], kept_constants, kept_order, [])]
+    again = [made([x], constants, order, []), kept([x], kept_constants, kept_order, [])]
+    for first, second in zip(results, again, strict=True):
+        for a, b in zip(first, second, strict=True):
+            assert not np.may_share_memory(a, b)
+
+
+def test_errors_come_with_the_users_line(monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    if tg.device().kind == "numpy":
+        pytest.skip("the interpreter has no routines")
+    good = tg.eye(3) * 2.0
+    for turn in range(8):
+        found = tg.linalg.inv((good if turn < 7 else tg.zeros(3, 3)) + 0.0 * good).sum()
+        if turn < 7:
+            assert found.item() == 1.5
+        else:
+            with pytest.raises(LinAlgError, match=r"test_routine.py"):
+                found.item()
+
+
+def test_indices_out_of_range_are_reported_by_what_is_written(monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    if tg.device().kind == "numpy":
+        pytest.skip("the interpreter has no routines")
+    table = nn.Embedding(7, 5)
+    for turn in range(8):
+        index = tg.tensor([turn, 1, turn])
+        loss = table(index).square().sum()
+        loss.backward()
+        if turn < 7:
+            assert np.isfinite(loss.item())
+        else:
+            with pytest.raises(IndexError, match="7"):
+                loss.item()

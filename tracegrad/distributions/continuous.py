@@ -1,0 +1,564 @@
+"""Distributions of real numbers. Each is one class: parameters, moments, samples, density.
+
+Source of the densities, moments and entropies: Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions, 1994.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tracegrad.creation import empty, rand, randn
+from tracegrad.distributions import constraints
+from tracegrad.distributions.distribution import Distribution, parameters
+from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.modes import no_grad, state
+from tracegrad.operators import LINALG, PUBLIC
+from tracegrad.random_counts import gamma_numbers
+from tracegrad.tensor import Tensor
+
+EULER = 0.57721566490153286
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def _lgamma(x: Tensor) -> Any:
+    return PUBLIC["lgamma"](x)
+
+
+def _digamma(x: Tensor) -> Any:
+    return PUBLIC["digamma"](x)
+
+
+def _within(holds: Tensor, x: Tensor, otherwise: float) -> Any:
+    return PUBLIC["where"](holds, x, otherwise)
+
+
+class _LocationScale(Distribution):
+    """loc + scale * a standard one."""
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = parameters(type(self).__name__, loc, scale)
+        super().__init__(self.loc.shape, (), validate_args)
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        raise NotImplementedError
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return self.loc + self.scale * self._standard(self._shape(sample_shape))
+
+    def _normed(self, call: str, value: Tensor) -> Any:
+        return (self._value(call, value) - self.loc) / self.scale
+
+    def _open(self, shape: tuple[int, ...]) -> Any:
+        """Uniform numbers between 0 and 1, neither of which comes."""
+        u = rand(*shape, dtype=self.loc.dtype, device=self.loc.device)
+        return u.clamp(min=2.0**-53 if self.loc.dtype.itemsize == 8 else 2.0**-25)
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        return self.loc
+
+
+class Normal(_LocationScale):
+    """The normal distribution of mean loc and standard deviation scale.
+
+    >>> tg.distributions.Normal(0.0, 1.0).log_prob(tg.tensor(0.0))
+    """
+
+    @property
+    def stddev(self) -> Any:
+        return self.scale
+
+    @property
+    def variance(self) -> Any:
+        return self.scale**2
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        return randn(*shape, dtype=self.loc.dtype, device=self.loc.device)
+
+    def log_prob(self, value: Tensor) -> Any:
+        return -(self._value("log_prob", value) - self.loc)**2 / (2 * self.scale**2) - self.scale.log() - _HALF_LOG_2PI
+
+    def cdf(self, value: Tensor) -> Any:
+        return 0.5 * (1 + (self._normed("cdf", value) / math.sqrt(2)).erf())
+
+    def icdf(self, value: Tensor) -> Any:
+        return self.loc + self.scale * PUBLIC["erfinv"](2 * value - 1) * math.sqrt(2)
+
+    def entropy(self) -> Any:
+        return 0.5 + _HALF_LOG_2PI + self.scale.log()
+
+
+class LogNormal(_LocationScale):
+    """exp of a normal one: loc and scale are of the logarithm."""
+
+    support = constraints.positive
+
+    @property
+    def mean(self) -> Any:
+        return (self.loc + self.scale**2 / 2).exp()
+
+    @property
+    def mode(self) -> Any:
+        return (self.loc - self.scale**2).exp()
+
+    @property
+    def variance(self) -> Any:
+        return (self.scale**2).expm1() * (2 * self.loc + self.scale**2).exp()
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return Normal(self.loc, self.scale, False).rsample(sample_shape).exp()
+
+    def log_prob(self, value: Tensor) -> Any:
+        log = self._value("log_prob", value).log()
+        return Normal(self.loc, self.scale, False).log_prob(log) - log
+
+    def cdf(self, value: Tensor) -> Any:
+        return Normal(self.loc, self.scale, False).cdf(self._value("cdf", value).log())
+
+    def icdf(self, value: Tensor) -> Any:
+        return Normal(self.loc, self.scale, False).icdf(value).exp()
+
+    def entropy(self) -> Any:
+        return Normal(self.loc, self.scale, False).entropy() + self.loc
+
+
+class Laplace(_LocationScale):
+    """The Laplace (double exponential) distribution."""
+
+    @property
+    def stddev(self) -> Any:
+        return math.sqrt(2) * self.scale
+
+    @property
+    def variance(self) -> Any:
+        return 2 * self.scale**2
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        u = self._open(shape) - 0.5
+        return -u.sign() * (-2 * u.abs()).clamp(min=-1 + 2.0**-24).log1p()
+
+    def log_prob(self, value: Tensor) -> Any:
+        return -(2 * self.scale).log() - self._normed("log_prob", value).abs()
+
+    def cdf(self, value: Tensor) -> Any:
+        z = self._normed("cdf", value)
+        return 0.5 - 0.5 * z.sign() * (-z.abs()).expm1()
+
+    def icdf(self, value: Tensor) -> Any:
+        u = value - 0.5
+        return self.loc - self.scale * u.sign() * (-2 * u.abs()).log1p()
+
+    def entropy(self) -> Any:
+        return 1 + (2 * self.scale).log()
+
+
+class Cauchy(_LocationScale):
+    """The Cauchy distribution, which has no mean."""
+
+    @property
+    def mean(self) -> Any:
+        return self.loc * math.nan
+
+    @property
+    def variance(self) -> Any:
+        return self.scale * math.inf
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        return ((self._open(shape) - 0.5) * math.pi).tan()
+
+    def log_prob(self, value: Tensor) -> Any:
+        return -math.log(math.pi) - self.scale.log() - (self._normed("log_prob", value)**2).log1p()
+
+    def cdf(self, value: Tensor) -> Any:
+        return self._normed("cdf", value).atan() / math.pi + 0.5
+
+    def icdf(self, value: Tensor) -> Any:
+        return ((value - 0.5) * math.pi).tan() * self.scale + self.loc
+
+    def entropy(self) -> Any:
+        return math.log(4 * math.pi) + self.scale.log()
+
+
+class Gumbel(_LocationScale):
+    """The Gumbel distribution: of the largest of many."""
+
+    @property
+    def mean(self) -> Any:
+        return self.loc + self.scale * EULER
+
+    @property
+    def variance(self) -> Any:
+        return (math.pi**2 / 6) * self.scale**2
+
+    def _standard(self, shape: tuple[int, ...]) -> Any:
+        return -(-self._open(shape).log()).log()
+
+    def log_prob(self, value: Tensor) -> Any:
+        y = -self._normed("log_prob", value)
+        return y - y.exp() - self.scale.log()
+
+    def cdf(self, value: Tensor) -> Any:
+        return (-(-self._normed("cdf", value)).exp()).exp()
+
+    def icdf(self, value: Tensor) -> Any:
+        return self.loc - self.scale * (-value.log()).log()
+
+    def entropy(self) -> Any:
+        return self.scale.log() + (1 + EULER)
+
+
+class Uniform(Distribution):
+    """Numbers from low (included) to high (excluded).
+
+    >>> tg.distributions.Uniform(0.0, 2.0).entropy()
+    """
+
+    arg_constraints = {"low": constraints.real, "high": constraints.real}
+    has_rsample = True
+
+    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+        self.low, self.high = parameters("Uniform", low, high)
+        super().__init__(self.low.shape, (), validate_args)
+        if self._validate_args and state.trace is None and not bool((self.low < self.high).all()):
+            raise ArgumentError(f"Uniform: low has to be less than high, got {self.low} and {self.high}")
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.interval(self.low, self.high)
+
+    @property
+    def mean(self) -> Any:
+        return (self.high + self.low) / 2
+
+    @property
+    def mode(self) -> Any:
+        return self.high * math.nan
+
+    @property
+    def variance(self) -> Any:
+        return (self.high - self.low)**2 / 12
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return self.low + rand(*self._shape(sample_shape), dtype=self.low.dtype, device=self.low.device) * (self.high - self.low)
+
+    def log_prob(self, value: Tensor) -> Any:
+        x = self._value("log_prob", value)
+        return _within((self.low <= x) & (x < self.high), -(self.high - self.low).log(), -math.inf)
+
+    def cdf(self, value: Tensor) -> Any:
+        return ((self._value("cdf", value) - self.low) / (self.high - self.low)).clamp(0, 1)
+
+    def icdf(self, value: Tensor) -> Any:
+        return value * (self.high - self.low) + self.low
+
+    def entropy(self) -> Any:
+        return (self.high - self.low).log()
+
+
+class Exponential(Distribution):
+    """Waiting times for events of this rate."""
+
+    arg_constraints = {"rate": constraints.positive}
+    support = constraints.nonnegative
+    has_rsample = True
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        (self.rate,) = parameters("Exponential", rate)
+        super().__init__(self.rate.shape, (), validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return 1 / self.rate
+
+    @property
+    def mode(self) -> Any:
+        return self.rate * 0
+
+    @property
+    def stddev(self) -> Any:
+        return 1 / self.rate
+
+    @property
+    def variance(self) -> Any:
+        return self.rate**-2
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return empty(self._shape(sample_shape), dtype=self.rate.dtype, device=self.rate.device).exponential_() / self.rate
+
+    def log_prob(self, value: Tensor) -> Any:
+        return self.rate.log() - self.rate * self._value("log_prob", value)
+
+    def cdf(self, value: Tensor) -> Any:
+        return 1 - (-self.rate * self._value("cdf", value)).exp()
+
+    def icdf(self, value: Tensor) -> Any:
+        return -(-value).log1p() / self.rate
+
+    def entropy(self) -> Any:
+        return 1 - self.rate.log()
+
+
+class Gamma(Distribution):
+    """The gamma distribution of shape concentration and of a rate. Samples are drawn on the host and have no derivative.
+
+    >>> tg.distributions.Gamma(2.0, 1.0).mean
+    """
+
+    arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
+    support = constraints.nonnegative
+
+    def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
+        self.concentration, self.rate = parameters(type(self).__name__, concentration, rate)
+        super().__init__(self.concentration.shape, (), validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return self.concentration / self.rate
+
+    @property
+    def mode(self) -> Any:
+        return ((self.concentration - 1) / self.rate).clamp(min=0)
+
+    @property
+    def variance(self) -> Any:
+        return self.concentration / self.rate**2
+
+    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        with no_grad():
+            return gamma_numbers(self.concentration.expand(self._shape(sample_shape))) / self.rate
+
+    def log_prob(self, value: Tensor) -> Any:
+        x, a = self._value("log_prob", value), self.concentration
+        return PUBLIC["xlogy"](a, self.rate) + PUBLIC["xlogy"](a - 1, x) - self.rate * x - _lgamma(a)
+
+    def cdf(self, value: Tensor) -> Any:
+        return PUBLIC["igamma"](self.concentration, self.rate * self._value("cdf", value))
+
+    def entropy(self) -> Any:
+        a = self.concentration
+        return a - self.rate.log() + _lgamma(a) + (1 - a) * _digamma(a)
+
+
+class Chi2(Gamma):
+    """The sum of df squared normal numbers."""
+
+    arg_constraints = {"df": constraints.positive}
+
+    def __init__(self, df: Any, validate_args: bool | None = None) -> None:
+        (self.df,) = parameters("Chi2", df)
+        super().__init__(0.5 * self.df, 0.5, validate_args)
+
+
+class Beta(Distribution):
+    """The beta distribution, of numbers from 0 to 1. Samples are drawn on the host and have no derivative."""
+
+    arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
+    support = constraints.unit_interval
+
+    def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
+        self.concentration1, self.concentration0 = parameters("Beta", concentration1, concentration0)
+        super().__init__(self.concentration1.shape, (), validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return self.concentration1 / (self.concentration1 + self.concentration0)
+
+    @property
+    def mode(self) -> Any:
+        return Dirichlet(PUBLIC["stack"]((self.concentration1, self.concentration0), -1), False).mode[..., 0]
+
+    @property
+    def variance(self) -> Any:
+        a, b = self.concentration1, self.concentration0
+        return a * b / ((a + b)**2 * (a + b + 1))
+
+    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        shape = self._shape(sample_shape)
+        with no_grad():
+            x, y = gamma_numbers(self.concentration1.expand(shape)), gamma_numbers(self.concentration0.expand(shape))
+            return x / (x + y)
+
+    def log_prob(self, value: Tensor) -> Any:
+        x, a, b = self._value("log_prob", value), self.concentration1, self.concentration0
+        inside = PUBLIC["xlogy"](a - 1, x) + PUBLIC["xlogy"](b - 1, 1 - x)
+        return inside + _lgamma(a + b) - _lgamma(a) - _lgamma(b)
+
+    def entropy(self) -> Any:
+        a, b = self.concentration1, self.concentration0
+        total = a + b
+        return (_lgamma(a) + _lgamma(b) - _lgamma(total) - (a - 1) * _digamma(a) - (b - 1) * _digamma(b) + (total - 2) * _digamma(total))
+
+
+class Dirichlet(Distribution):
+    """Vectors of probabilities; concentration has them in its last dimension. Samples are drawn on the host and have no derivative."""
+
+    arg_constraints = {"concentration": constraints.Constraint("IndependentConstraint(GreaterThan(lower_bound=0.0), 1)",
+                                                               lambda x: (x > 0).all(-1), event_dim=1)}
+    support = constraints.simplex
+
+    def __init__(self, concentration: Tensor, validate_args: bool | None = None) -> None:
+        if concentration.ndim < 1:
+            raise ShapeError("Dirichlet: concentration must be a Tensor of at least one dimension")
+        self.concentration = concentration
+        super().__init__(concentration.shape[:-1], concentration.shape[-1:], validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return self.concentration / self.concentration.sum(-1, True)
+
+    @property
+    def mode(self) -> Any:
+        least = (self.concentration - 1).clamp(min=0)
+        total = least.sum(-1, True)
+        peak = PUBLIC["one_hot"](self.concentration.argmax(-1), self.concentration.shape[-1]).to(dtype=least.dtype)
+        return PUBLIC["where"]((self.concentration < 1).all(-1, True), peak, least / total)
+
+    @property
+    def variance(self) -> Any:
+        total = self.concentration.sum(-1, True)
+        return self.concentration * (total - self.concentration) / (total**2 * (total + 1))
+
+    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        with no_grad():
+            x = gamma_numbers(self.concentration.expand(self._shape(sample_shape)))
+            return x / x.sum(-1, True)
+
+    def log_prob(self, value: Tensor) -> Any:
+        x, a = self._value("log_prob", value), self.concentration
+        return PUBLIC["xlogy"](a - 1, x).sum(-1) + _lgamma(a.sum(-1)) - _lgamma(a).sum(-1)
+
+    def entropy(self) -> Any:
+        a = self.concentration
+        total, k = a.sum(-1), a.shape[-1]
+        return _lgamma(a).sum(-1) - _lgamma(total) - (k - total) * _digamma(total) - ((a - 1) * _digamma(a)).sum(-1)
+
+
+class StudentT(Distribution):
+    """Student's t of df degrees of freedom, moved and scaled. Samples are drawn on the host and have no derivative."""
+
+    arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+
+    def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None) -> None:
+        self.df, self.loc, self.scale = parameters("StudentT", df, loc, scale)
+        super().__init__(self.df.shape, (), validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return _within(self.df > 1, self.loc, math.nan)
+
+    @property
+    def mode(self) -> Any:
+        return self.loc
+
+    @property
+    def variance(self) -> Any:
+        finite = self.scale**2 * self.df / (self.df - 2)
+        return _within(self.df > 1, _within(self.df > 2, finite, math.inf), math.nan)
+
+    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        shape = self._shape(sample_shape)
+        with no_grad():
+            chi2 = 2 * gamma_numbers((0.5 * self.df).expand(shape))
+            return self.loc + self.scale * randn(*shape, dtype=self.df.dtype, device=self.df.device) * (self.df / chi2).sqrt()
+
+    def log_prob(self, value: Tensor) -> Any:
+        y, df = (self._value("log_prob", value) - self.loc) / self.scale, self.df
+        norm = self.scale.log() + 0.5 * df.log() + 0.5 * math.log(math.pi) + _lgamma(0.5 * df) - _lgamma(0.5 * (df + 1))
+        return -0.5 * (df + 1) * (y**2 / df).log1p() - norm
+
+    def entropy(self) -> Any:
+        df = self.df
+        beta = _lgamma(0.5 * df) + math.lgamma(0.5) - _lgamma(0.5 * (df + 1))
+        return self.scale.log() + 0.5 * (df + 1) * (_digamma(0.5 * (df + 1)) - _digamma(0.5 * df)) + 0.5 * df.log() + beta
+
+
+class MultivariateNormal(Distribution):
+    """Normal vectors of mean loc (*, n), and one of covariance_matrix, precision_matrix or its Cholesky factor scale_tril (*, n, n).
+
+    >>> tg.distributions.MultivariateNormal(tg.zeros(2), tg.eye(2)).log_prob(tg.zeros(2))
+    """
+
+    arg_constraints = {"loc": constraints.real_vector, "covariance_matrix": constraints.positive_definite,
+                       "precision_matrix": constraints.positive_definite, "scale_tril": constraints.lower_cholesky}
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, loc: Tensor, covariance_matrix: Tensor | None = None, precision_matrix: Tensor | None = None,
+                 scale_tril: Tensor | None = None, validate_args: bool | None = None) -> None:
+        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
+        if len(given) != 1:
+            raise ArgumentError("MultivariateNormal: give one of covariance_matrix, precision_matrix and scale_tril")
+        if loc.ndim < 1 or given[0].ndim < 2 or given[0].shape[-2:] != (loc.shape[-1], loc.shape[-1]):
+            raise ShapeError(f"MultivariateNormal: loc {loc.shape} and the matrix {given[0].shape} must be (*, n) and (*, n, n)")
+        batch = PUBLIC["broadcast_shapes"](loc.shape[:-1], given[0].shape[:-2])
+        n = loc.shape[-1]
+        self.loc = loc.expand((*batch, n))
+        for name, m in (("covariance_matrix", covariance_matrix), ("precision_matrix", precision_matrix), ("scale_tril", scale_tril)):
+            if m is not None:
+                vars(self)[name] = m.expand((*batch, n, n))
+        super().__init__(batch, (n,), validate_args)
+        if scale_tril is not None:
+            self._factor = vars(self)["scale_tril"]
+        elif covariance_matrix is not None:
+            self._factor = LINALG["cholesky"](vars(self)["covariance_matrix"])
+        else:                                                     # L^-T of the precision's factor, turned upside down, is lower triangular
+            flipped = LINALG["cholesky"](vars(self)["precision_matrix"].flip((-2, -1))).flip((-2, -1)).mT
+            self._factor = LINALG["solve_triangular"](flipped, PUBLIC["eye"](n, dtype=loc.dtype, device=loc.device), upper=False)
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        batch, n = tuple(batch_shape), self.loc.shape[-1]
+        return type(self)(self.loc.expand((*batch, n)), scale_tril=self._factor.expand((*batch, n, n)), validate_args=False)
+
+    @property
+    def scale_tril(self) -> Any:
+        return self._factor
+
+    @property
+    def covariance_matrix(self) -> Any:
+        given: Tensor | None = vars(self).get("covariance_matrix")
+        return self._factor @ self._factor.mT if given is None else given
+
+    @property
+    def precision_matrix(self) -> Any:
+        given: Tensor | None = vars(self).get("precision_matrix")
+        return PUBLIC["cholesky_inverse"](self._factor) if given is None else given
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        return self.loc
+
+    @property
+    def variance(self) -> Any:
+        return (self._factor**2).sum(-1)
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        eps = randn(*self._shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + (self._factor @ eps.unsqueeze(-1)).squeeze(-1)
+
+    def _half_log_det(self) -> Any:
+        return self._factor.diagonal(0, -2, -1).log().sum(-1)
+
+    def log_prob(self, value: Tensor) -> Any:
+        away = (self._value("log_prob", value) - self.loc).unsqueeze(-1)
+        shape = PUBLIC["broadcast_shapes"](away.shape[:-2], self._batch_shape)
+        n = self.loc.shape[-1]
+        z = LINALG["solve_triangular"](self._factor.expand((*shape, n, n)), away.expand((*shape, n, 1)), upper=False).squeeze(-1)
+        return -0.5 * (z**2).sum(-1) - self._half_log_det() - n * _HALF_LOG_2PI
+
+    def entropy(self) -> Any:
+        return self.loc.shape[-1] * (0.5 + _HALF_LOG_2PI) + self._half_log_det()

@@ -1,0 +1,224 @@
+"""The base of distributions, and `Independent`. Start at `Distribution`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+from tracegrad import dtypes
+from tracegrad.creation import tensor
+from tracegrad.distributions.constraints import Constraint
+from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
+from tracegrad.function import broadcast_shapes
+from tracegrad.modes import no_grad, state
+from tracegrad.tensor import Tensor
+
+
+def parameters(name: str, *values: Any) -> list[Tensor]:
+    """Parameters as tensors of one shape: numbers take the tensors' dtype, or the default one."""
+    known = next((v for v in values if isinstance(v, Tensor)), None)
+    dtype = dtypes.get_default_dtype() if known is None else known.dtype
+    made = [v if isinstance(v, Tensor) else tensor(v, dtype=dtype, device=None if known is None else known.device) for v in values]
+    shape = broadcast_shapes(name, [v.shape for v in made])
+    return [v.expand(shape) for v in made]
+
+
+class Distribution:
+    """Base of distributions, as in torch.distributions: `sample_shape + batch_shape + event_shape` is a sample's shape.
+
+    validate_args: whether values of parameters and of log_prob's argument are checked, which waits for them; None: the default, True
+    unless `Distribution.set_default_validate_args(False)` was called. In a trace, where there are no values, nothing is checked.
+    Raises ArgumentError (a ValueError) that names the parameter and what it has to be.
+
+    >>> tg.distributions.Normal(tg.zeros(3), 1.0).log_prob(tg.ones(3))
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+    has_rsample: ClassVar[bool] = False
+    has_enumerate_support: ClassVar[bool] = False
+    _default_validate_args: ClassVar[bool] = True
+
+    @staticmethod
+    def set_default_validate_args(value: bool) -> None:
+        """Whether distributions check values unless they are told."""
+        Distribution._default_validate_args = bool(value)
+
+    def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: bool | None = None) -> None:
+        self._batch_shape, self._event_shape = tuple(batch_shape), tuple(event_shape)
+        self._validate_args = Distribution._default_validate_args if validate_args is None else validate_args
+        if not self._validate_args or state.trace is not None:
+            return
+        for name, constraint in self.arg_constraints.items():
+            value = vars(self).get(name)                                 # of probs and logits the one that was given
+            if isinstance(value, Tensor):
+                with no_grad():
+                    if not bool(constraint.check(value).all()):
+                        raise ArgumentError(f"{type(self).__name__}: parameter {name} {value.dtype}{list(value.shape)} has to satisfy "
+                                            f"{constraint}, found invalid values: {value}")
+
+    # -- shapes
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return self._batch_shape
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return self._event_shape
+
+    def _shape(self, sample_shape: Sequence[int] | int = ()) -> tuple[int, ...]:
+        lead = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+        return (*lead, *self._batch_shape, *self._event_shape)
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        """The same distribution with its parameters broadcast to batch_shape."""
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self))
+        batch = tuple(batch_shape)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                last = self.arg_constraints[name].event_dim if name in self.arg_constraints else 0
+                made.__dict__[name] = value.expand((*batch, *value.shape[value.ndim - last:]))
+        made._batch_shape = batch
+        return made
+
+    # -- what it is
+
+    @property
+    def support(self) -> Constraint:
+        raise self._missing("support")
+
+    @property
+    def mean(self) -> Any:
+        raise self._missing("mean")
+
+    @property
+    def mode(self) -> Any:
+        raise self._missing("mode")
+
+    @property
+    def variance(self) -> Any:
+        raise self._missing("variance")
+
+    @property
+    def stddev(self) -> Any:
+        return self.variance.sqrt()
+
+    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        """Random values without history, sample_shape of them for each of the batch."""
+        with no_grad():
+            return self.rsample(sample_shape).detach()
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        """Random values that are differentiable functions of the parameters (the reparametrization trick)."""
+        raise MissingRuleError(f"{type(self).__name__}.rsample: its samples have no derivative by the parameters; use sample() and "
+                               "log_prob() (the score function)")
+
+    def log_prob(self, value: Tensor) -> Any:
+        """The logarithm of the density, or of the probability, at value."""
+        raise self._missing("log_prob")
+
+    def cdf(self, value: Tensor) -> Any:
+        """The probability of a value that is not larger."""
+        raise self._missing("cdf")
+
+    def icdf(self, value: Tensor) -> Any:
+        """The value of which `cdf` is this."""
+        raise self._missing("icdf")
+
+    def entropy(self) -> Any:
+        raise self._missing("entropy")
+
+    def perplexity(self) -> Any:
+        return self.entropy().exp()
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """All values of a discrete distribution, along a new first dimension."""
+        raise self._missing("enumerate_support")
+
+    def _missing(self, what: str) -> MissingRuleError:
+        return MissingRuleError(f"{type(self).__name__}.{what}: there is no closed form of it here")
+
+    def _value(self, call: str, value: Any) -> Any:
+        """value as a tensor whose shape broadcasts with samples'; and is in the support."""
+        name = f"{type(self).__name__}.{call}"
+        if not isinstance(value, Tensor):
+            raise ArgumentError(f"{name}: value must be a Tensor, got {type(value).__name__}")
+        k = len(self._event_shape)
+        if value.ndim < k or value.shape[value.ndim - k:] != self._event_shape:
+            raise ShapeError(f"{name}: the last dimensions of value {value.shape} must be {self._event_shape}, the shape of an event")
+        broadcast_shapes(name, [value.shape, self._shape()])
+        if self._validate_args and state.trace is None and not bool(self.support.check(value).all()):
+            raise ArgumentError(f"{name}: value has to be in the support, {self.support}, found invalid values: {value}")
+        return value
+
+    def __repr__(self) -> str:
+        given = {n: vars(self)[n] for n in self.arg_constraints if isinstance(vars(self).get(n), Tensor)}
+        return f"{type(self).__name__}({', '.join(f'{n}: {v.item() if v.ndim == 0 else v.shape}' for n, v in given.items())})"
+
+
+class Independent(Distribution):
+    """`base` with its last reinterpreted_batch_ndims batch dimensions taken as part of an event: log_prob sums over them.
+
+    >>> d = tg.distributions.Normal(tg.zeros(5, 3), 1.0)
+    >>> tg.distributions.Independent(d, 1).log_prob(tg.ones(5, 3)).shape
+    """
+
+    def __init__(self, base_distribution: Distribution, reinterpreted_batch_ndims: int, validate_args: bool | None = None) -> None:
+        n = reinterpreted_batch_ndims
+        if not 0 <= n <= len(base_distribution.batch_shape):
+            raise ArgumentError(f"Independent: reinterpreted_batch_ndims is {n}, but the base's batch dimensions are "
+                                f"{base_distribution.batch_shape}")
+        self.base_dist, self.reinterpreted_batch_ndims = base_distribution, n
+        batch = base_distribution.batch_shape
+        super().__init__(batch[:len(batch) - n], batch[len(batch) - n:] + base_distribution.event_shape, validate_args)
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        return self.base_dist.has_rsample
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        n = self.reinterpreted_batch_ndims
+        return type(self)(self.base_dist.expand((*batch_shape, *self._event_shape[:n])), n, self._validate_args)
+
+    @property
+    def support(self) -> Constraint:
+        inner, n = self.base_dist.support, self.reinterpreted_batch_ndims
+        return Constraint(f"IndependentConstraint({inner}, {n})", lambda x: self._summed(inner.check(x).long()) == self._count(),
+                          inner.is_discrete, inner.event_dim + n)
+
+    def _count(self) -> int:
+        count = 1
+        for size in self._event_shape[:self.reinterpreted_batch_ndims]:
+            count *= size
+        return count
+
+    def _summed(self, x: Tensor) -> Any:
+        return x.sum(tuple(range(-self.reinterpreted_batch_ndims, 0))) if self.reinterpreted_batch_ndims else x
+
+    @property
+    def mean(self) -> Any:
+        return self.base_dist.mean
+
+    @property
+    def mode(self) -> Any:
+        return self.base_dist.mode
+
+    @property
+    def variance(self) -> Any:
+        return self.base_dist.variance
+
+    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return self.base_dist.sample(sample_shape)
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return self.base_dist.rsample(sample_shape)
+
+    def log_prob(self, value: Tensor) -> Any:
+        return self._summed(self.base_dist.log_prob(self._value("log_prob", value)))
+
+    def entropy(self) -> Any:
+        return self._summed(self.base_dist.entropy())
+
+    def __repr__(self) -> str:
+        return f"Independent({self.base_dist}, {self.reinterpreted_batch_ndims})"

@@ -1,0 +1,305 @@
+"""Work by numpy that comes again: `Routine`, the numpy rules of a structure, ready to be called one after the other. Start there.
+
+What a step of it costs beside numpy's own time (half a microsecond of looking up, checking, dropping) is as much as numpy takes for few
+elements. So from its `WRITTEN`-th use on a routine is Python of its own, a line an operation (`_Writer`): straight on, with variables that
+take each other's places, without the broadcasts that numpy makes anyway, and with arrays that nobody needs any more written over.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegrad.blas import quiet
+from tracegrad.errors import LinAlgError, OutOfMemoryError
+from tracegrad.function import REGISTRY
+from tracegrad.ir import Aval, Node
+
+WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 40 uses
+LINES = 3000            # longer ones stay as they are
+SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
+
+_CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
+_EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
+# Families whose rules give arrays of the node's dtype, or never do.
+_STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "placed"))
+
+
+def given_by_value(node: Node) -> bool:
+    """Whether a node is a number that two pieces of work of one structure need not share."""
+    return node.fn is _OFFSET or (node.fn is _CONST and not node.aval.weak)
+
+
+def out_of_memory(node: Node | None) -> OutOfMemoryError:
+    """The error for a result that numpy has no memory for."""
+    return OutOfMemoryError(f"out of memory: numpy cannot have {node and node.aval.nbytes} bytes for {node!r}; drop tensors that are no "
+                            "longer needed, or use smaller batches")
+
+
+class _Step(NamedTuple):
+    """One call. arity: how many operands. dtype: of the result; None for those of a loop, all together. dead: places that nobody reads
+
+    after it.
+    """
+
+    rule: Callable[..., Any]
+    operands: tuple[int, ...]
+    arity: int
+    place: int
+    dtype: Any
+    dead: tuple[int, ...]
+    reports: bool
+    fn: Any = None
+    attrs: Any = None
+
+
+class Routine:
+    """The numpy rules of a structure: what its second use makes and the later ones take.
+
+    Values have places (see compile._pending): those of `size` operations, then those of leaves, the last one first. The results of a loop
+    are computed together, by a step whose place is between the operations' and the leaves'. ends: the places of what a call gives.
+    """
+
+    __slots__ = ("avals", "constants", "ends", "first", "fixed", "size", "steps", "uses", "written")
+
+    def __init__(self, order: Sequence[Node], places: Sequence[tuple[int, ...]], ends: Sequence[int]) -> None:
+        self.size, self.ends, self.uses = len(order), tuple(ends), 0
+        self.written: Callable[..., list[Any]] | None = None
+        self.constants = [i for i, node in enumerate(order) if given_by_value(node)]
+        self.avals: list[Aval] = [node.aval for node in order]
+        given = set(self.constants)
+        self.fixed: list[tuple[int, Any]] = []          # what does not depend on anything
+        last: dict[int, int] = {}
+        for i, operands in enumerate(places):
+            for o in operands:
+                last[o] = i
+        steps: list[_Step] = []
+        keep = {*ends, *given}
+        loops: dict[Any, list[int]] = {}
+        for i, (node, operands) in enumerate(zip(order, places, strict=True)):
+            if node.fn.family == "loop":
+                loops.setdefault((node.fn, operands), []).append(i)
+        together = dict.fromkeys(loops, -1)
+        self.first: list[int] = []                      # of each loop, the first result
+        for i, (node, operands) in enumerate(zip(order, places, strict=True)):
+            if i in given:
+                continue
+            fn: Any = node.fn
+            if not operands:
+                self.fixed.append((i, np.asarray(fn.numpy(**node.attrs), node.aval.dtype)))
+                keep.add(i)
+                continue
+            dead = tuple(o for o in dict.fromkeys(operands) if last[o] == i and o not in keep)
+            if fn.family == "loop":
+                results = loops[fn, operands]
+                used = sorted({order[k].attrs["index"] for k in results})
+                at = together[fn, operands]
+                if at < 0:
+                    at = together[fn, operands] = self.size + len(self.first)
+                    self.first.append(i)
+                    steps.append(_Step(fn.turns(tuple(used)), operands, -1, at, None, (), False))
+                rule = itemgetter(used.index(node.attrs["index"]))
+                steps.append(_Step(rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
+                continue
+            steps.append(_Step(fn.numpy_with(**node.attrs), operands, len(operands), i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
+        self.steps = steps
+
+    def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
+        """The values at `ends`. nodes: the operations, for what they report (to `notes`)."""
+        if self.written is not None:
+            known = len(notes)
+            try:
+                return self.written(inputs, constants, nodes, notes)
+            except Exception:                           # raised again, with the user's line
+                del notes[known:]
+        else:
+            self.uses += 1
+            if self.uses == WRITTEN and len(self.steps) <= LINES:
+                strides: dict[int, Any] = {}
+                found = self._run(inputs, constants, nodes, notes, strides)
+                self.written = _Writer(self, len(inputs), strides).function
+                return found
+        return self._run(inputs, constants, nodes, notes, None)
+
+    def _run(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int],
+             strides: dict[int, Any] | None) -> list[Any]:
+        """The same step by step. strides: gets those of each result; None of what was no array of the right dtype before it was made one.
+        """
+        values: list[Any] = [None] * (self.size + len(self.first))
+        values += reversed(inputs)
+        for i, value in zip(self.constants, constants, strict=True):
+            values[i] = value
+        for i, value in self.fixed:
+            values[i] = value
+        i = -1
+        array = np.ndarray
+        try:
+            for rule, operands, arity, i, dtype, dead, reports, _, _ in self.steps:
+                if arity == 2:
+                    made = rule(values[operands[0]], values[operands[1]])
+                elif arity == 1:
+                    made = rule(values[operands[0]])
+                else:
+                    made = rule(*[values[o] for o in operands])
+                right = dtype is None or (type(made) is array and made.dtype is dtype)
+                values[i] = made if right else np.asarray(made, dtype)
+                if strides is not None:
+                    strides[i] = made.strides if right and dtype is not None else None
+                if reports:
+                    notes += nodes[i].fn.excess(values[operands[0]], nodes[i])
+                for o in dead:
+                    values[o] = None
+        except LinAlgError as error:
+            self._node(nodes, i).loc.tell(error)
+            raise
+        except MemoryError:
+            raise out_of_memory(self._node(nodes, i)) from None
+        return [values[t] for t in self.ends]
+
+    def _node(self, nodes: Any, i: int) -> Any:
+        """The operation whose step has the place i."""
+        return nodes[i if i < self.size else self.first[i - self.size]]
+
+    def flat(self, inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any] | None:
+        """What a call gives, of operations that report nothing; None where numpy raises."""
+        try:
+            with quiet():
+                return self(inputs, constants, (), [])
+        except Exception:                                              # whoever does it at length raises it, and knows the line
+            return None
+
+
+class _Writer:
+    """Makes the `function` of a routine: what Routine._run does, as Python without loops and look-ups.
+
+    inputs: how many there are. strides: of each result; None where a conversion has to be tried.
+    """
+
+    def __init__(self, routine: Routine, inputs: int, strides: dict[int, Any]) -> None:
+        self.routine, self.inputs, self.strides = routine, inputs, strides
+        self.names: dict[str, Any] = {"asarray": np.asarray}
+        self.known: dict[int, str] = {}                 # what is in `names`, by id
+        self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
+        self.steps = self._needed([self._direct(step) for step in routine.steps])
+        source = "\n ".join(["def function(inputs, constants, nodes, notes):", *self._lines()])
+        exec(compile(source, "<a routine of tracegrad>", "exec"), self.names)     # made of names and numbers from here
+        self.function: Callable[..., list[Any]] = self.names["function"]
+
+    def _shape(self, place: int) -> tuple[int, ...] | None:
+        """The shape of an operation's result; None where that is not known (leaves)."""
+        return self.routine.avals[place].shape if 0 <= place < self.routine.size else None
+
+    def _direct(self, step: _Step) -> _Step:
+        """The step, with what is broadcast in the place of broadcasts that numpy makes by itself."""
+        fn = step.fn
+        if fn is None or step.dtype is None:
+            return step
+        shape = self.routine.avals[step.place].shape
+        source = self._shape(step.operands[0])
+        if source is not None and (fn is _EXPAND or (fn is _RESHAPE and shape[len(shape) - len(source):] == source
+                                                     and set(shape[:len(shape) - len(source)]) <= {1})):
+            self.sources[step.place] = self.sources.get(step.operands[0], step.operands[0])
+        if not self._broadcasts(step) or not any(o in self.sources for o in step.operands):
+            return step
+        operands = list(step.operands)
+        shapes = [self._shape(o) for o in operands]
+        for k, o in enumerate(operands):
+            other = self.sources.get(o)
+            if other is None:
+                continue
+            tried = [self._shape(other) if j == k else s for j, s in enumerate(shapes)]
+            # A leaf beside it has an unknown shape: it must be there already, in another operand of the result's.
+            known = [s for s in tried if s is not None]
+            beside = any(s == shape for j, s in enumerate(tried) if j != k)
+            if beside or (len(known) == len(tried) and np.broadcast_shapes(*known) == shape):
+                operands[k], shapes = other, tried
+        return step._replace(operands=tuple(operands))
+
+    @staticmethod
+    def _broadcasts(step: _Step) -> bool:
+        """Whether numpy broadcasts the operands itself: it then goes through the same elements in the same way, to the same bits."""
+        return isinstance(step.rule, np.ufunc) or step.fn is _WHERE
+
+    def _needed(self, steps: list[_Step]) -> list[_Step]:
+        """The steps that something needs, each with the places that nobody reads after it."""
+        wanted = set(self.routine.ends)
+        found = []
+        for step in reversed(steps):
+            if step.place in wanted or step.reports:
+                dead = tuple(o for o in dict.fromkeys(step.operands) if o not in wanted)
+                wanted.update(step.operands)
+                found.append(step._replace(dead=dead))
+        return found[::-1]
+
+    def _name(self, what: Any, hint: str) -> str:
+        name = self.known.get(id(what))
+        if name is None:
+            name = self.known[id(what)] = f"{hint}{len(self.names)}"
+            self.names[name] = what
+        return name
+
+    def _fresh(self) -> set[int]:
+        """The places of arrays that nothing else shares memory with: made by ufuncs and products, read by what makes no views."""
+        made = {s.place for s in self.steps if s.fn is not None and self.strides[s.place] is not None
+                and (isinstance(s.rule, np.ufunc) or s.fn.family == "contraction")}
+        for step in self.steps:
+            if step.fn is None or not (self._broadcasts(step) or step.fn.family in ("contraction", "reduction", "gather")):
+                made.difference_update(step.operands)
+        return made.difference(self.routine.ends)
+
+    def _lines(self) -> list[str]:
+        routine = self.routine
+        at: dict[int, str] = {~k: f"i{k}" for k in range(self.inputs)}
+        lines = []
+        if self.inputs:
+            lines.append(f"{', '.join(f'i{k}' for k in range(self.inputs))}, = inputs")
+        if routine.constants:
+            lines.append(f"{', '.join(f'c{i}' for i in routine.constants)}, = constants")
+        at.update({i: f"c{i}" for i in routine.constants})
+        at.update({i: self._name(value, "f") for i, value in routine.fixed})
+        fresh, free, count = self._fresh(), list[str](), 0
+        for step in self.steps:
+            shape = routine.avals[step.place].shape if step.place < routine.size else ()
+            arguments = [at[o] for o in step.operands]
+            large = step.dtype is not None and routine.avals[step.place].nbytes >= SPREAD
+            over = None
+            if large and isinstance(step.rule, np.ufunc):
+                over = next((o for o in step.dead if o in fresh and routine.avals[o] is routine.avals[step.place]
+                             and self.strides[o] == self.strides[step.place]), None)       # sums depend on how what they read lies
+            if over is not None:
+                name = at[over]
+                lines.append(f"{self._name(step.rule, 'r')}({', '.join(arguments)}, {name})")
+            else:
+                name = free.pop() if free else f"v{count}"
+                count += name == f"v{count}"
+                call = self._call(step, arguments)
+                if self._is_right(step, shape):
+                    lines.append(f"{name} = {call}")
+                else:
+                    lines.append(f"{name} = asarray({call}, {self._name(step.dtype, 'd')})")
+            if step.reports:
+                lines.append(f"notes += nodes[{step.place}].fn.excess({arguments[0]}, nodes[{step.place}])")
+            at[step.place] = name
+            for o in step.dead:
+                if o != over and at[o].startswith("v") and o != step.place:
+                    free.append(at[o])
+                    if o >= routine.size or routine.avals[o].nbytes >= SPREAD:
+                        lines.append(f"{at[o]} = None")
+        lines.append(f"return [{', '.join(at[t] for t in routine.ends)}]")
+        return lines
+
+    def _is_right(self, step: _Step, shape: tuple[int, ...]) -> bool:
+        """Whether what the step's rule gives is an array of its dtype, as it was: it depends on nothing but the structure."""
+        steady = step.fn is not None and step.fn.family in _STEADY and self.strides[step.place] is not None
+        return step.dtype is None or bool(shape and steady)
+
+    def _call(self, step: _Step, arguments: list[str]) -> str:
+        if step.fn is _PERMUTE and step.attrs["dims"] == (1, 0):
+            return f"{arguments[0]}.T"
+        if step.fn is _RESHAPE and step.attrs["shape"]:
+            return f"{arguments[0]}.reshape({', '.join(map(str, map(operator.index, step.attrs['shape'])))})"
+        return f"{self._name(step.rule, 'r')}({', '.join(arguments)})"
