@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.plan_audit import most_local_bytes
 from tracegrad import compile as tg_compile
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.passes import compile_graph
@@ -46,7 +47,7 @@ TUNINGS = st.builds(
     sort_part_gpu=st.sampled_from([2, 16]), split_k=st.sampled_from([2, 128]), split_flops=st.sampled_from([1, 1 << 19]),
     pack_items=st.sampled_from([1, 4096]), panel_bytes=st.sampled_from([64, 1 << 10, 32 << 10]), gemm_step=st.sampled_from([2, 8]),
     thin=st.sampled_from([1, 4]), conv_unrolled=st.sampled_from([1, 7]),
-    written_out=st.sampled_from([0, 48]), pool_cores=st.sampled_from([0, 1, 8]),
+    written_out=st.sampled_from([0, 48]), pool_cores=st.sampled_from([0, 1, 8]), ranges=st.sampled_from([1, 3, 8]),
     attention_scores=st.sampled_from([0, 1 << 12]), attention_width=st.sampled_from([4, 256]), attention_keys=st.sampled_from([1, 4, 64]),
     attention_groups=st.sampled_from([((8, 8, 2), (4, 4, 1)), ((4, 8, 1),), ()]),
     launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
@@ -62,7 +63,8 @@ CPUS = (
 GPUS = (
     st.builds(Target, kind=st.just("gpu"), simd_bytes=st.just(16), cores=st.sampled_from([1, 4]),
               max_work_group=st.sampled_from([1, 64, 256]), local_memory=st.sampled_from([0, 4096, 32768]), plain_math=st.just(False),
-              clang_builtins=st.just(False), lanes=st.sampled_from([32, 64]), host_memory=st.booleans())
+              clang_builtins=st.just(False), lanes=st.sampled_from([16, 32, 64]), resident=st.sampled_from([128, 1024, 2560]),
+              host_memory=st.booleans())
 )
 DEVICES = st.one_of(CPUS, GPUS)
 
@@ -139,6 +141,9 @@ class Checked:
                 continue
             self.count += 1
             try:
+                if target.kind == "gpu":
+                    held = most_local_bytes(plan)
+                    assert held <= target.local_memory, f"kernels for {name} have {held} bytes of local memory"
                 with np.errstate(all="ignore"):
                     found = run_plan(plan, arrays, numbers)
                 agree(found, [w.reshape(f.shape) for f, w in zip(found, wanted, strict=True)], list(dtypes), f"kernels for {name}",

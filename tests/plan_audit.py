@@ -33,7 +33,7 @@ GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=Fal
 # As devices of several vendors describe themselves; where the memory is the host's nothing is known of alignment.
 TARGETS = {
     "middling": GPU,
-    "NVIDIA, large": replace(GPU, cores=132, max_work_group=1024, local_memory=49152, resident=2048),
+    "NVIDIA": replace(GPU, cores=60, max_work_group=1024, local_memory=49152, resident=2048),
     "AMD, waves of 64": replace(GPU, cores=60, lanes=64, resident=2560, local_memory=65536),
     "AMD, waves of 32": replace(GPU, cores=80, max_work_group=1024, local_memory=65536, resident=1280),
     "Intel": replace(GPU, cores=12, lanes=16, max_work_group=512, local_memory=65536, host_memory=True, fp64=False),
@@ -332,7 +332,8 @@ _DECLARED = re.compile(r"^\s*(?:for \()?(__local |__global )?(?:const )?u?(char|
 
 def _texts(source: str) -> dict[str, str]:
     heads = list(run._HEAD.finditer(source))
-    return {h[2]: source[h.end() : n.start() if n else len(source)] for h, n in zip(heads, [*heads[1:], None], strict=True)}
+    ends = [*(h.start() for h in heads[1:]), len(source)]
+    return {h[2]: source[h.end() : end] for h, end in zip(heads, ends, strict=False)}            # there may be none
 
 
 def registers(text: str) -> int:

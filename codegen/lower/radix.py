@@ -230,6 +230,7 @@ class _Pass:
             o.lines([
                 f"{type_} key[{_EACH}];",
                 f"int number[{_EACH}];",
+                "#pragma unroll",                                # key and number stay in registers
                 f"for (int e = 0; e < {_EACH}; e++) if ({held} < count) {{",
                 f"  key[e] = {of(keys, f'({held})')};",
                 f"  number[e] = {of(order, f'({held})')};",
@@ -262,6 +263,7 @@ class _Pass:
             ], (item,))
             o.barrier()
             o.lines([
+                "#pragma unroll",                                # key and number stay in registers
                 f"for (int e = 0; e < {_EACH}; e++) if ({held} < count) {{",
                 f"  const int digit = {self.digit('key[e]')};",
                 f"  const int to = {place(f'(digit * {size} + item)')};",

@@ -6,7 +6,7 @@ work-group does as many rows as it has room for. Where there is no real local me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.names import ROWS_ON_GPU
 from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, Local, bound, clipped, product
-from tracegrad.codegen.kernel.types import register_type
+from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, called, r_identity
@@ -38,9 +38,15 @@ def loops(group: Group, context: Context) -> list[Kernel]:
     return [Team(group, context, shape).kernel()]
 
 
-def room(context: Context) -> int:
-    """Work-items of a group that have to do with each other: a power of two."""
-    return 1 << (min(tuning().group, context.target.max_work_group).bit_length() - 1)
+def room(context: Context, reductions: Iterable[Node] = (), arrays: int = 1) -> int:
+    """Work-items of a group that have to do with each other, a power of two. They have so many arrays of each type in local memory, with
+    an element for each item.
+    """
+    each = arrays * sum({register_type(r.dtype): max(4, register_dtype(r.dtype).itemsize) for r in reductions}.values())
+    size = 1 << (min(tuning().group, context.target.max_work_group).bit_length() - 1)
+    while size > 1 and size * each > context.target.local_memory:
+        size //= 2
+    return size
 
 
 def up(n: int) -> int:
@@ -113,7 +119,7 @@ class Team(RowKernel):
 
     def lanes(self) -> int:
         """Work-items of a row: some elements each, but enough of them all together."""
-        s, most = self.shape, room(self.context)
+        s, most = self.shape, room(self.context, self.reductions, 2)
         cols = s.length or s.cols[0]
         rows = s.rows * (-(-s.cols[0] // s.length) if s.length else 1)
         lanes = min(up(cols), most, 32)
@@ -126,7 +132,7 @@ class Team(RowKernel):
         w.used |= ROWS_ON_GPU
         self.size = self.lanes()
         chunks = 1 if s.length is None else -(-s.cols[0] // s.length)
-        self.lines = min(room(self.context) // self.size, up(s.rows))           # rows of a group
+        self.lines = min(room(self.context, self.reductions, 2) // self.size, up(s.rows))       # rows of a group
         if self.picks and s.rows % self.lines:                                   # labels of rows that are not there
             self.lines = 1
         self.scratch: dict[str, list[Array]] = {}
@@ -314,10 +320,10 @@ def columns(group: Group, context: Context) -> list[Kernel]:
     w = context.writer(group)
     w.used |= ROWS_ON_GPU
     ev = context.evaluator(group, w)
-    most = room(context)
+    reductions = group.results(Place.CHUNK)
+    most = room(context, reductions) if context.target.local_memory else room(context)
     across = min(up(inner), most, 32)
     lines = min(most // across, up(kind.length)) if context.target.local_memory else 1
-    reductions = group.results(Place.CHUNK)
     scratch = {register_type(r.dtype): None for r in reductions} if lines > 1 else {}
     arrays = {type_: w.array(f"scratch_{type_}", type_, across * lines, shared=True) for type_ in scratch}
     lane = w.item("lane", across, 0, "local", "int") if lines > 1 else None

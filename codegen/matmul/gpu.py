@@ -14,6 +14,7 @@ from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, load, plus
 from tracegrad.codegen.matmul.problem import Operand, Product
 from tracegrad.codegen.tuning import tuning
+from tracegrad.plan import Target
 
 _COST = {8: 1.0, 4: 1.35, 2: 2.5, 1: 5.0}       # of a multiply-add by the side of the tile: reads of local memory for each
 
@@ -190,10 +191,15 @@ def _local_bytes(p: Product, block: int) -> int:
     return 4 * tuning().gemm_step * (block + 4) * p.dtype.itemsize
 
 
+def held(target: Target, size: int) -> int:
+    """Work-groups of `size` items, with tiles in registers, that a device has at a time: two of 256 a core."""
+    return target.cores * max(2, 512 // size)
+
+
 def _sizes(p: Product) -> tuple[int, int]:
     """(work-items along one side of the work-group, elements along one side of a work-item's tile): what takes the least time.
 
-    A core has two groups at a time, larger tiles read less of local memory for each multiply-add, and k may be split.
+    Larger tiles read less of local memory for each multiply-add, and k may be split.
     """
     side = 16
     while side > 1 and side * side > p.target.max_work_group:
@@ -207,9 +213,10 @@ def _sizes(p: Product) -> tuple[int, int]:
             continue
         groups = ceil_div(p.m, block) * ceil_div(p.n, block) * p.batch
         parts = 1
-        if groups < p.target.cores and p.flops >= tuning().split_flops:
-            parts = max(1, min(ceil_div(2 * p.target.cores, groups), p.k // tuning().split_k))
-        time = ceil_div(groups * parts, 2 * p.target.cores) * block * block * _COST[tile] / parts
+        full = held(p.target, side * side)
+        if 2 * groups < full and p.flops >= tuning().split_flops:
+            parts = max(1, min(ceil_div(full, groups), p.k // tuning().split_k))
+        time = ceil_div(groups * parts, full) * block * block * _COST[tile] / parts
         if not best or time < best:
             best, found = time, tile
     return side, found

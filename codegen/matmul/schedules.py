@@ -122,9 +122,10 @@ def _along_k(x: Operand) -> bool:
 def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list[Kernel]:
     """Runs `schedule`; if that yields too few work-items for the cores and k is long, again with k split into partial results."""
     kernels = schedule(p, 1)
-    items = math.prod(kernels[-1].global_size) // math.prod(kernels[-1].local_size or (1,))
-    parts = min(ceil_div(2 * p.target.cores, items), p.k // tuning().split_k)
-    if items >= p.target.cores or parts < 2 or p.flops < tuning().split_flops:
+    size = math.prod(kernels[-1].local_size or (1,))
+    items, full = math.prod(kernels[-1].global_size) // size, 2 * p.target.cores if p.target.kind == "cpu" else gpu.held(p.target, size)
+    parts = min(ceil_div(full, items), p.k // tuning().split_k)
+    if 2 * items >= full or parts < 2 or p.flops < tuning().split_flops:
         return kernels
 
     def keep(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
