@@ -15,6 +15,7 @@ How it measures, and why:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -82,19 +83,25 @@ class Process:
         )
 
     def tell(self, command: str, **arguments: Any) -> dict[str, Any]:
+        self.ask(command, **arguments)
+        return self.answer()
+
+    def ask(self, command: str, **arguments: Any) -> None:
+        """Send a command; `answer` waits for what comes of it, so that several processes may be at it meanwhile."""
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"command": command, **arguments}), file=self.process.stdin, flush=True)
+
+    def answer(self) -> dict[str, Any]:
         late = None if self.limit is None else threading.Timer(self.limit, self.process.kill)
         try:
             if late is not None:
                 late.start()
-            print(json.dumps({"command": command, **arguments}), file=self.process.stdin, flush=True)
             line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
         finally:
             if late is not None:
                 late.cancel()
-        if not line and late is not None and late.finished.is_set() and self.process.wait() == -signal.SIGKILL:
-            raise Failed(f"no answer to {command!r} within {self.limit:.0f} s, or killed for its memory")
+        if not line and late is not None and self.process.wait() == -signal.SIGKILL:
+            raise Failed(f"no answer within {self.limit:.0f} s, or killed for its memory")
         if not line:
             lines = self.process.communicate()[1].strip().splitlines()
             raise Failed(f"the process ended with status {self.process.returncode}: {lines[-1] if lines else 'no message'}")
@@ -135,22 +142,31 @@ def measure(workload: Workload, contenders: dict[str, str], settings: argparse.N
     results = {name: Result() for name in contenders if getattr(workload, name.partition(ON)[0]) is not None}
     alive: dict[str, Process] = {}
     try:
-        for name, result in results.items():
-            process = contenders[name], name, workload.name, settings.threads, inputs, folder / f"caches-{name}"
-            try:
-                alive[name] = Process(*process)
-                answer = alive[name].tell("first")
-                result.about, result.cold = answer["about"], answer["first"]
-                if not settings.once:
+        for first in ("cold",) if settings.once else ("cold", "warm"):
+            for name, result in results.items():
+                if not result.failed:
+                    alive[name] = Process(contenders[name], name, workload.name, settings.threads, inputs, folder / f"caches-{name}")
+                    alive[name].ask("load")                  # all of them at once: nothing is timed yet
+            for name, process in list(alive.items()):
+                try:
+                    process.answer()
+                except Failed as failure:
+                    results[name].failed = str(failure)
                     alive.pop(name).quit()
-                    alive[name] = Process(*process)
-                    result.warm = alive[name].tell("first")["first"]
-                result.error = alive[name].tell("check")["error"]
-                if not result.error <= workload.tolerance:
-                    raise Failed(f"wrong: off by {result.error:.1e} of the largest value, {workload.tolerance:.0e} allowed")
-            except Failed as failure:
-                result.failed = str(failure)
-                if name in alive:
+            for name, process in list(alive.items()):
+                result = results[name]
+                try:
+                    answer = process.tell("first")
+                    result.about = answer["about"]
+                    setattr(result, first, answer["first"])
+                    if first == "warm" or settings.once:
+                        result.error = process.tell("check")["error"]
+                        if not result.error <= workload.tolerance:
+                            raise Failed(f"wrong: off by {result.error:.1e} of the largest value, {workload.tolerance:.0e} allowed")
+                    else:
+                        alive.pop(name).quit()
+                except Failed as failure:
+                    result.failed = str(failure)
                     alive.pop(name).quit()
         if "tracegrad" in alive:
             results["tracegrad"].demand = alive["tracegrad"].tell("limits")

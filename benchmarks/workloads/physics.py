@@ -67,6 +67,8 @@ class Stencil(Derived):
     def __init__(self, size: int, dimensions: int) -> None:
         self.shape = (size,) * dimensions
         self.name = f"stencil-{dimensions}d"
+        if dimensions == 3:
+            self.pytensor_function = None                    # it takes minutes to compile three dimensions of padding
         self.title = f"{dimensions}-d stencil, {'x'.join(map(str, self.shape))}: value and gradient"
 
     def data(self, rng):
