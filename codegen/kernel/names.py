@@ -47,7 +47,7 @@ def means_something(name: str) -> bool:
 # ------------------------------------------------------------------------------------------ kernels of owners (lower/serial.py)
 
 OWNERS = frozenset("""
-    row column result chunk run part k i j before keys order place length first last start middle stop done low high probe mine other
+    row column result chunk run part k i j before keys order place length first last start middle stop done low high low_end high_end probe mine other
     left right to from_right at key child from key_a key_b from_a from_b part_part part_first part_last row_part row_first row_last
     column_part column_first column_last result_part result_first result_last
 """.split())  # noqa: SIM905 - as above
