@@ -287,17 +287,17 @@ MASKS = [
 @pytest.mark.usefixtures("on_numpy")
 @pytest.mark.parametrize(("number", "attend", "masks"), [(i, f, masks) for i, (f, *masks) in enumerate(MASKS)])
 def test_masks_without_a_driver(number, attend, masks):
-    """As operands of the kernels of a CPU and of a GPU: as the operation's numpy rule has them, which is as they were written."""
+    """As operands of the kernels of a CPU or of a GPU: as the operation's numpy rule has them, which is as they were written."""
     dtype = ("float32", "float64")[number % 2]
     rng = np.random.default_rng(number)
     given = drawn(dtype, (B, H, L, 5), (B, H, S, 5), (B, H, S, 6), seed=number) + [tg.tensor(m(rng, dtype)) for m in masks]
-    names = list(TARGETS)
-    targets = {name: TARGETS[name] for name in (names[number % 4], "gpu")}
+    name = "gpu" if number // 2 % 2 else list(TARGETS)[number % 4]
+    targets = {name: TARGETS[name]}
     numbers_ = replace(TINY, attention_keys=(4, 64)[number % 2], attention_groups=TINY.attention_groups[number % 2:])
     with np.errstate(all="ignore"):
         with tuned(numbers_), Checked(targets, tuning=numbers_, slack=8) as checked:
             traced, found = whole(attend, given)
-        assert checked.count == 2
+        assert checked.count == 1
         assert told(traced, numbers=numbers_)[0].endswith("kernels of its own")
         with tuned(NEVER):
             wanted = whole(attend, given)[1]
