@@ -47,7 +47,7 @@ TUNINGS = st.builds(
     sort_part_gpu=st.sampled_from([2, 16]), split_k=st.sampled_from([2, 128]), split_flops=st.sampled_from([1, 1 << 19]),
     pack_items=st.sampled_from([1, 4096]), panel_bytes=st.sampled_from([64, 1 << 10, 32 << 10]), gemm_step=st.sampled_from([2, 8]),
     thin=st.sampled_from([1, 4]), conv_unrolled=st.sampled_from([1, 7]),
-    written_out=st.sampled_from([0, 48]), pool_cores=st.sampled_from([0, 1, 8]),
+    written_out=st.sampled_from([0, 48]), pool_cores=st.sampled_from([0, 1, 8]), ranges=st.sampled_from([1, 3, 8]),
     attention_scores=st.sampled_from([0, 1 << 12]), attention_width=st.sampled_from([4, 256]), attention_keys=st.sampled_from([1, 4, 64]),
     attention_groups=st.sampled_from([((8, 8, 2), (4, 4, 1)), ((4, 8, 1),), ()]),
     launch_work=st.sampled_from([0, 1 << 10, 3 << 16]), little_work=st.sampled_from([0, 3 << 14]), repeats=st.sampled_from([1, 3]),
