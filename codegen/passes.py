@@ -6,9 +6,7 @@ matched with the inputs they may overwrite, kernels are written, and temporaries
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 from tracegrad.codegen.graph import small_matrices
 from tracegrad.codegen.graph.attention import attention
@@ -29,6 +27,7 @@ from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node
+from tracegrad.modes import uncollected
 from tracegrad.ops.placed import in_slices
 from tracegrad.plan import Plan, Target
 from tracegrad.verify import verify
@@ -48,18 +47,6 @@ PASSES: list[tuple[str, Pass]] = [
 ]
 
 assert LOWERINGS, "codegen: no lowerings"
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the search for cycles among objects: lowering makes very many, and as good as all go when they are not referred to."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def compile_graph(

@@ -20,6 +20,7 @@ import pyopencl as cl
 
 from tracegrad.config import config
 from tracegrad.runtime.icd import cache_folder
+from tracegrad.runtime.pocl_header import GUARD, applies
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def capabilities(context: cl.Context, device: cl.Device, compiled_for: str = "")
     """What the trials show; from the disk where they were made before. compiled_for: see `Device`; the answers depend on it."""
     if not config.cache:
         return probe(context, device)
-    asked = [device.platform.name, device.platform.version, device.name, device.driver_version, compiled_for,
+    asked = [device.platform.name, device.platform.version, plain_name(device), device.driver_version, compiled_for,
              *(trial.source for trial in TRIALS.values())]
     path = cache_folder("capabilities") / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}.json"
     try:
@@ -106,6 +107,11 @@ def capabilities(context: cl.Context, device: cl.Device, compiled_for: str = "")
     except OSError:                                        # no place to keep it: asked again next time
         pass
     return found
+
+
+def plain_name(device: cl.Device) -> str:
+    """What a device is called, without PoCL's word for how it runs kernels: one compiler makes both kinds' code."""
+    return device.name.strip().removeprefix("pthread-").removeprefix("basic-")
 
 
 def probe(context: cl.Context, device: cl.Device) -> Capabilities:
@@ -139,10 +145,12 @@ def passes(name: str, trial: Trial, context: cl.Context, device: cl.Device, prog
 
 def _built(source: str, context: cl.Context, device: cl.Device) -> cl.Program | None:
     """The program of `source`; None if the driver does not take it."""
-    try:
-        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
-            warnings.simplefilter("ignore", cl.CompilerWarning)
-            program: cl.Program = cl.Program(context, source).build([], devices=[device], cache_dir=nowhere)
-            return program
-    except cl.Error:
-        return None
+    for options in ([GUARD], []) if applies(device) else ([],):
+        try:
+            with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                program: cl.Program = cl.Program(context, source).build(options, devices=[device], cache_dir=nowhere)
+                return program
+        except cl.Error:
+            pass
+    return None

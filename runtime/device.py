@@ -28,7 +28,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
 from tracegrad.plan import Launch, Plan, Target
-from tracegrad.runtime.capabilities import Capabilities, capabilities
+from tracegrad.runtime.capabilities import Capabilities, capabilities, plain_name
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
 from tracegrad.runtime.pocl_cpu import name_unknown_cpu
@@ -59,7 +59,7 @@ class Device:
         self.cl_basic = basic
         self.kind = _kind(cl_device)
         self.driver = driver_name(cl_device.platform)
-        self.name = cl_device.name.strip().removeprefix("pthread-").removeprefix("basic-")
+        self.name = plain_name(cl_device)
         self.platform = cl_device.platform.name.strip()
         self.memory = _memory(cl_device, self.kind)
         self.max_buffer = int(cl_device.max_mem_alloc_size)
@@ -73,6 +73,7 @@ class Device:
         self.last: cl.Event | None = None                        # of the last command that may use uploaded memory
         self._let_go: deque[Any] = deque()                       # mapped arrays that nobody needs, to be unmapped by who has the lock
         self._warned = False
+        self._begins_large = False
         self.undecided: Sequence[Device] = ()                    # the default, before a trial tells which of these drivers is the faster
         self._pid = os.getpid()
 
@@ -103,11 +104,18 @@ class Device:
                 if best is not self and "context" not in self.__dict__:
                     self.__dict__, best.__dict__ = best.__dict__, self.__dict__
 
+    def expect(self, nbytes: int) -> None:
+        """Tell how large the largest value of a program is, before `target` is asked for.
+
+        The compiler is tried on that of PoCL's two devices where the first program will run: the first one takes 0.3 s on each.
+        """
+        self._begins_large = nbytes >= SMALL_WORK_PER_LAUNCH
+
     @cached_property
     def capabilities(self) -> Capabilities:
         """What its compiler can do. A GPU's kernels are scalar, in C without extensions: nothing to ask."""
         self._check_process()
-        side = self.cl_device if self.cl_basic is None else self.cl_basic            # one compiler makes both's code
+        side = self.cl_device if self.cl_basic is None or self._begins_large else self.cl_basic            # one compiler makes both's code
         with self.lock:                                              # a thread may ask
             return capabilities(self.context, side, self.compiled_for) if self.kind == "cpu" else Capabilities()
 

@@ -544,3 +544,37 @@ def test_a_constant_made_by_the_body_is_a_result_like_others(device):
     assert [t.tolist() for t in first] == [[10, 20, 30], [2.0, 2.0], [5.0], [10, 20, 30]]
     assert [t.tolist() for t in second] == [[1, 2, 3], [2.0, 2.0], [5.0], [1, 2, 3]]
     assert f(tg.ones(2))[0].tolist() == [1, 2, 3]
+
+
+def test_literals_have_values(device):
+    """What the body makes of numbers is the same at every replay, as long as it does not change it: masks and sizes may depend on it."""
+    keep = [True, False, True]
+
+    @tg.trace
+    def f(x):
+        y = x.clone()
+        y[tg.tensor(keep)] = tg.tensor([7.0, 8.0])
+        return x[tg.tensor(keep)], x[:, None][tg.tensor(keep)], y, x.repeat(tg.tensor([2]).item()), tg.func.grad(
+            lambda x: (x[tg.tensor(keep)] ** 2).sum())(x)
+
+    for _ in range(3):
+        found = f(tg.arange(3.0))
+        assert [y.tolist() for y in found] == [[0, 2], [[0], [2]], [7, 1, 8], [0, 1, 2, 0, 1, 2], [0, 0, 4]]
+    keep[:] = [False, True, True]
+    assert f(tg.arange(3.0))[0].tolist() == [1, 2]
+
+    outside = tg.tensor(keep)
+
+    def changed(x):
+        mask = tg.tensor(keep)
+        mask[0] = True
+        return x[mask]
+
+    def changed_by_a_view(x):
+        mask = tg.tensor(keep)
+        mask[1:].fill_(False)
+        return x[mask]
+
+    for body in (changed, changed_by_a_view, lambda x: x[outside], lambda x: x[x > 1]):
+        with pytest.raises(tg.TraceError, match="depends on values"):
+            tg.trace(body)(tg.arange(3.0))

@@ -25,6 +25,7 @@ from tracegrad.errors import AutogradError, LinAlgError, TraceError, Unsupported
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
+from tracegrad.modes import uncollected
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
 from tracegrad.routine import given_by_value
@@ -205,6 +206,7 @@ class Program:
         if not later:
             self.compile(donate, results)
 
+    @uncollected()
     def compile(self, donate: Mapping[int, int] | None = None, results: Sequence[str] = ()) -> None:
         """Make the plan and what runs it."""
         device, graph = self.device, executable_graph(self.graph)
@@ -259,6 +261,7 @@ class Program:
 
 def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str]) -> Plan:
     """The plan of an executable graph: from the disk, or made and kept there."""
+    device.expect(max((node.aval.nbytes for node in graph), default=0))
     key = plan_cache.key(graph, device.target, donate, results)
     plan = plan_cache.load(key)
     if plan is None:

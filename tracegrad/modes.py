@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,3 +112,15 @@ def is_grad_enabled() -> bool:
 def is_inference_mode_enabled() -> bool:
     """Whether operations are not recorded, as in `inference_mode`, which is `no_grad` here."""
     return not state.grad
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the search for cycles among objects: recording and lowering make many; as good as all go when they are not referred to."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -414,8 +414,13 @@ class Tensor(Operators):
     # ---------------------------------------------------------------------------------------------------------- values
 
     def _value(self, call: str, shared: bool = False) -> np.ndarray[Any, Any]:
-        """The values, waiting for them: a fresh array or (shared) a read-only view. Inside a trace there are none: TraceError."""
+        """The values, waiting for them: a fresh array or (shared) a read-only view. Inside a trace there are none (TraceError), except of
+
+        what the traced function made of Python numbers or an array, and did not change.
+        """
         if state.trace is not None:
+            if state.trace.is_literal(self):
+                return read(self._n, self._device, shared)
             raise TraceError(
                 f"{call} at {user_location()}: inside @trace ({state.trace.name}) tensors have no values yet; Python cannot look at one. "
                 "Use tg.where for a choice between values, pass what decides as a Python (static) argument, "
@@ -679,7 +684,7 @@ class Tensor(Operators):
         if not _masks(key):
             return key
         return tuple(
-            k.detach()._value("indexing with a boolean mask (its result's shape depends on values)")
+            k._value("indexing with a boolean mask (its result's shape depends on values)")
             if isinstance(k, Tensor) and k.dtype == dtypes.bool_
             else k
             for k in (key if isinstance(key, tuple) else (key,))

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from tracegrad.codegen.kernel.guards import Guard
 from tracegrad.codegen.kernel.index import Var
 
 
-def peeled(guards: Iterable[Guard], col: Var, n: int, step: int) -> list[tuple[int, int]]:
-    """The ranges of columns 0..n-1 that vectors of `step` do: all of them, or the left edge, the inside, where no guard needs to be
-    checked, and the right edge.
+def peeled(guards: Iterable[Guard], col: Var, n: int, step: int, most: int) -> list[tuple[int, int]]:
+    """The ranges of columns 0..n-1 that vectors of `step` do, `most` at most: cut where a guard changes, so that inside it is certain.
 
-    A stencil's neighbours (pad, then slices) are guarded, and a guarded load is made lane by lane.
+    A stencil's neighbours (pad, then slices) are guarded at the edges, and what is put side by side (gates, heads) has guards in between.
+    A guarded load is made lane by lane.
     """
     whole = n - n % step
-    left = right = 0
+    cuts, unsure = {0, whole}, set[int]()                    # the vectors in which a guard is true and false
     for kind, x, *rest in guards:
         if kind == "range" and x.stride(col) == 1:
-            around = x - col.index                           # low <= col + around < high is certain from here on, and up to there
-            before, after = rest[0] - around.lo, n - (rest[1] - around.hi)
-            if max(before, after) <= n // 4:
-                left, right = max(left, before), max(right, after)
-    start, stop = -(-left // step) * step, min((n - right) // step * step, whole)
-    if not (left or right) or stop - start < n // 2:
+            around = x - col.index                           # low <= col + around < high
+            for limit in rest:
+                start, stop = limit - around.hi, limit - around.lo       # one way before `start`, the other way from `stop` on
+                if stop > 0 and start < n and stop - start <= n // 4:
+                    start, stop = max(0, start) // step * step, min(-(-stop // step) * step, whole)
+                    cuts |= {start, stop}
+                    unsure.update(range(start, stop, step))
+    bounds = sorted(c for c in cuts if c <= whole)
+    if len(bounds) - 1 > most or 2 * len(unsure) * step > n:
         return [(0, whole)]
-    return [(a, b) for a, b in ((0, start), (start, stop), (stop, whole)) if a < b]
+    return list(pairwise(bounds))
 
 
 def scattered(guards: Iterable[Guard], col: Var, n: int) -> bool:

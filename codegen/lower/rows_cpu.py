@@ -345,7 +345,7 @@ class RowKernel:
             outer = outer + var.index * scale
         name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
         for begin, stop in self.peeled(step, self.row * s.row_size + outer) if vectors else []:
-            end = n if stop == n - n % step else stop
+            end = stop if s.length is None else n            # (of chunks any may be the last)
             whole_steps = begin % width == 0 and (s.length or 0) % width == 0
             col = Var(name, end - begin - (unroll - 1) * width, begin, multiple=width if whole_steps else 1)
             once = s.length is None and stop - begin == step
@@ -391,10 +391,11 @@ class RowKernel:
         """The ranges of columns that vectors do; base: the index of column 0."""
         s = self.shape
         n = s.cols[-1]
-        if s.length is not None or s.across or not self.group.positional or self.group.statements > tuning().max_statements // 3:
+        most = min(tuning().ranges, tuning().max_statements // max(1, self.group.statements))
+        if s.length is not None or s.across or not self.group.positional or most < 3:
             return [(0, n - n % step)]
         col = Var("col", n)
-        return peeled(reads(self.group, self.context, base + col.index).guards, col, n, step)
+        return peeled(reads(self.group, self.context, base + col.index).guards, col, n, step, most)
 
     def fetch_next_row(self, col: Var, step: int) -> None:
         """Ask for what the next row's first pass reads, in the pass that has arithmetic to hide it behind.

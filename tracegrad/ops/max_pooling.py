@@ -82,7 +82,8 @@ class MaxPoolPlaces(_Windows):
         groups = mv.reshape(cut(x, **attrs), (*shape, n))
         if n <= WRITTEN_OUT:
             later = [const(_offset(tap, **attrs), dtype) for tap in range(1, n)]
-            return start + of_winner("argmax", groups, [first - start, *later])
+            ahead = first - start if any(attrs["padding"]) else const(0, dtype)
+            return start + of_winner("argmax", groups, [ahead, *later])
         tap = cast(first_winner("argmax", groups), dtype)
         return where(eq(tap, 0), first, start + _offset(tap, **attrs))
 

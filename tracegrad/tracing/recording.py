@@ -178,6 +178,10 @@ class Recording:
         """A constant that the body made from host data."""
         self.adopted[id(tensor)] = tensor
 
+    def is_literal(self, tensor: Tensor) -> bool:
+        """Whether it is such a constant, and the body did not change it: its values are those of every replay."""
+        return id(tensor) in self.adopted and id(tensor) not in self.nodes and tensor._base is None
+
     def scalar(self, owner: Any, name: str) -> Tensor:
         """A Python float attribute (an optimiser's learning rate) as a run-time scalar."""
         key = (id(owner), name)
