@@ -31,6 +31,7 @@ from tracegrad.codegen.tuning import Tuning
 from tracegrad.plan import Target
 
 BATCH = 250
+FIRST = 200                         # of the quick programs, which `make test` runs
 
 
 def value(program: Program) -> None:

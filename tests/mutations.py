@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from tests.fuzz import BATCH
+from tests.fuzz import FIRST
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -111,7 +111,7 @@ def stale() -> list[str]:
 
 
 @click.command()
-@click.option("--count", default=BATCH, show_default=True, help="How many programs at most.")
+@click.option("--count", default=FIRST, show_default=True, help="How many programs at most.")
 @click.option("--only", default="", help="Only errors whose description holds this.")
 def main(count: int, only: str) -> None:
     """Put each error in and say how many programs it took to find it."""

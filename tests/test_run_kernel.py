@@ -12,7 +12,7 @@ from hypothesis import given
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tests.fuzz import BATCH, batch
+from tests.fuzz import FIRST, batch
 from tests.kernels import DEVICES, TARGETS, TUNINGS, Checked
 from tests.random_programs import FLOATS, Program, programs
 from tests.test_fuzz import LONG, arguments, called, examples
@@ -227,7 +227,7 @@ def test_random_programs(program: Program) -> None:
 
 def test_many_programs() -> None:
     """The quick fuzz: what tests/mutations.py puts in is found by these."""
-    assert not batch(0, range(BATCH), Counter(), "quick")
+    assert not batch(0, range(FIRST), Counter(), "quick")
 
 
 @examples(30, 20_000)
