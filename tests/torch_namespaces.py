@@ -61,7 +61,7 @@ REASONS = [(re.compile(spaces), re.compile(names), why) for spaces, names, why i
      "ATen's forms, with numbers for reductions and another order of arguments; `tg.nn.functional`, `tg.nn` and `tg.linalg` have them all"),
     ("torch", r"[sg]et_(num|num_interop)_(threads|interop_threads)|[sg]et_num_.*|set_flush_denormal",
      "the driver has the threads: PoCL's is `POCL_MAX_PTHREAD_COUNT`, before the start"),
-    ("torch", "set_anomaly_enabled", "`tg.autograd.set_detect_anomaly`"),
+    ("torch", "set_anomaly_enabled", "the switch behind `tg.autograd.set_detect_anomaly`"),
     ("torch", r"[sg]et_deterministic_debug_mode|(set|is)_warn_always.*|thread_safe_generator|lobpcg",
      "rarely used; `tg.use_deterministic_algorithms`, Python's `warnings`, `scipy.sparse.linalg.lobpcg`"),
     ("torch.random", "thread_safe_generator", "a `tg.Generator` for each worker"),
