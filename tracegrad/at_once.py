@@ -32,7 +32,7 @@ SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
 _FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "placed",
                        "scan"))
-_OFFSET, _CONST = REGISTRY["offset"], REGISTRY["const"]
+_OFFSET = REGISTRY["offset"]
 
 
 class _Call(NamedTuple):
