@@ -39,9 +39,10 @@ HALF = 8.0                      # how much longer numpy takes for float16, which
 BUILD = 60e6                    # to compile a program and run it once: for each,
 BUILD_NODE = 4e6                # and for each operation (1: 0.1 s; 90, an MLP's step: 0.2 to 0.5; 850, a transformer's: 3 to 4)
 
-# Where an operation computes for SMALL nanoseconds at the average, kernels save nothing: to start one takes as long as numpy does for ten
+# Where an operation computes for SMALL nanoseconds at the average, kernels save little: to start one takes as long as numpy does for ten
 # such operations, and while others of a step's structures are numpy's, arrays are handed to and fro (a step of an LSTM: 2.2 ms by numpy,
-# 5 half compiled, 2.3 compiled; of a ViT: 3.3, 4.9, 3.5; a small DCGAN's would be faster: 4.9 and 2.4 to 4). Loops of so many TURNS are an exception: each is one kernel.
+# 5 half compiled, 2.3 compiled; of a ViT: 3.3, 4.9, 3.5; a small DCGAN's would be faster: 4.9 and 2.4 to 4). Loops of so many TURNS are
+# an exception: each is one kernel.
 NEVER = 1 << 62
 SMALL = 12_000.0
 TURNS = 64
