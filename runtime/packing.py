@@ -5,6 +5,8 @@ a third of a DCGAN's first step (98 kernels). So some kernels become functions o
 them to be. Its other arguments are what any of them takes, by type and in order; those that one of them does not take are null. A launch
 takes as long as before: PoCL inlines the functions, `restrict` and all, and where to go is decided once a work-item. They are `noinline`
 for clang, which comes before PoCL and would otherwise inline and optimize them, too (a neural ODE's build: 2.0 s instead of 1.5).
+A kernel with arrays of its own stays one: with PoCL 3.1 such a function gave wrong numbers (topk), while what clang has put into registers
+before PoCL sees it is only a function of values.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from tracegrad.plan import Function
 
 _KERNEL = re.compile(r"(?P<group>__attribute__\(\([^\n]*\)\)\n)__kernel void @\((?P<declared>[^\n]*)\) \{\n(?P<body>.*)", re.DOTALL)
+_ARRAY = re.compile(r"^ *(?:const )?\w+ (?:\w+, )*\w+\[", re.MULTILINE)      # of a work-item's own
 _NOTE = re.compile(r"^// part (\w+) (\w+) (\d+) ([\d,]*) ([\w ,]*)$", re.MULTILINE)
 MOST = 16                                  # parts of a kernel, at most
 LENGTH = 30_000                            # and characters of their texts (more in one kernel gains little), and arguments
@@ -50,7 +53,7 @@ class _Kernel:
 def _taken_apart(function: Function) -> _Kernel | None:
     """What a kernel's text consists of; None if it cannot be a part."""
     found = _KERNEL.fullmatch(function.text)
-    if found is None or "__local" in function.text or "barrier(" in function.text:
+    if found is None or "__local" in function.text or "barrier(" in function.text or _ARRAY.search(function.text):
         return None
     declared = tuple(found["declared"].split(", ")) if found["declared"] else ()
     types = []

@@ -196,3 +196,24 @@ def test_signatures_are_forgotten_when_there_are_too_many(monkeypatch):
         assert len(memo) <= 21
     assert held(y._n.value) is not None
     np.testing.assert_array_equal(y.numpy(), given(0, 100) + np.float32(0.125))
+
+
+def test_parts_of_complex_numbers_stay_views():
+    """At every use: the calls that make them become known at the second or third."""
+    for turn in range(5):
+        z = (np.arange(15).reshape(3, 5) + 1j).astype(np.complex64)
+        x = tg.tensor(z)
+        x.real.mul_(2)
+        z.real *= 2
+        x.imag[1] = 5
+        z.imag[1] = 5
+        x[0] = 1j
+        z[0] = 1j
+        tg.view_as_real(x)[2, 1:, 0] += 3
+        z.real[2, 1:] += 3
+        np.testing.assert_array_equal(x.numpy(), z, err_msg=f"turn {turn}")
+        y = x.detach()
+        y.abs()
+        y[1] = 0
+        z[1] = 0
+        np.testing.assert_array_equal(x.numpy(), z, err_msg=f"turn {turn}")

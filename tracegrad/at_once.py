@@ -65,7 +65,7 @@ class Prepared:
         self.order: Sequence[Any] = [call for _, call, _ in order]
         ends = template.ends()
         self.routine = Routine(self.order, [tuple([at[p] for p in places]) for _, _, places in order], [at[k] for k in ends])
-        self.views = all(isinstance(call.fn, Movement) or call.fn.family == "placed" for call in self.order)
+        self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "placed" for call in self.order)
         self.products = any(call.fn.family == "contraction" for call in self.order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
         self.results = [(k, made[k].aval, _attributes(made[k])) for k in ends]

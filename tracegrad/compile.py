@@ -25,7 +25,7 @@ from tracegrad.errors import AutogradError, LinAlgError, TraceError, Unsupported
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
-from tracegrad.modes import uncollected
+from tracegrad.modes import without_collection
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
 from tracegrad.routine import given_by_value
@@ -206,7 +206,7 @@ class Program:
         if not later:
             self.compile(donate, results)
 
-    @uncollected()
+    @without_collection
     def compile(self, donate: Mapping[int, int] | None = None, results: Sequence[str] = ()) -> None:
         """Make the plan and what runs it."""
         device, graph = self.device, executable_graph(self.graph)

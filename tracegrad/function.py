@@ -75,6 +75,7 @@ class Primitive:
     linear: ClassVar[bool] = False          # in all its operands together: the tangent of the result is it, of the operands' tangents
     operator: ClassVar[tuple[str, int]] = ("", 0)     # how Python writes it, before or between operands, and how tightly that binds
     foldable: bool = True                   # its numpy rule may be used on constants; not if a user's expression has none
+    part: ClassVar[bool] = False            # a part of what its operand's elements hold: a view, though not of whole elements
     reports: ClassVar[bool] = False         # a kernel that computes it may have an error to report (see ops/ranges.py)
     # Of elementwise ops:
     flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1

@@ -8,10 +8,13 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class _State(threading.local):
@@ -124,3 +127,13 @@ def uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def without_collection(fn: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A decorator: fn runs `uncollected`. (As contextlib's own decorator, but its frame is ours where errors look for the user's line.)"""
+    @functools.wraps(fn)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with uncollected():
+            return fn(*args, **kwargs)
+
+    return run

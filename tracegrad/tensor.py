@@ -272,7 +272,7 @@ class Tensor(Operators):
                 chain.append((_SLICE, as_slice(node)))
                 node = node.operands[0]
                 continue
-            if (not isinstance(node.fn, Movement) and node.fn.name not in _PARTS) or len(node.operands) != 1:
+            if not (isinstance(node.fn, Movement) or node.fn.part) or len(node.operands) != 1:
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
             node = node.operands[0]

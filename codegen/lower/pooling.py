@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from math import prod
 
-from tracegrad.codegen.kernel.expressions import Zeros
+from tracegrad.codegen.kernel.expressions import Literal, Splat
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import Owner, parts
 from tracegrad.codegen.schedule.grouping import Group
@@ -22,12 +23,12 @@ def lower_pool(group: Group, context: Context) -> list[Kernel]:
     ev, w, node = o.ev, o.writer, o.node
     given, places = node.operands
     planes, room, windows = node.shape[0], prod(node.attrs["image"]), prod(node.attrs["size"])
-    out = context.output(group, node)
+    out, zero = context.output(group, node), Literal(0.0, computed_in(node.dtype))
     first, last = o.part("plane", planes, -(-planes // parts(context)))
     with o.loop("plane", planes, first, last) as plane:
 
         def clear(pixel: Index) -> None:
-            ev.store(out, node, plane * room + pixel, Zeros(node.dtype, ev.width))
+            ev.store(out, node, plane * room + pixel, zero if ev.width == 1 else Splat(zero, ev.width))
 
         o.columns("pixel", room, 0, room, clear)
         with o.loop("window", windows) as window:

@@ -217,7 +217,7 @@ def _extremum_vjp(ct: Node, a: Node, b: Node, wins: Any) -> tuple[Any, Any]:
 
 class Real(Elementwise):
     """The real part."""
-    name, kinds, result, saves = "real", "c", "real", False
+    name, kinds, result, saves, part = "real", "c", "real", False, True
     def numpy(self, z): return np.real(z)
     def vjp(self, ct, y, z): return (ct,)
     def pair(self, z): return z.re
@@ -225,7 +225,7 @@ class Real(Elementwise):
 
 class Imag(Elementwise):
     """The imaginary part."""
-    name, kinds, result, saves = "imag", "c", "real", False
+    name, kinds, result, saves, part = "imag", "c", "real", False, True
     def numpy(self, z): return np.imag(z)
     def vjp(self, ct, y, z): return (call(make_complex, (0.0, ct), {}),)
     def pair(self, z): return z.im

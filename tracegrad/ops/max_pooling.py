@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from tracegrad import dtypes
-from tracegrad.errors import ShapeError
+from tracegrad.errors import DTypeError, ShapeError
 from tracegrad.function import REGISTRY, Primitive, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Aval, Node
 from tracegrad.ops import movement as mv
@@ -99,6 +99,9 @@ class MaxPoolGradient(Primitive):
              (((1, 2, 2), np.array([[[0, 8], [15, 12]]], np.int32)), _APART)]
 
     def aval(self, ct, places, **attrs):
+        refuse_complex(self.name, ct)
+        if ct.dtype.kind != "f":
+            raise DTypeError(f"{self.name}: takes a cotangent of floats, got {ct.dtype}")
         if ct.shape != places.shape or ct.shape[1:] != attrs["size"] or places.dtype.kind != "i":
             raise ShapeError(f"{self.name}: takes planes of {attrs['size']} and as many places (integers), got {ct} and {places}")
         return Aval((ct.shape[0], *attrs["image"]), ct.dtype)

@@ -64,21 +64,26 @@ class Written:
         return found
 
 
+def _op(x: Node) -> str:
+    """The name of the operation; "data" for one that is computed and has let its operands go."""
+    return x.fn.name if x.operands or x.fn.family in ("leaf", "index") else "data"
+
+
 def written_out(node: Node) -> Written | None:
     """The attention whose last product `node` is; None if it is none. Raises `Unlike` if it is a softmax's weights times something else."""
-    if node.fn.name != "matmul" or node.dtype.kind != "f":
+    if _op(node) != "matmul" or node.dtype.kind != "f":
         return None
     a, b = node.operands
     for x, other, wanted in ((a, b, False), (b, a, True)):
         weights, swapped, moved = _peeled(x)
-        if weights is not None and swapped == wanted and weights.fn.name == "div":
+        if weights is not None and swapped == wanted and _op(weights) == "div":
             found = _softmax(weights)
             if found is not None:
                 scores, zeros, inside = found
                 return _attention(node, scores, other, zeros, [*moved, *inside], wanted)
-        if weights is not None and weights.fn.name == "where":
+        if weights is not None and _op(weights) == "where":
             for branch in weights.operands[1:]:
-                if branch.fn.name == "mul" and any(o.fn.name == "div" and _softmax(o) is not None for o in branch.operands):
+                if _op(branch) == "mul" and any(_op(o) == "div" and _softmax(o) is not None for o in branch.operands):
                     raise Unlike("its weights go through dropout, whose random numbers are an array of all weights")
     return None
 
@@ -95,7 +100,7 @@ def _attention(node: Node, scores: Node, other: Node, zeros: bool, inside: list[
         inside += moved
         x = core
         inside.append(x)
-        if x.fn.name == "matmul":
+        if _op(x) == "matmul":
             break
         if turned:
             raise Unlike("its scores are transposed")
@@ -136,7 +141,7 @@ def _attention(node: Node, scores: Node, other: Node, zeros: bool, inside: list[
 
 def _flat_mask(mask: Node, lead: tuple[int, ...], heads: int) -> tuple[Node, int]:
     """The mask as (A, L or 1, S or 1), and how many heads one after the other share one of its A matrices (of which A take turns)."""
-    while mask.fn.name == "expand":
+    while _op(mask) == "expand":
         mask = mask.operands[0]
     shape = (1,) * (len(lead) + 2 - len(mask.shape)) + mask.shape
     if prod(lead) != heads or len(shape) != len(lead) + 2:
@@ -154,7 +159,7 @@ def _peeled(x: Node) -> tuple[Node | None, bool, list[Node]]:
     """(what x is a rearrangement of, whether its last two dimensions are exchanged, the nodes on the way); None if it is another one."""
     swapped, moved = False, []
     while True:
-        name = x.fn.name
+        name = _op(x)
         if name in ("copy", "detach", "variable") or (name == "cast" and x.operands[0].dtype == x.dtype and not x.operands[0].aval.weak):
             if name != "cast":
                 break
@@ -167,7 +172,7 @@ def _peeled(x: Node) -> tuple[Node | None, bool, list[Node]]:
                 return None, False, []
         elif name == "permute":
             dims, inner = x.attrs["dims"], x.operands[0]
-            while inner.fn.name == "permute":
+            while _op(inner) == "permute":
                 moved.append(inner)
                 dims, inner = tuple(inner.attrs["dims"][d] for d in dims), inner.operands[0]
             n = len(dims)
@@ -186,36 +191,36 @@ def _softmax(weights: Node) -> tuple[Node, bool, list[Node]] | None:
     """(scores, whether rows that see nothing are zeros, the nodes between) if `weights` are the scores' softmax along the last dim."""
     e, total = weights.operands
     inside = [weights, e]
-    if e.fn.name != "exp" or len(e.shape) < 2:
+    if _op(e) != "exp" or len(e.shape) < 2:
         return None
     parts, way = _column(total, e.shape)
     zeros = False
-    if parts is not None and parts.fn.name == "where":                # where(sum == 0, 1, sum)
+    if parts is not None and _op(parts) == "where":                # where(sum == 0, 1, sum)
         test, one, kept = parts.operands
-        if test.fn.name != "eq" or number(one) != 1.0 or number(test.operands[1]) != 0.0 or test.operands[0] is not kept:
+        if _op(test) != "eq" or number(one) != 1.0 or number(test.operands[1]) != 0.0 or test.operands[0] is not kept:
             return None
         way += [parts, test]
         parts, more = _column(kept, e.shape)
         way += more
         zeros = True
-    if parts is None or parts.fn.name != "sum" or parts.operands[0] is not e or parts.attrs["dim"] != (len(e.shape) - 1,):
+    if parts is None or _op(parts) != "sum" or parts.operands[0] is not e or parts.attrs["dim"] != (len(e.shape) - 1,):
         return None
     shifted = e.operands[0]
-    if shifted.fn.name != "sub":
+    if _op(shifted) != "sub":
         return None
     scores, top = shifted.operands
     inside += [*way, parts, shifted]
     highest, way = _column(top, e.shape)
-    if highest is not None and zeros and highest.fn.name == "where":   # where(top == -inf, 0, top)
+    if highest is not None and zeros and _op(highest) == "where":   # where(top == -inf, 0, top)
         test, nothing, kept = highest.operands
-        if test.fn.name != "eq" or number(nothing) != 0.0 or number(test.operands[1]) != -np.inf or test.operands[0] is not kept:
+        if _op(test) != "eq" or number(nothing) != 0.0 or number(test.operands[1]) != -np.inf or test.operands[0] is not kept:
             return None
         inside += [highest, test]
         highest, more = _column(kept, e.shape)
         way += more
     elif zeros:
         return None
-    if highest is None or highest.fn.name != "amax" or highest.operands[0] is not scores or highest.attrs["dim"] != (len(e.shape) - 1,):
+    if highest is None or _op(highest) != "amax" or highest.operands[0] is not scores or highest.attrs["dim"] != (len(e.shape) - 1,):
         return None
     return scores, zeros, [*inside, *way, highest]
 
@@ -223,12 +228,12 @@ def _softmax(weights: Node) -> tuple[Node, bool, list[Node]] | None:
 def _column(x: Node, shape: tuple[int, ...]) -> tuple[Node | None, list[Node]]:
     """What x, one number for each row of `shape`, is made of by reshapes; None if it is not one for each row."""
     way = []
-    if x.fn.name == "expand" and x.shape == shape:
+    if _op(x) == "expand" and x.shape == shape:
         way.append(x)
         x = x.operands[0]
     if x.shape != (*shape[:-1], 1):
         return None, []
-    while x.fn.name in ("reshape", "detach"):
+    while _op(x) in ("reshape", "detach"):
         way.append(x)
         x = x.operands[0]
     return x, way
@@ -236,27 +241,27 @@ def _column(x: Node, shape: tuple[int, ...]) -> tuple[Node | None, list[Node]]:
 
 def _scaled(x: Node) -> tuple[Node, float] | None:
     """(what is scaled, by what) of a product with a number, or a quotient."""
-    if x.fn.name not in ("mul", "div"):
+    if _op(x) not in ("mul", "div"):
         return None
     a, b = x.operands
     c = number(b)
     if c is not None and a.shape == x.shape:
-        return (a, c) if x.fn.name == "mul" else (a, 1 / c if c else np.inf)
+        return (a, c) if _op(x) == "mul" else (a, 1 / c if c else np.inf)
     c = number(a)
-    return (b, c) if c is not None and x.fn.name == "mul" and b.shape == x.shape else None
+    return (b, c) if c is not None and _op(x) == "mul" and b.shape == x.shape else None
 
 
 def _masked(x: Node) -> tuple[Node, float | None, Node]:
     """(scores, number, where they are kept) of scores that are a number elsewhere; (scores, None, what is added) of a sum."""
-    if x.fn.name == "where":
+    if _op(x) == "where":
         test, a, b = x.operands
         for scores, other, seen in ((b, a, False), (a, b, True)):
             fill = number(other)
-            if fill is not None and not np.isnan(fill) and fill < np.inf and scores.shape == x.shape and scores.fn.name != "const":
+            if fill is not None and not np.isnan(fill) and fill < np.inf and scores.shape == x.shape and _op(scores) != "const":
                 return scores, fill, test if seen else logical_not(test)
-    elif x.fn.name in ("add", "sub"):
+    elif _op(x) in ("add", "sub"):
         a, b = x.operands
-        pairs = [(a, b), (b, a)] if x.fn.name == "add" else [(a, bind(REGISTRY["neg"], (b,), {}))]
+        pairs = [(a, b), (b, a)] if _op(x) == "add" else [(a, bind(REGISTRY["neg"], (b,), {}))]
         fitting = [(s, m) for s, m in pairs if s.shape == x.shape and _is_scores(s)]
         if fitting:
             return fitting[0][0], None, fitting[0][1]
@@ -269,11 +274,11 @@ def _is_scores(x: Node) -> bool:
         core, _, _ = _peeled(x)
         if core is None:
             return False
-        if core.fn.name == "matmul":
+        if _op(core) == "matmul":
             return True
-        if core.fn.name not in ("mul", "div", "where", "add", "sub"):
+        if _op(core) not in ("mul", "div", "where", "add", "sub"):
             return False
-        scores = [o for o in core.operands if o.shape == core.shape and o.dtype.kind == "f" and o.fn.name != "const" and number(o) is None]
+        scores = [o for o in core.operands if o.shape == core.shape and o.dtype.kind == "f" and _op(o) != "const" and number(o) is None]
         if not scores:
             return False
         x = scores[0] if len(scores) == 1 else next((s for s in scores if _is_scores(s)), scores[0])
@@ -283,11 +288,11 @@ def _is_scores(x: Node) -> bool:
 def number(x: Node) -> float | None:
     """The number that every element of x is, if it is known; else None."""
     casts = []
-    while x.fn.name in ("expand", "reshape", "cast"):
-        if x.fn.name == "cast":
+    while _op(x) in ("expand", "reshape", "cast"):
+        if _op(x) == "cast":
             casts.append(x.dtype)
         x = x.operands[0]
-    if x.fn.name != "const" or x.dtype.kind not in "fiub":
+    if _op(x) != "const" or x.dtype.kind not in "fiub":
         return None
     value = np.asarray(x.attrs["value"])
     with np.errstate(all="ignore"):
@@ -298,7 +303,7 @@ def number(x: Node) -> float | None:
 
 def _meaning(mask: Node, fill: float | None, shape: tuple[int, ...]) -> str | None:
     """"causal" or "nothing", if all values of a mask are known and say so. (Remembered: layer after layer asks for the same.)"""
-    inverted = mask.fn.name == "bitwise_not"                # made anew for each layer
+    inverted = _op(mask) == "bitwise_not"                # made anew for each layer
     meanings, key = _meanings.setdefault(mask.operands[0] if inverted else mask, {}), (fill, shape, inverted)
     if key not in meanings:
         meanings[key] = None
@@ -317,11 +322,11 @@ def _meaning(mask: Node, fill: float | None, shape: tuple[int, ...]) -> str | No
 def _values(x: Node) -> Any:
     """The values of a node that is made of nothing but constants, if they are not too many; else None."""
     found: dict[Node, Any] = {}
-    order = topological([x], lambda n: n.fn.name not in ("const", "iota") and n.fn.family not in ("elementwise", "movement"))
-    fits = all((n.operands or n.fn.name in ("const", "iota")) and n.fn.family in ("elementwise", "movement", "leaf", "index")
+    order = topological([x], lambda n: _op(n) not in ("const", "iota") and n.fn.family not in ("elementwise", "movement"))
+    fits = all((n.operands or _op(n) in ("const", "iota")) and n.fn.family in ("elementwise", "movement", "leaf", "index")
                and n.aval.size <= KNOWN and not n.fn.reports and n.fn.foldable and not n.aval.weak for n in order)
     for n in order if fits else ():
-        if n.fn.name == "const":
+        if _op(n) == "const":
             found[n] = np.asarray(n.attrs["value"], n.dtype)
         else:
             with np.errstate(all="ignore"):

@@ -20,7 +20,7 @@ from tracegrad import random_state
 from tracegrad.compile import find_device
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY
-from tracegrad.modes import state, uncollected
+from tracegrad.modes import state, without_collection
 from tracegrad.pending import flush
 from tracegrad.printing import aval_text, returned_names
 from tracegrad.profiling import Profile, profile, timeline
@@ -113,7 +113,7 @@ class Traced:
         self._latest, self._short = replay, (replay, state.grad) if again else None
         return replay.run(flat)
 
-    @uncollected()
+    @without_collection
     def _record(self, args: Any, kwargs: Any, flat: Sequence[Any]) -> tuple[Replay, str]:
         """Run the body on tracers and compile what it did. Also what Python state the body changed, in words ("": it can be replayed)."""
         tensors = [x for x in flat if isinstance(x, Tensor)]
