@@ -63,13 +63,16 @@ def _row_by_row(shape: Sequence[int], steps: Sequence[int]) -> bool:
     return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, steps, _steps(shape), strict=True))
 
 
-def _steps_in_memory(x: Tensor) -> tuple[int, ...] | None:
-    """How far apart neighbours would be in the memory of what x is a view of, as in torch; None: torch has a copy there."""
+def _steps_in_memory(x: Tensor, count: int | None = None) -> tuple[int, ...] | None:
+    """How far apart neighbours would be in the memory of what x is a view of, as in torch; None: torch has a copy there.
+
+    count: after so many steps of the way from the base.
+    """
     base = x._base
     if base is None:
         return _steps(x.shape)
     steps, aval = _steps_in_memory(base), base._n.aval
-    for fn, attrs in x._chain:
+    for fn, attrs in x._chain[:count]:
         if steps is None:
             return None
         shape, aval = aval.shape, fn.aval(aval, **attrs)
@@ -80,14 +83,48 @@ def _steps_in_memory(x: Tensor) -> tuple[int, ...] | None:
         elif fn.name == "expand":
             new = len(aval.shape) - len(shape)
             steps = (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True))
-        elif fn.name == "reshape" and _row_by_row(shape, steps):
-            steps = _steps(aval.shape)
-        elif fn.name == "reshape" and [n for n in shape if n != 1] == [n for n in aval.shape if n != 1]:
-            long = iter([a for a, n in zip(steps, shape, strict=True) if n != 1])
-            steps = tuple(1 if n == 1 else next(long) for n in aval.shape)
+        elif fn.name == "reshape":
+            steps = _reshaped(shape, steps, aval.shape)
         else:
             return None
     return steps
+
+
+def _reshaped(shape: Sequence[int], steps: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
+    """The steps of an array of these when it is reshaped; None if its elements would have to be moved.
+
+    Dimensions that lie in memory one within the other are one run of equal steps, and a run may be cut anywhere: the new dimensions, from
+    the last one on, have to fill run after run.
+    """
+    if 0 in shape or not shape:
+        return _steps(new)
+    runs: list[tuple[int, int]] = []                    # (how many, the step), the innermost first
+    for n, step in zip(reversed(shape), reversed(steps), strict=True):
+        if n == 1:
+            continue
+        if runs and step == runs[-1][0] * runs[-1][1]:
+            runs[-1] = runs[-1][0] * n, runs[-1][1]
+        else:
+            runs.append((n, step))
+    found: list[int] = []
+    room, step = 1, 1
+    for n in reversed(new):
+        if room == 1 and n > 1:
+            room, step = runs.pop(0)
+        if room % n:
+            return None
+        found.append(step)
+        room, step = room // n, step * n
+    return tuple(reversed(found))
+
+
+def moved(x: Tensor) -> bool:
+    """Whether torch has a copy here, as the last step to x, a reshape, cannot be told by steps in the base's memory."""
+    base, chain = x._base, x._chain
+    if base is None or not chain or chain[-1][0].name != "reshape" or (len(chain) == 1 and base._base is None):
+        return False
+    before = _steps_in_memory(x, len(chain) - 1)
+    return before is not None and _steps_in_memory(x) is None
 
 
 def get_device(self: Tensor) -> int:

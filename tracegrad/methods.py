@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from tracegrad.describing import moved
 from tracegrad.errors import DTypeError
+from tracegrad.modes import state
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators
 from tracegrad.tensor import Tensor
 
@@ -62,7 +64,7 @@ _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "/
 
 
 def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A movement function whose result, if it is given a Tensor, remembers its base."""
+    """A movement function whose result, if it is given a Tensor, remembers its base, but where torch copies what cannot be a view."""
 
     @functools.wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -71,7 +73,10 @@ def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
         result, input = fn(*args, **kwargs), args[0]
         if not isinstance(input, Tensor):
             return result
-        return input._view(result) if isinstance(result, Tensor) else type(result)(input._view(r) for r in result)
+        if not isinstance(result, Tensor):
+            return type(result)(input._view(r) for r in result)
+        view = input._view(result)
+        return Tensor(view._node(), view._device, state.trace) if moved(view) else view
 
     return function
 

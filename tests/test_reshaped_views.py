@@ -1,0 +1,64 @@
+"""A reshape is a view where its elements need not be moved, else a copy, as in torch and NumPy: what is written to it tells."""
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+from tracegrad.describing import _reshaped
+
+pytestmark = pytest.mark.usefixtures("device")
+
+
+def parts(rng, n):
+    """Random factors of n, with ones among them."""
+    found = []
+    while n > 1:
+        found.append(int(rng.choice([d for d in range(2, n + 1) if n % d == 0])))
+        n //= found[-1]
+    return [*found, 1][:: rng.choice([-1, 1])]
+
+
+def test_steps_are_numpys():
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        memory = np.arange(720).reshape(parts(rng, 720))
+        a = memory.transpose(rng.permutation(memory.ndim)) if rng.random() < 0.5 else memory
+        a = a[tuple(slice(rng.integers(0, min(2, n)), None, rng.choice([1, 1, 2])) for n in a.shape)]
+        a = np.broadcast_to(a, (3, *a.shape)) if rng.random() < 0.2 else a
+        new = parts(rng, a.size)
+        wanted = a.reshape(new)
+        found = _reshaped(a.shape, [s // a.itemsize for s in a.strides], new)
+        assert (found is not None) == (wanted.__array_interface__["data"] == a.__array_interface__["data"]), (a.shape, a.strides, new)
+        if found is not None:
+            assert [s * a.itemsize for s, n in zip(found, new, strict=True) if n != 1] == [
+                s for s, n in zip(wanted.strides, new, strict=True) if n != 1]
+
+
+VIEWS = {
+    "transposed": lambda x: x.permute(1, 2, 0).reshape(-1, 3), "flat": lambda x: x.permute(2, 0, 1).flatten(),
+    "columns": lambda x: x[:, :, 1:3].reshape(-1, 2), "rows": lambda x: x[:, 1:3].reshape(3, -1), "second": lambda x: x[:, :, ::2].ravel(),
+    "cut": lambda x: x.permute(1, 0, 2).reshape(16, 3, 5, 4), "first": lambda x: x[1].reshape(-1), "kept": lambda x: x.reshape(3, -1),
+    "unflat": lambda x: x[:, 1:].unflatten(2, (4, 5)), "again": lambda x: x.reshape(48, 20)[:, 5:10].reshape(3, 16, 5),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_written_tells(run, name):
+    a = np.arange(3 * 16 * 20, dtype=np.float64).reshape(3, 16, 20)
+    x, numpy_x = tg.tensor(a), a.copy()
+
+    def fn(x):
+        x = x * 1.0
+        y = VIEWS[name](x)
+        y[..., 0] = -1.0
+        y.mul_(2)
+        return x, y
+
+    found, view = run(fn)(x)
+    numpy_view = {"transposed": lambda x: x.transpose(1, 2, 0).reshape(-1, 3), "flat": lambda x: x.transpose(2, 0, 1).reshape(-1),
+                  "second": lambda x: x[:, :, ::2].reshape(-1), "cut": lambda x: x.transpose(1, 0, 2).reshape(16, 3, 5, 4),
+                  "unflat": lambda x: x[:, 1:].reshape(3, 15, 4, 5)}.get(name, VIEWS[name])(numpy_x)
+    numpy_view[..., 0] = -1.0
+    numpy_view *= 2
+    np.testing.assert_array_equal(view.numpy(), numpy_view)
+    np.testing.assert_array_equal(found.numpy(), numpy_x)
