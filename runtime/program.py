@@ -25,6 +25,7 @@ import pyopencl as cl
 from tracegrad.config import config
 from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.plan import Function, Plan
+from tracegrad.runtime import pocl_halves
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.packing import packed, parts_of
@@ -241,7 +242,7 @@ def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequ
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
         warnings.simplefilter("ignore", cl.CompilerWarning)
         try:
-            program = cl.Program(context, source)
+            program = cl.Program(context, pocl_halves.any_address(source) if pocl_halves.applies(cl_device) else source)
             program.build([*_QUIET, *options], devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
             return program
         except cl.Error as error:
