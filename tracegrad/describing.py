@@ -120,8 +120,11 @@ def _reshaped(shape: Sequence[int], steps: Sequence[int], new: Sequence[int]) ->
 
 def moved(x: Tensor) -> bool:
     """Whether torch has a copy here, as the last step to x, a reshape, cannot be told by steps in the base's memory."""
-    base, chain = x._base, x._chain
-    if base is None or not chain or chain[-1][0].name != "reshape" or (len(chain) == 1 and base._base is None):
+    base = x._base
+    if base is None:
+        return False
+    chain = x._chain
+    if not chain or chain[-1][0].name != "reshape" or (len(chain) == 1 and base._base is None):
         return False
     before = _steps_in_memory(x, len(chain) - 1)
     return before is not None and _steps_in_memory(x) is None
