@@ -31,7 +31,7 @@ from tracegrad.plan import Launch, Plan, Target
 from tracegrad.runtime.capabilities import Capabilities, capabilities, plain_name
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
-from tracegrad.runtime.pocl_cpu import name_unknown_cpu
+from tracegrad.runtime.pocl_cpu import is_pocl, name_unknown_cpu
 from tracegrad.runtime.staging import Ring, Uploads
 from tracegrad.runtime.trial import faster, remembered
 
@@ -63,7 +63,7 @@ class Device:
         self.platform = cl_device.platform.name.strip()
         self.memory = _memory(cl_device, self.kind)
         self.max_buffer = int(cl_device.max_mem_alloc_size)
-        named = [name_unknown_cpu(side) for side in (cl_device, basic) if side is not None and _is_pocl(side)]
+        named = [name_unknown_cpu(side) for side in (cl_device, basic) if side is not None and is_pocl(side)]
         self.compiled_for = named[0] if named else ""            # the CPU that PoCL was told to compile for; "" where it knows its own
         self.lock = threading.RLock()
         self.caches: weakref.WeakSet[Any] = weakref.WeakSet()    # objects with release(): asked for memory when it runs out
@@ -368,7 +368,7 @@ def _discover() -> list[Device]:
             present = platform.get_devices()
         except cl.Error:                                         # a platform without devices
             continue
-        pocl = {device.name.split("-")[0]: device for device in present if _is_pocl(device)}
+        pocl = {device.name.split("-")[0]: device for device in present if is_pocl(device)}
         if {"basic", "pthread"} <= set(pocl):
             found.append(Device(pocl["pthread"], pocl["basic"]))
             present = [device for device in present if device not in (pocl["pthread"], pocl["basic"])]
@@ -389,10 +389,6 @@ def _rank(device: Device) -> tuple[int, int]:
     if "PoCL" in device.driver:
         return (2 if "Asserts" in version else 1), 0             # a distribution's debug build comes second
     return (3 if "intel" in device.platform.lower() else 4), 0
-
-
-def _is_pocl(device: cl.Device) -> bool:
-    return bool(device.platform.name == "Portable Computing Language")
 
 
 def _kind(device: cl.Device) -> Literal["cpu", "gpu"]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyopencl as cl
 
+PLATFORM = "Portable Computing Language"
 _RECORD = 4096                        # bytes of the device's record that are looked at; the name is at 640 in PoCL 3.0
 _TRIPLE = b"x86_64-"                  # what the word before the name points to
 
@@ -28,6 +29,11 @@ _NAMES: tuple[tuple[bytes, frozenset[str]], ...] = (
     (b"skylake-avx512", frozenset(("avx2", "fma", "bmi2", "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx"))),
 )
 _named = {name: ctypes.create_string_buffer(name) for name, _ in _NAMES}      # PoCL keeps the pointer
+
+
+def is_pocl(device: cl.Device) -> bool:
+    """Whether PoCL is the driver."""
+    return bool(device.platform.name.strip() == PLATFORM)
 
 
 def name_unknown_cpu(device: cl.Device) -> str:

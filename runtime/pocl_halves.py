@@ -11,14 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import pyopencl as cl
-
 _CALL = re.compile(r"\bv(load|store)_half(2|4|8|16)\(")
-
-
-def applies(device: cl.Device) -> bool:
-    """Whether the driver is PoCL."""
-    return bool(device.platform.name == "Portable Computing Language")
 
 
 def any_address(source: str) -> str:

@@ -25,10 +25,11 @@ import pyopencl as cl
 from tracegrad.config import config
 from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.plan import Function, Plan
-from tracegrad.runtime import pocl_halves
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.packing import packed, parts_of
+from tracegrad.runtime.pocl_cpu import PLATFORM, is_pocl
+from tracegrad.runtime.pocl_halves import any_address
 from tracegrad.runtime.pocl_header import GUARD, applies, declared
 
 
@@ -55,8 +56,7 @@ class Built:
 Kernels = dict[str, tuple[Built, str]]     # the entries of a plan -> the program that each is in, and what it is called there
 
 BINARIES, PLACES = Folder("binaries"), Folder("kernels")
-_CACHING = ("Portable Computing Language", "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
-_SLOW = ("Portable Computing Language",)   # platforms that take long for each kernel, however small
+_CACHING = (PLATFORM, "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
 _TEXT, _LEAN = b"text\n", b"lean\n"        # what a file begins with that holds no binary; the text was built without PoCL's header
 counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
@@ -153,7 +153,7 @@ def _made(device: Device, side: cl.Device, new: dict[str, Function], parts: Sequ
             found |= dict.fromkeys(keys, built)
     rest = {key: function for key, function in new.items() if key not in found}
     if rest:
-        text = text_of(list(rest.values()), parts, side.platform.name.strip() in _SLOW)
+        text = text_of(list(rest.values()), parts, is_pocl(side))
         lean = _lean(device.context, side, text)
         program = lean or _build(device.context, side, text)
         counts["built"] += len(rest)
@@ -242,7 +242,7 @@ def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequ
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
         warnings.simplefilter("ignore", cl.CompilerWarning)
         try:
-            program = cl.Program(context, pocl_halves.any_address(source) if pocl_halves.applies(cl_device) else source)
+            program = cl.Program(context, any_address(source) if is_pocl(cl_device) else source)
             program.build([*_QUIET, *options], devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
             return program
         except cl.Error as error:

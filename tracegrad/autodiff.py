@@ -20,6 +20,7 @@ from tracegrad.errors import AutogradError
 from tracegrad.function import REGISTRY, Bundle, CustomCall, Elementwise, bind, by_parts, cast, const, placeholder, unique
 from tracegrad.ir import Node, located, on_behalf_of, topological
 from tracegrad.modes import state
+from tracegrad.ops.fused_attention import too_little
 from tracegrad.ops.movement import expand
 from tracegrad.ops.reduction import sum_to
 from tracegrad.ops.written_attention import Unlike, Written, written_out
@@ -88,7 +89,7 @@ def _attention(node: Node, live: set[Node], wanted: set[Node], uses: dict[Node, 
     if written is None:
         return None
     q, k, v, *_ = written.operands
-    if q.dtype.itemsize < 4 or q.shape[1] * k.shape[1] < limits.attention_scores or max(q.shape[2], v.shape[2]) > limits.attention_width:
+    if too_little(q, k, v, limits.attention_scores, limits.attention_width) is not None:
         return None
     if any(n in wanted or n.value is not None or n in HOOKS for n in written.inside):
         return None

@@ -4,8 +4,8 @@ A driver takes a tenth of a second and more to build a program; numpy has done s
 structure is done by the ops' numpy rules, one operation after the other (`run`). If the same structure comes again and again, a thread
 compiles it, and from a fixed use on the kernels are taken. Large work is compiled at once.
 
-Which way is taken depends on the structure (operations, shapes, dtypes, device) and on how often it came, never on a clock: the same
-program run again takes the same ways, and computes the same bits.
+Which way is taken depends on the structure (operations, shapes, dtypes, device) and on how often it and its calls came in this process,
+never on a clock: the same program run again, in a new process, takes the same ways, and computes the same bits.
 """
 
 from __future__ import annotations

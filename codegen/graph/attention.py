@@ -17,7 +17,7 @@ from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, Primitive, bind
 from tracegrad.ir import Aval, Graph, Node, topological
-from tracegrad.ops.fused_attention import composed, composed_gradient
+from tracegrad.ops.fused_attention import composed, composed_gradient, too_little
 from tracegrad.ops.written_attention import Unlike, Written, written_out
 from tracegrad.plan import Target
 
@@ -171,14 +171,10 @@ def _split(node: Node, rest: Sequence[Node]) -> tuple[Sequence[Node], Sequence[N
 def _obstacle(node: Node, target: Target) -> str | None:
     """Why the kernels are not right for it, or do not pay; None if they do."""
     q, k, v = node.operands[:3]
-    rows, keys, width = q.shape[1], k.shape[1], max(q.shape[2], v.shape[2])
-    if q.dtype.itemsize < 4:
-        return f"it is of {q.dtype}"
-    if rows * keys < tuning().attention_scores:
-        return f"{rows} x {keys} scores are fewer than {tuning().attention_scores}"
-    if width > tuning().attention_width:
-        return f"rows of {width} are longer than {tuning().attention_width}"
-    if min(q.shape[0], q.shape[2], v.shape[2]) == 0 or (target.kind == "gpu" and keys == 0):
+    found = too_little(q, k, v, tuning().attention_scores, tuning().attention_width)
+    if found is not None:
+        return found
+    if min(q.shape[0], q.shape[2], v.shape[2]) == 0 or (target.kind == "gpu" and k.shape[1] == 0):
         return "it is empty"
     return "no block fits into local memory" if target.kind == "gpu" and blocks(node, target) is None else None
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tracegrad.creation import empty, rand, randn
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, parameters
+from tracegrad.distributions.distribution import Distribution, inside_one, parameters
 from tracegrad.errors import ArgumentError, ShapeError
 from tracegrad.modes import no_grad, state
 from tracegrad.operators import LINALG, PUBLIC
@@ -20,14 +20,6 @@ from tracegrad.tensor import Tensor
 
 EULER = 0.57721566490153286
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-
-
-def _lgamma(x: Tensor) -> Any:
-    return PUBLIC["lgamma"](x)
-
-
-def _digamma(x: Tensor) -> Any:
-    return PUBLIC["digamma"](x)
 
 
 def _within(holds: Tensor, x: Tensor, otherwise: float) -> Any:
@@ -53,11 +45,6 @@ class _LocationScale(Distribution):
 
     def _normed(self, call: str, value: Tensor) -> Any:
         return (self._value(call, value) - self.loc) / self.scale
-
-    def _open(self, shape: tuple[int, ...]) -> Any:
-        """Uniform numbers between 0 and 1, neither of which comes."""
-        u = rand(*shape, dtype=self.loc.dtype, device=self.loc.device)
-        return u.clamp(min=2.0**-53 if self.loc.dtype.itemsize == 8 else 2.0**-25)
 
     @property
     def mean(self) -> Any:
@@ -144,7 +131,7 @@ class Laplace(_LocationScale):
         return 2 * self.scale**2
 
     def _standard(self, shape: tuple[int, ...]) -> Any:
-        u = self._open(shape) - 0.5
+        u = inside_one(shape, self.loc) - 0.5
         return -u.sign() * (-2 * u.abs()).clamp(min=-1 + 2.0**-24).log1p()
 
     def log_prob(self, value: Tensor) -> Any:
@@ -174,7 +161,7 @@ class Cauchy(_LocationScale):
         return self.scale * math.inf
 
     def _standard(self, shape: tuple[int, ...]) -> Any:
-        return ((self._open(shape) - 0.5) * math.pi).tan()
+        return ((inside_one(shape, self.loc) - 0.5) * math.pi).tan()
 
     def log_prob(self, value: Tensor) -> Any:
         return -math.log(math.pi) - self.scale.log() - (self._normed("log_prob", value)**2).log1p()
@@ -201,7 +188,7 @@ class Gumbel(_LocationScale):
         return (math.pi**2 / 6) * self.scale**2
 
     def _standard(self, shape: tuple[int, ...]) -> Any:
-        return -(-self._open(shape).log()).log()
+        return -(-inside_one(shape, self.loc).log()).log()
 
     def log_prob(self, value: Tensor) -> Any:
         y = -self._normed("log_prob", value)
@@ -339,14 +326,14 @@ class Gamma(Distribution):
 
     def log_prob(self, value: Tensor) -> Any:
         x, a = self._value("log_prob", value), self.concentration
-        return PUBLIC["xlogy"](a, self.rate) + PUBLIC["xlogy"](a - 1, x) - self.rate * x - _lgamma(a)
+        return PUBLIC["xlogy"](a, self.rate) + PUBLIC["xlogy"](a - 1, x) - self.rate * x - a.lgamma()
 
     def cdf(self, value: Tensor) -> Any:
         return PUBLIC["igamma"](self.concentration, self.rate * self._value("cdf", value))
 
     def entropy(self) -> Any:
         a = self.concentration
-        return a - self.rate.log() + _lgamma(a) + (1 - a) * _digamma(a)
+        return a - self.rate.log() + a.lgamma() + (1 - a) * a.digamma()
 
 
 class Chi2(Gamma):
@@ -391,12 +378,12 @@ class Beta(Distribution):
     def log_prob(self, value: Tensor) -> Any:
         x, a, b = self._value("log_prob", value), self.concentration1, self.concentration0
         inside = PUBLIC["xlogy"](a - 1, x) + PUBLIC["xlogy"](b - 1, 1 - x)
-        return inside + _lgamma(a + b) - _lgamma(a) - _lgamma(b)
+        return inside + (a + b).lgamma() - a.lgamma() - b.lgamma()
 
     def entropy(self) -> Any:
         a, b = self.concentration1, self.concentration0
         total = a + b
-        return (_lgamma(a) + _lgamma(b) - _lgamma(total) - (a - 1) * _digamma(a) - (b - 1) * _digamma(b) + (total - 2) * _digamma(total))
+        return (a.lgamma() + b.lgamma() - total.lgamma() - (a - 1) * a.digamma() - (b - 1) * b.digamma() + (total - 2) * total.digamma())
 
 
 class Dirichlet(Distribution):
@@ -435,12 +422,12 @@ class Dirichlet(Distribution):
 
     def log_prob(self, value: Tensor) -> Any:
         x, a = self._value("log_prob", value), self.concentration
-        return PUBLIC["xlogy"](a - 1, x).sum(-1) + _lgamma(a.sum(-1)) - _lgamma(a).sum(-1)
+        return PUBLIC["xlogy"](a - 1, x).sum(-1) + a.sum(-1).lgamma() - a.lgamma().sum(-1)
 
     def entropy(self) -> Any:
         a = self.concentration
         total, k = a.sum(-1), a.shape[-1]
-        return _lgamma(a).sum(-1) - _lgamma(total) - (k - total) * _digamma(total) - ((a - 1) * _digamma(a)).sum(-1)
+        return a.lgamma().sum(-1) - total.lgamma() - (k - total) * total.digamma() - ((a - 1) * a.digamma()).sum(-1)
 
 
 class StudentT(Distribution):
@@ -474,13 +461,13 @@ class StudentT(Distribution):
 
     def log_prob(self, value: Tensor) -> Any:
         y, df = (self._value("log_prob", value) - self.loc) / self.scale, self.df
-        norm = self.scale.log() + 0.5 * df.log() + 0.5 * math.log(math.pi) + _lgamma(0.5 * df) - _lgamma(0.5 * (df + 1))
+        norm = self.scale.log() + 0.5 * df.log() + 0.5 * math.log(math.pi) + (0.5 * df).lgamma() - (0.5 * (df + 1)).lgamma()
         return -0.5 * (df + 1) * (y**2 / df).log1p() - norm
 
     def entropy(self) -> Any:
         df = self.df
-        beta = _lgamma(0.5 * df) + math.lgamma(0.5) - _lgamma(0.5 * (df + 1))
-        return self.scale.log() + 0.5 * (df + 1) * (_digamma(0.5 * (df + 1)) - _digamma(0.5 * df)) + 0.5 * df.log() + beta
+        beta = (0.5 * df).lgamma() + math.lgamma(0.5) - (0.5 * (df + 1)).lgamma()
+        return self.scale.log() + 0.5 * (df + 1) * ((0.5 * (df + 1)).digamma() - (0.5 * df).digamma()) + 0.5 * df.log() + beta
 
 
 class MultivariateNormal(Distribution):

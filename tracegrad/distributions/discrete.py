@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tracegrad.creation import arange, eye, rand
+from tracegrad.creation import arange, eye
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, parameters
+from tracegrad.distributions.distribution import Distribution, inside_one, parameters
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC
@@ -55,11 +55,6 @@ class _ByOdds(Distribution):
         p = _inside(vars(self)["probs"])
         return p.log() - (-p).log1p()
 
-    def _bernoulli_log_prob(self, value: Tensor) -> Any:
-        """The logarithm of the probability of ones (value) and zeros (1 - value)."""
-        logits = self.logits
-        return value * logits - PUBLIC["softplus"](logits)
-
 
 class Bernoulli(_ByOdds):
     """1 with probability probs, else 0.
@@ -89,14 +84,14 @@ class Bernoulli(_ByOdds):
             return PUBLIC["bernoulli"](self.probs.expand(self._shape(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Any:
-        return self._bernoulli_log_prob(self._value("log_prob", value))
+        logits = self.logits
+        return self._value("log_prob", value) * logits - PUBLIC["softplus"](logits)
 
     def entropy(self) -> Any:
         return PUBLIC["softplus"](self.logits) - self.probs * self.logits
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        values = arange(2, dtype=self.probs.dtype, device=self.probs.device).reshape((2, *(1 for _ in self._batch_shape)))
-        return values.expand((2, *self._batch_shape)) if expand else values
+        return self._enumerated(arange(2, dtype=self.probs.dtype, device=self.probs.device), expand)
 
 
 class Geometric(_ByOdds):
@@ -119,8 +114,7 @@ class Geometric(_ByOdds):
     def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
         p = self.probs
         with no_grad():
-            u = rand(*self._shape(sample_shape), dtype=p.dtype, device=p.device).clamp(min=2.0**-53 if p.dtype.itemsize == 8 else 2.0**-25)
-            return (u.log() / (-p).log1p()).floor()
+            return (inside_one(self._shape(sample_shape), p).log() / (-p).log1p()).floor()
 
     def log_prob(self, value: Tensor) -> Any:
         x = self._value("log_prob", value)
@@ -172,8 +166,7 @@ class Binomial(_ByOdds):
         total = int(self.total_count.max())
         if not bool((self.total_count == total).all()):
             raise MissingRuleError("Binomial.enumerate_support: the elements of total_count differ")
-        values = arange(total + 1, dtype=self.probs.dtype, device=self.probs.device).reshape((total + 1, *(1 for _ in self._batch_shape)))
-        return values.expand((total + 1, *self._batch_shape)) if expand else values
+        return self._enumerated(arange(total + 1, dtype=self.probs.dtype, device=self.probs.device), expand)
 
     def entropy(self) -> Any:
         log_prob = self.log_prob(self.enumerate_support(False))
@@ -282,9 +275,7 @@ class Categorical(Distribution):
         return -(logits.clamp(min=float(finfo(logits.dtype).min)) * self.probs).sum(-1)
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        n = self._num_events
-        values = arange(n, device=self._given.device).reshape((n, *(1 for _ in self._batch_shape)))
-        return values.expand((n, *self._batch_shape)) if expand else values
+        return self._enumerated(arange(self._num_events, device=self._given.device), expand)
 
 
 class OneHotCategorical(Distribution):
@@ -335,10 +326,8 @@ class OneHotCategorical(Distribution):
         return self._categorical.entropy()
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        n = self._event_shape[0]
         given = self._categorical._given
-        values = eye(n, dtype=given.dtype, device=given.device).reshape((n, *(1 for _ in self._batch_shape), n))
-        return values.expand((n, *self._batch_shape, n)) if expand else values
+        return self._enumerated(eye(self._event_shape[0], dtype=given.dtype, device=given.device), expand)
 
 
 class OneHotCategoricalStraightThrough(OneHotCategorical):
@@ -348,6 +337,3 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
         return self.sample(sample_shape) + (self.probs - self.probs.detach())
-
-    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        return self._hot(self._categorical.sample(sample_shape))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from tracegrad import dtypes
-from tracegrad.creation import tensor
+from tracegrad.creation import rand, tensor
 from tracegrad.distributions.constraints import Constraint
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.function import broadcast_shapes
@@ -21,6 +21,11 @@ def parameters(name: str, *values: Any) -> list[Tensor]:
     made = [v if isinstance(v, Tensor) else tensor(v, dtype=dtype, device=None if known is None else known.device) for v in values]
     shape = broadcast_shapes(name, [v.shape for v in made])
     return [v.expand(shape) for v in made]
+
+
+def inside_one(shape: tuple[int, ...], like: Tensor) -> Any:
+    """Uniform numbers between 0 and 1, neither of which comes, of a tensor's dtype and device."""
+    return rand(*shape, dtype=like.dtype, device=like.device).clamp(min=2.0**-53 if like.dtype.itemsize == 8 else 2.0**-25)
 
 
 class Distribution:
@@ -135,6 +140,12 @@ class Distribution:
     def enumerate_support(self, expand: bool = True) -> Any:
         """All values of a discrete distribution, along a new first dimension."""
         raise self._missing("enumerate_support")
+
+    def _enumerated(self, values: Tensor, expand: bool) -> Any:
+        """values (n, *event_shape) as what enumerate_support gives: with dimensions for the batch, of its sizes if expand."""
+        n, ones = values.shape[0], [1] * len(self._batch_shape)
+        values = values.reshape((n, *ones, *self._event_shape))
+        return values.expand((n, *self._shape())) if expand else values
 
     def _missing(self, what: str) -> MissingRuleError:
         return MissingRuleError(f"{type(self).__name__}.{what}: there is no closed form of it here")

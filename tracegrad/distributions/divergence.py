@@ -49,14 +49,6 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
     raise MissingRuleError(f"kl_divergence: no rule for {type(p).__name__} and {type(q).__name__}; add one with register_kl")
 
 
-def _lgamma(x: Tensor) -> Any:
-    return PUBLIC["lgamma"](x)
-
-
-def _digamma(x: Tensor) -> Any:
-    return PUBLIC["digamma"](x)
-
-
 @register_kl(Normal, Normal)
 def _normal(p: Normal, q: Normal) -> Any:
     ratio = (p.scale / q.scale)**2
@@ -89,21 +81,21 @@ def _exponential(p: Exponential, q: Exponential) -> Any:
 @register_kl(Gamma, Gamma)
 def _gamma(p: Gamma, q: Gamma) -> Any:
     a, b = p.concentration, q.concentration
-    return b * (p.rate / q.rate).log() + _lgamma(b) - _lgamma(a) + (a - b) * _digamma(a) + (q.rate - p.rate) * (a / p.rate)
+    return b * (p.rate / q.rate).log() + b.lgamma() - a.lgamma() + (a - b) * a.digamma() + (q.rate - p.rate) * (a / p.rate)
 
 
 @register_kl(Beta, Beta)
 def _beta(p: Beta, q: Beta) -> Any:
     a, b, c, d = p.concentration1, p.concentration0, q.concentration1, q.concentration0
-    norm = _lgamma(a + b) + _lgamma(c) + _lgamma(d) - _lgamma(c + d) - _lgamma(a) - _lgamma(b)
-    return norm + (a - c) * _digamma(a) + (b - d) * _digamma(b) + (c + d - a - b) * _digamma(a + b)
+    norm = (a + b).lgamma() + c.lgamma() + d.lgamma() - (c + d).lgamma() - a.lgamma() - b.lgamma()
+    return norm + (a - c) * a.digamma() + (b - d) * b.digamma() + (c + d - a - b) * (a + b).digamma()
 
 
 @register_kl(Dirichlet, Dirichlet)
 def _dirichlet(p: Dirichlet, q: Dirichlet) -> Any:
     a, b = p.concentration, q.concentration
-    norm = _lgamma(a.sum(-1)) - _lgamma(b.sum(-1)) + (_lgamma(b) - _lgamma(a)).sum(-1)
-    return norm + ((a - b) * (_digamma(a) - _digamma(a.sum(-1, True)))).sum(-1)
+    norm = a.sum(-1).lgamma() - b.sum(-1).lgamma() + (b.lgamma() - a.lgamma()).sum(-1)
+    return norm + ((a - b) * (a.digamma() - a.sum(-1, True).digamma())).sum(-1)
 
 
 @register_kl(MultivariateNormal, MultivariateNormal)

@@ -50,6 +50,16 @@ def _sizes(name: str, q: Aval, k: Aval, v: Aval) -> tuple[int, int, int, int, in
     return (*q.shape[:2], k.shape[1], q.shape[2], v.shape[2])
 
 
+def too_little(q: Node, k: Node, v: Node, scores: int, width: int) -> str | None:
+    """Why kernels of its own do not pay for attention of these, on any device: `scores` are the fewest, `width` the longest rows."""
+    rows, keys, widest = q.shape[1], k.shape[1], max(q.shape[2], v.shape[2])
+    if q.dtype.itemsize < 4:
+        return f"it is of {q.dtype}"
+    if rows * keys < scores:
+        return f"{rows} x {keys} scores are fewer than {scores}"
+    return f"rows of {widest} are longer than {width}" if widest > width else None
+
+
 def _check_masks(name: str, q: Aval, k: Aval, given: Sequence[Aval], masks: Any) -> None:
     """Raises ShapeError or DTypeError where masks are not as the attribute says."""
     if len(given) != len(masks):
