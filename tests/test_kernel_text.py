@@ -141,7 +141,7 @@ def compiled(program: Any, dtype: str, target: Target) -> str:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> None:
-    """Which variables are in it, what else it calls its own, and which types it computes with."""
+    """Which variables are in it, what else it calls its own, which types it computes with, and whether it has arrays."""
     before = tg.device()
     tg.set_device("numpy")
     try:
@@ -153,6 +153,8 @@ def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> 
                     for text, _ in kernel.printed:
                         for word in unmarked_in(text):
                             assert means_something(word) or kernel.reserved(word) or word in WORDS, f"{word!r} is not declared: {text!r}"
+                    arrays = re.search(r"^ *(const )?\w+ (\w+, )*\w+\[|__local|barrier\(", "\n".join(kernel.lines), re.MULTILINE) is not None
+                    assert kernel.alone == arrays if target.kind == "cpu" else kernel.alone >= arrays, kernel.text
                     shown = " ".join(line.partition("//")[0] for line in kernel.lines)
                     widest = max(of.itemsize * lanes for of, lanes in kernel.types)
                     for name, lanes in re.findall(r"\b(u?(?:char|short|int|long)|float|double)(2|4|8|16)?\b", shown):

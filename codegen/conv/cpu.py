@@ -71,7 +71,7 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     g = "g" if t.groups > 1 else "0"
     space = "" if scratch else "__global const "
     if scratch:
-        emit(f"{real} image[{t.c * planes.channel}];")
+        emit.array(real, "image", t.c * planes.channel)
         with emit.counting("c", t.c) as c:
             emit(f"{real} *plane = {plus('image', (c, planes.channel))};")
             fill(emit, t.x, t.image, planes, t.stride, t.padding, "n", plus((g, t.c), c), "plane")
@@ -164,7 +164,7 @@ def _store(emit: Text, t: Taps, u: Units, g: str, rows: int, vectors: int) -> No
     """Emits the stores of the tile, each pixel once: a tile or unit that starts early skips what its neighbour stores."""
     looped = t.store.long(rows * vectors * u.rows, "n", "o", "y0", "x0", value="c0_0", width=u.piece)
     if looped:
-        emit(f"{ctype(t.dtype)} sums[{rows * vectors * u.width}];")
+        emit.array(ctype(t.dtype), "sums", rows * vectors * u.width)
         for r in range(rows):
             for v in range(vectors):
                 emit(f"{kept(t.dtype, u.width, plus('sums', (r * vectors + v) * u.width))} = c{r}_{v};")

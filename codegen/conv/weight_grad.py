@@ -198,7 +198,7 @@ def _main(
     emit("}")
     looped = store.long(rows * len(taps), "o", "c", "ky", "kx", value="s0_0", width=1)
     if looped:
-        emit(f"{real} sums[{rows * len(taps)}];")
+        emit.array(real, "sums", rows * len(taps))
         for r in range(rows):
             for first, count in pieces(0, len(taps)):
                 total = f"s{r}_{first}"

@@ -31,6 +31,7 @@ class Text:
         self.entry, self.comment, self.parameters, self.reserved = entry, comment, tuple(parameters), reserved
         self.vectors, self.group, self.cooperates = frozenset(vectors), group, cooperates
         self.lines: list[str] = []
+        self.allocates = False
         self.opened: list[int] = []                          # the lines that open the blocks we are in
         self.whole: tuple[int, int] | None = None            # a block that is all of the block around it, so far
 
@@ -46,6 +47,11 @@ class Text:
         if line.endswith("{"):
             self.opened.append(len(self.lines))
         self.lines.append("  " * depth + line)
+
+    def array(self, type_: str, name: str, size: int) -> None:
+        """Emits the declaration of a work-item's array."""
+        self.allocates = True
+        self(f"{type_} {name}[{size}];")
 
     def part(self, index: str, first: str, last: str, step: int, total: int) -> None:
         """Emits the range of 0..total-1 that is part number `part`, of `step` each: the last ones may be shorter, or empty."""
@@ -68,7 +74,7 @@ class Text:
         """The kernel, once all lines are there."""
         body = Block("")
         names = {p.name for p in self.parameters}
-        body.items += [Raw(line, cooperates=self.cooperates, names=names) for line in self.lines]
+        body.items += [Raw(line, cooperates=self.cooperates, names=names, allocates=self.allocates) for line in self.lines]
         return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
                       comment=self.comment, wide=1 << 30, reserved=self.reserved, held=self.vectors)
 

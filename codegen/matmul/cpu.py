@@ -299,7 +299,7 @@ def _store_rows(emit: Text, p: Product, inner: Inner, batch: str, first: int, st
             return
         size, at = sum(width for *_, width in found[0]), 0
         emit("{")
-        emit(f"{ctype(p.dtype)} sums[{(stop - first) * size}];")
+        emit.array(ctype(p.dtype), "sums", (stop - first) * size)
         for row in found:
             for _, value, width in row:
                 emit(f"{kept(p.dtype, width, plus('sums', at))} = {value};")
