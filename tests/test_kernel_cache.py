@@ -41,8 +41,8 @@ def test_what_a_driver_gets_computes_the_same(name, target):
     plan = plan_of(name, target)
     built = as_built(plan)
     assert len(plan.functions) == plan.source.count("__kernel void ")
-    assert not any("//" in f.text for f in plan.functions)
-    assert not re.search(r"\b[xy]\w*_i?\d*\b(?!\s*\()", "".join(f.text.partition(")")[0] for f in plan.functions))       # users' names
+    assert not any("//" in f.body for f in plan.functions)
+    assert not re.search(r"\b[xy]\w*_i?\d*\b(?!\s*\()", "".join(f.text("@").partition(")")[0] for f in plan.functions))       # users' names
     arrays = [X.copy() if s.dtype == np.float32 else X.astype(s.dtype) for s in (plan.slots[i] for i in plan.inputs)]
     scalars = [0.5] * plan.scalars
     wanted = run_plan(plan, [a.copy() for a in arrays], scalars)
@@ -56,7 +56,7 @@ def test_only_what_a_kernel_uses_goes_along(name):
     for function in plan.functions:
         parts = [plan.parts[i] for group in function.above for i in group]
         for i, part in enumerate(parts):
-            others = "\n".join([*parts[:i], *parts[i + 1:], function.text])
+            others = "\n".join([*parts[:i], *parts[i + 1:], function.text("@")])
             for defined in re.findall(r"^TG \w+ (\w+)\(|^#define ([A-Z]\w+)\(|^constant \w+ (\w+)\[", part, re.MULTILINE)[:1]:
                 word = next(filter(None, defined))
                 stem = re.sub(r"^(LOAD_PRIVATE|LOAD|STORE)_\w+", r"\1", word)

@@ -142,7 +142,8 @@ class Kernel:
 
         parameters = tuple([p.plain(numbered(p.name)) for p in self.parameters])
         body = "\n".join([line for line in self._called(numbered) if line])
-        return Function(self.entry, "", parameters, plain(body), above, self.group, self.alone)
+        group = None if self.group is None else (*self.group, 1, 1)[:3]
+        return Function(self.entry, "", parameters, plain(body), above, group, self.alone)
 
     def _called(self, name: Callable[[str], str]) -> list[str]:
         """The lines of the body, without comments, variables called name(what they are called)."""

@@ -14,7 +14,7 @@ import numpy as np
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.names import is_variable
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
-from tracegrad.codegen.kernel.vectors import inside
+from tracegrad.codegen.kernel.vectors import Term, inside
 
 
 class Text:
@@ -59,10 +59,10 @@ class Text:
              f"{last} = {inside(f'{first} + {step}', total, False, index)};")
 
     @contextmanager
-    def counting(self, name: str, n: int, first: int = 0) -> Iterator[str]:
+    def counting(self, name: str, n: int, first: int = 0) -> Iterator[Term]:
         """A loop in which `name` counts from `first` to `n`; yields what to call it. Of one turn it is none, and the variable a number."""
         if n == first + 1:
-            yield str(first)
+            yield first
             return
         self(f"for (int {name} = {first}; {name} < {n}; {name}++) {{")
         yield name
