@@ -313,8 +313,8 @@ class Evaluator(Elements):
         if max(test.lanes, a.lanes, b.lanes) == 1:
             return self.let(self.name(node), Select(test, a, b), node)
         size = 4 if dtype.kind == "b" else computed_in(dtype).itemsize
-        test = test if test.lanes == 1 else self.vector(test, size)             # one for all lanes: C selects a whole vector
-        return self.let(self.name(node), Select(test, self.vector(a, size), self.vector(b, size)), node)
+        mask = test if test.lanes == 1 else self.vector(test, size)             # one for all lanes: C selects a whole vector
+        return self.let(self.name(node), Select(mask, self.vector(a, size), self.vector(b, size)), node)
 
     def gather(self, node: Node, flat: Index, guards: Guards) -> Needed:
         """take(x, index): x[index] along the first axis."""
