@@ -35,7 +35,8 @@ SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
         lambda t, F, x: F.hinge_embedding_loss(x, t.tensor([-1, -1, -1, 1]), reduction="sum"), [[0, 1, 2, 1]], [[-1, 0, 0, 1]]
     ),
     "margin ranking": (
-        lambda t, F, x, y: F.margin_ranking_loss(x, y, t.tensor([1, 1, 1]), reduction="sum"), [[0, 1, 2], [1, 1, 1]], [[-1, 0, 0], [1, 0, 0]]
+        lambda t, F, x, y: F.margin_ranking_loss(x, y, t.tensor([1, 1, 1]), reduction="sum"),
+        [[0, 1, 2], [1, 1, 1]], [[-1, 0, 0], [1, 0, 0]],
     ),
     "lp_pool of zeros": (lambda t, F, x: F.lp_pool1d(x.reshape(1, 1, -1), 2.0, 2).sum(), [[0, 0, 3, 4]], [[0, 0, 0.6, 0.8]]),
 }
@@ -73,7 +74,8 @@ def test_a_limit_of_run_time_is_a_number() -> None:
     """A Python float of a traced call is no tensor: equal elements get nothing."""
     gradient = tg.trace(lambda x, low: tg.autograd.grad(x.clamp(low, 1.0).sum(), x)[0])
     x = tg.tensor([-1.0, 0.0, 0.5, 1.0], requires_grad=True)
-    assert gradient(x, -1.0).tolist() == [0, 1, 1, 0] and gradient(x, 0.0).tolist() == [0, 0, 1, 0]
+    assert gradient(x, -1.0).tolist() == [0, 1, 1, 0]
+    assert gradient(x, 0.0).tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("dtype", [tg.float32, tg.float64])

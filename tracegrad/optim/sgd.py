@@ -127,7 +127,8 @@ class Rprop(Optimizer):
             g = -g if group["maximize"] else g
             same = g * mine["prev"]
             size = mine["step_size"]
-            size.copy_(where(same > 0, size * high, where(same < 0, size * low, size)).clamp(least, most))
+            old = where(size == 0, group["lr"], size)
+            size.copy_(where(same > 0, old * high, where(same < 0, old * low, old)).clamp(least, most))
             g = where(same < 0, 0.0, g)
             p.sub_(g.sign() * size)
             mine["prev"].copy_(g)
