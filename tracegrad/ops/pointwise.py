@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, as_node, broadcast_shapes, call, cast, refuse_complex
+from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.ops.arguments import on_nodes
@@ -262,8 +262,9 @@ def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     out = input
     for limit, extremum, outside in ((min, maximum, le), (max, minimum, ge)):
         if limit is not None:
-            limit = as_node(limit, "clamp")
-            if limit.aval.weak:                                 # a number, perhaps one of run time
+            if not isinstance(limit, Operators):
+                out = where(outside(out, limit) if limit == limit else eq(out, out), limit, out)
+            elif limit.aval.weak:                               # a number of run time
                 out = where(outside(out, limit) | ne(limit, limit), limit, out)
             else:
                 out = extremum(out, limit)
