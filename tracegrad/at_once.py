@@ -30,7 +30,7 @@ from tracegrad.templates import Template
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
 SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
-_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "placed",
+_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
                        "scan"))
 _OFFSET = REGISTRY["offset"]
 
@@ -65,7 +65,7 @@ class Prepared:
         self.order: Sequence[Any] = [call for _, call, _ in order]
         ends = template.ends()
         self.routine = Routine(self.order, [tuple([at[p] for p in places]) for _, _, places in order], [at[k] for k in ends])
-        self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "placed" for call in self.order)
+        self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "dynamic_slice" for call in self.order)
         self.products = any(call.fn.family == "contraction" for call in self.order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
         self.results = [(k, made[k].aval, _attributes(made[k])) for k in ends]

@@ -26,7 +26,7 @@ SPREAD = 1 << 12        # bytes from which on an array is written over, or dropp
 _CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 # Families whose rules give arrays of the node's dtype, or never do.
-_STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "placed"))
+_STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
 
 
 def given_by_value(node: Node) -> bool:

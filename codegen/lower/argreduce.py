@@ -14,7 +14,7 @@ from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, clipped
 from tracegrad.codegen.lower.argreduce_gpu import searches
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import Owner, parts, view
+from tracegrad.codegen.lower.serial import KernelBuilder, parts, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
@@ -37,7 +37,7 @@ def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     return [_search(group, context, length, winners), _best_of(group, context, chunks, winners)]
 
 
-def _keep_better(o: Owner, value: Expression, best: Local, at: Local, number: Expression) -> None:
+def _keep_better(o: KernelBuilder, value: Expression, best: Local, at: Local, number: Expression) -> None:
     """What is better than the best so far takes its place."""
     fn: Any = o.node.fn
     better: Expression = Infix(fn.better, value, best)
@@ -50,7 +50,7 @@ def _keep_better(o: Owner, value: Expression, best: Local, at: Local, number: Ex
 
 def _search(group: Group, context: Context, length: int, winners: Temp | None) -> Kernel:
     """The winner of each chunk of each row."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     x = node.operands[0]
     outer, n, inner = view(x, node.attrs["dim"])
@@ -81,7 +81,7 @@ def _search(group: Group, context: Context, length: int, winners: Temp | None) -
 
 def _best_of(group: Group, context: Context, chunks: int, winners: Temp) -> Kernel:
     """The best of the winners of a row's chunks."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     x = node.operands[0]
     outer, n, inner = view(x, node.attrs["dim"])

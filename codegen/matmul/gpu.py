@@ -9,7 +9,7 @@ split into partial results that `total` adds up in order. Convolutions are produ
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, ctype, load, plus
 from tracegrad.codegen.matmul.problem import Operand, Product
