@@ -20,6 +20,10 @@ def interval(node: Node) -> Interval:
     """Two integers between which every element of an integer node lies, the ends included. (Iterative; gives up after NODES nodes.)"""
     if not has_range(node.fn):
         return all_of(node.aval.dtype)
+    if not node.operands and node.aval.bounded:
+        found = node.fn.interval(node)
+        low, high = whole = all_of(node.aval.dtype)
+        return found if found is not None and low <= found[0] and found[1] <= high else whole
     known: dict[Node, Interval] = {}
     stack = [node]
     while stack:

@@ -22,7 +22,15 @@ from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 KEPT = 1000                                  # signatures of one function; when there are more, those not used since are forgotten
-_PLAIN = (str, NoneType, EllipsisType)
+_ARRAY, _INTEGER, _FLOAT, _PLAIN, _LIST, _SLICE, _OTHER = range(7)
+_KINDS: dict[type, int] = {int: _INTEGER, bool: _INTEGER, float: _FLOAT, str: _PLAIN, NoneType: _PLAIN, EllipsisType: _PLAIN, tuple: _LIST,
+                           list: _LIST, Size: _LIST, slice: _SLICE, Node: _OTHER}      # of arguments, by their class
+
+
+def _kind(cls: type) -> int:
+    """The kind of a class that was not met before."""
+    kind = _KINDS[cls] = _ARRAY if issubclass(cls, Operators) else _PLAIN if issubclass(cls, np.dtype) else _OTHER
+    return kind
 
 
 class _Unknown(Exception):
@@ -174,28 +182,36 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Nod
     return None if first is None else (tuple(parts), nodes, first)
 
 
+def describe_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What tells a call without tensors from others (hashable); None where that is not known."""
+    parts: list[Any] = [dtypes.get_default_dtype()]
+    nodes: list[Node] = []
+    try:
+        _add(args, parts, nodes, None)
+        for name, a in kwargs.items():
+            parts.append(name)
+            _add((a,), parts, nodes, None)
+    except _Unknown:
+        return None
+    return None if nodes else tuple(parts)
+
+
 def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -> Any:
     """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before."""
     for a in args:
         cls = a.__class__
-        if cls is int or cls is bool:
-            parts.append(cls)
-            parts.append(a)                                               # 1 is not True, nor 1.0
-        elif cls is float:
-            parts.append(cls)
-            parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
-        elif cls in _PLAIN:
-            parts.append(a)
-        elif isinstance(a, Operators):
-            if cls is Node:
-                raise _Unknown
+        kind = _KINDS.get(cls)
+        if kind is None:
+            kind = _kind(cls)
+        if kind == _ARRAY:
             if first is None:
                 first = a
             elif a._device is not first._device:
                 raise _Unknown
             node: Node = a._n if a._base is None and a._trace is None else a._node()      # as a._operand() would
             if node.needs_grad and not state.grad:
-                node = a._operand()
+                behind = node.operands[0] if node.fn.name == "variable" else node            # of a parameter, in few steps
+                node = behind if not (behind.needs_grad or state.hidden) else a._operand()
             aval = node.aval
             if node.constant:
                 raise _Unknown
@@ -205,19 +221,25 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
                 nodes.append(node)
                 parts.append(aval)
                 parts.append(node.needs_grad)
-                if aval.dtype.kind in "biu" and has_range(node.fn):
+                if aval.bounded and has_range(node.fn):
                     parts.append(interval(node))                          # checks of indices depend on it
-        elif cls is tuple or cls is list or cls is Size:
+        elif kind == _INTEGER:
+            parts.append(cls)
+            parts.append(a)                                               # 1 is not True, nor 1.0
+        elif kind == _FLOAT:
+            parts.append(cls)
+            parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
+        elif kind == _PLAIN:
+            parts.append(a)
+        elif kind == _LIST:
             parts.append(cls)
             parts.append(len(a))
             first = _add(a, parts, nodes, first)
-        elif cls is slice:
+        elif kind == _SLICE:
             if any(isinstance(end, Operators) for end in (a.start, a.stop, a.step)):
                 raise _Unknown                                            # its value decides on the result's shape
             parts.append(cls)
             first = _add((a.start, a.stop, a.step), parts, nodes, first)
-        elif isinstance(a, np.dtype):
-            parts.append(a)
         else:
             raise _Unknown
     return first
