@@ -113,9 +113,8 @@ class Routine:
                 rule = itemgetter(used.index(node.attrs["index"]))
                 steps.append(_Step(rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
                 continue
-            rule = put_together[i][1] if i in put_together else fn.numpy_with(**node.attrs)
-            arity = len(operands)
-            steps.append(_Step(rule, operands, arity, i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
+            call: Any = put_together[i][1] if i in put_together else fn.numpy_with(**node.attrs)
+            steps.append(_Step(call, operands, len(operands), i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
         self.steps = steps
 
     def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
@@ -192,9 +191,10 @@ def _read(source: str) -> CodeType:
 
 def _put_together(order: Sequence[Node], places: Sequence[tuple[int, ...]],
                   ends: Sequence[int]) -> dict[int, tuple[tuple[int, ...], Callable[..., Any] | None]]:
-    """Sums of parts that are padded with zeros and do not overlap, as the derivatives of split and chunk are: for the last addition the places
+    """Sums of parts that are padded with zeros and do not overlap, as the derivatives of split and chunk are.
 
-    of the parts, and a rule that writes each where it belongs; for the operations that are not needed then, (), None.
+    For the last addition the places of the parts, and a rule that writes each where it belongs; for operations that are not needed then,
+    (), None.
     """
     found: dict[int, tuple[tuple[int, ...], Callable[..., Any] | None]] = {}
     if not any(node.fn is _PAD for node in order):
@@ -215,7 +215,8 @@ def _put_together(order: Sequence[Node], places: Sequence[tuple[int, ...]],
             continue
         found.update(dict.fromkeys(made, ((), None)))
         whole = sum(prod(b - a for a, b in box) for box in boxes) == order[i].aval.size
-        found[i] = tuple([places[k][0] for k in pads]), _writes(order[i].aval, [tuple(slice(*ends) for ends in box) for box in boxes], whole)
+        slices = [tuple(slice(a, b) for a, b in box) for box in boxes]
+        found[i] = tuple([places[k][0] for k in pads]), _writes(order[i].aval, slices, whole)
     return found
 
 
