@@ -155,9 +155,9 @@ def _fresh(template: Template, nodes: Sequence[Node]) -> list[Node]:
     """The nodes of a call of what has no history, by place, shared with no other call's."""
     values = [*nodes, *template.constants]
     new, add = Node.__new__, values.append
-    for fn, attrs, _, aval, _, places in template.steps:
+    for fn, attrs, _, aval, _, _, taken in template.steps:
         node = new(Node)
-        node.fn, node.operands, node.attrs, node.aval = fn, tuple([values[i] for i in places]), attrs, aval
+        node.fn, node.operands, node.attrs, node.aval = fn, taken(values), attrs, aval
         node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, None
         add(node)
     return values
@@ -204,7 +204,7 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
     made = _fresh(template, nodes)
     avals = [n.aval for n in made]
     order, total = [], 0.0
-    for k, (fn, attrs, _, aval, needs_grad, places) in enumerate(template.steps, template.made):
+    for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
         if fn is _OFFSET:
             continue
         if needs_grad or REGISTRY.get(fn.name) is not fn or fn.family not in _FAMILIES or aval.weak:

@@ -10,6 +10,7 @@ the signature.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from types import EllipsisType, NoneType
 from typing import Any
 
@@ -40,8 +41,8 @@ class _Unknown(Exception):
 class Template:
     """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
 
-    steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands). result: a place, or
-    (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same node for the same operands, as
+    steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands, what takes these from
+    the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same node for the same operands, as
     long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see at_once.py); None: not asked for
     yet, False: nothing does. used: since templates were last forgotten.
     """
@@ -82,7 +83,9 @@ class Template:
             place[n] = len(place)
         self.constants, self.made = constants, len(place) - len(order)
         self.call = order[-1].loc.call if order else ""
-        self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, tuple([place[o] for o in n.operands])) for n in order]
+        places = [tuple([place[o] for o in n.operands]) for n in order]
+        self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, at, _taker(at))
+                      for n, at in zip(order, places, strict=True)]
         self.result = _places(self.result, [place[n] for n in ends])
         self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
         if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
@@ -125,8 +128,8 @@ class Template:
         line = user_location(4, self.call)           # behind nodes, make and what calls it, which is never the user
         new, add = Node.__new__, values.append
         interned = self.shared and len(self.steps) == 1
-        for fn, attrs, items, aval, needs_grad, places in self.steps:
-            operands = tuple([values[i] for i in places])
+        for fn, attrs, items, aval, needs_grad, _, taken in self.steps:
+            operands = taken(values)
             if interned:
                 key = (fn, operands, *items)
                 entry = INTERN.get(key)
@@ -140,6 +143,20 @@ class Template:
         if self.shared:
             enter(key, values[self.result])
         return values
+
+
+def _taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What takes the items at `places` as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if not places:
+        return _nothing
+    place, = places
+    return lambda values: (values[place],)
+
+
+def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:
+    return ()
 
 
 def _flat(result: Any, ends: list[Node]) -> Any:
