@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegrad import eager, templates
+from tracegrad import templates
 from tracegrad.blas import quiet, quietly
 from tracegrad.compile import PART, resolve
 from tracegrad.config import config
+from tracegrad.eager import AT_ONCE
 from tracegrad.function import NOWHERE, REGISTRY, Movement, data
 from tracegrad.intervals import all_of, interval
 from tracegrad.ir import Aval, Node, forget_operands
@@ -85,8 +86,10 @@ class Prepared:
             value = node.value
             if value is None:
                 value = _value(node, device)
-            array = value.array if type(value) is Held else None
-            if array is None or value.suspicions:
+            if type(value) is not Held or value.suspicions:
+                return None
+            array = value.array
+            if array is None:
                 return None
             aval = node.aval
             arrays.append(array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype))
@@ -103,12 +106,11 @@ class Prepared:
             return None
         if notes and any(notes):
             return None
-        eager.counts["at_once"] += 1
+        AT_ONCE[0] += 1
         if not self.views:
             made = {}
             for (k, aval, attrs), array in zip(self.results, found, strict=True):
-                made[k] = node = data(aval, hold(device, array) if array.base is None else _held(device, array))
-                node.attrs = attrs
+                made[k] = data(aval, Held(device, array) if array.base is None else _held(device, array), attrs)
             return made
         values = _fresh(template, nodes)
         for (k, _, _), array in zip(self.results, found, strict=True):
@@ -134,9 +136,7 @@ class Remembered:
         if known is None or not device.in_host_memory or device.kind == "numpy":
             return None
         aval, attrs, array = known
-        node = data(aval, hold(device, array))
-        node.attrs = attrs
-        return node
+        return data(aval, hold(device, array), attrs)
 
     def learn(self, key: Any, node: Node) -> None:
         """Note that the call made `node`."""

@@ -42,9 +42,9 @@ class Template:
     """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
 
     steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands, what takes these from
-    the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same node for the same operands, as
-    long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see at_once.py); None: not asked for
-    yet, False: nothing does. used: since templates were last forgotten.
+    the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
+    node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see
+    at_once.py); None: not asked for yet, False: nothing does. used: since templates were last forgotten.
     """
 
     __slots__ = ("call", "constants", "made", "prepared", "result", "shared", "steps", "used")

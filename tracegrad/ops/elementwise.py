@@ -553,7 +553,7 @@ class Rsqrt(Analytic):
     """1 / sqrt(x)."""
     name, domain = "rsqrt", (0.1, 4.0)
     flops = 5
-    def numpy(self, x): return (1 / np.sqrt(x)).astype(x.dtype)
+    def numpy(self, x): return (1 / np.sqrt(x)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
     def opencl(self, x): return f"rsqrt({x})"
     def pair(self, x): return pairs.reciprocal(pairs.sqrt(x))
