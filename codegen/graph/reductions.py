@@ -6,7 +6,9 @@ Every reduction becomes steps over a view of the data as (rows, cols) or (outer,
   same row (softmax) stays in the kernel;
 - columns: (outer, middle, inner) -> (outer, inner), always by way of partial results (`Partial`), the middle cut in chunks;
 - few elements (up to 16): written out inside whatever kernel needs the result. But rows that lie in memory as they are reduced are
-  rows on GPUs, if they are not very short: a `Partial` of one chunk, which nothing writes out.
+  rows on GPUs, if they are not very short: a `Partial` of one chunk, which nothing writes out;
+- on CPUs results with a last dimension of 2 to 4 that is not reduced (coordinates, colours) are as many results, put side by side: a vector
+  is of what lies along the dimension before, and what the components share is computed once (`_by_components`).
 
 A row too long for one work-item is cut in chunks, too: a `Partial`, and a reduction of the partial results. Chunks depend on the
 shape and the target's core count only, and are combined in order: the same program gives the same bits.
@@ -85,6 +87,9 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
             runs.append([n, int(i in dims)])
     if not any(reduced for _, reduced in runs):
         return view(x, result)
+    short = _components(x, dims, runs) if target.kind == "cpu" else 0
+    if short:
+        return _by_components(fn, x, short, runs, result, target)
     if prod(n for n, reduced in runs if reduced) <= tuning().unrolled and len(runs) > 2:
         y = view(x, tuple(n for n, _ in runs))
         return view(bind(fn, (y,), {"dim": tuple(i for i, (_, reduced) in enumerate(runs) if reduced)}), result)
@@ -103,6 +108,47 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
             else:
                 runs.append(last)
     return view(x, result)
+
+
+def _components(x: Node, dims: tuple[int, ...], runs: list[list[int]]) -> int:
+    """How many components the elements of a reduction's result have that had better be reduced one by one; 0: none."""
+    last = next(i for i in reversed(range(len(x.shape))) if x.shape[i] > 1)
+    n, (inner, reduced) = x.shape[last], runs[-1]
+    if reduced or not 2 <= n <= tuning().components or prod(size for size, of in runs if of) <= tuning().unrolled:
+        return 0
+    return n if inner == n or _shared(x, last) else 0
+
+
+def _shared(x: Node, last: int) -> bool:
+    """Whether elements of x that differ in dimension `last` only have a value in common that differs along the dimension before."""
+    before = next((i for i in reversed(range(last)) if x.shape[i] > 1), None)
+    todo, seen = [x], {x}
+    while todo and before is not None:
+        node = todo.pop()
+        if node.shape != x.shape or (node.fn.family != "elementwise" and node.fn.name != "expand"):
+            continue
+        for o in node.operands:
+            lead = len(x.shape) - len(o.shape)
+            if o.shape != x.shape and before >= lead and o.shape[last - lead] == 1 and o.shape[before - lead] > 1:
+                return True
+        todo += [o for o in node.operands if o not in seen]
+        seen.update(node.operands)
+    return False
+
+
+def _by_components(fn: Primitive, x: Node, n: int, runs: list[list[int]], result: tuple[int, ...], target: Target) -> Node:
+    """A reduction over all but the last `n` elements and some others: of each of these by itself."""
+    sizes = [size for size, _ in runs]
+    sizes[-1] //= n
+    lead = tuple(size for size in sizes if size > 1)
+    dims = tuple(i for i, (_, reduced) in enumerate(runs) if reduced)
+    kept = prod(result) // n
+    x, found = view(x, (*lead, n)), []
+    for k in range(n):
+        start, stop = (*(0,) * len(lead), k), (*lead, k + 1)
+        one = bind(REGISTRY["slice"], (x,), {"start": start, "stop": stop, "step": (1,) * (len(lead) + 1)})
+        found.append(view(reduce(fn, view(one, lead), dims, (kept,), target), (kept, 1)))
+    return view(bind(REGISTRY["concat"], tuple(found), {"dim": 1}), result)
 
 
 def _rows(fn: Primitive, x: Node, target: Target) -> Node:
