@@ -8,7 +8,7 @@ Every reduction becomes steps over a view of the data as (rows, cols) or (outer,
 - few elements (up to 16): written out inside whatever kernel needs the result. But rows that lie in memory as they are reduced are
   rows on GPUs, if they are not very short: a `Partial` of one chunk, which nothing writes out;
 - on CPUs results with a last dimension of 2 to 4 that is not reduced (coordinates, colours) are as many results, put side by side: a vector
-  is of what lies along the dimension before, and what the components share is computed once (`_by_components`).
+  is of what lies along the dimension before, and what the components share is computed once (see `components`).
 
 A row too long for one work-item is cut in chunks, too: a `Partial`, and a reduction of the partial results. Chunks depend on the
 shape and the target's core count only, and are combined in order: the same program gives the same bits.
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, Primitive, bind
@@ -54,14 +55,57 @@ PARTIAL = Partial("partial")
 
 def canonical(graph: Graph, target: Target) -> Graph:
     """Each reduction of the graph in the forms above."""
+    if not any(n.fn.family == "reduction" for n in graph):
+        return graph
+    whole, components = _rows_of_others(graph, target), Components(graph, target)
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        if node.fn.family != "reduction":
-            return node if operands == node.operands else rebind(node, operands)
         with at(node.loc):
-            return reduce(node.fn, operands[0], node.attrs["dim"], node.shape, target)
+            if node.fn.family != "reduction":
+                new = node if operands == node.operands else rebind(node, operands)
+                components.make(node, new)
+                return new
+            x, dims = operands[0], node.attrs["dim"]
+            if node in components.reduced:
+                return _by_components(node.fn, components.of(x), dims, node.shape, target)
+            if (folded := components.folds(node, x)) is not None:
+                return folded
+            if (cols := whole.get(node)) is not None:
+                rows = x.aval.size // cols
+                x, dims = reduce(node.fn, view(x, (rows, cols)), (1,), (rows,), target), (0,)
+            return reduce(node.fn, x, dims, node.shape, target)
 
-    return graph.rebuilt(replace) if any(n.fn.family == "reduction" for n in graph) else graph
+    return graph.rebuilt(replace)
+
+
+def _rows_of_others(graph: Graph, target: Target) -> dict[Node, int]:
+    """The columns of the rows in which a CPU had better reduce all of an array: there are reductions over such rows, whose kernel can do it.
+
+    (An energy, and the forces on each of the particles.)
+    """
+    found = [n for n in graph if n.fn.family == "reduction" and target.kind == "cpu"]
+    shapes = {_matrix(n.operands[0], n.attrs["dim"]) for n in found}
+    out = {}
+    for n in found:
+        x = n.operands[0]
+        if n.aval.size == 1 and x.aval.size > tuning().long_row:
+            lead = [prod(x.shape[:i]) for i in range(1, len(x.shape))]
+            split = [k for k in lead if (k, x.aval.size // k) in shapes and k >= 4 * target.cores]
+            out |= {n: x.aval.size // k for k in split[:1]}
+    return out
+
+
+def _matrix(x: Node, dims: tuple[int, ...]) -> tuple[int, int] | None:
+    """(rows, columns) of a reduction over rows that are worth a kernel's loop, of one number or of a few components each."""
+    last = max((i for i, n in enumerate(x.shape) if n > 1), default=0)
+    end = last + 1
+    if last not in dims and last and x.shape[last] <= tuning().components:
+        end = last
+    kept = [i for i in range(end) if i not in dims and x.shape[i] > 1]
+    if not kept or any(i in dims and x.shape[i] > 1 for i in range(kept[-1])):
+        return None
+    rows, cols = prod(x.shape[:kept[-1] + 1]), prod(x.shape[kept[-1] + 1:end])
+    return (rows, cols) if cols > 16 * tuning().unrolled else None
 
 
 def rebind(node: Node, operands: tuple[Node, ...]) -> Node:
@@ -87,9 +131,6 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
             runs.append([n, int(i in dims)])
     if not any(reduced for _, reduced in runs):
         return view(x, result)
-    short = _components(x, dims, runs) if target.kind == "cpu" else 0
-    if short:
-        return _by_components(fn, x, short, runs, result, target)
     if prod(n for n, reduced in runs if reduced) <= tuning().unrolled and len(runs) > 2:
         y = view(x, tuple(n for n, _ in runs))
         return view(bind(fn, (y,), {"dim": tuple(i for i, (_, reduced) in enumerate(runs) if reduced)}), result)
@@ -110,44 +151,10 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
     return view(x, result)
 
 
-def _components(x: Node, dims: tuple[int, ...], runs: list[list[int]]) -> int:
-    """How many components the elements of a reduction's result have that had better be reduced one by one; 0: none."""
-    last = next(i for i in reversed(range(len(x.shape))) if x.shape[i] > 1)
-    n, (inner, reduced) = x.shape[last], runs[-1]
-    if reduced or not 2 <= n <= tuning().components or prod(size for size, of in runs if of) <= tuning().unrolled:
-        return 0
-    return n if inner == n or _shared(x, last) else 0
-
-
-def _shared(x: Node, last: int) -> bool:
-    """Whether elements of x that differ in dimension `last` only have a value in common that differs along the dimension before."""
-    before = next((i for i in reversed(range(last)) if x.shape[i] > 1), None)
-    todo, seen = [x], {x}
-    while todo and before is not None:
-        node = todo.pop()
-        if node.shape != x.shape or (node.fn.family != "elementwise" and node.fn.name != "expand"):
-            continue
-        for o in node.operands:
-            lead = len(x.shape) - len(o.shape)
-            if o.shape != x.shape and before >= lead and o.shape[last - lead] == 1 and o.shape[before - lead] > 1:
-                return True
-        todo += [o for o in node.operands if o not in seen]
-        seen.update(node.operands)
-    return False
-
-
-def _by_components(fn: Primitive, x: Node, n: int, runs: list[list[int]], result: tuple[int, ...], target: Target) -> Node:
-    """A reduction over all but the last `n` elements and some others: of each of these by itself."""
-    sizes = [size for size, _ in runs]
-    sizes[-1] //= n
-    lead = tuple(size for size in sizes if size > 1)
-    dims = tuple(i for i, (_, reduced) in enumerate(runs) if reduced)
-    kept = prod(result) // n
-    x, found = view(x, (*lead, n)), []
-    for k in range(n):
-        start, stop = (*(0,) * len(lead), k), (*lead, k + 1)
-        one = bind(REGISTRY["slice"], (x,), {"start": start, "stop": stop, "step": (1,) * (len(lead) + 1)})
-        found.append(view(reduce(fn, view(one, lead), dims, (kept,), target), (kept, 1)))
+def _by_components(fn: Primitive, parts: tuple[Node, ...], dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
+    """A reduction of elements of several components, given these: each by itself, then side by side."""
+    kept = prod(result) // len(parts)
+    found = [view(reduce(fn, part, dims, (kept,), target), (kept, 1)) for part in parts]
     return view(bind(REGISTRY["concat"], tuple(found), {"dim": 1}), result)
 
 
