@@ -1,9 +1,10 @@
 """Elements of a few components: what is computed for each of them, of arrays whose last dimension is short. Start at `Components`.
 
-Coordinates, colours, the parts of a small system: scientists write them as a last dimension of 2, 3 or 4. Along it no vector fits, and a vector
-over it and the dimension before has each of the components' common values several times. So on CPUs a reduction that keeps such a
-dimension is one for each component, side by side; what only such reductions need is computed component by component; and a sum over the
-components themselves (a squared distance) is a sum of what is there already.
+Coordinates, colours, the parts of a small system: scientists write them as a last dimension of 2, 3 or 4. Along it no vector fits, and a
+vector over it and the dimension before has each of the components' common values several times. So on CPUs a reduction that keeps such a
+dimension is one for each component, side by side; what only such reductions need is computed component by component; and a sum over
+the components themselves (a squared distance) is a sum of what is there already. Measured on the energy of 2,000 particles and their
+forces, of arrays (2000, 3): one pass over the pairs instead of three, and whole vectors instead of gathers and loops of three turns.
 """
 
 from __future__ import annotations

@@ -79,19 +79,20 @@ def canonical(graph: Graph, target: Target) -> Graph:
 
 
 def _rows_of_others(graph: Graph, target: Target) -> dict[Node, int]:
-    """The columns of the rows in which a CPU had better reduce all of an array: there are reductions over such rows, whose kernel can do it.
+    """The columns of the rows in which a CPU had better reduce all of an array, as a kernel is there that reduces such rows.
 
     (An energy, and the forces on each of the particles.)
     """
     found = [n for n in graph if n.fn.family == "reduction" and target.kind == "cpu"]
     shapes = {_matrix(n.operands[0], n.attrs["dim"]) for n in found}
-    out = {}
+    out: dict[Node, int] = {}
     for n in found:
         x = n.operands[0]
         if n.aval.size == 1 and x.aval.size > tuning().long_row:
             lead = [prod(x.shape[:i]) for i in range(1, len(x.shape))]
             split = [k for k in lead if (k, x.aval.size // k) in shapes and k >= 4 * target.cores]
-            out |= {n: x.aval.size // k for k in split[:1]}
+            if split:
+                out[n] = x.aval.size // split[0]
     return out
 
 

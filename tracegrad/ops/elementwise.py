@@ -99,7 +99,7 @@ class Div(Elementwise):
     def pair(self, a, b): return pairs.div(a, b)
 
     def vjp(self, ct, y, a, b):
-        if a.fn.name == "const" and a.attrs["value"] == 1:                 # 1 / b: the quotient is at hand, and a division takes four products
+        if a.fn.name == "const" and a.attrs["value"] == 1:   # 1 / b: no division, which takes as long as four products
             return None, -ct * y * y
         return ct / b, -ct * y / b
 
