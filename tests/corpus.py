@@ -51,7 +51,8 @@ ROWS = {                   # name: text, of x and y, and what is traced of it
     "average pool": "F.avg_pool2d(fit(x, (1, 2, 9, 9)), 3, 2)",
     "attention": "F.scaled_dot_product_attention(fit(x, (1, 2, 6, 10)), fit(y, (1, 2, 5, 10)), fit(x, (1, 2, 5, 10)))",
     "distances": "(fit(x, (33, 1, 3)) - fit(y, (17, 3))).square().sum(-1).exp()", "points": "fit(x, (33, 4)).sum(0)",
-    "rows and columns": "(lambda z: (z.sum(1), z.sum(0)))(fit(x, (33, 40)).tanh())", "scalar": "x * c + c", "steps": "steps(x, y)", "update": "update(x, y, c)",
+    "rows and columns": "(lambda z: (z.sum(1), z.sum(0)))(fit(x, (33, 40)).tanh())",
+    "scalar": "x * c + c", "steps": "steps(x, y)", "update": "update(x, y, c)",
 }
 GRADIENTS = (
     "chain", "where", "pad", "roll", "stride", "cat", "stencil", "row sum", "softmax", "layer norm", "logsumexp", "cumprod", "gather",
