@@ -99,7 +99,7 @@ class Elements(Vectors):
                 holds.append(("range", x, from_, to))
             else:
                 k, = rest
-                if (x % k).key != "0":
+                if x % k != 0:
                     opened = opened + (-(opened.lo // k) * k if opened.lo < 0 else 0)
                     at = self.lanes_of(opened) if wide else At(opened, dtype)
                     tests.append((Infix("==", Infix("%", at, whole(k, dtype)), whole(0, dtype)), wide))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tracegrad import plan
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.marks import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
@@ -34,7 +35,11 @@ class Buffer:
 
     @property
     def declaration(self) -> str:
-        return f"__global {'const ' * (self.access == 'const')}{OPENCL[self.dtype]} *{'restrict ' * self.restrict}{marked(self.name)}"
+        return self.plain(marked(self.name)).declaration
+
+    def plain(self, name: str) -> plan.Parameter:
+        """It as a plan has it, called so."""
+        return plan.Parameter(OPENCL[self.dtype], name, True, self.access == "const", self.restrict)
 
 
 class Array:
@@ -191,7 +196,11 @@ class Number(Expression):
 
     @property
     def declaration(self) -> str:
-        return f"const {self.type} {marked(self.name)}"
+        return self.plain(marked(self.name)).declaration
+
+    def plain(self, name: str) -> plan.Parameter:
+        """It as a plan has it, called so."""
+        return plan.Parameter(self.type, name)
 
 
 class Held(Expression):

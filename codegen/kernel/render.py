@@ -63,6 +63,7 @@ from tracegrad.codegen.kernel.vectors import LANES, ctype
 from tracegrad.dtypes import OPENCL, DType
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
+from tracegrad.plan import required
 
 # How tightly an expression holds together: what is below the level of where it stands is put in parentheses.
 _OPEN, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(7)
@@ -406,11 +407,9 @@ def function(
     entry: str, declared: Sequence[str], body: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int
 ) -> str:
     """The text of a kernel. declared: its parameters, each on a line of its own if they are `wide`; group: the work-groups it requires."""
-    size = (*(group or ()), 1, 1)[:3]
-    attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))" if group else ""
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
-    above = "".join([*(f"// {comment}\n" for comment in comments if comment), attribute and f"{attribute}\n"])
+    above = "".join([*(f"// {comment}\n" for comment in comments if comment), required(group)])
     return f"{above}__kernel void {entry}({joined}) {{\n" + "".join(f"{line}\n" for line in body) + "}\n"
 
 

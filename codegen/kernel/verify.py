@@ -463,7 +463,7 @@ class _Check:
     def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:
         """Whether a guard says that x is in low..high."""
         return x is not None and any(
-            kind == "range" and (x.opened() - g.opened()).key == "0" and low <= rest[0] and rest[1] <= high + 1
+            kind == "range" and x.opened() - g.opened() == 0 and low <= rest[0] and rest[1] <= high + 1
             for kind, g, *rest in (*guards, *self.known))
 
     def expanded(self, vars: frozenset[Var]) -> bool:

@@ -304,7 +304,7 @@ class RowKernel:
 
     def kept_value(self, node: Node, flat: Index) -> Expression | None:
         """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
-        if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
+        if node not in self.kept or self.kept[node] == self.number or self.at is None or flat - self.at != 0:
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
         value = Load(Access(self.arrays[node], at, ev.width, ev.lane), node.dtype, ev.width)
@@ -335,21 +335,22 @@ class RowKernel:
         vectors = self.in_vectors(step)
         tail = n % step if vectors else n
         vector_acc: dict[Node, list[Local]] = {}
+        stem: dict[Node, str] = {}                           # what they are called after
         total: dict[Node, Local] = {}
         for r in reductions:
             start = Literal(r_identity(r), r.dtype)
-            base = called(r, w)
-            total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), r.dtype)
+            ending = "_i" if r in self.ev.stored else ""
+            stem[r] = w.unique(called(r, w), ending=ending)
+            total[r] = Local(stem[r] + ending, r.dtype)
             if tail:
                 w.define(total[r], start, r)
             if vectors:
-                stem = total[r].name.replace(f"{base}_i", base, 1)
-                names = [f"{stem}_v{u}" if unroll > 1 else f"{stem}_v" for u in range(unroll)]
+                names = [f"{stem[r]}_v{u}" if unroll > 1 else f"{stem[r]}_v" for u in range(unroll)]
                 vector_acc[r] = [w.declare(name, Splat(start, width), r) for name in names]
         with ExitStack() as outer:
             self.along(outer, reductions, sinks, unroll, vector_acc, total)
         for r in reductions:
-            self.result(r, vector_acc.get(r, []), total[r], tail > 0)
+            self.result(r, stem[r], vector_acc.get(r, []), total[r], tail > 0)
 
     def in_vectors(self, step: int) -> bool:
         s = self.shape
@@ -492,7 +493,7 @@ class RowKernel:
         self.keep(at)
         self.at = None
 
-    def result(self, r: Node, vectors: list[Local], total: Local, tail: bool) -> None:
+    def result(self, r: Node, stem: str, vectors: list[Local], total: Local, tail: bool) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
         ev, w = self.ev, self.writer
         if vectors:
@@ -507,7 +508,7 @@ class RowKernel:
                 if width > 2:
                     width //= 2
                     halves = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
-                    sums = w.declare(f"{vectors[0].name.rpartition('_')[0]}_{part}", halves, r)
+                    sums = w.declare(f"{stem}_{part}", halves, r)
             lanes = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
             if tail:
                 w.assign(total, ev.combined(r, total, lanes), r)

@@ -409,8 +409,8 @@ class Where(Elementwise):
             return None
         condition, a, b = node.operands
         low, high = min, max
-        if condition.fn.name in ("lt", "gt") and condition.operands == (b, a):             # b limited by a, as clamp does
-            low = high = max if condition.fn.name == "lt" else min
+        if condition.fn.name in ("lt", "le", "gt", "ge") and condition.operands == (b, a):           # b limited by a, as clamp does
+            low = high = max if condition.fn.name in ("lt", "le") else min
         return low(x[1][0], x[2][0]), high(x[1][1], x[2][1])
 
 
