@@ -69,18 +69,20 @@ class Pointer:
 class Access:
     """Elements that a statement reads or writes: `at`, where `guards` hold; with `lanes` the elements for as many values of `lane`.
 
-    each: so many from there on, for every lane: the parts of a complex number are two.
+    each: so many from there on, for every lane: the parts of a complex number are two. skip: where among these a vector that has not all
+    of them begins.
 
     at: None if only the running program knows. It may say that something is in a range (`index.bounded`); what proves it is a guard.
     """
 
-    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory")
+    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory", "skip")
 
     def __init__(
         self, memory: Buffer | Array, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = (),
-        each: int = 1,
+        each: int = 1, skip: int = 0,
     ) -> None:
         self.memory, self.at, self.lanes, self.lane, self.guards, self.each = memory, at, lanes, lane, guards, each
+        self.skip = skip
 
     @property
     def aligned(self) -> bool:
@@ -450,6 +452,20 @@ class Joined(_Of):
 
     def __init__(self, a: Expression, b: Expression) -> None:
         super().__init__((a, b), a.dtype, 2 * a.lanes)
+
+
+class Every(_Of):
+    """Of vectors laid end to end, as many lanes as one has: each that is `first` more than a multiple of their number."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, parts: tuple[Expression, ...], first: int) -> None:
+        super().__init__(parts, parts[0].dtype, parts[0].lanes)
+        self.first = first
+
+    @property
+    def key(self) -> Any:
+        return self.first, self.parts
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tracegrad.codegen.kernel.expressions import (
     Call,
     Cast,
     Convert,
+    Every,
     Expression,
     Held,
     Infix,
@@ -126,8 +127,9 @@ class Printer:
         name, at = self.name(access.memory), access.at
         if at is None:
             return f"{name} + "
-        if at.opened().terms:
-            return f"{name} + {self.index(at.opened())}"
+        at = at.opened() + access.skip
+        if at.terms:
+            return f"{name} + {self.index(at)}"
         return f"{name} + {offset(at.constant)}" if at.constant else name
 
     def element(self, access: Access) -> str:
@@ -315,6 +317,17 @@ def _joined(p: Printer, x: Joined) -> tuple[str, int]:
     return f"({x.type})({', '.join(map(p.operand, x.parts))})", _ATOM
 
 
+def _every(p: Printer, x: Every) -> tuple[str, int]:
+    step, pieces = len(x.parts), []
+    for k, part in enumerate(x.parts):
+        left = [LANES[i] for i in range(x.lanes) if (k * x.lanes + i) % step == x.first]
+        for n in (8, 4, 2, 1):                               # what a vector of a vector's lanes may have
+            while len(left) >= n:
+                pieces.append(f"{p.atom(part)}.s{''.join(left[:n])}")
+                left = left[n:]
+    return f"({x.type})({', '.join(pieces)})", _ATOM
+
+
 def _op(p: Printer, x: Op) -> tuple[str, int]:
     pieces = [piece if isinstance(piece, str) else p.operand(x.parts[piece]) for piece in x.spelling.pieces]
     return "".join(pieces), _OPEN if x.spelling.open else _ATOM
@@ -332,6 +345,7 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
     Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
+    Every: _every,
 }
 PLAIN = Printer(False)
 
