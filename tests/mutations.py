@@ -52,7 +52,7 @@ MUTATIONS = [
              "at = self.lanes_of(x - more) if wide else At(x - more, dtype)"),
     Mutation("a row is written in place of what all items of its group read", "codegen/schedule/donation.py",
              "if shared and not isinstance(group.kind, Flat)", "if False and not isinstance(group.kind, Flat)"),
-    Mutation("a slice whose ends are tensors is a template", "tracegrad/templates.py",
+    Mutation("a slice whose ends are tensors is a template", "tracegrad/call_cache.py",
              "if any(isinstance(end, Operators) for end in", "if any(False and isinstance(end, Operators) for end in"),
     Mutation("a chunk of a running sum starts without those before it", "codegen/lower/scan.py",
              "if sums and pointer:", "if sums and pointer and False:"),

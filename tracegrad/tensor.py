@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegrad import at_once as _at_once  # noqa: F401  (templates use it)
+from tracegrad import at_once as _at_once  # noqa: F401  (call_cache.py uses it)
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload
