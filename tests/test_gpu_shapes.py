@@ -175,6 +175,40 @@ def test_a_transposed_read_is_coalesced() -> None:
     assert (found.sectors < 1.5, found.conflicts, found.local) == (True, 1.0, (32, 8, 1))
 
 
+# ----------------------------------------------------------------------------------------- phases of a strided convolution's gradient
+
+
+@pytest.mark.parametrize(("x", "w", "options"), [
+    ((2, 3, 9, 13), (4, 3, 3, 3), dict(stride=2, padding=1)),
+    ((1, 2, 8, 16), (3, 2, 4, 4), dict(stride=2, padding=1)),
+    ((2, 4, 8, 10), (6, 2, 2, 2), dict(stride=2, groups=2)),
+    ((1, 3, 17, 14), (5, 3, 7, 7), dict(stride=2, padding=3)),
+    ((2, 5, 7, 9), (3, 5, 1, 1), dict(stride=2)),
+    ((1, 2, 13, 12), (2, 2, 3, 3), dict(stride=4, dilation=2, padding=1)),
+    ((1, 2, 15, 16), (2, 2, 3, 2), dict(stride=(3, 4), dilation=(2, 6), padding=(2, 3))),
+    ((1, 4, 9, 16), (4, 1, 3, 5), dict(stride=(1, 3), padding=(1, 2), groups=4)),
+    ((3, 1, 1, 33), (9, 1, 1, 5), dict(stride=(2, 2), padding=(0, 2))),
+    ((1, 3, 12, 12), (7, 3, 4, 4), dict(stride=4)),
+])
+def test_gradients_of_strided_convolutions(x: Any, w: Any, options: Any) -> None:
+    def loss(x: Any, w: Any) -> Any:
+        return (F.conv2d(x, w, **options).tanh() ** 2).sum()
+
+    x, w = normal(*x, dtype=np.float64), normal(*w, dtype=np.float64)
+    small = replace(GPU, cores=2, max_work_group=16)          # their kernels are the same, and sooner run
+    checked(tg.grad(loss), x, w, targets={"small": small, "groups of 1": TARGETS["groups of 1"]})
+    checked(tg.grad(loss), x, w, targets={"small": small}, tuning=Tuning(split_k=2, split_flops=1, thin=1))
+
+
+def test_strided_convolutions_transposed() -> None:
+    x, w, b = normal(2, 4, 5, 7), normal(4, 3, 3, 3), normal(3)
+    checked(lambda x, w, b: F.relu(F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1)) * 2, x, w, b,
+            targets={name: TARGETS[name] for name in ("groups of 64", "no float64", "no local memory")})
+    one, = kernels(lambda x, w, b: F.relu(F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1)) * 2, x, w, b)
+    assert one.global_size[2] == 4
+    assert len(kernels(tg.grad(lambda x, w: F.conv2d(x, w, stride=16).sum()), normal(1, 3, 64, 64), normal(8, 3, 16, 16))) <= 2
+
+
 # ------------------------------------------------------------------------------------------------------------------- attention
 
 

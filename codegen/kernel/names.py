@@ -90,7 +90,7 @@ _SHARED = (
     r"|block_[ab]|[ab]_line|line0?|panel|part|plane|image|sums|padded|right|sum|value|channel|column|tile|unit"
     r"|(first_|last_)?(row|column|channel|unit)_tile"
 )
-_VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]")
+_VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]|[ft][xy]|[ik][xy]0|tap|count")
 _VARIABLES_ON_CPU = re.compile(_SHARED)                    # a product's leave the rest to users
 _PARAMETERS = frozenset(("packed_a", "packed_b", "partial", "weights", "rows"))
 

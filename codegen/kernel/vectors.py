@@ -125,7 +125,7 @@ def plus(*terms: tuple[str | int, int] | str | int) -> str:
     return " + ".join(out).replace("+ -", "- ")
 
 
-def inside(at: str, most: int, exact: bool, index: str = "int") -> str:
+def inside(at: str, most: int | str, exact: bool, index: str = "int") -> str:
     """The index `at`, of the C type `index`, or `most` where it is more. exact: it never is.
 
     So end the last parts of something, which may be shorter; and so begin the last tiles, which start early rather than run over the edge.

@@ -114,11 +114,15 @@ def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[str | int, str | in
     index = p.index
     if p.batch > 1:
         emit(f"const {index} b = get_group_id(2)" + (f" / {parts};" if parts > 1 else ";"))
+    total: str | int = p.k
+    if p.extent:
+        emit(f"const {index} count = {p.extent(emit, 'b' if p.batch > 1 else '0')};")
+        total = "count"
     if parts == 1:
-        return 0, p.k
+        return 0, total
     step = ceil_div(ceil_div(p.k, parts), tuning().gemm_step) * tuning().gemm_step
     emit(f"const {index} part = get_group_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
-    emit.part(index, "k0", "k1", step, p.k)
+    emit.part(index, "k0", "k1", step, total)
     return "k0", "k1"
 
 

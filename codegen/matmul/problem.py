@@ -99,6 +99,7 @@ class Product:
     store: Store
     target: Target
     owner: Hashable
+    extent: Callable[[Emit, str], str] | None = None         # (emit, b) -> how many k there are for this batch, if not always all
 
     @property
     def m(self) -> int:
