@@ -231,6 +231,55 @@ def test_attention(group: tuple[int, int, int], shape: tuple[int, ...], dtype: A
     checked(tg.value_and_grad(attention_loss(causal), (0, 1, 2)), q, k, v, g, targets=targets, tuning=tuning)
 
 
+@pytest.mark.parametrize(("group", "shape", "causal", "mask"), [
+    ((4, 4, 1), (2, 13, 33, 3, 4), False, None),
+    ((8, 8, 2), (1, 33, 40, 5, 3), True, "float"),
+    ((4, 8, 1), (2, 1, 65, 4, 4), False, "bool"),
+])
+def test_attention_in_ranges(group: tuple[int, int, int], shape: tuple[int, ...], causal: bool, mask: str | None) -> None:
+    """Too few rows and keys for a device: keys are cut in ranges, and rows for the gradients of keys; some rows see nothing."""
+    heads, rows, keys, size, width = shape
+    q, k, v, g = (normal(heads, *s) for s in ((rows, size), (keys, size), (keys, width), (rows, width)))
+    m = RNG.integers(0, 3, (rows, keys)) > 0
+    m[rows // 2] = False
+    m = m if mask == "bool" else np.where(m, normal(rows, keys), -np.inf).astype(np.float32)
+    tuning = Tuning(attention_scores=0, attention_groups=(group,))
+    large = replace(GPU, cores=64)
+
+    def loss(q: Any, k: Any, v: Any, g: Any, m: Any) -> Any:
+        if causal and mask:
+            m = tg.where(tg.ones(rows, keys).tril() > 0, m, -tg.inf)
+        return (F.scaled_dot_product_attention(q, k, v, m if mask else None, is_causal=causal and not mask) * g).sum()
+
+    checked(tg.value_and_grad(loss, (0, 1, 2)), q, k, v, g, m, targets={"large": large, "groups of 64": replace(large, max_work_group=64)},
+            tuning=tuning)
+
+
+def test_grouped_queries(times: int = 3) -> None:
+    """Keys and values of several heads are read where they are: no array of them repeated."""
+    q, k, v = normal(2, 2 * times, 9, 4), normal(2, 2, 13, 4), normal(2, 2, 13, 5)
+    tuning = Tuning(attention_scores=0, attention_groups=((4, 8, 1),))
+
+    def grouped(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    def repeated(q: Any, k: Any, v: Any) -> Any:
+        k, v = (x.repeat_interleave(times, 1) for x in (k, v))
+        return tg.softmax(q @ k.mT * 0.5, -1) @ v
+
+    for fn in (grouped, repeated):
+        for target in ({"one": GPU}, {"cpu": Target()}):
+            checked(tg.value_and_grad(lambda *qkv, fn=fn: (fn(*qkv) ** 2).sum(), (0, 1, 2)), q, k, v, targets=target, tuning=tuning)
+
+    def shared(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k.expand(-1, 2 * times, -1, -1), v.expand(-1, 2 * times, -1, -1))
+
+    for fn, heads in ((grouped, 2), (repeated, 2), (shared, 1)):
+        large = [np.zeros((2, h, 512, 64), np.float32) for h in (2 * times, heads, heads)]
+        for target in (replace(GPU, cores=8), Target()):
+            assert len(kernels(fn, *large, target=target)) == 1
+
+
 def test_attention_with_rows_of_minus_infinity_and_nan() -> None:
     q, k, v = normal(1, 6, 2), normal(1, 9, 2), normal(1, 9, 3)
     q[0, 1], q[0, 2] = np.nan, np.inf

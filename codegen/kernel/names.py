@@ -79,7 +79,7 @@ ATTENTION = frozenset("""
 )
 ATTENTION_ON_GPU = frozenset("""
     x y item head i0 j0 stop r n e j unit line row key own own2 others others2 weights highs top tops sum high base shrink p s d a b o o2
-    logs deltas delta some slope
+    logs deltas delta some slope part share start end in_parts at sums
 """.split())  # noqa: SIM905 - as above
 
 
