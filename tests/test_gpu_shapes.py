@@ -235,6 +235,7 @@ def test_attention(group: tuple[int, int, int], shape: tuple[int, ...], dtype: A
     ((4, 4, 1), (2, 13, 33, 3, 4), False, None),
     ((8, 8, 2), (1, 33, 40, 5, 3), True, "float"),
     ((4, 8, 1), (2, 1, 65, 4, 4), False, "bool"),
+    ((4, 4, 1), (1, 3, 257, 3, 5), False, None),
 ])
 def test_attention_in_ranges(group: tuple[int, int, int], shape: tuple[int, ...], causal: bool, mask: str | None) -> None:
     """Too few rows and keys for a device: keys are cut in ranges, and rows for the gradients of keys; some rows see nothing."""
@@ -255,8 +256,9 @@ def test_attention_in_ranges(group: tuple[int, int, int], shape: tuple[int, ...]
             tuning=tuning)
 
 
-def test_grouped_queries(times: int = 3) -> None:
+def test_grouped_queries() -> None:
     """Keys and values of several heads are read where they are: no array of them repeated."""
+    times = 3
     q, k, v = normal(2, 2 * times, 9, 4), normal(2, 2, 13, 4), normal(2, 2, 13, 5)
     tuning = Tuning(attention_scores=0, attention_groups=((4, 8, 1),))
 
@@ -295,7 +297,7 @@ def test_what_attention_takes_on_gpus() -> None:
     gradient = tg.grad(attention_loss(True), (0, 1, 2))
     large = replace(GPU, local_memory=65536, cores=8)
     assert kernels(F.scaled_dot_product_attention, *given[:3], target=large)[0].local_size == (8, 16)
-    for target in (GPU, large, replace(GPU, max_work_group=64)):
+    for target in (replace(GPU, cores=16), large, replace(GPU, max_work_group=64, cores=16)):
         plan, _, _ = planned(gradient, given, target)
         assert max(slot.nbytes for slot in plan.slots) < 16 * 256 * 256 * 4
     assert len(kernels(F.scaled_dot_product_attention, *given[:3], target=replace(GPU, local_memory=4096))) > 1

@@ -231,6 +231,10 @@ class Blocks:
         """Work-items for so many own lines of each head."""
         return heads * -(-lines // self.own) * self.across * self.down
 
+    def most_ranges(self, others: int) -> int:
+        """Of the others, with two blocks each."""
+        return others // (2 * self.other)
+
     def padded(self, size: int) -> int:
         """What a line in local memory holds, at least: the items side by side take four columns each."""
         return -(-size // self.other) * self.other
@@ -244,19 +248,19 @@ class Blocks:
 
 
 def blocks(node: Node, target: Target) -> Blocks | None:
-    """The blocks of an attention or its gradient: the first that fit and fill the device, else those of the most work-items."""
+    """The blocks of an attention or its gradient: the first that fit and fill the device, with up to four ranges of the others (`ranges`),
+    else those of the most work-items."""
     q, k, v = node.operands[:3]
     gradient = node.fn.name in ("attention_gradient", "attention_backward")
-    lines = min(q.shape[1], k.shape[1]) if gradient else q.shape[1]
+    lines, others = (min(q.shape[1], k.shape[1]),) * 2 if gradient else (q.shape[1], k.shape[1])
     fit = [b for b in (Blocks(*sizes) for sizes in tuning().attention_groups) if b.across * b.down <= target.max_work_group
            and q.dtype.itemsize * b.elements(q.shape[2], v.shape[2], gradient, bool(node.attrs["masks"])) <= target.local_memory]
-
     fit = [b for b in fit if b.own < 2 * lines] or [b for b in fit if b.own == min(b.own for b in fit)]
-    items = [b.items(q.shape[0], lines) for b in fit]
-    return next((b for b, n in zip(fit, items, strict=True) if n >= _full(target) or n == max(items)), None)
+    items = [b.items(q.shape[0], lines) * max(1, min(4, b.most_ranges(others))) for b in fit]
+    return next((b for b, n in zip(fit, items, strict=True) if n >= full(target) or n == max(items)), None)
 
 
-def _full(target: Target) -> int:
+def full(target: Target) -> int:
     """Work-items that a GPU should have at least: 8 warps of a core hide each other's waits."""
     return 256 * target.cores
 
@@ -268,7 +272,7 @@ def ranges(node: Node, target: Target, by_keys: bool) -> int:
         return 1 if by_keys else max(1, min(-(-2 * target.cores // heads), keys // tuning().attention_keys))
     found = blocks(node, target)
     own, others = (keys, rows) if by_keys else (rows, keys)
-    return max(1, min(-(-_full(target) // found.items(heads, own)), others // (2 * found.other))) if found else 1
+    return max(1, min(-(-full(target) // found.items(heads, own)), found.most_ranges(others))) if found else 1
 
 
 def _part(flat: Node, start: int, shape: tuple[int, ...]) -> Node:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from tracegrad.codegen.graph.attention import Blocks, blocks, ranges
+from tracegrad.codegen.graph.attention import Blocks, blocks, full, ranges
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.names import ATTENTION_ON_GPU
@@ -343,34 +343,48 @@ class _Groups(Attention):
                 emit(f"if ({test}) {out}[{self.heads * self.length * (self.width + number)} + {row}] = {value};")
 
     def joined(self, given: Temp) -> Kernel:
-        """What the parts of the keys left, put together in order: an element of the result an item."""
+        """What the parts of the keys left, put together in order: (x, y) items do element x, and where these are few every Yth part."""
         elements, rows, parts = self.heads * self.length * self.width, self.heads * self.length, self.parts
-        size = self.target.group(tuning().group)
+        index, scalar, zero, least = self.writer.index, self.scalar, self.number(0.0), self.number(float("-inf"))
+        size, down = self.target.group(tuning().group), 8
+        if elements >= full(self.target) or parts < down or size < 4 * down:
+            down = 1
+        across = size // down
         result = self.result()
         emit = Text(self.context.entry(self.group), f"Puts {parts} ranges of the keys together.", (), ATTENTION_ON_GPU.__contains__,
-                    group=(size,))
-        index, scalar, zero = self.writer.index, self.scalar, self.number(0.0)
-        emit(f"const {index} at = get_global_id(0);")
-        if elements % size:
-            emit(f"if (at < {elements}) {{")
+                    group=(across, down), cooperates=down > 1)
+        for name in ("tops", "weights") if down > 1 else ():
+            self.local(emit, name, across * down)
+        emit("const int x = get_local_id(0), y = get_local_id(1);")
+        emit(f"const {index} unit = get_global_id(0), at = {f'min(unit, ({index}){elements - 1})' if elements % across else 'unit'};")
         emit(f"const {index} row = at / {self.width};")
-        emit(f"__global const {scalar} *tops = in_parts + {parts * elements} + row, *sums = tops + {parts * rows};")
-        emit(f"{scalar} top = {self.number(float('-inf'))}, sum = {zero}, o = {zero};")
-        emit(f"for (int part = 0; part < {parts}; part++) top = tops[part * {rows}] > top ? tops[part * {rows}] : top;")
-        emit(f"const {scalar} high = top == {self.number(float('-inf'))} ? {zero} : top;")
-        emit(f"for (int part = 0; part < {parts}; part++) {{")
-        emit(f"const {scalar} p = {self.exp(f'tops[part * {rows}] - high')};")
+        emit(f"__global const {scalar} *highs = in_parts + {parts * elements} + row, *sums = highs + {parts * rows};")
+        emit(f"{scalar} top = {least}, sum = {zero}, o = {zero};")
+        emit(f"for (int part = 0; part < {parts}; part++) top = highs[part * {rows}] > top ? highs[part * {rows}] : top;")
+        emit(f"const {scalar} high = top == {least} ? {zero} : top;")
+        emit(f"for (int part = {'y' if down > 1 else '0'}; part < {parts}; part += {down}) {{")
+        emit(f"const {scalar} p = {self.exp(f'highs[part * {rows}] - high')};")
         emit(f"sum += p * sums[part * {rows}];")
         emit(f"o += p * in_parts[part * {elements} + at];")
         emit("}")
+        if down > 1:
+            emit(f"tops[y * {across} + x] = sum;")
+            emit(f"weights[y * {across} + x] = o;")
+            emit("barrier(CLK_LOCAL_MEM_FENCE);")
+            emit("sum = tops[x];")
+            emit("o = weights[x];")
+            emit(f"for (int r = 1; r < {down}; r++) {{")
+            emit(f"sum += tops[r * {across} + x];")
+            emit(f"o += weights[r * {across} + x];")
+            emit("}")
         self.nothing(emit, "top", "sum")
+        emit(f"if ({' && '.join(['y == 0'] * (down > 1) + [f'unit < {elements}'])}) {{")
         emit(f"{result}[at] = o / sum;")
         self.rows_numbers(emit, str(result), f"at % {self.width} == 0", "row", "top", "sum")
-        if elements % size:
-            emit("}")
+        emit("}")
         moved = (parts + 1) * (elements + 2 * rows) * self.dtype.itemsize
         emit.parameters = given.buffer("in_parts", "const"), result
-        kernel = emit.kernel((ceil_div(elements, size) * size,), (size,), 4 * parts * elements, moved)
+        kernel = emit.kernel((ceil_div(elements, across) * across, down), (across, down), 4 * parts * elements, moved)
         return replace(kernel, helpers=frozenset(self.helpers))
 
     def backward(self, temp: Temp) -> Kernel:
