@@ -209,6 +209,57 @@ def test_strided_convolutions_transposed() -> None:
     assert len(kernels(tg.grad(lambda x, w: F.conv2d(x, w, stride=16).sum()), normal(1, 3, 64, 64), normal(8, 3, 16, 16))) <= 2
 
 
+@pytest.mark.parametrize("options", [dict(padding=1), dict(stride=2), dict(padding=2, dilation=2)])
+def test_depthwise_convolutions(options: Any) -> None:
+    def loss(x: Any, w: Any) -> Any:
+        return (F.conv2d(x, w, groups=5, **options).tanh() ** 2).sum()
+
+    checked(tg.value_and_grad(loss, (0, 1)), normal(1, 5, 7, 9), normal(10, 1, 3, 3), targets={"small": replace(GPU, max_work_group=32)})
+    x, w = np.zeros((4, 64, 32, 32), np.float32), np.zeros((64, 1, 3, 3), np.float32)
+    first, = kernels(lambda x, w: F.conv2d(x, w, padding=1, groups=64), x, w)
+    assert first.global_size == (4 * 64 * 32 * 32,)
+
+
+def test_few_rows_and_a_short_k() -> None:
+    checked(lambda a, b: (a @ b, b.mT @ a.mT, (a * 2) @ b.exp(), a[0] @ b[:, :, :1]), normal(7, 3, 9), normal(7, 9, 33))
+
+
+@pytest.mark.parametrize("way", ["ab", "aT", "bT"])
+def test_neighbours_of_halves_are_read_side_by_side(way: str) -> None:
+    """Operands that are computed as they are read, or stored in another dtype, lie as what is read does."""
+    def product(a: Any, b: Any) -> Any:
+        return (a.t() if way == "aT" else a) @ (b.t() if way == "bT" else b)
+
+    def fused(a: Any, b: Any) -> Any:
+        return product(a * 2, b.exp() + b)
+
+    a, b = normal(*((13, 33) if way == "aT" else (33, 13))), normal(*((17, 13) if way == "bT" else (13, 17)))
+    small = replace(GPU, max_work_group=16)
+    checked(product, a.astype(np.float16), b.astype(np.float16), targets={"one": small})
+    checked(fused, a, b, targets={"one": small})
+    for fn, dtype in ((product, np.float16), (fused, np.float32)):
+        assert max(f.sectors for f in audit(fn, [np.zeros((512, 512), dtype)] * 2, replace(GPU, max_work_group=64))) <= 2
+
+
+@pytest.mark.parametrize("options", [
+    dict(kernel_size=3, stride=2, padding=1), dict(kernel_size=2), dict(kernel_size=(2, 3), stride=(1, 2), padding=(0, 1)),
+    dict(kernel_size=3, stride=2, dilation=2, padding=1), dict(kernel_size=4, stride=3, padding=2, ceil_mode=True),
+])
+def test_gradients_of_max_pooling(options: Any) -> None:
+    x = RNG.integers(0, 4, (2, 3, 9, 13)).astype(np.float32)      # with equals
+    x[0, 0, 2, 3] = np.nan
+    w = normal(*F.max_pool2d(tg.tensor(x), **options).shape)
+    checked(tg.grad(lambda x, w: (F.max_pool2d(x, **options) * w).sum()), x, w, targets={"one": GPU})
+    plan = kernels(tg.grad(lambda x: F.max_pool2d(x, **options).square().sum()), np.zeros((2, 64, 56, 56), np.float32))
+    assert len(plan) == 2
+
+
+def test_chunks_of_rows_are_scanned_together() -> None:
+    x = normal(3, 1100)
+    targets = {name: TARGETS[name] for name in ("waves of 32", "groups of 64")}
+    checked(lambda x: (x.cumsum(1), x.cumprod(1), (x > 0).cumsum(1)), x, targets=targets, tuning=Tuning(scan_chunk=64))
+
+
 # ------------------------------------------------------------------------------------------------------------------- attention
 
 
