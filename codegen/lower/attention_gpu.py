@@ -352,7 +352,7 @@ class _Groups(Attention):
         across = size // down
         result = self.result()
         emit = Text(self.context.entry(self.group), f"Puts {parts} ranges of the keys together.", (), ATTENTION_ON_GPU.__contains__,
-                    group=(across, down), cooperates=down > 1)
+                    group=(across, down), cooperates=True)
         for name in ("tops", "weights") if down > 1 else ():
             self.local(emit, name, across * down)
         emit("const int x = get_local_id(0), y = get_local_id(1);")

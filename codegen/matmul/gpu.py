@@ -9,7 +9,7 @@ and k is long, k is split into partial results that `total` adds up in order. Co
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.marks import item, used
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import ceil_div, ctype, load, plus
 from tracegrad.codegen.matmul.problem import Operand, Product
@@ -243,8 +243,8 @@ def short(p: Product) -> Kernel:
     few, t, index, count = small.lines, ctype(p.dtype), p.index, p.batch * large.lines
     size = p.target.group(tuning().group)
     about = f"{p.m}x{p.n}x{p.k} product, {few} elements a work-item."
-    emit = Text(p.name, about, merge(p.a.params, p.b.params, p.store.params), group=(size,))
-    emit(f"const {index} at = get_global_id(0);")
+    emit = Text(p.name, about, merge(p.a.params, p.b.params, p.store.params), group=None)
+    emit(f"const {index} at = {item(0)};")
     if count % size:
         emit(f"if (at < {count}) {{")
     batch = "b" if p.batch > 1 else "0"
