@@ -15,7 +15,7 @@ import numpy as np
 from tracegrad.codegen.conv.problem import Array, Pair, Store, Taps, Window
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.text import Text
-from tracegrad.codegen.kernel.vectors import Emit, ceil_div, ctype, plus
+from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, plus
 from tracegrad.codegen.matmul.gpu import total
 from tracegrad.codegen.matmul.problem import DType, Operand, Product
 from tracegrad.codegen.matmul.problem import Store as Results
@@ -23,7 +23,7 @@ from tracegrad.codegen.matmul.schedules import gpu_product
 from tracegrad.plan import Target
 
 
-def _apart(emit: Emit, of: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+def _apart(emit: Emit, of: Term, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
     """Emits the coordinates `names` of element number `of`, which has one fewer `sizes`: those of all but the first."""
     inner = 1
     for name, size in reversed(list(zip(names, (0, *sizes), strict=True))):
@@ -32,14 +32,14 @@ def _apart(emit: Emit, of: str, names: tuple[str, ...], sizes: tuple[int, ...]) 
         inner *= size or 1
 
 
-def _windowed(emit: Emit, x: Array, dtype: DType, n: str, channel: str, image: Pair, stride: Pair, dilation: Pair, padding: Pair) -> str:
+def _windowed(emit: Emit, x: Array, dtype: DType, n: Term, channel: Term, image: Pair, stride: Pair, dilation: Pair, padding: Pair) -> str:
     """Emits the load of what tap (ky, kx) of the window at (y, x) sees: the image's element, or 0 outside."""
     for i, at, tap, axis in (("iy", "y", "ky", 0), ("ix", "x", "kx", 1)):
         emit(f"const int {i} = {plus((at, stride[axis]), (tap, dilation[axis]), -padding[axis])};")
     return _or_zero(emit, x, dtype, n, channel, image)
 
 
-def _or_zero(emit: Emit, x: Array, dtype: DType, n: str, channel: str, image: Pair) -> str:
+def _or_zero(emit: Emit, x: Array, dtype: DType, n: Term, channel: Term, image: Pair) -> str:
     """Emits the load of an image's element (iy, ix), or of 0 outside."""
     emit(f"{ctype(dtype)} image = 0;")
     emit(f"if (iy >= 0 && iy < {image[0]} && ix >= 0 && ix < {image[1]}) {{")
@@ -52,16 +52,16 @@ def taps(t: Taps) -> list[Kernel]:
     """The output channels by the output pixels, added up over channels and taps."""
     (oh, ow), (kh, kw) = t.out, t.size
 
-    def weight(emit: Emit, b: str, line: str, k: str) -> str:
+    def weight(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, k, ("channel", "ky", "kx"), t.size)
         return t.w.load(emit, b, line, "channel", "ky", "kx")
 
-    def pixel(emit: Emit, b: str, line: str, k: str) -> str:
+    def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, line, ("n", "y", "x"), t.out)
         _apart(emit, k, ("channel", "ky", "kx"), t.size)
         return _windowed(emit, t.x, t.dtype, "n", plus((b, t.c), "channel"), t.image, t.stride, t.dilation, t.padding)
 
-    def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+    def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
         _apart(emit, j, ("n", "y", "x"), t.out)
         t.store.write(emit, "n", plus((b, t.o), i), "y", "x", value, width)
 
@@ -78,35 +78,35 @@ def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: S
     if v.n * v.c * out[0] * out[1] == 0:
         return []
 
-    def group(b: str) -> str:
-        return f"{b} / {py * px}" if v.groups > 1 else "0"
+    def group(b: Term) -> Term:
+        return Compound(f"{b} / {py * px}") if v.groups > 1 else 0
 
-    def extent(emit: Emit, b: str) -> str:
+    def extent(emit: Emit, b: Term) -> str:
         """Emits a phase's first tap, the pixel of y that it sees from (0, 0), and how many taps there are, along each axis."""
         emit(f"const int fy = {b} / {px} % {py}, fx = {b} % {px};")
         for axis in axes:
             axis.begin(emit)
         return f"ty * tx * {og}"
 
-    def taps_(emit: Emit, k: str) -> None:
+    def taps_(emit: Emit, k: Term) -> None:
         emit(f"const int channel = {k} % {og}, tap = {k} / {og};")
         emit(f"const int ky = {axes[1].by_taps('tap', '/')}, kx = {axes[1].by_taps('tap', '%')};")
 
-    def weight(emit: Emit, b: str, line: str, k: str) -> str:
+    def weight(emit: Emit, b: Term, line: Term, k: Term) -> str:
         taps_(emit, k)
         places = (plus((name, axis.step), f"{name}0") for name, axis in zip(("ky", "kx"), axes, strict=True))
         return w.load(emit, plus((group(b), og), "channel"), line, *places)
 
-    def pixel(emit: Emit, b: str, line: str, k: str) -> str:
+    def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, line, ("n", "y", "x"), out)
         taps_(emit, k)
         for at, tap, axis in (("y", "ky", axes[0]), ("x", "kx", axes[1])):
             emit(f"const int i{at} = {plus(at, f'i{at}0', (tap, -axis.dilation))};")
         return _or_zero(emit, gy, dtype, "n", plus((group(b), og), "channel"), (v.oh, v.ow))
 
-    def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+    def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
         _apart(emit, j, ("n", "y", "x"), out)
-        at = plus(("y", v.stride[0]), f"{b} / {px} % {py}"), plus(("x", v.stride[1]), f"{b} % {px}")
+        at = plus(("y", v.stride[0]), Compound(f"{b} / {px} % {py}")), plus(("x", v.stride[1]), Compound(f"{b} % {px}"))
         tests = [f"{a} < {size}" for a, size, s in zip(at, (v.h, v.w), v.stride, strict=True) if size % s]
         if tests:
             emit(f"if ({' && '.join(tests)}) {{")
@@ -190,16 +190,16 @@ def weight_grad(name: str, v: Window, dtype: DType, x: Array, gy: Array, store: 
     """The output channels by the weights of one, added up over the pixels of all images."""
     og, cg, taps_ = v.o // v.groups, v.c // v.groups, (v.kh, v.kw)
 
-    def grad(emit: Emit, b: str, line: str, k: str) -> str:
+    def grad(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
         return gy.load(emit, "n", plus((b, og), line), "y", "x")
 
-    def pixel(emit: Emit, b: str, line: str, k: str) -> str:
+    def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, line, ("channel", "ky", "kx"), taps_)
         _apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
         return _windowed(emit, x, dtype, "n", plus((b, cg), "channel"), (v.h, v.w), v.stride, v.dilation, v.padding)
 
-    def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+    def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
         _apart(emit, j, ("channel", "ky", "kx"), taps_)
         store.write(emit, plus((b, og), i), "channel", "ky", "kx", value, width)
 
