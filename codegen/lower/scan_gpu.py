@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.expressions import Literal
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import Term, inside, plus
+from tracegrad.codegen.kernel.vectors import Compound, Term, inside, plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
