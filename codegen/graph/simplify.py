@@ -25,6 +25,7 @@ Rule = Callable[[Node], Node | None]
 
 def simplify(graph: Graph) -> Graph:
     """The graph after all rules, dead code gone."""
+    settled: set[Node] = set()                               # no rule applies, whatever became of others
     for _ in range(ROUNDS):
         changed = [0]
         new: dict[Node, Node] = {n: n for n in graph.inputs}
@@ -32,11 +33,16 @@ def simplify(graph: Graph) -> Graph:
             if node in new:
                 continue
             operands = tuple([new[o] for o in node.operands])
+            same = operands == node.operands
+            if same and node in settled:
+                new[node] = node
+                continue
             with at(node.loc):
-                result = node if all(a is b for a, b in zip(operands, node.operands, strict=True)) else bind(node.fn, operands, node.attrs)
+                result = node if same else bind(node.fn, operands, node.attrs)
                 for _ in range(20):
                     better = _apply(result)
                     if better is None or better is result:
+                        settled.add(result)
                         break
                     result = better
                     changed[0] += 1

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
-from tracegrad.codegen.kernel.marks import called, names_in, plain, uses_in, with_comment, without_comment
+from tracegrad.codegen.kernel.marks import COLUMN, called, names_in, plain, uses_in, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 
 
@@ -123,7 +123,9 @@ class Kernel:
     @cached_property
     def lines(self) -> list[str]:
         """The text of the body."""
-        return [plain(with_comment(text, comment)) for text, comment in self.printed]
+        texts = plain("\0".join([text for text, _ in self.printed])).split("\0")
+        return [f"{line}{' ' * (COLUMN - len(line))}  // {comment}" if comment else line
+                for line, (_, comment) in zip(texts, self.printed, strict=True)]
 
     @cached_property
     def text(self) -> str:
@@ -145,7 +147,15 @@ class Kernel:
         def other(old: str) -> str:
             return old if self.reserved(old) else name(old)
 
-        return [called(p.declaration, other) for p in self.parameters], [called(without_comment(text), other) for text, _ in self.printed]
+        lines = [p.declaration for p in self.parameters] + [without_comment(text) for text, _ in self.printed]
+        lines = called("\0".join(lines), other).split("\0")
+        return lines[:len(self.parameters)], lines[len(self.parameters):]
+
+    def launched(self, times: int) -> Kernel:
+        """The same kernel, which a plan launches so often."""
+        made = replace(self, launches=times)
+        made.__dict__.update({name: self.__dict__[name] for name in _OF_BODY if name in self.__dict__})
+        return made
 
     def bound(self, refs: Iterable[Any], **changes: Any) -> Kernel:
         """The kernel with its parameters bound to others, in order. What was found out about its body is not found out again."""
