@@ -421,6 +421,15 @@ def reduction_of_reshape(node: Node) -> Node | None:
     return None
 
 
+def roll_chain(node: Node) -> Node | None:
+    """Around twice is around once."""
+    x, dim, n = node.operands[0], node.attrs["dim"], node.shape[node.attrs["dim"]]
+    if x.fn.name != "roll" or x.attrs["dim"] != dim:
+        return None
+    shift = (node.attrs["shift"] + x.attrs["shift"]) % n
+    return op("roll", x.operands[0], shift=shift, dim=dim) if shift else x.operands[0]
+
+
 def scatter_of_nothing(node: Node) -> Node | None:
     """A base that nothing is put into."""
     base, _, source = node.operands
@@ -433,7 +442,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "add": (add_zero, add_negative), "sub": (sub_zero,), "mul": (mul_one,), "div": (div_constant,), "neg": (neg_neg,),
     "pow": (power_constant,), "where": (where_constant,),
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),
-    "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "pad": (pad_nothing,),
+    "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "roll": (roll_chain, moved_scalar), "pad": (pad_nothing,),
     "scatter_add": (scatter_of_nothing,), "scatter_set": (scatter_of_nothing,),
 }
 FAMILY_RULES: dict[str, tuple[Rule, ...]] = {

@@ -313,10 +313,12 @@ class Evaluator(Elements):
         if self.varies(opened) or opened.lo < 0 or opened.hi >= n:
             return None
         if len(start.terms) == 1 and not start.constant and start.terms[0][1] == 1 and start.terms[0][0].var in self.rolled:
-            start, before, size = self.rolled[start.terms[0][0].var]
-            if size != n:
-                start, before = at[dim], 0
-            shift = (shift + before) % n
+            row, (start, before, size) = start.terms[0][0].var, self.rolled[start.terms[0][0].var]
+            if size == n and row is not None:
+                self.writer.doubtful.append(row)
+                shift = (shift + before) % n
+            else:
+                start = at[dim]
         place = start
         if shift:
             key = ("rolled", start.key, shift, n)
