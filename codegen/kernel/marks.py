@@ -9,7 +9,7 @@ other functions find and replace what is between them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 _BEGIN, _END = "\x01", "\x02"
@@ -20,7 +20,7 @@ _WORD = re.compile(r"(?<![\w.\x01\x03\x10])[A-Za-z_]\w*")
 _WORDS = re.compile(f"({_WORD.pattern})")
 _NUMBER = re.compile(r"([\x05\x07])(\d+)[\x06\x08]")
 _ITEM = re.compile(r"\x10get_global_id\((\d)\)\x11")
-_COMMENT = "\x0e"
+_COMMENT, _BETWEEN = "\x0e", "\x00"
 COLUMN = 70                                                  # from which on comments stand beside lines
 
 
@@ -41,6 +41,11 @@ def plain(text: str) -> str:
     return text.translate(_PLAIN)
 
 
+def plain_each(texts: Iterable[str]) -> list[str]:
+    """`plain` of each. (At once: of lines one by one it takes ten times as long.)"""
+    return plain(_BETWEEN.join(texts)).split(_BETWEEN)
+
+
 def width(text: str) -> int:
     """Characters without the marks."""
     return len(plain(text))
@@ -55,6 +60,11 @@ def called(text: str, name: Callable[[str], str]) -> str:
     names = {old: name(old) for old in dict.fromkeys(parts[1::2])}
     parts[1::2] = [names[old] for old in parts[1::2]]
     return "".join(parts)
+
+
+def called_each(texts: Iterable[str], name: Callable[[str], str]) -> list[str]:
+    """`called` of each text."""
+    return called(_BETWEEN.join(texts), name).split(_BETWEEN)
 
 
 def names_in(text: str) -> list[str]:
