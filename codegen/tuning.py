@@ -76,7 +76,7 @@ class Tuning:
 
     # factorisations of small matrices (graph/small_matrices.py)
     matrix_size: int = 16              # rows and columns up to which kernels do them: on one core 0.1 to 0.5 of LAPACK's time for 1000
-                                       # matrices, and for one, a host step's, 0.5 to 0.8 (Cholesky; larger ones are LAPACK's strength)
+                                       # matrices, and for one, a host step's, 0.4 to 0.8 (larger ones are LAPACK's strength)
 
     # products and convolutions (matmul/, conv/)
     split_k: int = 128                 # k of a part, at least, where k is split,

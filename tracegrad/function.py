@@ -451,10 +451,13 @@ def placeholder(aval: Aval, label: str = "") -> Node:
     return bind(REGISTRY["placeholder"], (), {"uid": unique(), "aval": aval, "label": label})
 
 
-def data(aval: Aval, value: Any) -> Node:
-    """A fresh leaf that holds `value`. (A replay makes one per result, so this takes no detours: nobody else can have the node.)"""
+def data(aval: Aval, value: Any, attrs: dict[str, Any] | None = None) -> Node:
+    """A fresh leaf that holds `value`. (A replay makes one per result, so this takes no detours: nobody else can have the node.)
+
+    attrs: its attributes, where they were made before.
+    """
     node = Node.__new__(Node)
-    node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval}, aval
+    node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval} if attrs is None else attrs, aval
     node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, value
     return node
 

@@ -84,12 +84,12 @@ optree.register_pytree_node(Size, lambda sizes: (tuple(sizes), None, None), _siz
 
 
 class Aval:
-    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors).
+    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors). `bounded`: of integers or bools.
 
     Interned: equal avals are the same object, so that comparing and hashing them is cheap.
     """
 
-    __slots__ = ("dtype", "nbytes", "shape", "size", "sizes", "weak")
+    __slots__ = ("bounded", "dtype", "nbytes", "shape", "size", "sizes", "weak")
     _interned: ClassVar[dict[tuple[tuple[int, ...], DType, bool], Aval]] = {}
     shape: tuple[int, ...]
     sizes: Size  # the shape as users see it
@@ -97,6 +97,7 @@ class Aval:
     weak: bool
     size: int     # elements
     nbytes: int
+    bounded: bool
 
     def __new__(cls, shape: tuple[int, ...], dtype: DType, weak: bool = False) -> Aval:
         key = (shape, dtype, weak)
@@ -106,6 +107,7 @@ class Aval:
             self.shape, self.dtype, self.weak = tuple(shape), dtype, weak
             self.sizes, self.size = Size(shape), prod(shape)
             self.nbytes = self.size * dtype.itemsize
+            self.bounded = dtype.kind in "biu"
             cls._interned[key] = self
         return self
 
