@@ -48,10 +48,10 @@ class Text:
             self.opened.append(len(self.lines))
         self.lines.append("  " * depth + line)
 
-    def array(self, type_: str, name: str, size: int) -> None:
-        """Emits the declaration of a work-item's array."""
+    def array(self, type_: str, name: str, size: int, start: str = "") -> None:
+        """Emits the declaration of a work-item's array. start: what it begins as."""
         self.allocates = True
-        self(f"{type_} {name}[{size}];")
+        self(f"{type_} {name}[{size}]{start and f' = {start}'};")
 
     def part(self, index: str, first: str, last: str, step: int, total: Term) -> None:
         """Emits the range of 0..total-1 that is part number `part`, of `step` each: the last ones may be shorter, or empty."""

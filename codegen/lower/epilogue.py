@@ -135,6 +135,7 @@ class Callback:
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.types: set[tuple[Any, int]] = set()             # of what it computes
         self.positions: dict[tuple[str, int], Var] = {}
+        self.fixed: dict[Node, bool] = {}                    # see render.line_comment
         self.printer = Printer(context.target.clang_builtins)
         self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
 
@@ -146,7 +147,7 @@ class Callback:
         previous = self.shown[1] if self.shown[0] is emit else None
         for statement in self.statements:
             self.types |= types_of(statement.parts)
-            comment, previous = line_comment(statement.node, previous)
+            comment, previous = line_comment(statement.node, previous, self.fixed)
             emit(with_comment(self.printer.statement(statement), comment))
         self.shown = emit, previous
 

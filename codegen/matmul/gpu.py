@@ -253,7 +253,7 @@ def short(p: Product) -> Kernel:
     else:
         emit(f"const {index} line0 = at % {large.lines}, b = at / {large.lines};")
     stop = p.extent(emit, batch) if p.extent else str(p.k)
-    emit(f"{t} c[{few}] = {{0}};")
+    emit.array(t, "c", few, "{0}")
     if not p.extent:
         _unrolled(emit, p.k)
     emit(f"for (int k = 0; k < {stop}; k++) {{")
@@ -297,7 +297,7 @@ def thin(p: Product, parts: int) -> Kernel:
     emit(f"const {index} line0 = {plus((Compound(f'get_group_id({1 if along else 0})'), lines), line)};")
     batch = "b" if p.batch > 1 else 0
     k0, k1 = _range_of_k(emit, p, parts)
-    emit(f"{t} c[{few}] = {{0}};")
+    emit.array(t, "c", few, "{0}")
     if large.lines % lines:
         emit(f"if (line0 < {large.lines}) {{")
     emit(f"for ({index} k = {plus(k0, lane)}; k < {k1}; k += {lanes}) {{")
