@@ -59,6 +59,13 @@ def test_what_may_be_positive(name: str) -> None:
     assert not never_positive(compiled([x, z], SOMETIMES[name](x, z)))
 
 
+def test_arrays_without_elements_tell_nothing() -> None:
+    x = leaf(3, 0)
+    turned = x.flip(0)
+    assert not never_positive(turned - turned.amax(0, keepdim=True))
+    assert not never_positive(compiled([x], turned - turned.amax(0, keepdim=True)))
+
+
 @pytest.mark.parametrize("name", [*NEVER, *SOMETIMES])
 @pytest.mark.parametrize("size", [6, 40])
 def test_exponentials_on_the_device(name: str, size: int) -> None:
