@@ -169,7 +169,11 @@ def measure(workload: Workload, contenders: dict[str, str], settings: argparse.N
                     result.failed = str(failure)
                     alive.pop(name).quit()
         if "tracegrad" in alive:
-            results["tracegrad"].demand = alive["tracegrad"].tell("limits")
+            try:
+                results["tracegrad"].demand = alive["tracegrad"].tell("limits")
+            except Failed as failure:
+                results["tracegrad"].failed = str(failure)
+                alive.pop("tracegrad").quit()
         for number in range(settings.rounds):
             order = list(alive)[number % max(len(alive), 1):] + list(alive)[: number % max(len(alive), 1)]
             for name in order:

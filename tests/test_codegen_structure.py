@@ -238,18 +238,20 @@ NOISE = (
     r"\(\([^()]*\)\)",                                      # doubled parentheses
     r"(?<![.\w])[01] \* |\* [01](?![.\w])|[-+] 0[\];,)]",    # arithmetic with nothing in it
     r"for \(int (\w+) = 0; \1 < (\d+); \1 \+= \2\)|for \(int (\w+) = 0; \3 < 1;",         # a loop of one turn
+    r"\(-\w+\) \?",                                         # a mask of what is one condition for all lanes
     r"_v\d\d",                                              # the second accumulator's second half
 )
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-@pytest.mark.parametrize("program", ["softmax", "layer_norm", "amax", "pad", "product", "batched", "conv", "topk"])
+@pytest.mark.parametrize("program", ["softmax", "layer_norm", "amax", "pad", "product", "batched", "conv", "topk", "stack", "where"])
 def test_kernels_hold_no_noise(program: str, kind: str) -> None:
     def body(x: Any) -> Any:
         wide = tg.nn.functional.pad(x, (1, 1, 1, 1))
         parts = x.reshape(2, 32, 33)
         return {
             "softmax": softmax(x), "layer_norm": layer_norm(x), "amax": x.amax(1) * x.sum(1), "topk": x.topk(3)[0],
+            "stack": tg.stack([x, x * 2.0, x], 1), "where": tg.where(x[:, :1] > 0, x.exp(), x * 2.0),
             "pad": wide[2:, 1:-1] + wide[1:-1, :-2] - x, "product": (x @ w).exp() + b, "batched": (parts @ parts.transpose(1, 2)).exp(),
             "conv": tg.nn.functional.conv2d(x.reshape(8, 1, 8, 33), kernels, padding=1).exp(),
         }[program]

@@ -215,6 +215,25 @@ def test_einsum(equation: str) -> None:
     check_gradient(lambda *xs: P["einsum"](equation, *xs), *arrays, order=1)
 
 
+def test_einsum_of_lists() -> None:
+    """Numbers in the place of letters; without the result's they come in their order."""
+    a, b = r(2, 3, 7), r(7, 13)
+    for given, equation in (((a, [0, 1, 2], b, [2, 3], [3, 0]), "abc,cd->da"), ((a, [5, ..., 30], b, [30, 1]), "F...e,eB->...BF"),
+                            ((b, (40, 2)), "oc->co"), ((b, [0, 0]), None)):
+        if equation is None:
+            with pytest.raises(ShapeError, match="einsum"):
+                P["einsum"](*[node(*v.shape) if isinstance(v, np.ndarray) else v for v in given])
+            continue
+        arrays = [v for v in given if isinstance(v, np.ndarray)]
+
+        def fn(*xs: Any, given: Any = given) -> Any:
+            left = iter(xs)
+            return P["einsum"](*[next(left) if isinstance(v, np.ndarray) else v for v in given])
+
+        check(fn, lambda *xs, equation=equation: np.einsum(equation, *xs), *arrays)
+        check_gradient(fn, *arrays, order=1)
+
+
 def test_other_products() -> None:
     x, w, b = r(4, 2, 3), r(5, 3), r(5)
     check(F["linear"], lambda x, w, b: x @ w.T + b, x, w, b)
@@ -628,7 +647,8 @@ ERRORS = [
     (lambda: P["inner"](node(2, 3), node(3, 2)), ShapeError, "inner: the last sizes"),
     (lambda: P["addmm"](node(5, 2, 4), node(2, 3), node(3, 4)), ShapeError, "addmm: input"),
     (lambda: P["einsum"]("ii->i", node(1, 3)), ShapeError, "einsum: the letter 'i'"),
-    (lambda: P["einsum"](node(2), [0]), ArgumentError, "einsum: the equation must be a string"),
+    (lambda: P["einsum"](node(2), "i"), ArgumentError, "einsum: an operand is followed by the list of its dimensions"),
+    (lambda: P["einsum"](node(2), [52]), ArgumentError, "einsum: .*from 0 to 51"),
     (lambda: P["tensordot"](node(2, 3), node(3, 2), 3), ArgumentError, "tensordot: dims must be from 0 to 2"),
     (lambda: P["tensordot"](node(2, 3), node(3, 2), ([5], [0])), IndexOutOfRange, "tensordot: dim 5"),
     (lambda: F["linear"](node(2, 3), node(4, 3), node(3)), ShapeError, "linear: "),

@@ -364,6 +364,17 @@ LOSSES = {
             (ctc(x[:, 0], (1, 2), 5) + ctc(x[:, 1], (3, 3), 4)) / 4,
         ),
     ),
+    "ctc_loss, targets one after the other": Case(
+        lambda t, F, x, y, n, m: tuple(F.ctc_loss(x, y, n, given, reduction="none") for given in (m, [2, 1])),
+        LOGS,
+        np.array([1, 2, 3]),
+        np.array([5, 4]),
+        np.array([2, 1]),
+        gradient=1,
+        tolerance=1e-10,
+        torch_gradient=False,
+        expected=lambda x, y, n, m: (np.array([ctc(x[:, 0], (1, 2), 5), ctc(x[:, 1], (3,), 4)]),) * 2,
+    ),
     "ctc_loss of scores": Case(
         lambda t, F, x, y: F.ctc_loss(x.log_softmax(-1), y, [5, 3], [2, 1], blank=3), u(5, 2, 4), np.array([1, 2, 0]), torch_tolerance=1e-8
     ),

@@ -495,3 +495,23 @@ def test_muon(traced):
         optim.Muon([tg.ones(3, requires_grad=True)])
     with pytest.raises(ArgumentError, match="adjust_lr_fn"):
         optim.Muon([tg.ones(3, 3, requires_grad=True)], adjust_lr_fn="other")
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.usefixtures("on_numpy")
+def test_the_learning_rate_before_the_first_step_is_the_first(traced):
+    """A scheduler that is made with the optimizer (a warm-up) changes it before anything is done: nothing keeps what was there before."""
+    for kind in ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "Rprop", "RMSprop", "ASGD", "Adafactor"):
+        ends = []
+        for early in (False, True):
+            params = parameters()
+            opt = getattr(optim, kind)(params, lr=0.4 if early else 0.02)
+            if early:
+                optim.lr_scheduler.LambdaLR(opt, lambda epoch: 0.05)
+            step = make_step(params, opt)
+            run = tg.trace(step) if traced else step
+            for _ in range(3):
+                run()
+            ends.append([w.tolist() for w in params])
+        for late, early in zip(*ends, strict=True):
+            np.testing.assert_allclose(early, late, rtol=1e-12, err_msg=kind)

@@ -241,4 +241,6 @@ class MlpUntraced(MlpAdam):
         from tracegrad import optim
         from tracegrad.nn import functional as F
 
-        return self._idiomatic(tg, F, optim, lambda step: step, inputs)
+        iterate = self._idiomatic(tg, F, optim, lambda step: step, inputs)
+        self.traced = None
+        return iterate

@@ -14,14 +14,14 @@ import numpy as np
 from tracegrad.codegen.conv.problem import Array, Pair, Store, Taps, Window
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.text import Text
-from tracegrad.codegen.kernel.vectors import Emit, ctype, plus
+from tracegrad.codegen.kernel.vectors import Emit, Term, ctype, plus
 from tracegrad.codegen.matmul.problem import DType, Operand, Product
 from tracegrad.codegen.matmul.problem import Store as Results
 from tracegrad.codegen.matmul.schedules import gpu_product
 from tracegrad.plan import Target
 
 
-def _apart(emit: Emit, of: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+def _apart(emit: Emit, of: Term, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
     """Emits the coordinates `names` of element number `of`, which has one fewer `sizes`: those of all but the first."""
     inner = 1
     for name, size in reversed(list(zip(names, (0, *sizes), strict=True))):
@@ -30,7 +30,7 @@ def _apart(emit: Emit, of: str, names: tuple[str, ...], sizes: tuple[int, ...]) 
         inner *= size or 1
 
 
-def _windowed(emit: Emit, x: Array, dtype: DType, n: str, channel: str, image: Pair, stride: Pair, dilation: Pair, padding: Pair) -> str:
+def _windowed(emit: Emit, x: Array, dtype: DType, n: Term, channel: Term, image: Pair, stride: Pair, dilation: Pair, padding: Pair) -> str:
     """Emits the load of what tap (ky, kx) of the window at (y, x) sees: the image's element, or 0 outside."""
     for i, at, tap, axis in (("iy", "y", "ky", 0), ("ix", "x", "kx", 1)):
         emit(f"const int {i} = {plus((at, stride[axis]), (tap, dilation[axis]), -padding[axis])};")
@@ -45,16 +45,16 @@ def taps(t: Taps) -> list[Kernel]:
     """The output channels by the output pixels, added up over channels and taps."""
     (oh, ow), (kh, kw) = t.out, t.size
 
-    def weight(emit: Emit, b: str, line: str, k: str) -> str:
+    def weight(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, k, ("channel", "ky", "kx"), t.size)
         return t.w.load(emit, b, line, "channel", "ky", "kx")
 
-    def pixel(emit: Emit, b: str, line: str, k: str) -> str:
+    def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, line, ("n", "y", "x"), t.out)
         _apart(emit, k, ("channel", "ky", "kx"), t.size)
         return _windowed(emit, t.x, t.dtype, "n", plus((b, t.c), "channel"), t.image, t.stride, t.dilation, t.padding)
 
-    def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+    def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
         _apart(emit, j, ("n", "y", "x"), t.out)
         t.store.write(emit, "n", plus((b, t.o), i), "y", "x", value, width)
 
@@ -67,16 +67,16 @@ def weight_grad(name: str, v: Window, dtype: DType, x: Array, gy: Array, store: 
     """The output channels by the weights of one, added up over the pixels of all images."""
     og, cg, taps_ = v.o // v.groups, v.c // v.groups, (v.kh, v.kw)
 
-    def grad(emit: Emit, b: str, line: str, k: str) -> str:
+    def grad(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
         return gy.load(emit, "n", plus((b, og), line), "y", "x")
 
-    def pixel(emit: Emit, b: str, line: str, k: str) -> str:
+    def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
         _apart(emit, line, ("channel", "ky", "kx"), taps_)
         _apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
         return _windowed(emit, x, dtype, "n", plus((b, cg), "channel"), (v.h, v.w), v.stride, v.dilation, v.padding)
 
-    def write(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+    def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
         _apart(emit, j, ("channel", "ky", "kx"), taps_)
         store.write(emit, plus((b, og), i), "channel", "ky", "kx", value, width)
 

@@ -188,6 +188,8 @@ class Evaluator(Elements):
                 if isinstance(x, Position) and other.lanes == 1:
                     return self.equals_position(x, other, "==" if name == "eq" else "!=")
         size = computed_in(dtype).itemsize if dtype.kind != "b" else max((v.mask for v in values if v.dtype.kind == "b"), default=0) or 4
+        if name == "where" and values[0].lanes == 1:         # one condition for all lanes
+            return Select(values[0], self.vector(values[1], size), self.vector(values[2], size))
         if getattr(fn, "lanewise", False):                   # a user's expression: any C will do, so scalars only
             each = [[v if v.lanes == 1 else Lanes(v, k) for v in values] for k in range(lanes)]
             parts: list[Expression] = [self.op(spell, given, dtype, node.dtype, node.attrs) for given in each]
@@ -311,7 +313,8 @@ class Evaluator(Elements):
         if max(test.lanes, a.lanes, b.lanes) == 1:
             return self.let(self.name(node), Select(test, a, b), node)
         size = 4 if dtype.kind == "b" else computed_in(dtype).itemsize
-        return self.let(self.name(node), Select(self.vector(test, size), self.vector(a, size), self.vector(b, size)), node)
+        mask = test if test.lanes == 1 else self.vector(test, size)             # one for all lanes: C selects a whole vector
+        return self.let(self.name(node), Select(mask, self.vector(a, size), self.vector(b, size)), node)
 
     def gather(self, node: Node, flat: Index, guards: Guards) -> Needed:
         """take(x, index): x[index] along the first axis."""

@@ -67,19 +67,21 @@ class Writer:
 
     # -- names and parameters
 
-    def unique(self, base: str, pointer: bool = False) -> str:
-        """A name not used in this kernel, from `base`; those of `held` are for pointers."""
-        base = name = possible(base)
-        n = self._counts.get(base, 0)
+    def unique(self, base: str, pointer: bool = False, ending: str = "") -> str:
+        """A name from `base` that is, with the ending, not used in this kernel; those of `held` are for pointers."""
+        base = stem = possible(base)
+        name = f"{stem}{ending}"
+        n = self._counts.get(f"{base}{ending}", 0)
         used, held = self.used, () if pointer else self.held
         while name in used or name in held or means_something(name) or self.reserved(name):
             n += 1
-            name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
-            if self.reserved(base) or self.reserved(name):
-                name = base + "_" * n
-        self._counts[base] = n
+            stem = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
+            if self.reserved(base) or self.reserved(stem):
+                stem = base + "_" * n
+            name = f"{stem}{ending}"
+        self._counts[f"{base}{ending}"] = n
         self.used.add(name)
-        return name
+        return stem
 
     def reserve(self, names: Set[str]) -> None:
         """What text in this kernel calls its variables: nothing else is called so."""

@@ -247,7 +247,7 @@ class _Tiles(Attention):
                 emit(f"const {self.mask} row{p} = ({self.mask})({numbers});")
 
     def array(self, emit: Text, name: str, lines: int) -> None:
-        emit(f"{self.scalar} {name}[{lines * self.block}];")
+        emit.array(self.scalar, name, lines * self.block)
 
     def start(self, comment: str) -> Text:
         return Text(self.context.entry(self.group), comment, (), ATTENTION.__contains__, [(self.dtype, self.lanes)])

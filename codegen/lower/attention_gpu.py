@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.names import ATTENTION_ON_GPU
 from tracegrad.codegen.kernel.text import Text
-from tracegrad.codegen.kernel.vectors import ceil_div, write
+from tracegrad.codegen.kernel.vectors import Term, ceil_div, write
 from tracegrad.codegen.lower.attention import Attention
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
@@ -63,20 +63,20 @@ class _Groups(Attention):
         emit(f"__local {self.scalar} {name}[{size}] __attribute__((aligned(32)));")
 
     @contextmanager
-    def counting(self, emit: Text, name: str, n: int) -> Iterator[str]:
+    def counting(self, emit: Text, name: str, n: int) -> Iterator[Term]:
         """An unrolled loop."""
         if n > 1:
             emit("#pragma unroll")
         with emit.counting(name, n) as counter:
             yield counter
 
-    def line(self, r: str) -> str:
+    def line(self, r: Term) -> str:
         """The own line number `r` of an item, in the block."""
-        return "y" if r == "0" else f"(y + {self.Y} * {r})"
+        return "y" if r == 0 else f"(y + {self.Y} * {r})"
 
-    def column(self, n: str) -> str:
+    def column(self, n: Term) -> str:
         """The other line number `n` of an item, in the block."""
-        return "x" if n == "0" else f"(x + {self.X} * {n})"
+        return "x" if n == 0 else f"(x + {self.X} * {n})"
 
     def fetch(self, emit: Text, name: str, source: str, lines: int, first: str, total: int, size: int, factor: str = "") -> None:
         """The block of lines from `first` on of a head's `total`, each of `size`; zeros where there is nothing."""

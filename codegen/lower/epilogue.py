@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.marks import marked, with_comment
 from tracegrad.codegen.kernel.render import Printer, line_comment
 from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement
-from tracegrad.codegen.kernel.vectors import Emit, computed_in
+from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
@@ -67,7 +67,7 @@ class Operands:
             return Operand(lambda emit, *at: "0", ())
         call = self.callback()
 
-        def load(emit: Emit, *at: str) -> str:
+        def load(emit: Emit, *at: Term) -> str:
             return call.read(emit, node, ravel([call.position(i, n) for i, n in zip(at, shape, strict=True)], shape))
 
         load(lambda line: None, *names)                      # finds the parameters
@@ -85,7 +85,7 @@ class Operands:
             call.begin(next(iter(last.vars), None) if width > 1 else None, width)
             names = set(self.used)
             known: Expression = Verbatim(value, result.dtype, width)
-            if not value.isidentifier() and stored != [result]:
+            if isinstance(value, Compound) and stored != [result]:
                 known = call.writer.declare(call.writer.base(result), known, result)
             call.ev.given = lambda node, _: known if node is result else None
             flat = ravel([*(call.position(i, n) for i, n in zip(at[:-1], shape, strict=False)), last], shape)
@@ -159,19 +159,19 @@ class Callback:
         self.flush(emit)
         return self.printer.operand(value)
 
-    def position(self, text: str, size: int) -> Index:
-        """An index that another generator gives as C text, known to be in range: one variable for each text."""
-        if text.isdigit():
-            return constant(int(text))
-        return self.positions.setdefault((text, size), Var(text, size, sum=not text.isidentifier())).index
+    def position(self, at: Term, size: int) -> Index:
+        """An index that another generator gives, known to be in range: one variable for each text."""
+        if isinstance(at, int):
+            return constant(at)
+        return self.positions.setdefault((at, size), Var(at, size, sum=isinstance(at, Compound))).index
 
-    def lanes_from(self, text: str, size: int, width: int, emit: Emit) -> Index:
+    def lanes_from(self, at: Term, size: int, width: int, emit: Emit) -> Index:
         """The position of the first of `width` lanes. That of a vector is a variable, also where it is known: lanes are along it."""
-        if width > 1 and text.isdigit():
+        if width > 1 and isinstance(at, int):
             name = self.writer.unique("at")
-            emit(f"const {self.writer.index} {marked(name)} = {text};")
-            text = name
-        return self.position(text, size)
+            emit(f"const {self.writer.index} {marked(name)} = {at};")
+            at = name
+        return self.position(at, size)
 
     @property
     def params(self) -> tuple[Parameter, ...]:

@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.expressions import Literal
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import plus
+from tracegrad.codegen.kernel.vectors import Term, inside, plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
@@ -68,14 +68,14 @@ class _Scan(WorkGroup):
         wide = register_type(np.dtype(f"u{self.dtype.name}"))
         return f"({self.type}){self.fn.combine(f'({wide}){a}', f'({wide}){b}')}"
 
-    def chunk(self, length: int) -> tuple[Var | None, str, str]:
+    def chunk(self, length: int) -> tuple[Var | None, Term, Term]:
         """The number of the group's chunk, and where it starts and stops."""
         chunks = -(-self.n // length)
         if chunks == 1:
-            return None, "0", str(self.n)
+            return None, 0, self.n
         chunk = self.number("chunk", chunks, 0 if self.inner == 1 else 1, "group")
-        return chunk, f"chunk * {length}", f"chunk * {length} + {length}" if self.n % length == 0 else \
-            f"min(chunk * {length} + {length}, {self.n})"
+        start = plus(("chunk", length))
+        return chunk, start, inside(plus(start, length), self.n, self.n % length == 0)
 
 
 def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) -> Kernel:
@@ -94,7 +94,7 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     row = o.number("row", o.outer, 1 if o.inner == 1 else 2, "global").index if o.outer > 1 else ZERO
     total = w.declare(o.fn.total, Literal(o.fn.identity(o.dtype), o.dtype), o.node)
     guard = o.block(f"if (column < {o.inner}) {{", column) if column is not None else nullcontext()
-    with guard, o.each("i", o.n, f"{start} + item", stop, lines, (chunk, item)) as i:
+    with guard, o.each("i", o.n, f"{start} + item", str(stop), lines, (chunk, item)) as i:
         value = o.load(o.x, (row * o.n + i.index) * o.inner + (column.index if column is not None else 0))
         o.lines([f"{total.name} = {o.both(total.name, value)};"], (total,))
     place = f"item * {across} + lane" if lane is not None else "item"
@@ -119,7 +119,7 @@ def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Tem
     source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
     column = o.item("column", o.inner)
     row = o.item("row", o.outer)
-    at = plus((row * chunks * o.inner + column).c(), ("i", o.inner))
+    at = plus(row * chunks * o.inner + column, ("i", o.inner))
     o.lines([
         f"{o.type} carry = {o.start};",
         f"for (int i = 0; i < {chunks}; i++) {{",

@@ -166,7 +166,7 @@ class Matrices(Owner):
         size = node.aval.size // self.batch
         stored = self.context.output(self.group, node)
         pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
-        cast = "" if array.type.rstrip("0123456789") == ctype(node.dtype) else f"({ctype(node.dtype)})"
+        cast = "" if array.type == ctype(node.dtype, self.lanes) else f"({ctype(node.dtype)})"
         with self.elements(*(transposed or (1, size)), transposed is not None) as (e, place):
             for lane in range(self.lanes):
                 at = (self.matrix + lane) * size + e

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype, load, plus
+from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, ctype, load, plus
 from tracegrad.codegen.matmul.problem import Operand, Product
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
@@ -40,7 +40,7 @@ def gemm(p: Product, parts: int) -> Kernel:
             emit(f"__local {t} block_{name}[2][{depth}][{block + 4}] __attribute__((aligned(32)));")
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     emit(f"const {index} i0 = get_group_id(1) * {block}, j0 = get_group_id(0) * {block};")
-    batch = "b" if p.batch > 1 else "0"
+    batch = "b" if p.batch > 1 else 0
     k0, k1 = _range_of_k(emit, p, parts)
     emit(f"{t} c[{tile}][{tile}] = {{{{0}}}};")
     if local:
@@ -97,7 +97,7 @@ def gemm(p: Product, parts: int) -> Kernel:
             emit(f"const {index} i = i0 + {_row(r, side, tile)}, j = {plus('j0', 'x', (q, side))};")
             inside = [f"{v} < {n}" for v, n in (("i", p.m), ("j", p.n)) if n % block]
             emit(f"if ({' && '.join(inside)}) {{" if inside else "{")
-            p.store.write(emit, batch, "i", "j", f"c[{r}][{q}]", 1)
+            p.store.write(emit, batch, "i", "j", Compound(f"c[{r}][{q}]"), 1)
             emit("}")
     size = (ceil_div(p.n, block) * side, ceil_div(p.m, block) * side, p.batch * parts)
     return emit.kernel(size, (side, side, 1), p.flops, p.bytes, f"{block}x{block} blocks {through}")
@@ -109,7 +109,7 @@ def _unrolled(emit: Text, n: int) -> None:
         emit("#pragma unroll")
 
 
-def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[str | int, str | int]:
+def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[Term, Term]:
     """Emits the batch and the part that a work-group is in; from where to where its k goes."""
     index = p.index
     if p.batch > 1:
@@ -127,11 +127,11 @@ def _start(x: Operand) -> str:
     return "i0" if x.name == "a" else "j0"
 
 
-def _row(r: str, side: int, tile: int) -> str:
+def _row(r: Term, side: int, tile: int) -> Term:
     """Which row of its block a work-item's row `r` is."""
     if tile <= 4:
         return plus(("y", tile), r)
-    return plus((f"{r} / 4", 4 * side), ("y", 4), f"{r} % 4")
+    return plus((Compound(f"{r} / 4"), 4 * side), ("y", 4), Compound(f"{r} % 4"))
 
 
 def _along_k(x: Operand) -> bool:
@@ -144,14 +144,14 @@ def _places(emit: Text, x: Operand, side: int, block: int) -> tuple[int, bool]:
     inner = depth if _along_k(x) else block
     each = ceil_div(depth * block, side * side)
     some = depth * block % (side * side) != 0
-    emit(f"const int unit = {plus(('at', side * side) if each > 1 else '0', ('y', side), 'x')};")
+    emit(f"const int unit = {plus(('at', side * side) if each > 1 else 0, ('y', side), 'x')};")
     if some:
         emit(f"if (unit < {depth * block}) {{")
     emit(f"const int {'dk' if _along_k(x) else 'line'} = unit % {inner}, {'line' if _along_k(x) else 'dk'} = unit / {inner};")
     return each, some
 
 
-def _fetch(emit: Text, p: Product, side: int, block: int, batch: str, kb: str | int, k1: str | int) -> None:
+def _fetch(emit: Text, p: Product, side: int, block: int, batch: Term, kb: Term, k1: Term) -> None:
     """Emits what fetches the work-item's share of the blocks at `kb` to its registers; zeros beyond the edges."""
     depth = tuning().gemm_step
     for x in (p.a, p.b):
@@ -242,8 +242,8 @@ def thin(p: Product, parts: int) -> Kernel:
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     lane, line = ("x", "y") if along else ("y", "x")
     emit(f"const int unit = {plus((line, lanes), lane) if along else plus((lane, lines), line)};")
-    emit(f"const {index} line0 = {plus((f'get_group_id({1 if along else 0})', lines), line)};")
-    batch = "b" if p.batch > 1 else "0"
+    emit(f"const {index} line0 = {plus((Compound(f'get_group_id({1 if along else 0})'), lines), line)};")
+    batch = "b" if p.batch > 1 else 0
     k0, k1 = _range_of_k(emit, p, parts)
     emit(f"{t} c[{few}] = {{0}};")
     if large.lines % lines:
@@ -252,7 +252,7 @@ def thin(p: Product, parts: int) -> Kernel:
     emit(f"const {t} value = {large.load(emit, batch, 'line0', 'k')};")
     for n in range(few):
         emit("{")
-        emit(f"c[{n}] += value * {small.load(emit, batch, str(n), 'k')};")
+        emit(f"c[{n}] += value * {small.load(emit, batch, n, 'k')};")
         emit("}")
     emit("}")
     if large.lines % lines:
@@ -291,7 +291,7 @@ def total(p: Product, parts: int, partial: Temp | None) -> Kernel:
     params = merge((partial.buffer("partial", "const"),) if partial else (), p.store.params)
     about = f"Adds up {parts} partial results, an element a work-item." if parts else "An empty sum: all zeros."
     emit = Text(f"{p.name}_total" if parts else p.name, about, params, group=(lines, lanes, 1), cooperates=True)
-    batch = "b" if p.batch > 1 else "0"
+    batch = "b" if p.batch > 1 else 0
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     emit(f"const {index} at = get_global_id(0);")
     if p.batch > 1:
@@ -300,8 +300,8 @@ def total(p: Product, parts: int, partial: Temp | None) -> Kernel:
     if parts:
         emit(f"if (at < {size}) {{")
         emit(f"for ({index} part = y; part < {parts}; part += {lanes}) {{")
-        where = plus((f"part * {p.batch} + {batch}" if p.batch > 1 else "part", size), "at")
-        emit(f"c += {load(p.dtype, 1, 'partial + ' + where)};")
+        where = plus((Compound(f"part * {p.batch} + {batch}") if p.batch > 1 else "part", size), "at")
+        emit(f"c += {load(p.dtype, 1, f'partial + {where}')};")
         emit("}")
         emit("}")
     if lanes > 1:

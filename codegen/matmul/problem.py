@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from tracegrad.codegen.kernel.statements import Parameter
-from tracegrad.codegen.kernel.vectors import Emit, index_type
+from tracegrad.codegen.kernel.vectors import Emit, Term, index_type
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
 
@@ -18,12 +18,12 @@ W = TypeVar("W")
 
 
 class Load(Protocol):
-    def __call__(self, emit: Emit, b: str, i: str, j: str, /) -> str:
+    def __call__(self, emit: Emit, b: Term, i: Term, j: Term, /) -> str:
         """The C expression of element (b, i, j) in the compute dtype; may emit statements first."""
 
 
 class Write(Protocol):
-    def __call__(self, emit: Emit, b: str, i: str, j: str, value: str, width: int, /) -> None:
+    def __call__(self, emit: Emit, b: Term, i: Term, j: Term, value: str, width: int, /) -> None:
         """Emits the statements that store `value` (`width` lanes) as elements (b, i, j .. j + width - 1)."""
 
 
@@ -49,7 +49,7 @@ class Epilogue(Generic[W]):
     params: tuple[Parameter, ...]
     lanes: bool = False              # whether each lane is stored by itself
 
-    def long(self, times: int, *where: str, value: str, width: int) -> bool:
+    def long(self, times: int, *where: Term, value: str, width: int) -> bool:
         """Whether to write it `times` times, for `width` lanes each, takes so many lines that a driver is slow to build them."""
         lines: list[str] = []
         self.write(lines.append, *where, value, width)  # type: ignore[operator]
@@ -81,7 +81,7 @@ class View:
     """How a kernel reads an operand: element (line, k) of the tile is at base(b, panel, first line)[line * step + k * along]."""
 
     params: tuple[Parameter, ...]
-    base: Callable[[str, str, str], str]
+    base: Callable[[Term, Term, Term], Term]
     step: int
     along: int
 

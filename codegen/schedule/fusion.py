@@ -262,6 +262,8 @@ class Scheduler:
         found = group.kind.accept(sink.kind, Place.ROW in places)
         if isinstance(found, Break):
             return Break.POSITION if found is Break.SHAPE and any(UNKNOWN in maps for maps in own.values()) else found
+        if self.target.kind != "cpu" and isinstance(found.kind, Rows) and found.kind.length:
+            return Break.SHAPE                               # on a GPU columns are other work-items' than rows
         elements = found.place is not Place.ROW or isinstance(sink.kind, Rows)          # what it reads is read of elements
         row = frozenset((found.kind.cols,)) if elements and isinstance(found.kind, Rows) else ONLY_IDENTITY
         for dep, maps in own.items():

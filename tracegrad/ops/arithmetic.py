@@ -31,6 +31,8 @@ from tracegrad.ops.pointwise import (
     le,
     log2,
     lt,
+    maximum,
+    minimum,
     ne,
     trunc,
 )
@@ -49,17 +51,22 @@ _INF = float("inf")
 @public("fmax")
 @on_nodes
 def fmax(input: Array, other: Array) -> Array:
-    """The larger; a number where one of the two is NaN. Where they are equal input gets the gradient, as in torch."""
+    """The larger; a number where one of the two is NaN. Where they are equal each gets half the gradient, as in torch."""
     a, b = common_dtype([input, other], name="fmax")
-    return where(ge(a, b) | ne(b, b), a, b)
+    return _but_nan(a, b, maximum(a, b))
 
 
 @public("fmin")
 @on_nodes
 def fmin(input: Array, other: Array) -> Array:
-    """The smaller; a number where one of the two is NaN. Where they are equal input gets the gradient, as in torch."""
+    """The smaller; a number where one of the two is NaN. Where they are equal each gets half the gradient, as in torch."""
     a, b = common_dtype([input, other], name="fmin")
-    return where(le(a, b) | ne(b, b), a, b)
+    return _but_nan(a, b, minimum(a, b))
+
+
+def _but_nan(a: Any, b: Any, both: Any) -> Any:
+    """Where one of the two is NaN the other one; `both` elsewhere."""
+    return where(ne(b, b), a, where(ne(a, a), b, both)) if a.dtype.kind == "f" else both
 
 
 @public("clamp_min")

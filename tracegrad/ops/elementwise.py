@@ -96,8 +96,13 @@ class Div(Elementwise):
     operator = ("/", 7)
     flops, mixes = 4, True
     numpy = staticmethod(np.divide)
-    def vjp(self, ct, y, a, b): return ct / b, -ct * y / b
     def pair(self, a, b): return pairs.div(a, b)
+
+    def vjp(self, ct, y, a, b):
+        if a.fn.name == "const" and a.attrs["value"] == 1:   # 1 / b: no division, which takes as long as four products
+            return None, -ct * y * y
+        return ct / b, -ct * y / b
+
     def opencl(self, a, b): return f"({a} / {b})"
 
 
@@ -404,8 +409,8 @@ class Where(Elementwise):
             return None
         condition, a, b = node.operands
         low, high = min, max
-        if condition.fn.name in ("lt", "gt") and condition.operands == (b, a):             # b limited by a, as clamp does
-            low = high = max if condition.fn.name == "lt" else min
+        if condition.fn.name in ("lt", "le", "gt", "ge") and condition.operands == (b, a):           # b limited by a, as clamp does
+            low = high = max if condition.fn.name in ("lt", "le") else min
         return low(x[1][0], x[2][0]), high(x[1][1], x[2][1])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -280,11 +281,14 @@ Operators.__rmatmul__ = (  # type: ignore[attr-defined]
 
 @public("einsum", method=False)
 @on_nodes
-def einsum(equation: str, *operands: Any) -> Array:
+def einsum(equation: Any, *operands: Any) -> Array:
     """Einstein's summation: "ij,jk->ik". Repeated letters take diagonals, "..." stands for any dimensions, which broadcast, and without
 
-    "->" the letters that occur once are the result's, in alphabetical order. Operands may also be one list.
+    "->" the letters that occur once are the result's, in alphabetical order. Operands may also be one list. Instead of an equation each
+    operand may be followed by the list of its dimensions (0 to 51 and ...), and all by the result's: einsum(x, [0, 1], y, [1, 2], [0, 2]).
     """
+    if isinstance(equation, Operators):
+        equation, operands = _of_lists((equation, *operands))
     if not isinstance(equation, str):
         raise ArgumentError(f"einsum: the equation must be a string such as 'ij,jk->ik', got {type(equation).__name__}")
     xs = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
@@ -312,6 +316,18 @@ def einsum(equation: str, *operands: Any) -> Array:
     x, names = total(x, tuple(gone)), [n for n in names if n in output]
     x = mv.permute(x, tuple(names.index(n) for n in output))
     return mv.expand(x, tuple(sizes[n] for n in output))
+
+
+def _of_lists(given: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """The equation and the operands of x, [0, 1], y, [1, 2], perhaps with the result's dimensions behind."""
+
+    def letters(dims: Any) -> str:
+        if not isinstance(dims, (list, tuple)) or any(d is not ... and not (isinstance(d, int) and 0 <= d < 52) for d in dims):
+            raise ArgumentError(f"einsum: an operand is followed by the list of its dimensions, numbers from 0 to 51 and ..., got {dims!r}")
+        return "".join("..." if d is ... else ascii_letters[(d + 26) % 52] for d in dims)          # in torch 0 is "A", 26 is "a"
+
+    equation = ",".join(letters(dims) for dims in given[1::2])
+    return equation if len(given) % 2 == 0 else f"{equation}->{letters(given[-1])}", tuple(given[:len(given) // 2 * 2:2])
 
 
 def _shown(name: Any) -> str:

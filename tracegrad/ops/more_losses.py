@@ -22,7 +22,7 @@ from tracegrad.ops.neural import logsigmoid
 from tracegrad.ops.pointwise import detach, eq, ge, gt, le, lt, maximum, minimum, ne, sqrt
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import full_like_shape, unsqueeze
-from tracegrad.ops.statistics import logsumexp, mean, sum_
+from tracegrad.ops.statistics import cumsum, logsumexp, mean, sum_
 
 Array = Any      # a Node or a Tensor
 
@@ -79,6 +79,7 @@ def margin_ranking_loss(input1: Array, input2: Array, target: Array, margin: flo
 
 
 def _positive(x: Any) -> Any:
+    """max(x, 0), without a gradient at 0, as torch's clamp_min."""
     return where(le(x, 0.0), 0.0, x)
 
 
@@ -87,13 +88,8 @@ def _positive(x: Any) -> Any:
 def hinge_embedding_loss(input: Array, target: Array, margin: float = 1.0, reduction: str = "mean") -> Array:
     """input where target is 1, max(0, margin - input) where it is -1."""
     broadcast_shapes("hinge_embedding_loss", [input.shape, target.shape])
-    loss = where(ne(target, 1), _at_least_zero(margin - input), 0.0) + where(ne(target, -1), input, 0.0)
+    loss = where(ne(target, 1), _positive(margin - input), 0.0) + where(ne(target, -1), input, 0.0)
     return _reduced("hinge_embedding_loss", loss, reduction)
-
-
-def _at_least_zero(x: Any) -> Any:
-    """max(x, 0), with the gradient at 0, as torch's clamp_min."""
-    return where(lt(x, 0.0), 0.0, x)
 
 
 @functional
@@ -106,7 +102,7 @@ def cosine_embedding_loss(input1: Array, input2: Array, target: Array, margin: f
     tiny = 1e-12
     product = sum_(input1 * input2, -1)
     cosine = product / sqrt((sum_(input1 * input1, -1) + tiny) * (sum_(input2 * input2, -1) + tiny))
-    loss = where(eq(target, 1), 1.0 - cosine, 0.0) + where(eq(target, -1), _at_least_zero(cosine - margin), 0.0)
+    loss = where(eq(target, 1), 1.0 - cosine, 0.0) + where(eq(target, -1), _positive(cosine - margin), 0.0)
     return _reduced("cosine_embedding_loss", loss, reduction)
 
 
@@ -137,7 +133,7 @@ def _triplet(name: str, distance: Callable[..., Any], a: Any, p: Any, n: Any, ma
 
 @on_nodes
 def _summary(loss: Any, name: str, reduction: str) -> Any:
-    return _reduced(name, _at_least_zero(loss), reduction)
+    return _reduced(name, _positive(loss), reduction)
 
 
 @functional
@@ -256,9 +252,9 @@ def ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_length
              zero_infinity: bool = False) -> Array:
     """Minus the log-probability of label sequences, summed over all alignments (Graves et al. 2006).
 
-    log_probs: (T, N, C) or (T, C), log-softmax of the scores. targets: (N, S) or (S), or all sequences one after the other (their
-    lengths then given as numbers). Lengths: tensors (N), or sequences of integers. "mean" divides by the target lengths first.
-    zero_infinity: impossible alignments count 0.
+    log_probs: (T, N, C) or (T, C), log-softmax of the scores. targets: (N, S) or (S), or all sequences one after the other.
+    Lengths: tensors (N), or sequences of integers. "mean" divides by the target lengths first. zero_infinity: impossible alignments
+    count 0.
 
     The recursion over T is unrolled: graphs of a few hundred steps.
     """
@@ -271,9 +267,7 @@ def ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_length
         raise ArgumentError(f"ctc_loss: blank must be from 0 to {c - 1}, got {blank}")
     labels = targets
     if targets.ndim == 1 and not alone:
-        if isinstance(target_lengths, Node):
-            raise ArgumentError("ctc_loss: targets one after the other need their lengths as numbers; pad targets to (N, S)")
-        labels = _padded(targets, [int(s) for s in target_lengths])
+        labels = _padded(targets, target_lengths, n, steps)
     elif targets.ndim == 1:
         labels = unsqueeze(targets, 0)
     if labels.ndim != 2 or labels.shape[0] != n:
@@ -311,14 +305,15 @@ def _log_sum(x: Any, dim: int) -> Any:
     return where(mv.reshape(nothing, total.shape), -float("inf"), total)
 
 
-def _padded(targets: Node, lengths: list[int]) -> Any:
-    if sum(lengths) != targets.shape[0]:
-        raise ShapeError(f"ctc_loss: targets {targets.shape} must hold the sum of the target lengths, {sum(lengths)}")
-    rows, at, most = [], 0, max(lengths, default=0)
-    for length in lengths:
-        rows.append(mv.pad(mv.narrow(targets, 0, at, length), (0,), (most - length,)))
-        at += length
-    return mv.concat([mv.reshape(r, (1, most)) for r in rows], 0)
+def _padded(targets: Node, lengths: Any, n: int, steps: int) -> Any:
+    """The sequences of `targets`, one after the other, as rows (n, S); S is the longest, or `steps`: longer ones have no alignment."""
+    if not isinstance(lengths, Node) and sum(map(int, lengths)) != targets.shape[0]:
+        raise ShapeError(f"ctc_loss: targets {targets.shape} must hold the sum of the target lengths, {sum(map(int, lengths))}")
+    most = min(targets.shape[0], steps if isinstance(lengths, Node) else max(map(int, lengths), default=0))
+    sizes = unsqueeze(_lengths("ctc_loss", "target_lengths", lengths, n), 1)
+    place = iota((n, most), 1)
+    index = where(lt(place, sizes), place + cumsum(sizes, 0) - sizes, 0)
+    return gather(targets, 0, in_range(index, targets.shape[0], "ctc_loss", "target_lengths", "targets").reshape(-1)).reshape(n, most)
 
 
 def _lengths(name: str, what: str, value: Any, n: int) -> Any:

@@ -23,7 +23,7 @@ from tracegrad.ops.pointwise import ceil as ceil_
 from tracegrad.ops.pointwise import detach, eq, floor, ge, gt, le, lt, maximum, ne, round_
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import full_like_shape, transpose
-from tracegrad.ops.sorting import argsort, sort
+from tracegrad.ops.sorting import argsort, shared, sort
 from tracegrad.ops.special import logaddexp
 from tracegrad.ops.statistics import ValuesIndices, amax, amin, argmax, sum_
 
@@ -143,7 +143,7 @@ def nanmedian(input: Array, dim: int | None = None, keepdim: bool = False) -> An
     numbers = sum_(eq(x, x), d, True)
     place = gather(argsort(x, d), d, maximum(numbers - 1, 0) // 2)
     found = _dropped(gather(x, d, place), place, d, keepdim and dim is not None)
-    return found if dim is not None else found.values
+    return found if dim is not None else shared(x, found.values)
 
 
 @public("msort")

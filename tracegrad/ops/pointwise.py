@@ -250,23 +250,24 @@ def softplus(input: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
 
 
 @public("clamp", "clip")
+@on_nodes
 def clamp(input: Array, min: Array = None, max: Array = None) -> Array:
     """input limited to [min, max] (scalars or tensors; None for no limit; max wins where min > max; NaN where a limit is NaN).
 
-    The gradient passes where min <= x <= max, as in torch.
+    The gradient passes where min < x < max, for limits that are numbers; a tensor's limit that x is equal to takes half of it: as in torch.
     """
     if min is None and max is None:
         raise ArgumentError("clamp: at least one of min and max must be given")
     refuse_complex("clamp", input)
     out = input
-    for limit, beyond in ((min, lt), (max, gt)):
+    for limit, extremum, outside in ((min, maximum, le), (max, minimum, ge)):
         if limit is not None:
-            outside = beyond(out, limit)
-            if isinstance(limit, Operators):
-                outside = outside | ne(limit, limit)
-            elif limit != limit:
-                outside = eq(out, out)
-            out = where(outside, limit, out)
+            if not isinstance(limit, Operators):
+                out = where(outside(out, limit) if limit == limit else eq(out, out), limit, out)
+            elif limit.aval.weak:                               # a number of run time
+                out = where(outside(out, limit) | ne(limit, limit), limit, out)
+            else:
+                out = extremum(out, limit)
     return out
 
 
@@ -331,8 +332,11 @@ def logical_not(input: Array) -> Array:
 
 @public("lerp")
 def lerp(input: Array, end: Array, weight: Array) -> Array:
-    """input + weight * (end - input)."""
-    return input + (end - input) * weight
+    """input + weight * (end - input); from a weight of 1/2 on computed from the end, so that it is end for a weight of 1."""
+    near = abs_(weight) < 0.5 if isinstance(weight, Operators) else abs(weight) < 0.5
+    if isinstance(near, bool):
+        return input + (end - input) * weight if near else end - (end - input) * (1 - weight)
+    return where(near, input, end) + (end - input) * where(near, weight, weight - 1)
 
 
 @public("detach", method=False)

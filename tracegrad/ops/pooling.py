@@ -15,7 +15,7 @@ from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.convolution import out_size, per_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather, scatter_rows, take_rows
-from tracegrad.ops.pointwise import abs_, div, floor, ge, lt, sign
+from tracegrad.ops.pointwise import div, eq, floor, ge, lt
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.reduction import total
@@ -155,7 +155,8 @@ def avg_pool3d(input: Array, kernel_size: Any, stride: Any = None, padding: Any 
 def _power_pool(name: str, n: int, x: Node, p: float, kernel: Any, stride: Any, ceil_mode: bool) -> Any:
     sizes = per_dim(name, "kernel_size", kernel, n)
     y = _avg_pool(name, n, power(x, p), sizes, stride, 0, ceil_mode, True, None)
-    return power(sign(y) * where(lt(abs_(y), 0.0), 0.0, abs_(y)) * float(prod(sizes)), 1.0 / p)
+    nothing = eq(y, 0.0)                                       # there the root has no derivative; torch's is 0
+    return where(nothing, 0.0, power(where(nothing, 1.0, y) * float(prod(sizes)), 1.0 / p))
 
 
 @functional

@@ -15,9 +15,9 @@ from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather
-from tracegrad.ops.pointwise import eq, minimum
+from tracegrad.ops.pointwise import detach, eq, minimum
 from tracegrad.ops.shaping import transpose
-from tracegrad.ops.statistics import ValuesIndices, sum_
+from tracegrad.ops.statistics import ValuesIndices, amax, sum_
 
 Array = Any      # a Node or a Tensor
 
@@ -111,6 +111,13 @@ def _median_place(x: Node, d: int, n: int) -> Any:
     return where(eq(numbers, n), middle, first)
 
 
+def shared(x: Node, value: Any) -> Any:
+    """`value` of the vector x; all elements that are equal to it share the gradient, as torch has it for medians of all elements."""
+    if x.dtype.kind != "f" or not x.ndim:
+        return value
+    return where(eq(value, value), amax(where(eq(x, detach(value)), x, -float("inf"))), value)
+
+
 @public("median")
 @on_nodes
 def median(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -123,6 +130,6 @@ def median(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
     order = _median_place(x, d, n) if x.ndim else const(0, dtypes.int64)
     values = gather(x, d, order) if x.ndim else x
     if dim is None:
-        return mv.reshape(values, ())
+        return shared(x, mv.reshape(values, ()))
     shape = x.shape[:d] + x.shape[d + 1:]
     return ValuesIndices(values, order) if keepdim or not x.ndim else ValuesIndices(mv.reshape(values, shape), mv.reshape(order, shape))

@@ -75,7 +75,7 @@ class ASGD(Counting):
         at_least("weight_decay", group["weight_decay"])
 
     def _start(self, group: ParamGroup, name: str) -> float:
-        return {"step": 0.0, "eta": group._lr, "mu": 1.0}[name]
+        return {"step": 0.0, "eta": 0.0, "mu": 1.0}[name]
 
     def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
         return {"ax": zeros_like(p)}
@@ -86,7 +86,7 @@ class ASGD(Counting):
         lambd, lr = group["lambd"], group["lr"]
 
         def numbers(step: Tensor, eta: Tensor, mu: Tensor) -> tuple[Any, Any]:
-            used = eta.clone(), mu.clone()
+            used = PUBLIC["where"](step > 1, eta, lr), mu.clone()                # the first is the learning rate of the first step
             eta.copy_(lr / (step * (lr * lambd) + 1.0) ** group["alpha"])
             mu.copy_(1.0 / (step - group["t0"]).clamp(min=1.0))
             return used
@@ -104,7 +104,7 @@ class Rprop(Optimizer):
     """Resilient backpropagation (Riedmiller & Braun 1993), as torch.optim.Rprop: every element has a step size of its own, which grows
     while the sign of its gradient stays and shrinks when it changes.
 
-    etas: factors by which step sizes shrink and grow. step_sizes: the least and the largest. lr: the first.
+    etas: factors by which step sizes shrink and grow. step_sizes: the least and the largest. lr: the one of the first step.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, etas: tuple[float, float] = (0.5, 1.2),
@@ -117,8 +117,7 @@ class Rprop(Optimizer):
             raise ArgumentError(f"etas: must be one number below and one above 1, got {group['etas']}")
 
     def _new_state(self, group: ParamGroup, p: Tensor) -> dict[str, Any]:
-        first = complex(group._lr, group._lr) if p.is_complex() else group._lr
-        return {"prev": zeros_like(p), "step_size": lambda: from_array(np.full(p.shape, first, p.dtype), p.device)}
+        return {"prev": zeros_like(p), "step_size": zeros_like(p)}           # 0: there was no step
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
         (low, high), (least, most), where = group["etas"], group["step_sizes"], PUBLIC["where"]
@@ -128,7 +127,8 @@ class Rprop(Optimizer):
             g = -g if group["maximize"] else g
             same = g * mine["prev"]
             size = mine["step_size"]
-            size.copy_(where(same > 0, size * high, where(same < 0, size * low, size)).clamp(least, most))
+            old = where(size == 0, group["lr"], size)
+            size.copy_(where(same > 0, old * high, where(same < 0, old * low, old)).clamp(least, most))
             g = where(same < 0, 0.0, g)
             p.sub_(g.sign() * size)
             mine["prev"].copy_(g)

@@ -1,0 +1,87 @@
+"""Gradients where operands are equal: who gets how much is torch's choice. The shares below are torch's (2.15); start at SHARES."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tracegrad as tg
+
+NAN = float("nan")
+# per case: the function, its vectors, and the gradient of the sum of the result by each of them
+SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
+    "clamp to numbers": (lambda t, F, x: t.clamp(x, -1, 1), [[-2, -1, 0, 1, 2]], [[0, 0, 1, 0, 0]]),
+    "clamp from below": (lambda t, F, x: x.clamp(min=0), [[-1, 0, 1]], [[0, 0, 1]]),
+    "clamp from above": (lambda t, F, x: x.clamp_max(1.0), [[0, 1, 2]], [[1, 0, 0]]),
+    "clamp, equal numbers": (lambda t, F, x: x.clamp(0, 0), [[-1, 0, 1]], [[0, 0, 0]]),
+    "clamp to a tensor from below": (lambda t, F, x, y: x.clamp(min=y), [[0, 1, 2], [1, 1, 1]], [[0, 0.5, 1], [1, 0.5, 0]]),
+    "clamp to a tensor from above": (lambda t, F, x, y: x.clip(max=y), [[0, 1, 2], [1, 1, 1]], [[1, 0.5, 0], [0, 0.5, 1]]),
+    "clamp to tensors": (
+        lambda t, F, x, y, z: t.clamp(x, y, z), [[0, 1, 2, 3, 4], [1] * 5, [3] * 5],
+        [[0, 0.5, 1, 0.5, 0], [1, 0.5, 0, 0, 0], [0, 0, 0, 0.5, 1]],
+    ),
+    "maximum": (lambda t, F, x, y: t.maximum(x, y), [[0, 1, 2], [1, 1, 1]], [[0, 0.5, 1], [1, 0.5, 0]]),
+    "fmax": (lambda t, F, x, y: t.fmax(x, y), [[0, 1, 2, NAN, 1], [1, 1, 1, 1, NAN]], [[0, 0.5, 1, 0, 1], [1, 0.5, 0, 1, 0]]),
+    "fmin": (lambda t, F, x, y: t.fmin(x, y), [[0, 1, 2, NAN, 1], [1, 1, 1, 1, NAN]], [[1, 0.5, 0, 0, 1], [0, 0.5, 1, 1, 0]]),
+    "median": (lambda t, F, x: x.median() * 6, [[1, 2, 2, 3, 2]], [[0, 2, 2, 0, 2]]),
+    "nanmedian": (lambda t, F, x: t.nanmedian(x) * 6, [[1, 2, NAN, 2, 3, 2]], [[0, 2, 0, 2, 0, 2]]),
+    "median of an even number": (lambda t, F, x: x.median(), [[4, 1, 3, 2]], [[0, 0, 0, 1]]),
+    "relu": (lambda t, F, x: F.relu(x), [[-1, 0, 1]], [[0, 0, 1]]),
+    "hardtanh": (lambda t, F, x: F.hardtanh(x), [[-1, 0, 1]], [[0, 1, 0]]),
+    "amax": (lambda t, F, x: x.amax(), [[1, 2, 2]], [[0, 0.5, 0.5]]),
+    "hinge": (
+        lambda t, F, x: F.hinge_embedding_loss(x, t.tensor([-1, -1, -1, 1]), reduction="sum"), [[0, 1, 2, 1]], [[-1, 0, 0, 1]]
+    ),
+    "margin ranking": (
+        lambda t, F, x, y: F.margin_ranking_loss(x, y, t.tensor([1, 1, 1]), reduction="sum"),
+        [[0, 1, 2], [1, 1, 1]], [[-1, 0, 0], [1, 0, 0]],
+    ),
+    "lp_pool of zeros": (lambda t, F, x: F.lp_pool1d(x.reshape(1, 1, -1), 2.0, 2).sum(), [[0, 0, 3, 4]], [[0, 0, 0.6, 0.8]]),
+}
+
+
+@pytest.mark.parametrize("case", SHARES)
+def test_shares_of_the_gradient(case: str) -> None:
+    """Untraced, traced, and as a direction: a jvp along each vector is the sum of its gradient."""
+    fn, arrays, expected = SHARES[case]
+
+    def gradients(*xs: Any) -> Any:
+        return tg.autograd.grad(fn(tg, tg.nn.functional, *xs).sum(), xs)
+
+    xs = [tg.tensor(a, dtype=tg.float64).requires_grad_() for a in arrays]
+    for found in (gradients(*xs), tg.trace(gradients)(*xs)):
+        for one, share in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one.numpy(), share, atol=1e-12)
+    for k, share in enumerate(expected):
+        along = tuple(tg.ones_like(x) if i == k else tg.zeros_like(x) for i, x in enumerate(xs))
+        slope = tg.func.jvp(lambda *xs: fn(tg, tg.nn.functional, *xs).sum(), tuple(x.detach() for x in xs), along)[1]
+        np.testing.assert_allclose(slope.numpy(), sum(share), atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SHARES)
+def test_shares_as_in_torch(case: str) -> None:
+    torch = pytest.importorskip("torch")
+    fn, arrays, expected = SHARES[case]
+    xs = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
+    for one, share in zip(torch.autograd.grad(fn(torch, torch.nn.functional, *xs).sum(), xs), expected, strict=True):
+        np.testing.assert_allclose(one.numpy(), share, atol=1e-12)
+
+
+def test_a_limit_of_run_time_is_a_number() -> None:
+    """A Python float of a traced call is no tensor: equal elements get nothing."""
+    gradient = tg.trace(lambda x, low: tg.autograd.grad(x.clamp(low, 1.0).sum(), x)[0])
+    x = tg.tensor([-1.0, 0.0, 0.5, 1.0], requires_grad=True)
+    assert gradient(x, -1.0).tolist() == [0, 1, 1, 0]
+    assert gradient(x, 0.0).tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [tg.float32, tg.float64])
+def test_lerp_ends_at_its_end(dtype: Any) -> None:
+    """With a weight of 1 (a number, a tensor) the result is the end to the last bit, however far the start is."""
+    start, end = (tg.tensor(v, dtype=dtype) for v in ([1e9, -1e30, 3.0], [1.0, 0.1, 1e-9]))
+    for weight in (1, 1.0, tg.ones(3, dtype=dtype)):
+        assert tg.lerp(start, end, weight).tolist() == start.clone().lerp_(end, weight).tolist() == end.tolist()
+    assert tg.lerp(start, end, 0.0).tolist() == start.tolist()
