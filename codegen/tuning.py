@@ -90,7 +90,8 @@ class Tuning:
     attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),
     attention_keys: int = 64           # keys of a block (on a CPU),
     attention_groups: tuple[tuple[int, int, int], ...] = (      # lines of a group, of the others at a time, and of an item (on a GPU):
-        (64, 32, 4), (32, 32, 2), (32, 32, 4), (32, 16, 1), (32, 16, 2), (16, 16, 1))     # the first read least of any memory
+        (64, 32, 4), (32, 32, 2), (32, 32, 4), (32, 16, 1), (32, 16, 2), (16, 16, 1),     # the first read least of any memory
+        (8, 32, 1), (8, 16, 1))        # (for few lines)
     written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 

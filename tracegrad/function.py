@@ -69,6 +69,7 @@ class Primitive:
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
+    read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
     exact: ClassVar[bool] = False           # tells operands apart that differ in their last place: they have to be rounded as memory does
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)

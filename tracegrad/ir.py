@@ -89,12 +89,14 @@ class Aval:
     Interned: equal avals are the same object, so that comparing and hashing them is cheap.
     """
 
-    __slots__ = ("bounded", "dtype", "shape", "sizes", "weak")
+    __slots__ = ("bounded", "dtype", "nbytes", "shape", "size", "sizes", "weak")
     _interned: ClassVar[dict[tuple[tuple[int, ...], DType, bool], Aval]] = {}
     shape: tuple[int, ...]
     sizes: Size  # the shape as users see it
     dtype: DType
     weak: bool
+    size: int     # elements
+    nbytes: int
     bounded: bool
 
     def __new__(cls, shape: tuple[int, ...], dtype: DType, weak: bool = False) -> Aval:
@@ -103,18 +105,11 @@ class Aval:
         if self is None:
             self = super().__new__(cls)
             self.shape, self.dtype, self.weak = tuple(shape), dtype, weak
-            self.sizes = Size(shape)
+            self.sizes, self.size = Size(shape), prod(shape)
+            self.nbytes = self.size * dtype.itemsize
             self.bounded = dtype.kind in "biu"
             cls._interned[key] = self
         return self
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
 
     def __repr__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]" + ("~" if self.weak else "")

@@ -158,7 +158,7 @@ class _Walk:
                     continue
                 if fn is _VARIABLE:
                     variables.append(node)
-                else:
+                elif node.attrs:
                     parts += node.attrs.items()
                 parts += place
         return True

@@ -67,6 +67,11 @@ class Window:
     def ow(self) -> int:
         return (self.w + self.padding[1] + (self.behind or self.padding)[1] - self.dilation[1] * (self.kw - 1) - 1) // self.stride[1] + 1
 
+    @property
+    def phases(self) -> Pair:
+        """Places of pixels of x between the strides, along both axes: those at the same one see the same taps."""
+        return min(self.stride[0], self.h), min(self.stride[1], self.w)
+
 
 class LoadWeight(Protocol):
     def __call__(self, emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term, /) -> str:

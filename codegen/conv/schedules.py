@@ -5,7 +5,8 @@ result (`Store`: the fused epilogue, called exactly once for each element).
 
 Everything but the weight gradient is reduced to one problem, `Taps`: an output pixel is a sum over input channels and a grid of
 taps at fixed distances. The gradient by the input is that for each of the stride's phases: the pixels of x that stand at the same
-place between the strides see the same taps, and no multiplication by an inserted zero is ever done.
+place between the strides see the same taps, and no multiplication by an inserted zero is ever done. (On a GPU the phases are a batch of
+products, in one launch: `gpu.input_grad`.)
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ def conv2d_input_grad(
     v = window
     og, cg = v.o // v.groups, v.c // v.groups
     out = []
-    for fy in range(min(v.stride[0], v.h)):
-        for fx in range(min(v.stride[1], v.w)):
+    if target.kind == "gpu" and v.phases != (1, 1):
+        return gpu.input_grad(name, v, np.dtype(dtype), gy, w, store, target, owner)
+    for fy in range(v.phases[0]):
+        for fx in range(v.phases[1]):
             (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = (_phase(v, axis, f) for axis, f in ((0, fy), (1, fx)))
             ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
 

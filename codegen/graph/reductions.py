@@ -192,7 +192,8 @@ def _columns(fn: Primitive, x: Node, target: Target) -> Node:
         return bind(fn, (x,), {"dim": (1,)})
     if target.kind == "gpu" and target.local_memory:         # as many work-groups as fill the device (lower/rows_gpu.py)
         across = min(32, 1 << (inner - 1).bit_length())
-        chunks = max(1, min(-(-target.groups(tuning().group) // (outer * -(-inner // across))), middle // tuning().column_chunk))
+        most = max(tuning().unrolled, tuning().small_columns // inner)       # then the second kernel has next to nothing to do
+        chunks = max(1, min(-(-target.groups(tuning().group) // (outer * -(-inner // across))), middle // tuning().column_chunk, most))
         while chunks > 1:
             x = bind(PARTIAL, (x,), {"op": fn, "length": -(-x.shape[1] // chunks)})
             if x.shape[1] <= tuning().unrolled:

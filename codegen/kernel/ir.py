@@ -15,7 +15,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
-from tracegrad.codegen.kernel.marks import called, names_in, plain, uses_in, with_comment, without_comment
+from tracegrad.codegen.kernel.marks import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 from tracegrad.plan import Function
 
@@ -124,7 +124,9 @@ class Kernel:
     @cached_property
     def lines(self) -> list[str]:
         """The text of the body."""
-        return [plain(with_comment(text, comment)) for text, comment in self.printed]
+        texts = plain_each(text for text, _ in self.printed)
+        return [f"{line}{' ' * (COLUMN - len(line))}  // {comment}" if comment else line
+                for line, (_, comment) in zip(texts, self.printed, strict=True)]
 
     @cached_property
     def text(self) -> str:
@@ -147,7 +149,7 @@ class Kernel:
 
     def _called(self, name: Callable[[str], str]) -> list[str]:
         """The lines of the body, without comments, variables called name(what they are called)."""
-        return [called(without_comment(text), name) for text, _ in self.printed]
+        return called_each((without_comment(text) for text, _ in self.printed), name)
 
     def _whole(self, name: Callable[[str], str]) -> str:
         """All of it but what it is called, variables called name(what they are called) where nobody reserved that."""
@@ -155,7 +157,14 @@ class Kernel:
         def other(old: str) -> str:
             return old if self.reserved(old) else name(old)
 
-        return f"{self.group} " + "\n".join([*(called(p.declaration, other) for p in self.parameters), *self._called(other)])
+        lines = [*(p.declaration for p in self.parameters), *(without_comment(text) for text, _ in self.printed)]
+        return f"{self.group} " + called("\n".join(lines), other)
+
+    def launched(self, times: int) -> Kernel:
+        """The same kernel, which a plan launches so often."""
+        made = replace(self, launches=times)
+        made.__dict__.update({name: self.__dict__[name] for name in _OF_BODY if name in self.__dict__})
+        return made
 
     def bound(self, refs: Iterable[Any], **changes: Any) -> Kernel:
         """The kernel with its parameters bound to others, in order. What was found out about its body is not found out again."""

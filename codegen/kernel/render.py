@@ -358,6 +358,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
     previous: Any = None
     printer = Printer(clang)
+    fixed: dict[Node, bool] = {}
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
     outer: list[dict[str, str]] = []                         # the same, in the blocks around
 
@@ -367,7 +368,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
 
     def add_statement(pad: str, statement: Statement) -> None:
         nonlocal previous
-        comment, previous = line_comment(statement.node, previous)
+        comment, previous = line_comment(statement.node, previous, fixed)
         add(pad + printer.statement(statement), comment)
 
     stack: list[tuple[Block, int]] = [(body, 0)]
@@ -426,9 +427,16 @@ def is_fixed(node: Node) -> bool:
     return not todo
 
 
-def line_comment(node: Node | None, previous: Any) -> tuple[str, Any]:
-    """The Python line that `node` came from if it is another than `previous`, and what to compare the next with."""
-    if node is None or node.fn.family == "leaf" or is_fixed(node):
+def line_comment(node: Node | None, previous: Any, fixed: dict[Node, bool]) -> tuple[str, Any]:
+    """The Python line that `node` came from if it is another than `previous`, and what to compare the next with.
+
+    fixed: of which nodes it is known whether they are (see `is_fixed`).
+    """
+    if node is None or node.fn.family == "leaf":
+        return "", previous
+    if node not in fixed:
+        fixed[node] = is_fixed(node)
+    if fixed[node]:
         return "", previous
     loc = node.loc
     key = (loc.filename, loc.line, loc.derived)

@@ -53,7 +53,7 @@ class Text:
         self.allocates = True
         self(f"{type_} {name}[{size}];")
 
-    def part(self, index: str, first: str, last: str, step: int, total: int) -> None:
+    def part(self, index: str, first: str, last: str, step: int, total: Term) -> None:
         """Emits the range of 0..total-1 that is part number `part`, of `step` each: the last ones may be shorter, or empty."""
         self(f"const {index} {first} = {inside(f'part * {step}', total, False, index)}, "
              f"{last} = {inside(f'{first} + {step}', total, False, index)};")

@@ -139,7 +139,7 @@ def plus(*terms: tuple[Term | Index, int] | Term | Index) -> Term:
     return Compound(" + ".join(out) + (f" {'-' if total < 0 else '+'} {abs(total)}" if total else ""))
 
 
-def inside(at: Term, most: int, exact: bool, index: str = "int") -> Term:
+def inside(at: Term, most: Term, exact: bool, index: str = "int") -> Term:
     """The index `at`, of the C type `index`, or `most` where it is more. exact: it never is.
 
     So end the last parts of something, which may be shorter; and so begin the last tiles, which start early rather than run over the edge.

@@ -7,6 +7,7 @@ that node's line of the user's program beside it, wherever the line changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +15,9 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import At, Expression, names_of
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
-from tracegrad.codegen.kernel.marks import plain
+from tracegrad.codegen.kernel.marks import names_in, plain
 from tracegrad.codegen.kernel.names import means_something, possible
-from tracegrad.codegen.kernel.render import Printer
+from tracegrad.codegen.kernel.render import Printer, lines
 from tracegrad.codegen.kernel.statements import (
     Access,
     Allocate,
@@ -64,6 +65,7 @@ class Writer:
         self.text_names: set[str] = set()                    # what text in it calls its variables,
         self.text_types: set[tuple[DType, int]] = set()      # and their dtypes and lanes
         self.statements = 0
+        self.doubtful: list[Var] = []                        # indices that were computed, and that perhaps nothing reads in the end
 
     # -- names and parameters
 
@@ -145,6 +147,16 @@ class Writer:
         self.add(Declare(var, self.index + (str(value.lanes) if value.lanes > 1 else ""), value, node), depth)
         self.bind(var, depth)
         return var
+
+    def sweep(self) -> None:
+        """Take doubtful indices that nothing reads out."""
+        count = Counter(name for text, _ in lines(self.blocks[0], False) for name in names_in(text)) if self.doubtful else {}
+        unread = {var for var in self.doubtful if count[var.name] == 1}
+        todo = [self.blocks[0]] if unread else []
+        while todo:
+            block = todo.pop()
+            block.items = [item for item in block.items if not (isinstance(item, Declare) and item.symbol in unread)]
+            todo += [item for item in block.items if isinstance(item, Block)]
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""

@@ -32,13 +32,14 @@ class Operand:
     """What a generator reads. load: (emit, *indices) -> the C expression of an element in the dtype of arithmetic.
 
     strided: (pointer, strides) if it is a plain buffer of that dtype; of a dimension of one element the stride is 0. depends: for each
-    dimension whether elements differ along it.
+    dimension whether elements differ along it. side_by_side: for each whether neighbours along it lie so in all that is read of this size.
     """
 
     load: Callable[..., str]
     params: tuple[Parameter, ...]
     strided: tuple[str, tuple[int, ...]] | None = None
     depends: tuple[bool, ...] = ()
+    side_by_side: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ class Operands:
         load(lambda line: None, *names)                      # finds the parameters
         vars = [call.positions[name, n] for name, n in zip(names, shape, strict=True)]
         depends = tuple(n > 1 and any(v in index.vars for index in call.ev.indices) for v, n in zip(vars, shape, strict=True))
-        return Operand(load, call.params, _strided(node, call, vars), depends)
+        read = [index for index in call.ev.indices if all(v in index.vars for v, d in zip(vars, depends, strict=True) if d)]
+        beside = tuple(bool(read) and all(index.stride(v) == 1 for index in read) for v in vars)
+        return Operand(load, call.params, _strided(node, call, vars), depends, beside)
 
     def epilogue(self, result: Node, shape: Sequence[int], names: Sequence[str]) -> Epilogue:
         """What becomes of the elements of `result`, an array of `shape`: every stored sink of the group."""
@@ -132,6 +135,7 @@ class Callback:
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.types: set[tuple[Any, int]] = set()             # of what it computes
         self.positions: dict[tuple[str, int], Var] = {}
+        self.fixed: dict[Node, bool] = {}                    # see render.line_comment
         self.printer = Printer(context.target.clang_builtins)
         self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
 
@@ -143,7 +147,7 @@ class Callback:
         previous = self.shown[1] if self.shown[0] is emit else None
         for statement in self.statements:
             self.types |= types_of(statement.parts)
-            comment, previous = line_comment(statement.node, previous)
+            comment, previous = line_comment(statement.node, previous, self.fixed)
             emit(with_comment(self.printer.statement(statement), comment))
         self.shown = emit, previous
 

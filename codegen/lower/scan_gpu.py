@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.expressions import Literal
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import Term, inside, plus
+from tracegrad.codegen.kernel.vectors import Compound, Term, inside, plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
@@ -45,7 +45,8 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
         return [whole(group, context, size, length, None)]
     sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(node.dtype))
     before = Temp("chunks_before", node, outer * chunks * inner, scratch(node.dtype))
-    return [_sums(group, context, size, length, sums), _before(group, context, chunks, sums, before),
+    between = _before_together if inner == 1 and chunks <= size else _before
+    return [_sums(group, context, size, length, sums), between(group, context, chunks, sums, before),
             whole(group, context, size, length, before)]
 
 
@@ -129,6 +130,27 @@ def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Tem
         "}",
     ], (row, column, source), (pointer,))
     return replace(o.finish(), flops=sums.size, bytes=2 * sums.size * sums.dtype.itemsize)
+
+
+def _before_together(group: Group, context: Context, chunks: int, sums: Temp, before: Temp) -> Kernel:
+    """The same for rows: a chunk an item (Hillis & Steele 1986)."""
+    o = _Scan(group, context)
+    size = max(1 << (chunks - 1).bit_length(), min(32, context.target.max_work_group))
+    array = o.shared("scratch", o.type, size)
+    source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
+    item = o.number("item", size, 0, "local")
+    row = o.number("row", o.outer, 1, "group").index if o.outer > 1 else ZERO
+    at = str(plus(row * chunks, "item"))
+    o.lines([f"{array}[item] = item < {chunks} ? {source}[{plus(row * chunks, Compound(f'min(item, {chunks - 1})'))}] : {o.start};"],
+            (item, row, source))
+    o.barrier()
+    with o.block(f"for (int step = 1; step < {chunks}; step *= 2) {{"):
+        o.lines([f"const {o.type} value = item < step ? {array}[item] : {o.both(f'{array}[item - step]', f'{array}[item]')};"], (item,))
+        o.barrier()
+        o.lines([f"{array}[item] = value;"], (item,))
+        o.barrier()
+    o.lines([f"if (item < {chunks}) {put(pointer, at, f'item == 0 ? {o.start} : {array}[item - 1]')}"], (item, row), (pointer,))
+    return o.done((size, o.outer), (size, 1), sums.size)
 
 
 def _carry(o: _Scan, before: Temp | None, where: Index) -> None:

@@ -2,14 +2,14 @@
 
 Fused loads run where the blocks are brought to local memory (or, without real local memory, in the inner loop), so nothing
 is packed. The next blocks are fetched to registers while these are multiplied, and there are two places for them: one barrier a step.
-Few rows or few columns are `thin`: a work-group adds up along k. If C has too few elements to fill the device and k is long, k is
-split into partial results that `total` adds up in order. Convolutions are products, too (conv/gpu.py).
+Few rows or few columns are `thin`: a work-group adds up along k (of a `short` k, an item). If C has too few elements to fill the device
+and k is long, k is split into partial results that `total` adds up in order. Convolutions are products, too (conv/gpu.py).
 """
 
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.marks import item, used
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, ctype, load, plus
 from tracegrad.codegen.matmul.problem import Operand, Product
@@ -21,8 +21,19 @@ _COST = {8: 1.0, 4: 1.35, 2: 2.5, 1: 5.0}       # of a multiply-add by the side 
 
 def product(p: Product, parts: int) -> list[Kernel]:
     """The kernel for `p`, with k in `parts` parts."""
+    if parts == 1 and min(p.m, p.n) <= tuning().thin and p.k < tuning().group // 8:
+        return [short(p)]
+    return [thin(p, parts) if _is_thin(p) else gemm(p, parts)]
+
+
+def _is_thin(p: Product) -> bool:
     few = min(p.m, p.n) <= tuning().thin and p.k >= tuning().group // 8
-    return [thin(p, parts) if few and p.target.local_memory >= 4 * tuning().group * 2 * p.dtype.itemsize else gemm(p, parts)]
+    return few and p.target.local_memory >= 4 * tuning().group * 2 * p.dtype.itemsize
+
+
+def wanted(p: Product, size: int) -> int:
+    """Work-groups of `size` items with which the device is full."""
+    return max(1, p.target.groups(size) // 2) if _is_thin(p) else held(p.target, size)
 
 
 def gemm(p: Product, parts: int) -> Kernel:
@@ -114,11 +125,15 @@ def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[Term, Term]:
     index = p.index
     if p.batch > 1:
         emit(f"const {index} b = get_group_id(2)" + (f" / {parts};" if parts > 1 else ";"))
+    total: Term = p.k
+    if p.extent:
+        emit(f"const {index} count = {p.extent(emit, 'b' if p.batch > 1 else 0)};")
+        total = "count"
     if parts == 1:
-        return 0, p.k
+        return 0, total
     step = ceil_div(ceil_div(p.k, parts), tuning().gemm_step) * tuning().gemm_step
     emit(f"const {index} part = get_group_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
-    emit.part(index, "k0", "k1", step, p.k)
+    emit.part(index, "k0", "k1", step, total)
     return "k0", "k1"
 
 
@@ -220,6 +235,43 @@ def _sizes(p: Product) -> tuple[int, int]:
         if not best or time < best:
             best, found = time, tile
     return side, found
+
+
+def short(p: Product) -> Kernel:
+    """Few rows or few columns, and a short k (depthwise convolutions): an item adds up what there is along the others, line by line."""
+    large, small = (p.a, p.b) if p.m >= p.n else (p.b, p.a)
+    few, t, index, count = small.lines, ctype(p.dtype), p.index, p.batch * large.lines
+    size = p.target.group(tuning().group)
+    about = f"{p.m}x{p.n}x{p.k} product, {few} elements a work-item."
+    emit = Text(p.name, about, merge(p.a.params, p.b.params, p.store.params), group=None)
+    emit(f"const {index} at = {item(0)};")
+    if count % size:
+        emit(f"if (at < {count}) {{")
+    batch = "b" if p.batch > 1 else 0
+    if p.batch == 1 or large.lines == 1:
+        emit(f"const {index} line0 = {'at' if p.batch == 1 else '0, b = at'};")
+    else:
+        emit(f"const {index} line0 = at % {large.lines}, b = at / {large.lines};")
+    stop = p.extent(emit, batch) if p.extent else str(p.k)
+    emit(f"{t} c[{few}] = {{0}};")
+    if not p.extent:
+        _unrolled(emit, p.k)
+    emit(f"for (int k = 0; k < {stop}; k++) {{")
+    emit(f"const {t} value = {large.load(emit, batch, 'line0', 'k')};")
+    for n in range(few):
+        emit("{")
+        emit(f"c[{n}] += value * {small.load(emit, batch, n, 'k')};")
+        emit("}")
+    emit("}")
+    for n in range(few):
+        emit("{")
+        emit(f"const {t} value = c[{n}];")
+        i, j = ("line0", n) if large is p.a else (n, "line0")
+        p.store.write(emit, batch, i, j, "value", 1)
+        emit("}")
+    if count % size:
+        emit("}")
+    return emit.kernel((ceil_div(count, size) * size,), (size,), p.flops, p.bytes, f"{few} elements a work-item")
 
 
 def thin(p: Product, parts: int) -> Kernel:

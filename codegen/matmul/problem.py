@@ -32,13 +32,15 @@ class Matrix:
     """An operand: how to read it, and the kernel parameters that reading needs.
 
     strided: (pointer name, batch stride, row stride, column stride) in elements if it is a plain buffer of the compute dtype
-    whose pointer is one of `params`. batched: False if it does not depend on the batch index (it is then packed once).
+    whose pointer is one of `params`. batched: False if it does not depend on the batch index (it is then packed once). side_by_side:
+    whether neighbours along the batch, a column or a row lie so.
     """
 
     load: Load
     params: tuple[Parameter, ...]
     strided: tuple[str, int, int, int] | None = None
     batched: bool = True
+    side_by_side: tuple[bool, ...] = (False, False, False)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Product:
     store: Store
     target: Target
     owner: Hashable
+    extent: Callable[[Emit, Term], str] | None = None         # (emit, b) -> how many k there are for this batch, if not always all
 
     @property
     def m(self) -> int:

@@ -67,7 +67,7 @@ def gemm(
 
 def _rows(x: Matrix, m: int) -> Operand:
     if x.strided is None:
-        return Operand("a", m, x.load, x.params, x.batched)
+        return Operand("a", m, x.load, x.params, x.batched, across=x.side_by_side[1])
     pointer, batch, row, column = x.strided
     return Operand("a", m, x.load, x.params, batch != 0, pointer, (batch, row, column))
 
@@ -77,7 +77,7 @@ def _columns(x: Matrix, n: int) -> Operand:
         return x.load(emit, b, k, line)
 
     if x.strided is None:
-        return Operand("b", n, read, x.params, x.batched)
+        return Operand("b", n, read, x.params, x.batched, across=x.side_by_side[2])
     pointer, batch, row, column = x.strided
     return Operand("b", n, read, x.params, batch != 0, pointer, (batch, column, row))
 
@@ -125,7 +125,7 @@ def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list
     """Runs `schedule`; if that yields too few work-items for the cores and k is long, again with k split into partial results."""
     kernels = schedule(p, 1)
     size = math.prod(kernels[-1].local_size or (1,))
-    items, full = math.prod(kernels[-1].global_size) // size, 2 * p.target.cores if p.target.kind == "cpu" else gpu.held(p.target, size)
+    items, full = math.prod(kernels[-1].global_size) // size, 2 * p.target.cores if p.target.kind == "cpu" else gpu.wanted(p, size)
     parts = min(ceil_div(full, items), p.k // tuning().split_k)
     if 2 * items >= full or parts < 2 or p.flops < tuning().split_flops:
         return kernels
