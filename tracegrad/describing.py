@@ -83,6 +83,9 @@ def _steps_in_memory(x: Tensor, count: int | None = None) -> tuple[int, ...] | N
         elif fn.name == "expand":
             new = len(aval.shape) - len(shape)
             steps = (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True))
+        elif fn.name == "unfold":
+            d = attrs["dim"]
+            steps = (*steps[:d], steps[d] * attrs["step"], *steps[d + 1:], steps[d] * attrs["gap"])
         elif fn.name == "reshape":
             steps = _reshaped(shape, steps, aval.shape)
         else:
