@@ -185,3 +185,52 @@ def test_vmap_scan_and_cond() -> None:
     a[3, 2] = 0
     with pytest.raises(LinAlgError, match="solve: matrix 2 of the batch"):
         f(tg.tensor(a), tg.tensor(b[0])).numpy()
+
+
+def complex_ones(batch: tuple[int, ...], n: int, k: int, dtype: str) -> list[Any]:
+    """A and B."""
+    rng = np.random.default_rng(n)
+    return [(rng.standard_normal((*batch, n, c)) + 1j * rng.standard_normal((*batch, n, c))).astype(dtype) for c in (n, k)]
+
+
+def of_complex(a: Any, b: Any) -> Any:
+    return L.solve(a, b), L.inv(a) * 2.0
+
+
+@pytest.mark.parametrize(("batch", "n", "k", "dtype"), [((33,), 1, 2, "complex64"), ((7,), 3, 1, "complex128"), ((), 2, 2, "complex128")])
+def test_complex_matrices_in_kernels_of_every_target(batch: tuple[int, ...], n: int, k: int, dtype: str, on_numpy: None) -> None:
+    with Checked(slack=200.0) as checked:
+        for y in tg.trace(of_complex)(*map(tg.tensor, complex_ones(batch, n, k, dtype))):
+            y.numpy()
+    assert checked.count == 6
+
+
+@pytest.mark.parametrize(("batch", "n", "k", "dtype"), [
+    ((300,), 3, 1, "complex128"), ((33,), 7, 8, "complex64"), ((3, 11), 8, 2, "complex128"), ((7,), 9, 1, "complex128"),
+])
+def test_complex_matrices(batch: tuple[int, ...], n: int, k: int, dtype: str) -> None:
+    a, b = complex_ones(batch, n, k, dtype)
+    f = tg.trace(of_complex)
+    found = [y.numpy() for y in f(tg.tensor(a), tg.tensor(b))]
+    wanted = [np.linalg.solve(a, b), 2 * np.linalg.inv(a)]
+    for y, w in zip(found, wanted, strict=True):
+        assert (y.dtype, y.shape) == (w.dtype, w.shape)
+        tolerance = 2e-3 if dtype == "complex64" else 1e-9
+        np.testing.assert_allclose(y, w, rtol=tolerance, atol=tolerance * np.abs(w).max())
+    if tg.device().kind != "numpy":
+        assert ("host code" in f.explain()) == (n > 8)
+
+
+def test_errors_and_derivatives_of_complex_matrices() -> None:
+    a, b = complex_ones((3, 5), 4, 2, "complex128")
+    a[2, 1] = np.tril(np.ones((4, 4)))                         # whose elimination is exact
+    a[2, 1, :, 2] = 1j * a[2, 1, :, 0]
+    a[1, 3, :, 2] = 0
+    for name in ("solve", "inv"):
+        found = message(tg.trace(CALLS[name]), a, b, b)
+        assert found.startswith(f"{name}: matrix (1, 3) of the batch (3, 5) (4x4) is singular (pivot 3)")
+        assert message(CALLS[name], a, b, b) == found
+        assert "matrix 1 of the batch (5,) (4x4) is singular (pivot 3)" in message(tg.trace(CALLS[name]), a[2], b[2], b[2])
+    given = [tg.tensor(x[:2], requires_grad=True) for x in complex_ones((4,), 3, 2, "complex128")]
+    assert gradcheck(tg.trace(lambda a, b: [(abs(y) ** 2).sum() + y.real.sin().sum() for y in of_complex(a, b)]), given)
+    assert gradgradcheck(lambda a, b: abs(L.solve(a, b)).sum(), given, atol=1e-4)

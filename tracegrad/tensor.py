@@ -266,8 +266,13 @@ class Tensor(Operators):
                 value = _PARTS[fn.name](value, source)
             elif fn.name == "pad":  # of a diagonal: what the padding holds is seen by nobody
                 value = fn.vjp(value, value, source, **attrs)[0]
+            elif fn.name == "unfold" and attrs["gap"] * (attrs["size"] - 1) < attrs["step"]:  # windows that do not overlap
+                ones = expand(const(1, dtypes.int32), value.shape)
+                covered, value = (fn.vjp(v, v, source, **attrs)[0] for v in (ones, value))
+                value = REGISTRY["where"](covered > 0, value, source)
             else:
-                raise ArgumentError(f"{call}: several elements of an expanded tensor are one memory location; clone() it first")
+                raise ArgumentError(f"{call}: several elements of an expanded tensor, or of windows that overlap, are one memory location; "
+                                    "clone() it first")
         return value
 
     def _view(self, result: Tensor) -> Tensor:
