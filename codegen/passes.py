@@ -28,14 +28,14 @@ from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node
 from tracegrad.modes import uncollected
-from tracegrad.ops.placed import in_slices
+from tracegrad.ops.dynamic_slice import in_slices
 from tracegrad.plan import Plan, Target
 from tracegrad.verify import verify
 
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
-    ("placed", lambda graph, target: in_slices(graph)),          # slices that start where an operand says
+    ("dynamic_slice", lambda graph, target: in_slices(graph)),          # slices that start where an operand says
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows

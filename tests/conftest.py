@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 
 import tracegrad as tg
+from tracegrad import backward_cache, eager, numpy_routines
 from tracegrad import compile as tg_compile
-from tracegrad import eager, recall, routine
 from tracegrad.modes import state
 from tracegrad.pending import flush
 
@@ -19,7 +19,7 @@ tg.config.check = True              # verify graphs after every pass, always in 
 # both ways; TRACEGRAD_EAGER=1 runs all tests in the way that users have it (.ci/run does so with those of untraced behaviour).
 EAGER = os.environ.get("TRACEGRAD_EAGER") == "1"
 tg.config.eager = EAGER
-routine.WRITTEN = 3                 # so that tests see written routines without a dozen uses
+numpy_routines.WRITTEN = 3                 # so that tests see written routines without a dozen uses
 
 hypothesis.settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, derandomize=False)     # else it is the default's
@@ -69,16 +69,16 @@ def recalled(monkeypatch):
     gc.collect()
     flush()
     assert (state.trace, state.examples, state.pulling, state.hidden) == (None, 0, False, False)
-    for cache in (eager._known, tg_compile._jobs, recall._recipes):
+    for cache in (eager._known, tg_compile._jobs, backward_cache._recipes):
         cache.clear()
-    eager._size[0] = recall._size[0] = 0
+    eager._size[0] = backward_cache._size[0] = 0
     count = []
-    real = recall.Backward.run
+    real = backward_cache.Backward.run
 
     def run(self):
         done = real(self)
         count.append(done)
         return done
 
-    monkeypatch.setattr(recall.Backward, "run", run)
+    monkeypatch.setattr(backward_cache.Backward, "run", run)
     return lambda: sum(count)

@@ -52,12 +52,19 @@ EXTREMA = [          # of numbers of one sign, and their places
 ]
 
 
+MASKS = [            # truths of a row with those of its elements
+    "tg.where((x.sum(-1, keepdim=True) > 0) & (x > 0.25), x, x * 0.5)", "x.masked_fill((x.amax(-1, keepdim=True) > 1.5) | (x < -0.5), 2.0)",
+    "tg.where((x.mean(-1, keepdim=True) > 0) ^ (x > 0), x * 2, -x).sum(-1)",
+]
+
+
 def drawn(rng: random.Random) -> Case:
     """A function of rows between movements and a reader."""
     text = rng.choice(rng.choice([CORE, CORE, EXTREMA, FUNCTIONS, POINTWISE]))
     before = ", ".join(rng.choice(list(BEFORE)) for _ in range(rng.choice([1, 1, 2])))
     n = rng.choice(SIZES[1:-2])                             # two movements may leave out ten elements
-    return fitting(Case(text, n, rng.choice(list(LAYOUTS)), before, rng.choice(list(AFTER)), rng.choice([0, 0, 1])))
+    layout, after, how = rng.choice(list(LAYOUTS)), rng.choice(list(AFTER)), rng.choice([0, 0, 1])
+    return fitting(Case(rng.choice(MASKS) if rng.random() < 0.08 else text, n, layout, before, after, how))
 
 
 def case(found: Case) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import at_once, templates
+from tracegrad import at_once, call_cache
 from tracegrad.nn import functional as F
 from tracegrad.runtime.buffer import held
 
@@ -183,7 +183,7 @@ def test_the_same_way_in_every_run():
 
 
 def test_signatures_are_forgotten_when_there_are_too_many(monkeypatch):
-    monkeypatch.setattr(templates, "KEPT", 20)
+    monkeypatch.setattr(call_cache, "KEPT", 20)
     x = tg.from_numpy(given(0, 100))
     memo = tg.function.REGISTRY["add"].memo
     memo.clear()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import at_once, eager, recall
+from tracegrad import at_once, backward_cache, eager
 from tracegrad import compile as tg_compile
 from tracegrad.codegen import passes
 from tracegrad.function import REGISTRY
@@ -28,9 +28,9 @@ def fresh(monkeypatch):
     """Eager, and nothing known from other tests."""
     tg.flush()
     monkeypatch.setattr(tg.config, "eager", True)
-    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager.counts, eager._reasons):
+    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, backward_cache._recipes, eager.counts, eager._reasons):
         cache.clear()
-    eager._size[0] = recall._size[0] = 0
+    eager._size[0] = backward_cache._size[0] = 0
 
 
 @pytest.fixture
@@ -161,9 +161,9 @@ def test_the_same_run_gives_the_same_bits_and_switches_at_the_same_use(impatient
     first = tg.report()
     assert first["interpreted"] > 0
     assert first["compiled"] > 0
-    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, recall._recipes, eager.counts, eager._reasons):
+    for cache in (eager._known, tg_compile._plans, tg_compile._jobs, backward_cache._recipes, eager.counts, eager._reasons):
         cache.clear()
-    eager._size[0] = recall._size[0] = 0
+    eager._size[0] = backward_cache._size[0] = 0
     again, v = train(16)
     second = tg.report()
     assert losses == again

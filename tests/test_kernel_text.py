@@ -20,7 +20,7 @@ from tracegrad import codegen
 from tracegrad.codegen import passes
 from tracegrad.codegen.kernel import vectors
 from tracegrad.codegen.kernel.ir import Kernel, Turn, Turns
-from tracegrad.codegen.kernel.marks import unmarked_in
+from tracegrad.codegen.kernel.markup import unmarked_in
 from tracegrad.codegen.kernel.names import means_something
 from tracegrad.codegen.lower.epilogue import Callback
 from tracegrad.codegen.mathlib import library
@@ -33,7 +33,7 @@ from tracegrad.plan import Target
 
 # What takes text apart, and what that text is.
 PATTERNS = {
-    "kernel/marks.py": "its own marks, and the words of text that says which names are in it",
+    "kernel/markup.py": "its own marks, and the words of text that says which names are in it",
     "kernel/names.py": "names that users gave",
     "kernel/spelling.py": "what ops give as their C: a template",
     "kernel/run": "kernels: to run them is what it is for",

@@ -14,8 +14,8 @@ from tests.kernels import TARGETS, Checked
 from tracegrad.codegen.kernel.expressions import Access, Array, At, Expression, Infix, Literal, Load
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import Offset as Marked
-from tracegrad.codegen.kernel.marks import offsets_in
+from tracegrad.codegen.kernel.markup import Offset as Marked
+from tracegrad.codegen.kernel.markup import offsets_in
 from tracegrad.codegen.kernel.render import PLAIN
 from tracegrad.codegen.kernel.statements import Allocate, Block, Buffer, Declare, Item, Store, clipped, product
 from tracegrad.codegen.passes import compile_graph

@@ -62,3 +62,37 @@ def test_what_is_written_tells(run, name):
     numpy_view *= 2
     np.testing.assert_array_equal(view.numpy(), numpy_view)
     np.testing.assert_array_equal(found.numpy(), numpy_x)
+
+
+@pytest.mark.parametrize(("n", "size", "step"), [(13, 3, 3), (13, 2, 3), (33, 1, 7), (31, 4, 9), (12, 5, 6)])
+@pytest.mark.parametrize("traced", [False, True])
+def test_windows_are_views(n, size, step, traced):
+    """What is written into windows that do not overlap reaches what they were cut from, its history too; and they see what it becomes."""
+    a, weights = np.arange(2.0 * n).reshape(2, n), np.cos(np.arange(2.0 * n)).reshape(2, n)
+    where = np.zeros(n, bool)
+    for k in range(0, n - size + 1, step):
+        where[k:k + size] = True
+
+    def write(x):
+        y = x * 2
+        windows = y.unfold(1, size, step)
+        windows.mul_(3.0)
+        y.add_(1.0)
+        return y, windows.sum()
+
+    x = tg.tensor(a, requires_grad=True)
+    y, total = (tg.trace(write) if traced else write)(x)
+    (y * tg.tensor(weights)).sum().backward()
+    assert y.tolist() == np.where(where, a * 6, a * 2).__add__(1).tolist()
+    assert total.item() == (np.where(where, a * 6 + 1, 0)).sum()
+    np.testing.assert_allclose(x.grad.numpy(), weights * np.where(where, 6, 2))
+
+
+def test_windows_that_overlap_are_not_written():
+    x = tg.arange(7.0)
+    windows = x.unfold(0, 3, 2)
+    with pytest.raises(tg.ArgumentError, match=r"mul_: .*windows that overlap.*clone\(\)"):
+        windows.mul_(2.0)
+    x.zero_()
+    assert windows.sum().item() == 0
+    assert x.tolist() == [0] * 7

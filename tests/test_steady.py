@@ -1,4 +1,4 @@
-"""Steps that come again: what is made without its nodes (recall.py, optim/update.py, templates.py) is what would be made with them."""
+"""Steps that come again: what is made without its nodes (backward_cache.py, call_cache.py, optim/update.py) is what they would make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import function, nn, recall
+from tracegrad import backward_cache, function, nn
 from tracegrad.ir import INTERN
 from tracegrad.nn import functional as F
 from tracegrad.ops import arguments
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 def at_length(monkeypatch):
     """Switches to the long way: every node is made."""
     def switch():
-        monkeypatch.setattr(recall.Backward, "run", lambda self: False)
+        monkeypatch.setattr(backward_cache.Backward, "run", lambda self: False)
         monkeypatch.setattr(optimizers, "update", lambda *given: False)
         for module in (arguments, function):
             monkeypatch.setattr(module, "describe", lambda *given: None)

@@ -85,3 +85,15 @@ def test_lerp_ends_at_its_end(dtype: Any) -> None:
     for weight in (1, 1.0, tg.ones(3, dtype=dtype)):
         assert tg.lerp(start, end, weight).tolist() == start.clone().lerp_(end, weight).tolist() == end.tolist()
     assert tg.lerp(start, end, 0.0).tolist() == start.tolist()
+
+
+def test_small_things_that_torch_takes() -> None:
+    """A Python number times alpha; the median of nothing."""
+    for dtype in (tg.float32, tg.int64):
+        x = tg.tensor([5, 7], dtype=dtype)
+        assert tg.sub(x, 1, alpha=2).tolist() == x.sub(2, alpha=1).tolist() == tg.add(x, 1, alpha=-2).tolist() == [3, 5]
+        assert x.clone().sub_(1, alpha=3).tolist() == [2, 4]
+    for median in (tg.median, tg.nanmedian):
+        assert np.isnan(median(tg.zeros(0)).item())
+        with pytest.raises(tg.ArgumentError, match=r"median: .*empty"):
+            median(tg.zeros(0, 3), 0)

@@ -578,3 +578,31 @@ def test_literals_have_values(device):
     for body in (changed, changed_by_a_view, lambda x: x[outside], lambda x: x[x > 1]):
         with pytest.raises(tg.TraceError, match="depends on values"):
             tg.trace(body)(tg.arange(3.0))
+
+
+@pytest.mark.parametrize("kind", ["argument", "captured", "written", "parameter"])
+def test_hooks_of_leaves_and_a_backward_outside(kind):
+    """A leaf that has hooks gets its gradient, through them and once, also of a loss that a traced function computed."""
+    results = []
+    for traced in (False, True):
+        x, w = tg.tensor(np.arange(1.0, 8.0), requires_grad=True), tg.tensor(np.ones(7), requires_grad=True)
+        if kind == "parameter":
+            x = tg.nn.Parameter(x.detach())
+        seen = []
+        x.register_hook(lambda g: g * 2)
+        x.register_hook(lambda g, seen=seen: seen.append(g.tolist()))
+
+        def loss(a, b, x=x):
+            if kind == "written":
+                with tg.no_grad():
+                    a.mul_(2.0)
+            return ((x if kind == "captured" else a) ** 3 * b).sum()
+
+        fn = tg.trace(loss) if traced else loss
+        for _ in range(3):
+            fn(x, w).backward()
+        gradient, = tg.autograd.grad(fn(x, w), x, create_graph=True)
+        second, = tg.autograd.grad((gradient * w).sum(), w if kind == "written" else x)
+        results.append([x.grad.tolist(), w.grad.tolist(), gradient.tolist(), second.tolist(), seen])
+    assert results[0] == results[1]
+    assert len(results[0][4]) == 4 + (kind != "written")

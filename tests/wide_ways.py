@@ -83,7 +83,7 @@ def same(found: list[Any], wanted: list[Any], program: Program, what: str, slack
 
 @contextmanager
 def forgetful() -> Iterator[None]:
-    """Calls are made at length, none from what an earlier one made (templates.py)."""
+    """Calls are made at length, none from what an earlier one made (call_cache.py)."""
     kept = function.describe, arguments.describe
     function.describe = arguments.describe = lambda *_: None
     try:

@@ -1,9 +1,9 @@
 """Small operations on values that numpy holds are done when they are called. Start at `Prepared`.
 
 To defer an operation costs: nodes for all that it is made of, a walk over them, a key, a look-up. It pays where kernels fuse what was
-deferred, and where whole steps are known (see recall.py); few elements numpy has done before. So a call whose template is known
-(see templates.py), and whose operands' values numpy holds, is done at once, by a Routine that the template keeps. What has no value yet, or
-lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
+deferred, and where whole steps are known (see backward_cache.py); few elements numpy has done before. So a call whose template is known
+(see call_cache.py), and whose operands' values numpy holds, is done at once, by a Routine that the template keeps. What has no value yet,
+or lies in a kernel's memory, is deferred as ever, and so is what is to be differentiated.
 
 Whether a call is done at once depends on its structure and on what made its operands, never on time.
 """
@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegrad import templates
+from tracegrad import call_cache
 from tracegrad.blas import quiet, quietly
+from tracegrad.call_cache import Template
 from tracegrad.compile import PART, resolve
 from tracegrad.config import config
 from tracegrad.eager import AT_ONCE
@@ -24,15 +25,14 @@ from tracegrad.function import NOWHERE, REGISTRY, Movement, data
 from tracegrad.intervals import all_of, interval
 from tracegrad.ir import Aval, Node, forget_operands
 from tracegrad.modes import state
-from tracegrad.routine import Routine
+from tracegrad.numpy_routines import Routine
 from tracegrad.runtime.buffer import Held, hold
-from tracegrad.templates import Template
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
 SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
-_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "placed",
+_FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
                        "scan"))
 _OFFSET = REGISTRY["offset"]
 
@@ -68,7 +68,7 @@ class Prepared:
         self.order: Sequence[Any] = [call for _, call, _ in order]
         ends = template.ends()
         self.routine = Routine(self.order, [tuple([at[p] for p in places]) for _, _, places in order], [at[k] for k in ends])
-        self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "placed" for call in self.order)
+        self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "dynamic_slice" for call in self.order)
         self.products = any(call.fn.family == "contraction" for call in self.order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
         self.results = [(k, made[k].aval, _attributes(made[k])) for k in ends]
@@ -128,7 +128,7 @@ class Remembered:
         """What tells the call from others; None where nothing is remembered."""
         if not config.eager or state.trace is not None or state.examples or state.hidden or state.pulling or state.holds or state.turning:
             return None
-        return templates.describe_numbers(args, kwargs)
+        return call_cache.describe_numbers(args, kwargs)
 
     def node(self, key: Any, device: Any) -> Node | None:
         """A leaf with what the call makes, if that is known."""
@@ -215,4 +215,4 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
     return Prepared(template, order, made) if order and total <= LIMIT and known else False
 
 
-templates.prepare = prepare
+call_cache.prepare = prepare

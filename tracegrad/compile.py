@@ -26,9 +26,9 @@ from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, place
 from tracegrad.interpret import interpret
 from tracegrad.ir import Graph, Node, forget_operands, located
 from tracegrad.modes import without_collection
+from tracegrad.numpy_routines import given_by_value
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
-from tracegrad.routine import given_by_value
 from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify

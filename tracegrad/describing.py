@@ -108,6 +108,9 @@ def _stepped(steps: tuple[int, ...] | None, before: Aval, fn: Any, attrs: dict[s
         return tuple(a * b for a, b in zip(steps, attrs["step"], strict=True)), aval
     if fn.name == "permute":
         return tuple(steps[d] for d in attrs["dims"]), aval
+    if fn.name == "unfold":
+        d = attrs["dim"]
+        return (*steps[:d], steps[d] * attrs["step"], *steps[d + 1:], steps[d] * attrs["gap"]), aval
     if fn.name == "expand":
         new = len(aval.shape) - len(shape)
         return (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True)), aval

@@ -26,8 +26,8 @@ from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
+from tracegrad.numpy_routines import Routine, out_of_memory
 from tracegrad.operators import public
-from tracegrad.routine import Routine, out_of_memory
 from tracegrad.runtime.buffer import hold
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.program import counts as kernels

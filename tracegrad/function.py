@@ -16,13 +16,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.call_cache import Template, describe, learn
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.intervals import Interval
 from tracegrad.ir import INTERN, Aval, Entry, Location, Node, enter
 from tracegrad.modes import state
 from tracegrad.operators import Operators
-from tracegrad.templates import Template, describe, learn
 
 REGISTRY: dict[str, Primitive] = {}
 
@@ -91,7 +91,7 @@ class Primitive:
 
     @cached_property
     def memo(self) -> dict[Any, Template | None]:
-        """What calls with the tensors and numbers of users made: see templates.py."""
+        """What calls with the tensors and numbers of users made: see call_cache.py."""
         return {}
 
     def __init_subclass__(cls) -> None:

@@ -24,9 +24,9 @@ from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.modes import state
+from tracegrad.numpy_routines import Routine
 from tracegrad.ops.movement import narrow, permute, reshape
 from tracegrad.plan import Check
-from tracegrad.routine import Routine
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 

@@ -26,6 +26,7 @@ _VIEWS = (
     "narrow",
     "flatten",
     "unflatten",
+    "unfold",
     "movedim",
     "split",
     "chunk",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegrad import at_once as _at_once  # noqa: F401  (templates use it)
+from tracegrad import at_once as _at_once  # noqa: F401  (call_cache.py uses it)
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
 from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload
@@ -31,8 +31,8 @@ from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
 from tracegrad.ops import indexing
 from tracegrad.ops.arguments import one_dim
+from tracegrad.ops.dynamic_slice import as_slice, parts, slice_at
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
-from tracegrad.ops.placed import as_slice, parts, slice_at
 from tracegrad.ops.pointwise import acceptable
 from tracegrad.ops.shaping import expanded
 from tracegrad.pending import flush, waiting
@@ -80,7 +80,7 @@ class Tensor(Operators):
     _steps: Steps  # of a view: how it is reached from its base, as that was laid out when its first _layout moves had been made
     _source: tuple[weakref.ref[Node], int] | None  # of a view: its base's node and version that _n was made from
     _layout: int
-    _moved: Steps  # what undoes each step of t_(), squeeze_(), ... so far, the latest last; see moves.py
+    _moved: Steps  # what undoes each step of t_(), squeeze_(), ... so far, the latest last; see inplace_views.py
     _detached: bool
     _grad: Tensor | None
     _hooks: dict[int, Any] | None
@@ -266,8 +266,13 @@ class Tensor(Operators):
                 value = _PARTS[fn.name](value, source)
             elif fn.name == "pad":  # of a diagonal: what the padding holds is seen by nobody
                 value = fn.vjp(value, value, source, **attrs)[0]
+            elif fn.name == "unfold" and attrs["gap"] * (attrs["size"] - 1) < attrs["step"]:  # windows that do not overlap
+                ones = expand(const(1, dtypes.int32), value.shape)
+                covered, value = (fn.vjp(v, v, source, **attrs)[0] for v in (ones, value))
+                value = REGISTRY["where"](covered > 0, value, source)
             else:
-                raise ArgumentError(f"{call}: several elements of an expanded tensor are one memory location; clone() it first")
+                raise ArgumentError(f"{call}: several elements of an expanded tensor, or of windows that overlap, are one memory location; "
+                                    "clone() it first")
         return value
 
     def _view(self, result: Tensor) -> Tensor:
@@ -771,7 +776,7 @@ def _warn_of_real(call: str, dtype: Any, wanted: Any) -> None:
 
 
 def _apart() -> bool:
-    """Whether where slices start is no part of the structure: in what is done untraced, by nobody's rule (see ops/placed.py)."""
+    """Whether where slices start is no part of the structure: in what is done untraced, by nobody's rule (see ops/dynamic_slice.py)."""
     return state.trace is None and not (state.examples or state.hidden or state.pulling or state.turning)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, padded, units
 from tracegrad.codegen.conv.problem import Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import item
+from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
 from tracegrad.codegen.tuning import tuning

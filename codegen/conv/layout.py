@@ -14,7 +14,7 @@ import numpy as np
 
 from tracegrad.codegen.conv.problem import Array, Pair
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import item
+from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, lanes, load, plus

@@ -40,7 +40,7 @@ from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_in
 from tracegrad.codegen.kernel.index import Index, Var, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.lanes import is_name
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.spelling import spelling
 from tracegrad.codegen.kernel.statements import Parts
 from tracegrad.codegen.kernel.types import register_dtype, register_type

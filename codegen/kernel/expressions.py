@@ -14,7 +14,7 @@ import numpy as np
 
 from tracegrad import plan
 from tracegrad.codegen.kernel.index import Index, Var, constant
-from tracegrad.codegen.kernel.marks import marked, marked_in
+from tracegrad.codegen.kernel.markup import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.dtypes import OPENCL, DType, int32
 

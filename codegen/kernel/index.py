@@ -14,7 +14,7 @@ from itertools import count
 from math import gcd
 from typing import Union
 
-from tracegrad.codegen.kernel.marks import marked, offset, plain
+from tracegrad.codegen.kernel.markup import marked, offset, plain
 
 IndexLike = Union["Index", int]
 
@@ -254,7 +254,7 @@ class Index:
         return plain(self.marked(names))
 
     def marked(self, names: Mapping[Var, str] | None = None) -> str:
-        """The same, with the names of variables and what is added to them marked (see `marks`)."""
+        """The same, with the names of variables and what is added to them marked (see `markup`)."""
         parts = [f"-{_atom_text(atom, names, True)}" if c == -1 else f"{_atom_text(atom, names, True)} * {c}" if c != 1
                  else _atom_text(atom, names, False) for atom, c in self.terms]
         if self.constant and parts:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
-from tracegrad.codegen.kernel.marks import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, without_comment
+from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 from tracegrad.plan import Function
 

@@ -1,8 +1,8 @@
 """What variables of kernels may be called: every reserved name, by whom it is reserved. Start at `possible` and `means_something`.
 
 Users' variables keep their names in kernels, so a name that means something there has to be known: words of OpenCL C and what all kernels
-call themselves (`means_something`), the loops of owners of parts (`OWNERS`), what is built on them and attention (the sets below it), and
-products and convolutions (`is_reserved`).
+call themselves (`means_something`), the loops of work-items that own parts (`SERIAL`), what is built on them and attention (the sets below
+it), and products and convolutions (`is_reserved`).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def means_something(name: str) -> bool:
     return name in _RESERVED or name in _FUNCTIONS or _BUILTIN.match(name) is not None
 
 
-# ------------------------------------------------------------------------------------------ kernels of owners (lower/serial.py)
+# ------------------------------------------------------------------------------------------ serial kernels (lower/serial.py)
 
-OWNERS = frozenset("""
+SERIAL = frozenset("""
     row column result chunk run part k i j before keys order place length first last start middle stop done low high probe mine other
     left right to from_right at key child from key_a key_b from_a from_b part_part part_first part_last row_part row_first row_last
     column_part column_first column_last result_part result_first result_last

@@ -45,7 +45,7 @@ from tracegrad.codegen.kernel.expressions import (
     Zip,
 )
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.marks import called, extent, marked, offset, plain, used, with_comment
+from tracegrad.codegen.kernel.markup import called, extent, marked, offset, plain, used, with_comment
 from tracegrad.codegen.kernel.statements import (
     Allocate,
     Assign,
@@ -98,7 +98,7 @@ def literal(value: Any, dtype: DType) -> tuple[str, int]:
 
 
 class Printer:
-    """Prints what kernels are made of, with names marked (see `marks`). clang: whether its builtins are there."""
+    """Prints what kernels are made of, with names marked (see `markup`). clang: whether its builtins are there."""
 
     def __init__(self, clang: bool) -> None:
         self.clang = clang

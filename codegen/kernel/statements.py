@@ -29,7 +29,7 @@ from tracegrad.codegen.kernel.expressions import (
     whole,
 )
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
-from tracegrad.codegen.kernel.marks import marked_in
+from tracegrad.codegen.kernel.markup import marked_in
 from tracegrad.ir import Node
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.markup import used
 from tracegrad.dtypes import OPENCL
 from tracegrad.plan import Target
 

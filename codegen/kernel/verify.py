@@ -35,7 +35,7 @@ from tracegrad.codegen.kernel.expressions import (
 )
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import FAULTS, Foreign, Kernel
-from tracegrad.codegen.kernel.marks import plain
+from tracegrad.codegen.kernel.markup import plain
 from tracegrad.codegen.kernel.render import PLAIN
 from tracegrad.codegen.kernel.statements import (
     Access,

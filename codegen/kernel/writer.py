@@ -15,7 +15,7 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import At, Expression, names_of
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
-from tracegrad.codegen.kernel.marks import names_in, plain
+from tracegrad.codegen.kernel.markup import names_in, plain
 from tracegrad.codegen.kernel.names import means_something, possible
 from tracegrad.codegen.kernel.render import Printer, lines
 from tracegrad.codegen.kernel.statements import (

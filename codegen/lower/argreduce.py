@@ -20,7 +20,7 @@ from tracegrad.codegen.kernel.vectors import index_type
 from tracegrad.codegen.lower.argreduce_gpu import searches
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.rows_cpu import vector_width
-from tracegrad.codegen.lower.serial import Owner, parts, view
+from tracegrad.codegen.lower.serial import KernelBuilder, parts, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
@@ -43,7 +43,7 @@ def lower_arg_reduction(group: Group, context: Context) -> list[Kernel]:
     return [_search(group, context, length, winners), _best_of(group, context, chunks, winners)]
 
 
-def _keep_better(o: Owner, value: Expression, best: Local, at: Local, number: Expression) -> None:
+def _keep_better(o: KernelBuilder, value: Expression, best: Local, at: Local, number: Expression) -> None:
     """What is better than the best so far takes its place."""
     with o.writer.branch(_better(o, value, best)):
         o.writer.assign(best, value, o.node)
@@ -52,7 +52,7 @@ def _keep_better(o: Owner, value: Expression, best: Local, at: Local, number: Ex
 
 def _search(group: Group, context: Context, length: int, winners: Temp | None) -> Kernel:
     """The winner of each chunk of each row."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     x = node.operands[0]
     outer, n, inner = view(x, node.attrs["dim"])
@@ -101,7 +101,7 @@ def _lanes(group: Group, context: Context) -> int:
 
 
 def _search_lanes(
-    o: Owner, value: Callable[[Index], Expression], best: Local, at: Local, start: Index, stop: BoundLike, width: int
+    o: KernelBuilder, value: Callable[[Index], Expression], best: Local, at: Local, start: Index, stop: BoundLike, width: int
 ) -> None:
     """Search whole vectors from `start` on, then among the lanes' bests. (4096 x 4096, two cores: 0.1 of the serial search's time.)"""
     node, w, ev = o.node, o.writer, o.ev
@@ -137,7 +137,7 @@ def _search_lanes(
     w.assign(at, Cast(b, w.index_dtype) if b.dtype != w.index_dtype else b, node)
 
 
-def _better(o: Owner, x: Expression, best: Local) -> Expression:
+def _better(o: KernelBuilder, x: Expression, best: Local) -> Expression:
     fn: Any = o.node.fn
     alone = x.lanes == 1
     better: Expression = Infix(fn.better, x, best)
@@ -147,7 +147,7 @@ def _better(o: Owner, x: Expression, best: Local) -> Expression:
     return better
 
 
-def _rest(o: Owner, start: Index, stop: BoundLike, width: int) -> Bound:
+def _rest(o: KernelBuilder, start: Index, stop: BoundLike, width: int) -> Bound:
     """Where what is left of a chunk begins."""
     end = bound(stop)
     left = Infix("%", Infix("-", end.value, bound(start).value), whole(width))
@@ -156,7 +156,7 @@ def _rest(o: Owner, start: Index, stop: BoundLike, width: int) -> Bound:
 
 def _best_of(group: Group, context: Context, chunks: int, winners: Temp) -> Kernel:
     """The best of the winners of a row's chunks."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     x = node.operands[0]
     outer, n, inner = view(x, node.attrs["dim"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import item, used
+from tracegrad.codegen.kernel.markup import item, used
 from tracegrad.codegen.kernel.names import ATTENTION
 from tracegrad.codegen.kernel.render import literal
 from tracegrad.codegen.kernel.statements import Buffer

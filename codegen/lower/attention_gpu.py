@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from tracegrad.codegen.graph.attention import Blocks, blocks, full, ranges
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.names import ATTENTION_ON_GPU
 from tracegrad.codegen.kernel.text import Text
 from tracegrad.codegen.kernel.vectors import Term, ceil_div, write

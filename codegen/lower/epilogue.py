@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Verbatim, types_of
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant, ravel
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import marked, with_comment
+from tracegrad.codegen.kernel.markup import marked, with_comment
 from tracegrad.codegen.kernel.render import Printer, line_comment
 from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, computed_in

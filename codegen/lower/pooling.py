@@ -12,14 +12,14 @@ from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import Owner, parts
+from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.ops.max_pooling import apart
 
 
 @lowering("pool")
 def lower_pool(group: Group, context: Context) -> list[Kernel]:
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     ev, w, node = o.ev, o.writer, o.node
     given, places = node.operands
     planes, room, windows = node.shape[0], prod(node.attrs["image"]), prod(node.attrs["size"])

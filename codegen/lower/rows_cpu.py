@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.facts import picked
 from tracegrad.codegen.kernel.guards import Reads
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.peeling import peeled, scattered
 from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_type

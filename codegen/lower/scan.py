@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, Bound, BoundLike, bound, clipped
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.scan_gpu import scans
-from tracegrad.codegen.lower.serial import Owner, parts, scratch, view
+from tracegrad.codegen.lower.serial import KernelBuilder, parts, scratch, view
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
@@ -39,27 +39,27 @@ def lower_scan(group: Group, context: Context) -> list[Kernel]:
     return [_chunk_sums(group, context, length, sums), _scan(group, context, length, sums)]
 
 
-def _columns(o: Owner, inner: int, rows: int) -> tuple[BoundLike, BoundLike]:
+def _columns(o: KernelBuilder, inner: int, rows: int) -> tuple[BoundLike, BoundLike]:
     """The columns a work-item does: all, if the rows and chunks are enough work for every core."""
     length = -(-inner // max(1, parts(o.context) // rows))
     return o.part("column", inner, -(-length // 16) * 16 if o.context.target.kind == "cpu" else length)
 
 
-def _total(o: Owner) -> Local:
+def _total(o: KernelBuilder) -> Local:
     """Declares the running sum or product."""
     fn: Any = o.node.fn
     start = Literal(fn.identity(o.node.dtype), o.node.dtype)
     return o.writer.declare(fn.total, o.ev.vector(start) if o.ev.width > 1 else start, o.node)
 
 
-def _step(o: Owner, total: Local, value: Expression) -> None:
+def _step(o: KernelBuilder, total: Local, value: Expression) -> None:
     fn: Any = o.node.fn
     value = o.ev.vector(value) if o.ev.width > 1 else value
     o.writer.assign(total, Infix(fn.bools, total, value) if o.node.dtype.kind == "b" else o.ev.combined(o.node, total, value), o.node)
 
 
 def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w = o.node, o.writer
     outer, n, inner = view(node, node.attrs["dim"])
     chunks = -(-n // length)
@@ -89,7 +89,7 @@ def _end(chunk: Index, length: int, n: int) -> Bound:
 
 
 def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Kernel:
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     outer, n, inner = view(node, node.attrs["dim"])
     chunks = -(-n // length)
@@ -123,7 +123,7 @@ def _scan(group: Group, context: Context, length: int, sums: Temp | None) -> Ker
 @lowering("recurrence")
 def lower_recurrence(group: Group, context: Context) -> list[Kernel]:
     """y[i] = a[i] * y[i - 1] + b[i]: a row, or a vector of columns, is one work-item's loop, however long it is."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     a, b = node.operands
     outer, n, inner = view(node, node.attrs["dim"])

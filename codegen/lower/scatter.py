@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import BoundLike, bound
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.scatter_gpu import scatters
-from tracegrad.codegen.lower.serial import Owner, parts
+from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 
@@ -27,7 +27,7 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         kernels = scatters(group, context)
         if kernels is not None:
             return kernels
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     ev, w, node = o.ev, o.writer, o.node
     base, index, source = node.operands
     rows, count = base.shape[0], index.aval.size

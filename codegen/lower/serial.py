@@ -1,4 +1,4 @@
-"""Kernels by the owner-computes rule: a work-item owns a part of the result and fills it by serial loops. Start at `Owner`.
+"""Kernels by the owner-computes rule: a work-item owns a part of the result and fills it by serial loops. Start at `KernelBuilder`.
 
 Scatters, scans, searches for the first extremum and sorting are of this form on every target: the order of their steps is fixed,
 so results are deterministic. A target differs in how many parts there are.
@@ -16,7 +16,7 @@ from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Local, whole
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.names import OWNERS
+from tracegrad.codegen.kernel.names import SERIAL
 from tracegrad.codegen.kernel.statements import Bound, BoundLike, bound, clipped
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer
@@ -33,13 +33,13 @@ def parts(context: Context) -> int:
     return 4 * context.target.cores if context.target.kind == "cpu" else context.target.items
 
 
-class Owner:
+class KernelBuilder:
     """A kernel, while it is written, whose work-items own parts of the result; `node` is what it computes."""
 
     def __init__(self, group: Group, context: Context) -> None:
         self.group, self.context, self.node = group, context, group.anchor
         self.writer: Writer = context.writer(group)
-        self.writer.reserve(OWNERS)
+        self.writer.reserve(SERIAL)
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.sizes: list[int] = []
         self.local: list[int] = []                               # of a work-group, on a GPU

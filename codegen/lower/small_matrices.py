@@ -19,7 +19,7 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import Access, Array, Literal, Parts, Verbatim
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.names import SMALL_MATRICES
 from tracegrad.codegen.kernel.statements import BoundLike, product
 from tracegrad.codegen.kernel.types import mask_type
@@ -27,7 +27,7 @@ from tracegrad.codegen.kernel.vectors import LANES, ctype
 from tracegrad.codegen.lower import jacobi
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
-from tracegrad.codegen.lower.serial import Owner, parts
+from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.mathlib import library as mathlib
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.dtypes import float64, int32
@@ -46,7 +46,7 @@ def lower_matrices(group: Group, context: Context) -> list[Kernel]:
     return [replace(one.kernel(), note=f"{how} for {one.batch} of {size}, {one.lanes} at a time in a work-item")]
 
 
-class Matrices(Owner):
+class Matrices(KernelBuilder):
     """One kernel while it is written. results: where each result of the call goes; Temps are not wanted."""
 
     def __init__(self, group: Group, context: Context, results: list[Any]) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from tracegrad.codegen.kernel.expressions import Infix, Load, Local, Select, whole
 from tracegrad.codegen.kernel.index import ZERO, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import with_comment
+from tracegrad.codegen.kernel.markup import with_comment
 from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Bound, Pointer, Symbol, bound
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import Owner, scratch
+from tracegrad.codegen.lower.serial import KernelBuilder, scratch
 from tracegrad.codegen.lower.sort_gpu import sorts
 from tracegrad.codegen.lower.workgroup import precedes
 from tracegrad.codegen.schedule.grouping import Group
@@ -52,7 +52,7 @@ def _passes(n: int) -> int:
 
 def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Kernel:
     """Sorts blocks, one a work-item: into one of `pairs` (see _passes), or, if there is only one block, to the result."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w, ev = o.node, o.writer, o.ev
     n, x = node.shape[-1], node.operands[0]
     key, short, passes = register_type(x.dtype), n <= tuning().sort_run, _passes(min(n, block))
@@ -119,7 +119,7 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
 
 def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | None) -> Kernel:
     """Merges each pair of runs of `run` elements."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     node, w = o.node, o.writer
     n, index = node.shape[-1], w.index
     part = min(tuning().sort_part if context.target.kind == "cpu" else tuning().sort_part_gpu, 2 * run)

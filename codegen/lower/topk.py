@@ -15,7 +15,7 @@ from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Parts, bound, clipped
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
-from tracegrad.codegen.lower.serial import Owner, parts
+from tracegrad.codegen.lower.serial import KernelBuilder, parts
 from tracegrad.codegen.lower.sort_gpu import selections
 from tracegrad.codegen.lower.workgroup import precedes
 from tracegrad.codegen.schedule.grouping import Group
@@ -54,7 +54,7 @@ class Heap:
         return self.keys, self.order, self.length
 
 
-def _start(o: Owner) -> Heap:
+def _start(o: KernelBuilder) -> Heap:
     w, k = o.writer, o.node.shape[-1]
     key = register_type(o.node.operands[0].dtype)
     heap = Heap(Array("keys", key, k, False), Array("order", w.index, k, False), Local("length", w.index_dtype))
@@ -64,7 +64,7 @@ def _start(o: Owner) -> Heap:
     return heap
 
 
-def _offer(o: Owner, heap: Heap, row: Index, at: Index) -> None:
+def _offer(o: KernelBuilder, heap: Heap, row: Index, at: Index) -> None:
     """Element `at` of the row takes its place in the heap; it comes after all that are there, so of equals it is the worse one."""
     w, k = o.writer, o.node.shape[-1]
     x = o.node.operands[0]
@@ -81,7 +81,7 @@ def _offer(o: Owner, heap: Heap, row: Index, at: Index) -> None:
         _sink(o, heap, value.text, at.c(), str(k), (value, at))
 
 
-def _sink(o: Owner, heap: Heap, key: str, number: str, length: str, parts: Parts) -> None:
+def _sink(o: KernelBuilder, heap: Heap, key: str, number: str, length: str, parts: Parts) -> None:
     """The element moves down from the root, past all that are worse."""
     w = o.writer
     w.text([
@@ -99,7 +99,7 @@ def _sink(o: Owner, heap: Heap, key: str, number: str, length: str, parts: Parts
     ], o.node, (*parts, *heap.parts), heap.parts)
 
 
-def _finish(o: Owner, heap: Heap, pointer: Buffer, first: Index) -> Kernel:
+def _finish(o: KernelBuilder, heap: Heap, pointer: Buffer, first: Index) -> Kernel:
     """Takes the worst out of the heap until it is in order, and writes it."""
     w, node = o.writer, o.node
     with w.block(Block(f"for ({w.index} last = length - 1; last > 0; last--) {{", (heap.length,))):
@@ -116,7 +116,7 @@ def _finish(o: Owner, heap: Heap, pointer: Buffer, first: Index) -> Kernel:
 
 def _select(group: Group, context: Context, length: int, kept: Temp | None) -> Kernel:
     """The best k of each chunk of each row, in order."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     n, k = o.node.operands[0].shape[-1], o.node.shape[-1]
     chunks, rows = -(-n // length), o.node.aval.size // k
     chunk, row = o.item("chunk", chunks), o.item("row", rows)
@@ -130,7 +130,7 @@ def _select(group: Group, context: Context, length: int, kept: Temp | None) -> K
 
 def _select_kept(group: Group, context: Context, length: int, kept: Temp) -> Kernel:
     """The best k of what the chunks of each row kept."""
-    o = Owner(group, context)
+    o = KernelBuilder(group, context)
     w, n, k = o.writer, o.node.operands[0].shape[-1], o.node.shape[-1]
     chunks, rows = -(-n // length), o.node.aval.size // k
     source = w.buffer(kept, "kept", int64, "const")

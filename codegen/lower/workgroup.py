@@ -15,12 +15,12 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import Local, Verbatim
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import marked, names_in
+from tracegrad.codegen.kernel.markup import marked, names_in
 from tracegrad.codegen.kernel.names import WORK_GROUPS
 from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Parts
 from tracegrad.codegen.kernel.vectors import Term
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.serial import Owner
+from tracegrad.codegen.lower.serial import KernelBuilder
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
@@ -36,7 +36,7 @@ def room(context: Context, bytes_: int = 0) -> int:
     return size
 
 
-class WorkGroup(Owner):
+class WorkGroup(KernelBuilder):
     """One kernel while it is written; `node` is what it computes."""
 
     def __init__(self, group: Group, context: Context) -> None:

@@ -152,9 +152,20 @@ TG T tg_cosh(T x) {
     T e = tg_scale(p, n - 1);
     return e + (T)(0.25) / e;
 }""",
+    # expm1(-2 |x|) / (expm1(-2 |x|) + 2): what is never positive needs no scaling in two steps
     "tg_tanh": """
 TG T tg_tanh(T x) {
-    T t = tg_expm1(tg_fabs(x) * -2.0);
+    T a = tg_fabs(x) * -2.0;
+    a = a < $EXPM1MIN ? (T)($EXPM1MIN) : a;
+    T shifted = a * $LOG2E + $MAGIC;
+    T k = shifted - $MAGIC;
+    T high = a - k * $LN2HI;
+    T low = k * $LN2LO;
+    T r = high - low;
+    low = (high - r) - low;
+    T p = r + (r * r * $poly(exp, r) + low);
+    T scale = as_T(as_I(as_U(shifted) - as_U((T)($MAGIC)) + $BIAS) << $MANT);
+    T t = scale * p + (scale - 1.0);
     return tg_copysign(t / (t + 2.0), x);
 }""",
 }

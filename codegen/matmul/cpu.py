@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import item
+from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.names import is_variable_of_product
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import (

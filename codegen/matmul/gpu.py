@@ -9,7 +9,7 @@ and k is long, k is split into partial results that `total` adds up in order. Co
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import item, used
+from tracegrad.codegen.kernel.markup import item, used
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, ctype, load, plus
 from tracegrad.codegen.matmul.problem import Operand, Product

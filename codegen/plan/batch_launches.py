@@ -17,7 +17,7 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import whole
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
-from tracegrad.codegen.kernel.marks import marked, with_items
+from tracegrad.codegen.kernel.markup import marked, with_items
 from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from tracegrad.codegen.kernel.expressions import At
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import plain
+from tracegrad.codegen.kernel.markup import plain
 from tracegrad.codegen.kernel.statements import Block, Buffer, If, Item, Number, Parameter, Raw, Statement
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.batch_launches import Step, any_of, dependencies

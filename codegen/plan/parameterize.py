@@ -4,7 +4,7 @@ The numbers are those that are added to an index, or say how much a work-item do
 Steps of an unrolled recurrence read row after row of one buffer, so their kernels are alike but for offsets; updates of parameters are
 alike but for how many elements there are, and where each work-item's begin and end (variables in any case). An argument costs nothing
 there. Other numbers (strides, divisors, bounds of inner loops) stay as they are, where compilers make use of them. Each kernel's own
-numbers are passed, so it computes what its own text would. Which numbers these are is marked when a kernel is printed (`kernel/marks.py`).
+numbers are passed, so it computes what its own text would. Which numbers these are is marked when a kernel is printed (`kernel/markup.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from tracegrad.codegen.kernel.expressions import Number
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.marks import Offset, marked, offsets_in, with_offsets
+from tracegrad.codegen.kernel.markup import Offset, marked, offsets_in, with_offsets
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int32
 

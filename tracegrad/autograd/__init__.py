@@ -9,6 +9,7 @@ from typing import Any
 from tracegrad import autodiff
 from tracegrad.autograd import function, functional
 from tracegrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
+from tracegrad.backward_cache import Backward
 from tracegrad.compile import free_saved, realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
@@ -18,7 +19,6 @@ from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_loc
 from tracegrad.modes import enable_grad, inference_mode, no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC
 from tracegrad.pending import flush
-from tracegrad.recall import Backward
 from tracegrad.tensor import Tensor, leaves, own_copy
 from tracegrad.transforms import matching
 

@@ -13,6 +13,7 @@ from tracegrad.ops import (
     contraction,
     convolution,
     convolution3d,
+    dynamic_slice,
     elementwise,
     factorizations,
     fourier,
@@ -32,7 +33,6 @@ from tracegrad.ops import (
     neural,
     order_statistics,
     orthogonal,
-    placed,
     pointwise,
     pooling,
     random_bits,
@@ -50,7 +50,7 @@ from tracegrad.ops import (
 )
 
 __all__ = ["activations", "arithmetic", "aten", "attention", "bessel", "bits", "complex_numbers", "contraction", "convolution",
-           "convolution3d", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "ldl", "linalg", "losses",
-           "lu", "matrices", "matrix_norms", "max_pooling", "moments", "more_losses", "movement", "neural", "order_statistics",
-           "orthogonal", "placed", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping", "sorting",
-           "special", "spectrogram", "stacking", "statistics", "variants", "windows"]
+           "convolution3d", "dynamic_slice", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "ldl",
+           "linalg", "losses", "lu", "matrices", "matrix_norms", "max_pooling", "moments", "more_losses", "movement", "neural",
+           "order_statistics", "orthogonal", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping",
+           "sorting", "special", "spectrogram", "stacking", "statistics", "variants", "windows"]

@@ -14,12 +14,12 @@ from math import prod
 from operator import index
 from typing import Any, TypeVar
 
+from tracegrad.call_cache import Template, describe, learn
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, IndexOutOfRange, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, bind, different_devices
 from tracegrad.ir import LINE, Node, own_nodes, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators, by_itself, misused, write
-from tracegrad.templates import Template, describe, learn
 
 F = TypeVar("F", bound=Callable[..., Any])
 # numpy's names of arguments, and those that one of torch's functions has and its method, or another of the same meaning, has not

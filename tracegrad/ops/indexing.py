@@ -23,8 +23,8 @@ from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import known_values, on_nodes, one_dim
+from tracegrad.ops.dynamic_slice import pad_at, parts, slice_at
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.placed import pad_at, parts, slice_at
 from tracegrad.ops.pointwise import detach, eq
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import cat, full_like_shape, movedim
@@ -501,7 +501,7 @@ class _Key:
         return tuple([len(range(a, b, s)) for a, b, s in zip(self.start, self.stop, self.step, strict=True)])
 
     def sliced(self, x: Node, apart: bool = False) -> Node:
-        """x after the basic part. apart: its starts are no part of the structure (see placed.py)."""
+        """x after the basic part. apart: its starts are no part of the structure (see dynamic_slice.py)."""
         dims = [d for d in parts(self.size, x.shape) if d in self.chosen] if apart else ()
         if dims:
             x = slice_at(x, self.start, self.size, self.step, dims)
@@ -553,7 +553,7 @@ def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> 
 def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int], dims: Sequence[int] = ()) -> Any:
     """x with x[start::step] (as many elements as value has) replaced by value: padding and a select, which fuse.
 
-    dims: those whose start is no part of the structure (see placed.py).
+    dims: those whose start is no part of the structure (see dynamic_slice.py).
     """
     if value.shape == x.shape or not value.aval.size:
         return value if value.shape == x.shape else x
@@ -583,7 +583,7 @@ def _constants(x: Any) -> Any:
 def getitem(x: Array, key: Any, basic: bool = False, apart: bool = False) -> Array:
     """x[key]: ints, slices (any step), None, Ellipsis; integer lists, arrays and tensors, which broadcast together; masks whose values are
 
-    known (lists, numpy arrays). basic: that `is_basic` says so. apart: where slices start is no part of the structure (see placed.py).
+    known (lists, numpy arrays). basic: that `is_basic` says so. apart: where slices start is no part of the structure (dynamic_slice.py).
     Raises IndexOutOfRange, and TraceError for a mask that only the device knows.
     """
     return _getitem(x, key, None if basic or _holds_no_arrays(key) else _constants(x), apart)

@@ -138,6 +138,8 @@ def nanmedian(input: Array, dim: int | None = None, keepdim: bool = False) -> An
     d = one_dim("nanmedian", 0 if dim is None else dim, x.ndim)
     if not x.ndim:
         return ValuesIndices(x, const(0, dtypes.int64))
+    if not x.shape[d] and dim is None and x.dtype.kind == "f":
+        return sum_(x) * float("nan")
     if not x.shape[d]:
         raise ArgumentError(f"nanmedian: dimension {d} of {x.shape} is empty: no median")
     numbers = sum_(eq(x, x), d, True)

@@ -83,13 +83,13 @@ bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift"), _binary
 @public("add")
 def add(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input + alpha * other, broadcast together."""
-    return call(REGISTRY["add"], (input, other if _is_one(alpha) else mul(other, alpha)), {})
+    return call(REGISTRY["add"], (input, other if _is_one(alpha) else other * alpha), {})
 
 
 @public("sub", "subtract")
 def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not."""
-    return call(REGISTRY["sub"], (input, other if _is_one(alpha) else mul(other, alpha)), {})
+    return call(REGISTRY["sub"], (input, other if _is_one(alpha) else other * alpha), {})
 
 
 def _is_one(alpha: Any) -> bool:

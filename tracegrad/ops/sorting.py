@@ -121,10 +121,12 @@ def shared(x: Node, value: Any) -> Any:
 @public("median")
 @on_nodes
 def median(input: Array, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower of the middle elements: of all, or (values, indices) along dim. NaN if any is, as in torch."""
+    """The lower of the middle elements: of all (NaN of none), or (values, indices) along dim. NaN if any is, as in torch."""
     x = mv.reshape(input, (input.aval.size,)) if dim is None else input
     d = one_dim("median", 0 if dim is None else dim, x.ndim)
     n = x.shape[d] if x.ndim else 1
+    if not n and dim is None and x.dtype.kind == "f":
+        return sum_(x) * float("nan")
     if not n:
         raise ArgumentError(f"median: dimension {d} of {x.shape} is empty: no median")
     order = _median_place(x, d, n) if x.ndim else const(0, dtypes.int64)

@@ -18,8 +18,8 @@ from tracegrad.autodiff import HOOKS
 from tracegrad.compile import Work, by_numpy_again, compute, resolve, used_numpy
 from tracegrad.function import data, renewed
 from tracegrad.modes import state
+from tracegrad.numpy_routines import Routine
 from tracegrad.pending import flush
-from tracegrad.routine import Routine
 from tracegrad.runtime.buffer import hold
 from tracegrad.tensor import Tensor, from_array
 from tracegrad.tracing.recording import Recording

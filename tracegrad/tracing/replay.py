@@ -451,7 +451,7 @@ class TracedCall(CustomCall):
                     made = bind(node.fn, tuple(new[o] for o in node.operands), node.attrs)
             if node in self.residuals and made.value is None and resolve(made) is made:
                 made.value = self.residuals[node].value
-            if node in autodiff.HOOKS:
+            if node in autodiff.HOOKS and node.fn is not _VARIABLE:          # a leaf's are called where its gradient arrives
                 made = made.twin()
                 autodiff.HOOKS[made] = autodiff.HOOKS[node]
             new[node] = made

@@ -1,4 +1,4 @@
-"""Where untraced slices start is no part of the structure (ops/placed.py): work with other indices is known, and never mistaken."""
+"""Where untraced slices start is no part of the structure (ops/dynamic_slice.py): work with other indices is known, and never mistaken."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_scans_and_traces_have_ordinary_slices():
     assert not names & {"slice_at", "offset"}
     carry, ys = tg.scan(lambda c, row: (c + row[1], c * row[2]), tg.zeros(()), x)
     np.testing.assert_allclose(carry.item(), x.numpy()[:, 1].sum(), rtol=1e-5)
-    assert all(n.fn.family != "placed" for n in topological([carry._n, ys._n]))
+    assert all(n.fn.family != "dynamic_slice" for n in topological([carry._n, ys._n]))
 
 
 def test_the_history_shows_no_indices():
@@ -286,7 +286,7 @@ def test_the_history_shows_no_indices():
 
 
 def test_the_derivative_of_each_is_the_other():
-    assert REGISTRY["slice_at"].family == REGISTRY["pad_at"].family == "placed"
+    assert REGISTRY["slice_at"].family == REGISTRY["pad_at"].family == "dynamic_slice"
     cell = nn.Linear(4, 3)
     for k in range(3):
         y = cell(tg.tensor(given(k, 6, 4)))[k:k + 2]

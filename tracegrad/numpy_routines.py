@@ -31,7 +31,7 @@ _CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where
 _ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 # Families whose rules give arrays of the node's dtype, or never do.
-_STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "placed"))
+_STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
 
 
 def given_by_value(node: Node) -> bool:

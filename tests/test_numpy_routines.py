@@ -1,4 +1,4 @@
-"""Routines that are written as Python (tracegrad/routine.py) compute, bit for bit, what their steps do one by one."""
+"""Routines that are written as Python (tracegrad/numpy_routines.py) compute, bit for bit, what their steps do one by one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import nn, routine
+from tracegrad import nn, numpy_routines
 from tracegrad.compile import Work, resolve
 from tracegrad.errors import LinAlgError
 from tracegrad.function import placeholder
 from tracegrad.nn import functional as F
-from tracegrad.routine import Routine
+from tracegrad.numpy_routines import Routine
 from tracegrad.tensor import Tensor
 
 
@@ -70,7 +70,7 @@ def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy)
         with np.errstate(all="ignore"):
             found = made(arrays, constants, order, [])
             wanted = made._run(arrays, constants, order, [], None)
-        assert (made.written is not None) == (turn + 1 >= routine.WRITTEN)
+        assert (made.written is not None) == (turn + 1 >= numpy_routines.WRITTEN)
         for a, b in zip(arrays, before, strict=True):
             np.testing.assert_array_equal(a, b)                  # what comes in is nobody's to write
         for f, w in zip(found, wanted, strict=True):
@@ -82,7 +82,7 @@ def test_arrays_are_written_over_where_nobody_reads_them_again(on_numpy):
     x = np.ones((64, 65), np.float32)
     made, constants, order = made_of(lambda x: ((x * 2.0 + 1.0) - x).exp() * x, x)
     kept, kept_constants, kept_order = made_of(lambda x: (((y := x * 2.0) + 1.0) - x, y), x)
-    for _ in range(routine.WRITTEN):
+    for _ in range(numpy_routines.WRITTEN):
         made([x], constants, order, [])
         kept([x], kept_constants, kept_order, [])
     variables = [r.written.__code__.co_nlocals - r.written.__code__.co_argcount for r in (made, kept)]
@@ -104,7 +104,7 @@ def test_errors_come_with_the_users_line(monkeypatch):
         if turn < 7:
             assert found.item() == 1.5
         else:
-            with pytest.raises(LinAlgError, match=r"test_routine.py"):
+            with pytest.raises(LinAlgError, match=r"test_numpy_routines.py"):
                 found.item()
 
 
@@ -144,7 +144,7 @@ def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
     for fn, together in ((split, 1), (left_out, 1), (overlapping, 0), (of_ones, 0), (lambda x: split(x)[0], 1)):
         made, constants, order = made_of(fn, x)
         assert sum(s.fn.name == "add" and not isinstance(s.rule, np.ufunc) for s in made.steps) == together
-        found = [made([x], constants, order, []) for _ in range(routine.WRITTEN + 2)]
+        found = [made([x], constants, order, []) for _ in range(numpy_routines.WRITTEN + 2)]
         values = {}
         for node in order:                                       # one by one
             values[node] = node.fn.numpy(*[values.get(o, x) for o in node.operands], **node.attrs)
@@ -159,7 +159,7 @@ def test_routines_that_differ_in_sizes_share_their_text(on_numpy):
     for n in (7, 13):
         x = np.ones((n, 5), np.float32)
         made, constants, order = made_of(lambda x: (x.reshape(-1) * 2.0).exp().reshape(5, -1), x)
-        for _ in range(routine.WRITTEN + 1):
+        for _ in range(numpy_routines.WRITTEN + 1):
             found, = made([x], constants, order, [])
         assert found.shape == (5, n)
         written.append(made.written)

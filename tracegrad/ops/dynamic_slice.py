@@ -30,7 +30,7 @@ class Offset(Primitive):
 
 class _Placed(Primitive):
     """Base of the two. Of the larger one's dimensions `dims` start where the operands behind the first say, the others at `start`."""
-    family, saves, pair = "placed", False, by_parts
+    family, saves, pair = "dynamic_slice", False, by_parts
 
     def place(self, starts: Sequence[Any], start: Shape, step: Shape, dims: tuple[int, ...], size: Shape) -> tuple[slice, ...]:
         """Where in the larger array the smaller one, of shape `size`, is."""
@@ -116,12 +116,12 @@ def parts(size: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
 
 def in_slices(graph: Graph) -> Graph:
     """The graph without these operations: the code generator's first pass."""
-    if not any(node.fn.family == "placed" for node in graph):
+    if not any(node.fn.family == "dynamic_slice" for node in graph):
         return graph
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
         with located(node.loc):
-            if node.fn.family == "placed":
+            if node.fn.family == "dynamic_slice":
                 return lowered(node, operands[0], operands[1:])
             same = all(a is b for a, b in zip(operands, node.operands, strict=True))
             return node if same else bind(node.fn, operands, node.attrs)
