@@ -199,7 +199,8 @@ BROADCAST = [
 MATRICES = [
     "tg.linalg.solve(spd(x, e), fit(y, (2, e, J)))", "tg.linalg.cholesky(spd(x, e))", "tg.linalg.inv(spd(x, e))",
     "tg.linalg.det(spd(x, e) * 0.5)", "tg.linalg.solve_triangular(spd(x, e).tril(), fit(y, (2, e, J)), upper=False)",
-    "tg.linalg.qr(spd(x, e))[1]", "tg.linalg.slogdet(spd(x, e))[1]", "fit(x, (S, e)) @ fit(y, (e, J))", "fit(x, (e, S)) @ fit(y, (S, J))",
+    "tg.linalg.qr(spd(x, e))[1]", "tg.linalg.eigvalsh(spd(x.detach(), e))", "tg.linalg.svdvals(fit(x.detach(), (2, e, 3)))",
+    "tg.linalg.slogdet(spd(x, e))[1]", "fit(x, (S, e)) @ fit(y, (e, J))", "fit(x, (e, S)) @ fit(y, (S, J))",
     "fit(x, (J, e, 7)) @ fit(y, (7, 13))", "fit(x, (S,)) @ fit(y, (S, e))", "fit(x, (e, S)).T @ fit(y, (e, J))",
     "tg.einsum('ak,lk->la', fit(x, (e, S)), fit(y, (J, S)))", "tg.einsum('pak,pkl->pal', fit(x, (2, e, 5)), fit(y, (2, 5, J)))",
     "tg.einsum('kk->k', fit(x, (e, e)))", "tg.einsum('ak,ak->k', fit(x, (e, S)), fit(y, (e, S)))",

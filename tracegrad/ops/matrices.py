@@ -359,7 +359,7 @@ def slogdet(A: Array) -> Any:
     return SlogdetResult(run(lapack.SLOGDET, A), run(lapack.SLOGDET, A, index=1))
 
 
-@public("logdet")
+@linalg(public=True)
 @on_nodes
 def logdet(input: Array) -> Array:
     """The logarithm of the determinants of (*, n, n): -inf for 0, NaN for negative ones, but complex numbers of complex matrices."""
@@ -396,7 +396,7 @@ _cholesky.__name__ = "cholesky"
 public("cholesky")(on_nodes(_cholesky))
 
 
-@public("cholesky_solve")
+@linalg(public=True)
 @on_nodes
 def cholesky_solve(input: Array, L: Array, upper: bool = False) -> Array:
     """X in A X = input (*, n, k), where A = L L^T (upper: L^T L)."""
