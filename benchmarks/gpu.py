@@ -69,6 +69,14 @@ def conv_flops(x: Any, w: Any) -> float:
     return 2.0 * x.shape[0] * x.shape[2] * x.shape[3] * w.size
 
 
+def conv_flops_apart(x: Any, w: Any) -> float:
+    return 2.0 * x.size * w.shape[2] * w.shape[3]
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
 def attention_flops(q: Any, k: Any, v: Any) -> float:
     return 4.0 * q.size * k.shape[-2]
 
@@ -116,6 +124,10 @@ ROWS = [
         lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, lambda x, w: 2 * conv_flops(x, w)),
     Row("its gradient by the image, stride 2", lambda x, w: tg.grad(lambda x: F.conv2d(x, w, stride=2, padding=1).sum())(x),
         lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 64, 3, 3)], twice, lambda x, w: conv_flops(x, w) / 4),
+    Row("depthwise convolution 3x3", lambda x, w: F.conv2d(x, w, padding=1, groups=64),
+        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28), floats(r, 64, 1, 3, 3)], twice, conv_flops_apart),
+    Row("gradient of max pooling 3x3, stride 2", lambda x: tg.grad(lambda x: (F.max_pool2d(x, 3, 2, 1) ** 2).sum())(x),
+        lambda r, s: [floats(r, 1 << (s // 2), 64, 28, 28)], lambda x: 3.0 * x.nbytes),
     Row("cumsum", lambda x: x.cumsum(0), lambda r, s: [floats(r, 1 << (16 + s))], twice),
     Row("cumsum of rows of 1000", lambda x: x.cumsum(-1), lambda r, s: [floats(r, 256 << s, 1000)], twice),
     Row("cumsum of columns", lambda x: x.cumsum(0), lambda r, s: [floats(r, 256 << s, 256)], twice),
@@ -135,6 +147,12 @@ ROWS = [
     Row("scatter of scalars", lambda x, i, s: x.index_add(0, i, s),
         lambda r, s: [floats(r, 1 << (12 + s)), r.integers(0, 1 << (12 + s), 1 << (13 + s)), floats(r, 1 << (13 + s))], twice),
     Row("attention", F.scaled_dot_product_attention, lambda r, s: [floats(r, 2, 8, 64 << (s // 2), 64)] * 3, twice, attention_flops),
+    Row("attention, 4 heads to each of the keys'", grouped, lambda r, s: [floats(r, 2, h, 64 << (s // 2), 64) for h in (8, 2, 2)], twice,
+        attention_flops),
+    Row("attention of a row to many keys", F.scaled_dot_product_attention,
+        lambda r, s: [floats(r, 4, 8, 1, 64), *(floats(r, 4, 8, 512 << (s // 2), 64) for _ in range(2))], twice, attention_flops),
+    Row("product of halves", lambda a, b: a @ b, lambda r, s: [floats(r, 256 << (s // 2), 256 << (s // 2)).astype(np.float16)] * 2,
+        product_bytes, product_flops),
     Row("gradient of attention", lambda q, k, v: tg.grad(attended, argnums=(0, 1, 2))(q, k, v),
         lambda r, s: [floats(r, 2, 8, 64 << (s // 2), 64)] * 3, lambda q, k, v: 2 * twice(q, k, v),
         lambda q, k, v: 3.5 * attention_flops(q, k, v)),

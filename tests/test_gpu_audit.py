@@ -74,6 +74,13 @@ CLASSES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "convolution, gradients": (gradients(lambda x, w: F.conv2d(x, w, padding=1), 0, 1), [f4(16, 32, 28, 28), f4(64, 32, 3, 3)]),
     "convolution, strided, gradient": (gradients(lambda x, w: F.conv2d(x, w, stride=2, padding=1), 0),
                                        [f4(16, 32, 28, 28), f4(64, 32, 3, 3)]),
+    "convolution, 7x7, gradients": (gradients(lambda x, w: F.conv2d(x, w, stride=2, padding=3), 0, 1), [f4(8, 3, 64, 64), f4(64, 3, 7, 7)]),
+    "convolution, depthwise, gradients": (gradients(lambda x, w: F.conv2d(x, w, padding=1, groups=64), 0, 1),
+                                          [f4(8, 64, 28, 28), f4(64, 1, 3, 3)]),
+    "convolution, transposed": (lambda x, w: F.conv_transpose2d(x, w, stride=2), [f4(16, 64, 14, 14), f4(64, 32, 2, 2)]),
+    "product of halves": (lambda a, b: a @ b, [np.zeros((1024, 1024), np.float16), np.zeros((1024, 1024), np.float16)]),
+    "product, computed operands": (lambda a, b: (a * 2) @ b.exp(), [f4(1024, 1024), f4(1024, 1024)]),
+    "max pooling, gradient": (gradients(lambda x: F.max_pool2d(x, 3, 2, 1), 0), [f4(8, 64, 56, 56)]),
     "cumsum": (lambda x: x.cumsum(0), [f4(1 << 21)]),
     "cumsum of rows": (lambda x: x.cumsum(-1), [f4(2000, 1000)]),
     "cumsum of columns": (lambda x: x.cumsum(0), [f4(4096, 256)]),
@@ -99,6 +106,7 @@ CLASSES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 }
 LAUNCHES = {         # at most
     "attention": 2, "attention, gradients": 6, "written attention, masked, gradients": 7, "many small updates": 2, "cumsum": 3,
+    "attention to many keys": 2, "attention, grouped queries": 2, "convolution, transposed": 1, "max pooling, gradient": 2,
 }
 
 
