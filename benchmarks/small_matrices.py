@@ -30,6 +30,9 @@ MATRICES: dict[str, Call] = {
     "solve": lambda l, a, b, p: l.solve(a, b), "inv": lambda l, a, b, p: l.inv(a), "det": lambda l, a, b, p: l.det(a),
     "slogdet": lambda l, a, b, p: tuple(l.slogdet(a)),
     "cholesky": lambda l, a, b, p: l.cholesky(p), "qr": lambda l, a, b, p: tuple(l.qr(a)),
+    "eigh": lambda l, a, b, p: tuple(l.eigh(p)), "eigvalsh": lambda l, a, b, p: l.eigvalsh(p),
+    "svd": lambda l, a, b, p: tuple(l.svd(a, full_matrices=False)),
+    "svdvals": lambda l, a, b, p: getattr(l, "svdvals", lambda a: l.svd(a, compute_uv=False))(a),
 }
 NUMBERS: dict[str, Call] = {
     "x + y": lambda m, x, y: x + y, "x * y": lambda m, x, y: x * y, "x * x + 1j": lambda m, x, y: x * x + 1j,

@@ -37,6 +37,8 @@ class Tuning:
     row_chunk: int = 4096              # elements of such a chunk, about
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
 
+    components: int = 4                # of a result's last dimension, up to which each is reduced by itself on a CPU
+
     # rows and elementwise work on CPUs (lower/rows_cpu.py)
     stacked_columns: int = 64          # columns that are written out one by one if they come from about as many places
     item: int = 4096                   # elements that a work-item should at least have to do,
@@ -74,7 +76,7 @@ class Tuning:
 
     # factorisations of small matrices (graph/small_matrices.py)
     matrix_size: int = 16              # rows and columns up to which kernels do them: on one core 0.1 to 0.5 of LAPACK's time for 1000
-                                       # matrices, and for one, a host step's, 0.5 to 0.8 (Cholesky; larger ones are LAPACK's strength)
+                                       # matrices, and for one, a host step's, 0.4 to 0.8 (larger ones are LAPACK's strength)
 
     # products and convolutions (matmul/, conv/)
     split_k: int = 128                 # k of a part, at least, where k is split,
@@ -88,7 +90,8 @@ class Tuning:
     attention_width: int = 256         # for rows up to so long (its blocks are in a core's first cache),
     attention_keys: int = 64           # keys of a block (on a CPU),
     attention_groups: tuple[tuple[int, int, int], ...] = (      # lines of a group, of the others at a time, and of an item (on a GPU):
-        (64, 32, 4), (32, 32, 2), (32, 32, 4), (32, 16, 1), (32, 16, 2), (16, 16, 1))     # the first read least of any memory
+        (64, 32, 4), (32, 32, 2), (32, 32, 4), (32, 16, 1), (32, 16, 2), (16, 16, 1),     # the first read least of any memory
+        (8, 32, 1), (8, 16, 1))        # (for few lines)
     written_out: int = 48              # lines of a tile's epilogue up to which it is written out for each vector; longer ones are a loop
     conv_unrolled: int = 7             # windows up to this width have their inner loop unrolled
 

@@ -150,17 +150,28 @@ class _Wrapped(Buffer):
             self.device.finish()
 
 
-class _Held(Buffer):
+class Held(Buffer):
     """A Buffer whose contents are still the numpy array `array`. The first command that needs `mem` has them uploaded, and lets it go."""
 
     __slots__ = ("_made", "array")
     array: np.ndarray[Any, Any] | None
 
     def __init__(self, device: Device, array: np.ndarray[Any, Any]) -> None:
-        self._made: Buffer | None = None
-        self.device, self.nbytes, self.serial = device, array.nbytes, next(_serials)
-        self.array = array
-        self.suspicions = ()
+        self.device, self.array, self.suspicions = device, array, ()
+
+    def __getattr__(self, name: str) -> Any:
+        """What most never need, when it is first asked for: one is made for every small operation."""
+        if name == "serial":
+            self.serial = next(_serials)
+            return self.serial
+        if name == "_made":
+            self._made: Buffer | None = None
+            return None
+        if name == "nbytes":
+            array = self.array
+            self.nbytes = self._made.nbytes if array is None else array.nbytes   # type: ignore[union-attr]
+            return self.nbytes
+        raise AttributeError(name)
 
     @property
     def mem(self) -> Any:
@@ -190,7 +201,7 @@ class _Held(Buffer):
         array = self.array
         if array is None:
             return super().copy()
-        made = _Held(self.device, array)               # neither writes it
+        made = Held(self.device, array)               # neither writes it
         made.suspicions = self.suspicions
         return made
 
@@ -307,12 +318,12 @@ def _apart(device: Device, ring: Ring, uploads: Uploads, array: np.ndarray[Any, 
 
 def hold(device: Device, array: np.ndarray[Any, Any]) -> Buffer:
     """A Buffer with the contents of `array`, which nobody writes from now on. Nothing is asked of the driver before a kernel needs it."""
-    return _Held(device, array)
+    return Held(device, array)
 
 
 def held(value: Any) -> np.ndarray[Any, Any] | None:
     """The array that a Buffer of `hold` still is; None for others, and once a kernel has needed it."""
-    return value.array if type(value) is _Held else None
+    return value.array if type(value) is Held else None
 
 
 def wrap(device: Device, array: np.ndarray[Any, Any]) -> Buffer:

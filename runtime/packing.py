@@ -16,10 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tracegrad.plan import Function
+from tracegrad.plan import Function, required
 
-_KERNEL = re.compile(r"(?P<group>__attribute__\(\([^\n]*\)\)\n)__kernel void @\((?P<declared>[^\n]*)\) \{\n(?P<body>.*)", re.DOTALL)
-_ARRAY = re.compile(r"^ *(?:const )?\w+ (?:\w+, )*\w+\[", re.MULTILINE)      # of a work-item's own
 _NOTE = re.compile(r"^// part (\w+) (\w+) (\d+) ([\d,]*) ([\w ,]*)$", re.MULTILINE)
 MOST = 16                                  # parts of a kernel, at most
 LENGTH = 30_000                            # and characters of their texts (more in one kernel gains little), and arguments
@@ -41,83 +39,60 @@ class Part:
     unused: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    function: Function
-    group: str
-    body: str
-    declared: tuple[str, ...]
-    types: tuple[str, ...]                 # of the parameters, as the whole kernel has them
-
-
-def _taken_apart(function: Function) -> _Kernel | None:
-    """What a kernel's text consists of; None if it cannot be a part."""
-    found = _KERNEL.fullmatch(function.text)
-    if found is None or "__local" in function.text or "barrier(" in function.text or _ARRAY.search(function.text):
-        return None
-    declared = tuple(found["declared"].split(", ")) if found["declared"] else ()
-    types = []
-    for one in declared:
-        if one.startswith("__global ") and "*" in one:
-            types.append(_POINTER)
-        else:
-            type_ = one.removeprefix("const ").rpartition(" ")[0]
-            if type_ not in _SIZES:
-                return None
-            types.append(type_)
-    return _Kernel(function, found["group"], found["body"], declared, tuple(types))
+def _taken(function: Function) -> list[str]:
+    """The types of its parameters, as the whole kernel has them."""
+    return [_POINTER if p.pointer else p.type for p in function.parameters]
 
 
 def packed(functions: Sequence[Function], called: Callable[[str], str]) -> list[str]:
     """The texts of kernels, in which those that have room in one are parts of it. called: what a kernel is called, given its key."""
     texts: list[str] = []
-    packs: dict[str, list[_Kernel]] = {}                   # by the work-groups they require, one that is not full
+    packs: dict[tuple[int, ...], list[Function]] = {}      # by the work-groups they require, one that is not full
 
-    def close(pack: list[_Kernel]) -> None:
-        texts.append(_one(pack, called) if len(pack) > 1 else pack[0].function.text.replace("@", called(pack[0].function.key)))
+    def close(pack: list[Function]) -> None:
+        texts.append(_one(pack, called) if len(pack) > 1 else pack[0].text(called(pack[0].key)))
 
     for function in functions:
-        kernel = _taken_apart(function)
-        if kernel is None:
-            texts.append(function.text.replace("@", called(function.key)))
+        if function.alone or function.group is None:
+            texts.append(function.text(called(function.key)))
             continue
-        pack = packs.setdefault(kernel.group, [])
-        together = [*pack, kernel]
-        if pack and (len(together) > MOST or sum(len(k.body) for k in together) > LENGTH or len(_types(together)) >= ARGUMENTS):
+        pack = packs.setdefault(function.group, [])
+        together = [*pack, function]
+        if pack and (len(together) > MOST or sum(len(f.body) for f in together) > LENGTH or len(_types(together)) >= ARGUMENTS):
             close(pack)
-            together = [kernel]
-        packs[kernel.group] = together
+            together = [function]
+        packs[function.group] = together
     for pack in packs.values():
         close(pack)
     return texts
 
 
-def _types(kernels: Sequence[_Kernel]) -> list[str]:
+def _types(functions: Sequence[Function]) -> list[str]:
     """The types of arguments that do for each of the kernels."""
     count: Counter[str] = Counter()
-    for kernel in kernels:
-        count |= Counter(kernel.types)
+    for function in functions:
+        count |= Counter(_taken(function))
     return sorted(count.elements(), key=lambda type_: (type_ != _POINTER, type_))
 
 
-def _one(kernels: Sequence[_Kernel], called: Callable[[str], str]) -> str:
+def _one(functions: Sequence[Function], called: Callable[[str], str]) -> str:
     """The kernel that is all of them, in front of it what `parts_of` reads."""
-    types = _types(kernels)
-    name = called(kernels[0].function.key) + "p"
-    notes, functions, cases = [], [], []
-    for number, kernel in enumerate(kernels):
-        own = called(kernel.function.key)
+    types = _types(functions)
+    name = called(functions[0].key) + "p"
+    notes, parts, cases = [], [], []
+    for number, function in enumerate(functions):
+        own = called(function.key)
         free = {type_: iter([i for i, t in enumerate(types) if t == type_]) for type_ in set(types)}
-        places = [next(free[type_]) for type_ in kernel.types]
-        given = [f"({d.rpartition('*')[0]}*)a{i}" if t == _POINTER else f"a{i}"
-                 for i, d, t in zip(places, kernel.declared, kernel.types, strict=True)]
+        places = [next(free[type_]) for type_ in _taken(function)]
+        given = [f"({p.whole_type})a{i}" if p.pointer else f"a{i}" for i, p in zip(places, function.parameters, strict=True)]
+        declared = ", ".join([p.declaration for p in function.parameters])
         unused = [f"{i + 1} {0 if t == _POINTER else _SIZES[t]}" for i, t in enumerate(types) if i not in places]
         notes.append(f"// part {own} {name} {number} {','.join(str(i + 1) for i in places)} {','.join(unused)}")
-        functions.append(f"static __attribute__((noinline)) void {own}({', '.join(kernel.declared)}) {{\n{kernel.body}")
+        parts.append(f"static __attribute__((noinline)) void {own}({declared}) {{\n{function.body}\n}}")
         cases.append(f"    case {number}: {own}({', '.join(given)}); break;")
     declared = ", ".join(["int part", *(f"{t}{' ' * (t != _POINTER)}a{i}" for i, t in enumerate(types))])
-    whole = [f"{kernels[0].group}__kernel void {name}({declared}) {{", "  switch (part) {", *cases, "  }", "}"]
-    return "\n".join([*notes, *functions, *whole])
+    whole = [f"{required(functions[0].group)}__kernel void {name}({declared}) {{", "  switch (part) {", *cases, "  }", "}"]
+    return "\n".join([*notes, *parts, *whole])
 
 
 def parts_of(text: str) -> dict[str, Part]:

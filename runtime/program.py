@@ -168,7 +168,7 @@ def _made(device: Device, side: cl.Device, new: dict[str, Function], parts: Sequ
 
 def text_of(functions: Sequence[Function], parts: Sequence[str], pack: bool = False) -> str:
     """Kernels as one program: what they need, once, and the kernels. pack: several of them as one (see `packing.py`)."""
-    texts = packed(functions, _called) if pack else [f.text.replace("@", _called(f.key)) for f in functions]
+    texts = packed(functions, _called) if pack else [f.text(_called(f.key)) for f in functions]
     above = [dict.fromkeys(part for f in functions for part in f.above[group]) for group in range(max(len(f.above) for f in functions))]
     return "\n".join([*(parts[i] for group in above for i in group), *texts]) + "\n"
 

@@ -50,11 +50,13 @@ ROWS = {                   # name: text, of x and y, and what is traced of it
     "conv1d": "F.conv1d(fit(x, (2, 3, 30)), fit(y, (4, 3, 5)))", "max pool": "F.max_pool2d(fit(x, (1, 2, 9, 9)), 2)",
     "average pool": "F.avg_pool2d(fit(x, (1, 2, 9, 9)), 3, 2)",
     "attention": "F.scaled_dot_product_attention(fit(x, (1, 2, 6, 10)), fit(y, (1, 2, 5, 10)), fit(x, (1, 2, 5, 10)))",
+    "distances": "(fit(x, (33, 1, 3)) - fit(y, (17, 3))).square().sum(-1).exp()", "points": "fit(x, (33, 4)).sum(0)",
+    "rows and columns": "(lambda z: (z.sum(1), z.sum(0)))(fit(x, (33, 40)).tanh())",
     "scalar": "x * c + c", "steps": "steps(x, y)", "update": "update(x, y, c)",
 }
 GRADIENTS = (
     "chain", "where", "pad", "roll", "stride", "cat", "stencil", "row sum", "softmax", "layer norm", "logsumexp", "cumprod", "gather",
-    "matmul", "linear", "conv", "max pool", "attention", "cross entropy", "embedding",
+    "matmul", "linear", "conv", "max pool", "attention", "cross entropy", "embedding", "distances",
 )
 
 

@@ -98,17 +98,18 @@ def update(rng: random.Random) -> None:
 
 ORDINARY = (case,) * 8 + (value, gradient, value, direction, second, update, update)
 
-WIDE = (wide_ways.value, wide_ways.stencil) * 6 + (wide_ways.equals,) * 4 + (wide_ways.loop,) * 3 + (wide_ways.special,) * 2 + (
-    wide_ways.gradient, wide_ways.eager_loop) * 2 + (wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced)
+WIDE = (wide_ways.value, wide_ways.stencil) * 6 + (wide_ways.equals,) * 4 + (wide_ways.loop, wide_ways.slide) * 3 + (
+    wide_ways.special,) * 2 + (wide_ways.gradient, wide_ways.eager_loop) * 2 + (
+    wide_ways.second, wide_ways.direction, wide_ways.mapped, wide_ways.untraced)
 # What `make test` runs: in the order of what finds errors in the least time. Derivatives of derivatives take five times as long as values.
-QUICK = (case, update, wide_ways.stencil, case, wide_ways.value, wide_ways.special, update, wide_ways.equals, case, wide_ways.stencil,
+QUICK = (case, update, wide_ways.stencil, case, wide_ways.value, wide_ways.special, update, wide_ways.equals, case, wide_ways.slide,
          wide_ways.loop, case, wide_ways.special, wide_ways.stencil, update, wide_ways.value, gradient, case, wide_ways.special,
          wide_ways.gradient, update, wide_ways.eager_loop, value)
 SLOW = (direction, second, wide_ways.direction, wide_ways.second, wide_ways.mapped, wide_ways.untraced)
-TURNS = {"ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "built": (wide_ways.quick_loop,),
+TURNS = {"slide": (wide_ways.slide,), "ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "built": (wide_ways.quick_loop,),
          "quick": QUICK * 5 + (*QUICK, *SLOW) * 4}
 
-WIDER = {wide_ways.gradient: 3.0, wide_ways.second: 10.0, wide_ways.direction: 10.0, wide_ways.mapped: 3.0}
+WIDER = {wide_ways.gradient: 3.0, wide_ways.second: 10.0, wide_ways.direction: 10.0, wide_ways.mapped: 3.0, wide_ways.slide: 10.0}
 SLACK = {gradient: 10.0, direction: 30.0, second: 100.0, case: 10.0}
 
 

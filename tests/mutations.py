@@ -77,6 +77,10 @@ MUTATIONS = [
              "total - size, total % size == 0)", "total - size + 1, total % size == 0)"),
     Mutation("a slice with a moving start begins one later", "tracegrad/ops/placed.py",
              "_rows(x, d, s + iota((node.shape[d],), 0) * step[d])", "_rows(x, d, s + 1 + iota((node.shape[d],), 0) * step[d])"),
+    Mutation("what is put where a slice began begins one later", "tracegrad/ops/placed.py",
+             "row = iota((n,), 0) - s\n", "row = iota((n,), 0) - s - 1\n"),
+    Mutation("what is put where a slice began ends one later", "tracegrad/ops/placed.py",
+             "row.le((m - 1) * step[d])", "row.le(m * step[d])"),
     Mutation("stacked numbers, each read in one place, lose the tests of what is around them", "codegen/kernel/guards.py",
              "return guards if flat.vars else ()", "return guards if len(flat.vars) > 1 else ()"),
 ]

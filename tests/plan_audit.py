@@ -33,7 +33,7 @@ GPU = Target("gpu", 16, 16, 64, 256, 32768, plain_math=False, clang_builtins=Fal
 # As devices of several vendors describe themselves; where the memory is the host's nothing is known of alignment.
 TARGETS = {
     "middling": GPU,
-    "NVIDIA": replace(GPU, cores=60, max_work_group=1024, local_memory=49152, resident=2048),
+    "NVIDIA": replace(GPU, cores=132, max_work_group=1024, local_memory=49152, resident=2048),
     "AMD, waves of 64": replace(GPU, cores=60, lanes=64, resident=2560, local_memory=65536),
     "AMD, waves of 32": replace(GPU, cores=80, max_work_group=1024, local_memory=65536, resident=1280),
     "Intel": replace(GPU, cores=12, lanes=16, max_work_group=512, local_memory=65536, host_memory=True, fp64=False),

@@ -231,6 +231,9 @@ ROWS = [        # what moves or combines the elements of a row: the same letters
     "(x - 5.0).amax(d)", "(x + 5.0).amin(d, keepdim=True)", "(x - 5.0).amax()", "(x - 5.0).max(d)[1]",
     "(tg.tanh(x) - tg.tanh(x).amax(-1, keepdim=True) + tg.tanh(x).flip(-1)) * 0.731",
     "(tg.tanh(x).softmax(-1) * tg.tanh(x).roll(1, -1)) * 0.731", "x.argmax(0)", "(x - 5.0).amax(0)",
+    "fit(x, (n, 3)).sum(0)", "fit(x, (2, n, 3)).amax(1) * fit(x, (2, 1)).sum()", "fit(x, (n, 4)).mean((0,), keepdim=True) * x.sum()",
+    "(fit(x, (n, 3)) / (1.0 + fit(x, (n, 3)).square().sum(-1, keepdim=True))).sum(0)", "fit(x, (n, 2)).flip(-1).sum(0)",
+    "(x.sum(0, keepdim=True) + x.sum(-1, keepdim=True)) * 0.0731", "x.amax(0, keepdim=True) * x.sum(-1, keepdim=True) * 0.0731",
     "x.reshape(-1).roll(3).reshape(*x.shape)", "x.expand(3, *x.shape).sum(0)", "x.reshape(*x.shape[::-1]).transpose(0, -1)",
 ]
 BINARY = [      # y: any other value of the same kind
@@ -249,6 +252,10 @@ BINARY = [      # y: any other value of the same kind
     "F.conv_transpose2d(fit(x, (1, 2, 3, 3)), fit(y, (2, 3, 2, 2)), stride=2)",
     "tg.cat([x, fit(y, x.shape)], d)", "tg.stack([x, fit(y, x.shape)], -1).sum(-1)", "x.roll(1, d) * fit(y, x.shape).flip(d)",
     "tg.where(x > fit(y, x.shape), x.roll(1, d), x.flip(d))", "fit(x, (7, 33)) @ fit(y, (33, 13)) * 0.0625",
+    "(fit(x, (7, 1, 3)) - fit(y, (1, 17, 3))).square().sum(-1) * 0.0731", "(fit(x, (5, 1, 4)) * fit(y, (1, 33, 4))).sum(1) * 0.0731",
+    "((fit(x, (17, 1, 3)) - fit(y, (1, 7, 3))) * fit(x, (17, 7, 1))).sum(0) * 0.0731",
+    "(tg.tanh(fit(x, (9, 1, 2)) - fit(y, (9, 2))) * (fit(x, (9, 1, 2)) - fit(y, (9, 2))).square().sum(-1, keepdim=True)).amax(0)",
+    "((fit(x, (17, 1, 3)) - fit(y, (17, 3))) * fit(y, (17, 1))).sum((0, 1)) * 0.0731",
     "F.conv1d(fit(x, (1, 2, 65)), fit(y, (3, 2, 3)), padding=1) * 0.125", "F.cross_entropy(fit(x, (7, 33)), fit(k, (7,)) % 33) * 0.731",
     "F.layer_norm(x, x.shape[-1:], fit(y, x.shape[-1:])) * 0.0731", "x.cumsum(d) - fit(y, x.shape).cumsum(d)",
 ]

@@ -217,3 +217,75 @@ def test_parts_of_complex_numbers_stay_views():
         y[1] = 0
         z[1] = 0
         np.testing.assert_array_equal(x.numpy(), z, err_msg=f"turn {turn}")
+
+
+def test_what_is_made_of_numbers_is_remembered_and_nobody_changes_it():
+    def all_kinds():
+        return [tg.arange(12), tg.arange(1, 8, 2), tg.arange(0.0, 1.0, 0.25), tg.ones(3, 5), tg.zeros((2, 3), dtype=tg.int32), tg.eye(4),
+                tg.full((2, 2), True), tg.full((2, 2), 1), tg.full((2, 2), 1.0), tg.full((2,), -0.0), tg.full((2,), 0.0),
+                tg.linspace(-1.0, 1.0, 5), tg.full((2,), float("nan"))]
+
+    first = [(x.numpy(), x.dtype, x.shape) for x in all_kinds()]
+    for _ in range(5):
+        made = all_kinds()
+        for x, (values, dtype, shape) in zip(made, first, strict=True):
+            assert (x.dtype, x.shape, x.requires_grad, x._base) == (dtype, shape, False, None)
+            assert x.numpy().tobytes() == values.tobytes()
+            x.zero_() if dtype != np.bool_ else x.logical_not_()         # what is written stays the tensor's own
+            x[...] = 1
+    assert held(tg.ones(3, 5)._n.value) is not None
+    assert at_once.interval(tg.arange(12)._n) == (0, 11)
+    assert tg.ones(3, 5, requires_grad=True).is_leaf
+    assert tg.trace(lambda x: x + tg.arange(12))(tg.zeros(12)).tolist() == list(range(12))
+    try:
+        tg.set_default_dtype(tg.float64)
+        assert [tg.ones(3, 5).dtype for _ in range(4)] == [np.float64] * 4
+    finally:
+        tg.set_default_dtype(tg.float32)
+    assert tg.ones(3, 5).dtype == np.float32
+    for _ in range(4):
+        with pytest.raises(tg.ArgumentError, match=r"arange: .*step not 0"):
+            tg.arange(0, 1, 0)
+
+
+def test_views_of_views_follow_their_base():
+    for turn in range(5):
+        x = tg.from_numpy(given(turn, 6, 4, 5))
+        wanted = given(turn, 6, 4, 5)
+        y = x.transpose(0, 1)
+        z = y[1:3]
+        w = z.reshape(2, 30)[:, 3:7] if turn % 2 else z.transpose(1, 2)
+
+        def w_of(a, turn=turn):
+            part = a.transpose(1, 0, 2)[1:3]
+            return part.reshape(2, 30)[:, 3:7] if turn % 2 else part.transpose(0, 2, 1)
+
+        np.testing.assert_array_equal(w.numpy(), w_of(wanted))
+        if not turn % 2:
+            x.mul_(2.0)                                             # the base, a view in the middle, and the last one
+            z.add_(1.0)
+            w.sub_(3.0)
+            wanted *= 2
+            wanted.transpose(1, 0, 2)[1:3] += 1
+            wanted.transpose(1, 0, 2)[1:3].transpose(0, 2, 1)[...] -= 3
+            np.testing.assert_array_equal(x.numpy(), wanted)
+        np.testing.assert_array_equal(w.numpy(), w_of(wanted))
+        y.transpose_(0, 1)                                          # what it is a view of is what it was
+        np.testing.assert_array_equal(w.numpy(), w_of(wanted))
+        np.testing.assert_array_equal(y.numpy(), wanted)
+        if not turn % 2:
+            z.requires_grad_()                                      # a leaf of its own from here on
+            with tg.no_grad():
+                x.zero_()
+                z.mul_(2.0)
+            np.testing.assert_array_equal(w.detach().numpy(), w_of(wanted) * 2)
+
+
+def test_numpy_does_not_warn_and_its_errors_stay_as_they_were(recwarn):
+    before = np.geterr()
+    x = tg.from_numpy(np.array([0.0, -1.0, 3e38], np.float32))
+    for _ in range(5):
+        found = [x.log(), 1.0 / x, x * x, (x[:, None] @ x[None, :])]
+    assert np.isinf(found[2].numpy()[2])
+    assert np.geterr() == before
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]

@@ -18,6 +18,7 @@ from tracegrad.config import config
 from tracegrad.errors import GraphError
 from tracegrad.function import REGISTRY, bind, const, placeholder
 from tracegrad.ir import Aval, Graph, Node
+from tracegrad.ops.shaping import roll
 from tracegrad.plan import Plan, Target
 from tracegrad.verify import verify
 
@@ -238,18 +239,20 @@ NOISE = (
     r"\(\([^()]*\)\)",                                      # doubled parentheses
     r"(?<![.\w])[01] \* |\* [01](?![.\w])|[-+] 0[\];,)]",    # arithmetic with nothing in it
     r"for \(int (\w+) = 0; \1 < (\d+); \1 \+= \2\)|for \(int (\w+) = 0; \3 < 1;",         # a loop of one turn
+    r"\(-\w+\) \?",                                         # a mask of what is one condition for all lanes
     r"_v\d\d",                                              # the second accumulator's second half
 )
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-@pytest.mark.parametrize("program", ["softmax", "layer_norm", "amax", "pad", "product", "batched", "conv", "topk"])
+@pytest.mark.parametrize("program", ["softmax", "layer_norm", "amax", "pad", "product", "batched", "conv", "topk", "stack", "where"])
 def test_kernels_hold_no_noise(program: str, kind: str) -> None:
     def body(x: Any) -> Any:
         wide = tg.nn.functional.pad(x, (1, 1, 1, 1))
         parts = x.reshape(2, 32, 33)
         return {
             "softmax": softmax(x), "layer_norm": layer_norm(x), "amax": x.amax(1) * x.sum(1), "topk": x.topk(3)[0],
+            "stack": tg.stack([x, x * 2.0, x], 1), "where": tg.where(x[:, :1] > 0, x.exp(), x * 2.0),
             "pad": wide[2:, 1:-1] + wide[1:-1, :-2] - x, "product": (x @ w).exp() + b, "batched": (parts @ parts.transpose(1, 2)).exp(),
             "conv": tg.nn.functional.conv2d(x.reshape(8, 1, 8, 33), kernels, padding=1).exp(),
         }[program]
@@ -310,6 +313,41 @@ def test_repeated_stencils_do_not_compound() -> None:
     plan = plan_of([x], [u])
     assert 10 <= len(plan.launches) <= 20
     assert len(plan.source) < 60_000
+
+
+def test_stencils_of_products_of_stencils_do_not_compound() -> None:
+    """Shallow water and its gradient, where nearly every value is read at four places of what is read at four places."""
+    def difference(u: Any, dim: int) -> Any:
+        return (roll(u, -1, dim) - roll(u, 1, dim)) * 0.5
+
+    def misfit(h: Any) -> Any:
+        u, v = h * 0.0, h * 0.0
+        for _ in range(6):
+            u, v = (u - 0.1 * (difference(h, 1) + 0.01 * u + u * difference(u, 1) + v * difference(u, 0) - 0.05 * v),
+                    v - 0.1 * (difference(h, 0) + 0.01 * v + u * difference(v, 1) + v * difference(v, 0) + 0.05 * u))
+            h = h - 0.1 * (difference((1.0 + h) * u, 1) + difference((1.0 + h) * v, 0))
+        return ((h - seen) ** 2).mean()
+
+    seen, start = leaf(96, 96), leaf(96, 96)
+    inputs, outputs = with_gradient(misfit, start)
+    plan = plan_of([*inputs, seen], outputs)
+    assert max(text.count("\n") for text in plan.source.split("__kernel")) < 700
+    assert len(plan.launches) < 40
+
+
+def test_a_roll_of_rows_reads_one_row() -> None:
+    """Around the end it is a row's number that is chosen, not its values; there and back again is the row itself."""
+    u = leaf(200, 256, label="u")
+    body = plan_of([u], [roll(u, 1, 0) + roll(u, -1, 0)]).source
+    assert "int at = row < 1 ? row + 199 : row - 1;" in body
+    assert "inside" not in body
+    assert body.count("= LOAD(") == 2
+    body = plan_of([u], [roll(roll(u, 1, 0) * u, -1, 0) * roll(u, -1, 0)]).source
+    assert body.count("= LOAD(") == 2                            # of this row and of the next
+    assert body.count("int at") == 1
+    for back_again in (roll(roll(u, 3, 0) * 2.0, 197, 0), roll(roll(u, 150, 0), 50, 0)):
+        body = plan_of([u], [back_again * u]).source
+        assert "int at" not in body
 
 
 def test_a_stencils_inside_is_read_as_vectors() -> None:

@@ -195,7 +195,7 @@ def test_what_the_thread_compiled_is_what_is_used(impatient, monkeypatch):
     real = tg_compile.Program.compile
     monkeypatch.setattr(tg_compile.Program, "compile", lambda *args: (where.append(threading.current_thread().name), real(*args))[1])
     for _ in range(4):
-        (tg.arange(7) * 3).numpy()
+        (tg.arange(7.0, requires_grad=True) * 3).detach().numpy()
         time.sleep(0.3)                      # the thread has time to begin
     assert where == ["tracegrad-compile"]
 

@@ -92,10 +92,13 @@ CLASSES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "written attention, masked, gradients": (gradients(
         lambda q, k, v, m, n: tg.softmax((q @ k.mT * 0.125 + n).masked_fill(m, -tg.inf), -1) @ v, 0, 1, 2),
         [f4(2, 8, 256, 64), f4(2, 8, 256, 64), f4(2, 8, 256, 64), np.zeros((2, 1, 1, 256), bool), f4(8, 256, 256)]),
+    "attention to many keys": (F.scaled_dot_product_attention, [f4(4, 8, 1, 64), f4(4, 8, 8192, 64), f4(4, 8, 8192, 64)]),
+    "attention, grouped queries": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+                                   [f4(2, 8, 256, 64), f4(2, 2, 256, 64), f4(2, 2, 256, 64)]),
     "many small updates": (adam, [f4(64 + 17 * k) for k in range(20) for _ in range(2)]),
 }
 LAUNCHES = {         # at most
-    "attention": 1, "attention, gradients": 5, "written attention, masked, gradients": 6, "many small updates": 2, "cumsum": 3,
+    "attention": 2, "attention, gradients": 6, "written attention, masked, gradients": 7, "many small updates": 2, "cumsum": 3,
 }
 
 

@@ -175,6 +175,92 @@ def test_a_transposed_read_is_coalesced() -> None:
     assert (found.sectors < 1.5, found.conflicts, found.local) == (True, 1.0, (32, 8, 1))
 
 
+# ----------------------------------------------------------------------------------------- phases of a strided convolution's gradient
+
+
+@pytest.mark.parametrize(("x", "w", "options"), [
+    ((2, 3, 9, 13), (4, 3, 3, 3), dict(stride=2, padding=1)),
+    ((1, 2, 8, 16), (3, 2, 4, 4), dict(stride=2, padding=1)),
+    ((2, 4, 8, 10), (6, 2, 2, 2), dict(stride=2, groups=2)),
+    ((1, 3, 17, 14), (5, 3, 7, 7), dict(stride=2, padding=3)),
+    ((2, 5, 7, 9), (3, 5, 1, 1), dict(stride=2)),
+    ((1, 2, 13, 12), (2, 2, 3, 3), dict(stride=4, dilation=2, padding=1)),
+    ((1, 2, 15, 16), (2, 2, 3, 2), dict(stride=(3, 4), dilation=(2, 6), padding=(2, 3))),
+    ((1, 4, 9, 16), (4, 1, 3, 5), dict(stride=(1, 3), padding=(1, 2), groups=4)),
+    ((3, 1, 1, 33), (9, 1, 1, 5), dict(stride=(2, 2), padding=(0, 2))),
+    ((1, 3, 12, 12), (7, 3, 4, 4), dict(stride=4)),
+])
+def test_gradients_of_strided_convolutions(x: Any, w: Any, options: Any) -> None:
+    def loss(x: Any, w: Any) -> Any:
+        return (F.conv2d(x, w, **options).tanh() ** 2).sum()
+
+    x, w = normal(*x, dtype=np.float64), normal(*w, dtype=np.float64)
+    small = replace(GPU, cores=2, max_work_group=16)          # their kernels are the same, and sooner run
+    checked(tg.grad(loss), x, w, targets={"small": small, "groups of 1": TARGETS["groups of 1"]})
+    checked(tg.grad(loss), x, w, targets={"small": small}, tuning=Tuning(split_k=2, split_flops=1, thin=1))
+
+
+def test_strided_convolutions_transposed() -> None:
+    x, w, b = normal(2, 4, 5, 7), normal(4, 3, 3, 3), normal(3)
+    checked(lambda x, w, b: F.relu(F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1)) * 2, x, w, b,
+            targets={name: TARGETS[name] for name in ("groups of 64", "no float64", "no local memory")})
+    x, w, b = np.zeros((8, 64, 16, 16), np.float32), np.zeros((64, 32, 3, 3), np.float32), np.zeros(32, np.float32)
+    one, = kernels(lambda x, w, b: F.relu(F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1)) * 2, x, w, b)
+    assert one.global_size[2] == 4
+    assert len(kernels(tg.grad(lambda x, w: F.conv2d(x, w, stride=16).sum()), normal(1, 3, 64, 64), normal(8, 3, 16, 16))) <= 2
+
+
+@pytest.mark.parametrize("options", [dict(padding=1), dict(stride=2), dict(padding=2, dilation=2)])
+def test_depthwise_convolutions(options: Any) -> None:
+    def loss(x: Any, w: Any) -> Any:
+        return (F.conv2d(x, w, groups=5, **options).tanh() ** 2).sum()
+
+    checked(tg.value_and_grad(loss, (0, 1)), normal(1, 5, 7, 9), normal(10, 1, 3, 3), targets={"small": replace(GPU, max_work_group=32)})
+    x, w = np.zeros((4, 64, 32, 32), np.float32), np.zeros((64, 1, 3, 3), np.float32)
+    first, = kernels(lambda x, w: F.conv2d(x, w, padding=1, groups=64), x, w)
+    assert first.global_size == (4 * 64 * 32 * 32,)
+
+
+def test_few_rows_and_a_short_k() -> None:
+    checked(lambda a, b: (a @ b, b.mT @ a.mT, (a * 2) @ b.exp(), a[0] @ b[:, :, :1]), normal(7, 3, 9), normal(7, 9, 33))
+
+
+@pytest.mark.parametrize("way", ["ab", "aT", "bT"])
+def test_neighbours_of_halves_are_read_side_by_side(way: str) -> None:
+    """Operands that are computed as they are read, or stored in another dtype, lie as what is read does."""
+    def product(a: Any, b: Any) -> Any:
+        return (a.t() if way == "aT" else a) @ (b.t() if way == "bT" else b)
+
+    def fused(a: Any, b: Any) -> Any:
+        return product(a * 2, b.exp() + b)
+
+    a, b = normal(*((13, 33) if way == "aT" else (33, 13))), normal(*((17, 13) if way == "bT" else (13, 17)))
+    small = replace(GPU, max_work_group=16)
+    checked(product, a.astype(np.float16), b.astype(np.float16), targets={"one": small})
+    checked(fused, a, b, targets={"one": small})
+    for fn, dtype in ((product, np.float16), (fused, np.float32)):
+        assert max(f.sectors for f in audit(fn, [np.zeros((512, 512), dtype)] * 2, replace(GPU, max_work_group=64))) <= 2
+
+
+@pytest.mark.parametrize("options", [
+    dict(kernel_size=3, stride=2, padding=1), dict(kernel_size=2), dict(kernel_size=(2, 3), stride=(1, 2), padding=(0, 1)),
+    dict(kernel_size=3, stride=2, dilation=2, padding=1), dict(kernel_size=4, stride=3, padding=2, ceil_mode=True),
+])
+def test_gradients_of_max_pooling(options: Any) -> None:
+    x = RNG.integers(0, 4, (2, 3, 9, 13)).astype(np.float32)      # with equals
+    x[0, 0, 2, 3] = np.nan
+    w = normal(*F.max_pool2d(tg.tensor(x), **options).shape)
+    checked(tg.grad(lambda x, w: (F.max_pool2d(x, **options) * w).sum()), x, w, targets={"one": GPU})
+    plan = kernels(tg.grad(lambda x: F.max_pool2d(x, **options).square().sum()), np.zeros((2, 64, 56, 56), np.float32))
+    assert len(plan) <= 3
+
+
+def test_chunks_of_rows_are_scanned_together() -> None:
+    x = normal(3, 1100)
+    targets = {name: TARGETS[name] for name in ("waves of 32", "groups of 64")}
+    checked(lambda x: (x.cumsum(1), x.cumprod(1), (x > 0).cumsum(1)), x, targets=targets, tuning=Tuning(scan_chunk=64))
+
+
 # ------------------------------------------------------------------------------------------------------------------- attention
 
 
@@ -197,6 +283,56 @@ def test_attention(group: tuple[int, int, int], shape: tuple[int, ...], dtype: A
     checked(tg.value_and_grad(attention_loss(causal), (0, 1, 2)), q, k, v, g, targets=targets, tuning=tuning)
 
 
+@pytest.mark.parametrize(("group", "shape", "causal", "mask"), [
+    ((4, 4, 1), (2, 13, 33, 3, 4), False, None),
+    ((8, 8, 2), (1, 33, 40, 5, 3), True, "float"),
+    ((4, 8, 1), (2, 1, 65, 4, 4), False, "bool"),
+    ((4, 4, 1), (1, 3, 257, 3, 5), False, None),
+])
+def test_attention_in_ranges(group: tuple[int, int, int], shape: tuple[int, ...], causal: bool, mask: str | None) -> None:
+    """Too few rows and keys for a device: keys are cut in ranges, and rows for the gradients of keys; some rows see nothing."""
+    heads, rows, keys, size, width = shape
+    q, k, v, g = (normal(heads, *s) for s in ((rows, size), (keys, size), (keys, width), (rows, width)))
+    m = RNG.integers(0, 3, (rows, keys)) > 0
+    m[rows // 2] = False
+    m = m if mask == "bool" else np.where(m, normal(rows, keys), -np.inf).astype(np.float32)
+    tuning = Tuning(attention_scores=0, attention_groups=(group,))
+    large = replace(GPU, cores=64)
+
+    def loss(q: Any, k: Any, v: Any, g: Any, m: Any) -> Any:
+        if causal and mask:
+            m = tg.where(tg.ones(rows, keys).tril() > 0, m, -tg.inf)
+        return (F.scaled_dot_product_attention(q, k, v, m if mask else None, is_causal=causal and not mask) * g).sum()
+
+    checked(tg.value_and_grad(loss, (0, 1, 2)), q, k, v, g, m, targets={"large": large, "groups of 64": replace(large, max_work_group=64)},
+            tuning=tuning)
+
+
+def test_grouped_queries() -> None:
+    """Keys and values of several heads are read where they are: no array of them repeated."""
+    times = 3
+    q, k, v = normal(2, 2 * times, 9, 4), normal(2, 2, 13, 4), normal(2, 2, 13, 5)
+    tuning = Tuning(attention_scores=0, attention_groups=((4, 8, 1),))
+
+    def grouped(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    def repeated(q: Any, k: Any, v: Any) -> Any:
+        k, v = (x.repeat_interleave(times, 1) for x in (k, v))
+        return tg.softmax(q @ k.mT * 0.5, -1) @ v
+
+    checked(tg.value_and_grad(lambda *qkv: (grouped(*qkv) ** 2).sum(), (0, 1, 2)), q, k, v,
+            targets={"one": replace(GPU, max_work_group=64), "cpu": Target()}, tuning=tuning)
+
+    def shared(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k.expand(-1, 2 * times, -1, -1), v.expand(-1, 2 * times, -1, -1))
+
+    for fn, heads in ((grouped, 2), (repeated, 2), (shared, 1)):
+        large = [np.zeros((2, h, 512, 64), np.float32) for h in (2 * times, heads, heads)]
+        for target in (replace(GPU, cores=8), Target()):
+            assert len(kernels(fn, *large, target=target)) == 1
+
+
 def test_attention_with_rows_of_minus_infinity_and_nan() -> None:
     q, k, v = normal(1, 6, 2), normal(1, 9, 2), normal(1, 9, 3)
     q[0, 1], q[0, 2] = np.nan, np.inf
@@ -212,7 +348,7 @@ def test_what_attention_takes_on_gpus() -> None:
     gradient = tg.grad(attention_loss(True), (0, 1, 2))
     large = replace(GPU, local_memory=65536, cores=8)
     assert kernels(F.scaled_dot_product_attention, *given[:3], target=large)[0].local_size == (8, 16)
-    for target in (GPU, large, replace(GPU, max_work_group=64)):
+    for target in (replace(GPU, cores=16), large, replace(GPU, max_work_group=64, cores=16)):
         plan, _, _ = planned(gradient, given, target)
         assert max(slot.nbytes for slot in plan.slots) < 16 * 256 * 256 * 4
     assert len(kernels(F.scaled_dot_product_attention, *given[:3], target=replace(GPU, local_memory=4096))) > 1

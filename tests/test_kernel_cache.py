@@ -15,7 +15,7 @@ from tests import corpus
 from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, process  # noqa: F401  (fixtures)
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.compile import upload
-from tracegrad.plan import Function, Launch, Loop
+from tracegrad.plan import Function, Launch, Loop, Parameter
 from tracegrad.runtime import packing, pocl_header, program
 from tracegrad.runtime.launch import Executable
 
@@ -41,8 +41,8 @@ def test_what_a_driver_gets_computes_the_same(name, target):
     plan = plan_of(name, target)
     built = as_built(plan)
     assert len(plan.functions) == plan.source.count("__kernel void ")
-    assert not any("//" in f.text for f in plan.functions)
-    assert not re.search(r"\b[xy]\w*_i?\d*\b(?!\s*\()", "".join(f.text.partition(")")[0] for f in plan.functions))       # users' names
+    assert not any("//" in f.body for f in plan.functions)
+    assert not re.search(r"\b[xy]\w*_i?\d*\b(?!\s*\()", "".join(f.text("@").partition(")")[0] for f in plan.functions))       # users' names
     arrays = [X.copy() if s.dtype == np.float32 else X.astype(s.dtype) for s in (plan.slots[i] for i in plan.inputs)]
     scalars = [0.5] * plan.scalars
     wanted = run_plan(plan, [a.copy() for a in arrays], scalars)
@@ -56,7 +56,7 @@ def test_only_what_a_kernel_uses_goes_along(name):
     for function in plan.functions:
         parts = [plan.parts[i] for group in function.above for i in group]
         for i, part in enumerate(parts):
-            others = "\n".join([*parts[:i], *parts[i + 1:], function.text])
+            others = "\n".join([*parts[:i], *parts[i + 1:], function.text("@")])
             for defined in re.findall(r"^TG \w+ (\w+)\(|^#define ([A-Z]\w+)\(|^constant \w+ (\w+)\[", part, re.MULTILINE)[:1]:
                 word = next(filter(None, defined))
                 stem = re.sub(r"^(LOAD_PRIVATE|LOAD|STORE)_\w+", r"\1", word)
@@ -156,14 +156,13 @@ def test_another_process_finds_kernels_in_whatever_program_they_were_built(tmp_p
 
 def several(count):
     """Kernels as drivers get them: each adds its number to a row, some with a scalar, some with an int as well."""
-    group = "__attribute__((reqd_work_group_size(1, 1, 1)))\n"
     made = []
     for i in range(count):
-        declared = ["__global const float *restrict _1", *["const int _2"] * (i % 3 > 0), *["const float _3"] * (i % 2)]
-        declared.append("__global float *restrict _4")
+        numbers = *[Parameter("int", "_2")] * (i % 3 > 0), *[Parameter("float", "_3")] * (i % 2)
+        parameters = Parameter("float", "_1", True, True, True), *numbers, Parameter("float", "_4", True, False, True)
         more = (" + _2" if i % 3 else "") + (" + _3" if i % 2 else "")
-        text = f"{group}__kernel void @({', '.join(declared)}) {{\n  _4[get_global_id(0)] = _1[get_global_id(0)] + {i}.0f{more};\n}}"
-        made.append(Function(f"entry{i}", f"{i:x}".ljust(32, "_"), text, ((),)))
+        body = f"  _4[get_global_id(0)] = _1[get_global_id(0)] + {i}.0f{more};"
+        made.append(Function(f"entry{i}", f"{i:x}".ljust(32, "_"), parameters, body, ((),)))
     return made
 
 
@@ -185,8 +184,7 @@ def test_some_kernels_are_parts_of_one(monkeypatch):
 
 def test_what_cannot_be_a_part_stays_a_kernel():
     plain, other, local, last = several(4)
-    other = replace(other, text=other.text.replace("(1, 1, 1)", "(2, 1, 1)"))
-    local = replace(local, text=local.text.replace("{\n", "{\n  __local float x[4];\n"))
+    other, local = replace(other, group=(2, 1, 1)), replace(local, alone=True)
     texts = packing.packed([plain, other, local, last], str)
     assert sorted(text.count("__kernel void") for text in texts) == [1, 1, 1]
     assert sorted(packing.parts_of("\n".join(texts))) == [plain.key, last.key]
@@ -245,7 +243,7 @@ def test_what_is_not_declared_here_is_left_to_the_header():
 @pytest.mark.usefixtures("on_a_driver")
 def test_a_text_that_needs_the_header_is_built_with_it(cache):  # noqa: F811
     device = tg.device()
-    functions = [replace(f, text=f.text.replace("_1[", "sinpi(0.5f) * _1[")) for f in several(1)]
+    functions = [replace(f, body=f.body.replace("_1[", "sinpi(0.5f) * _1[")) for f in several(1)]
     text = program.text_of(functions, ())
     assert program._lean(device.context, device.cl_device, text) is None
     key = {f.key: f for f in functions}

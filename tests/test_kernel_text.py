@@ -6,6 +6,7 @@ compared with that.
 
 import ast
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import tracegrad.nn.functional as F
 from tests.corpus import TARGETS, fit
 from tracegrad import codegen
 from tracegrad.codegen import passes
+from tracegrad.codegen.kernel import vectors
 from tracegrad.codegen.kernel.ir import Kernel, Turn, Turns
 from tracegrad.codegen.kernel.marks import unmarked_in
 from tracegrad.codegen.kernel.names import means_something
+from tracegrad.codegen.lower.epilogue import Callback
 from tracegrad.codegen.mathlib import library
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.compile import executable_graph
@@ -40,16 +43,10 @@ PATTERNS = {
 METHODS = {
     **PATTERNS,
     "kernel/index.py": "a sum that it has just written: + - becomes -",
-    "kernel/ir.py": "the space behind the last line",
     "kernel/render.py": "the user's Python line; a head of two lines",
     "kernel/text.py": "a line's first and last character, for its indentation",
-    "kernel/vectors.py": "a sum that it has just written, and indices that generators give: a number, a name, a sum",
     "kernel/writer.py": "a name that ends with a digit",
     "lower/context.py": "the name of an entry",
-    "lower/epilogue.py": "indices and values that generators give: a number, a name, something else",
-    "lower/rows_cpu.py": "names of variables",
-    "lower/small_matrices.py": "the name of a type",
-    "plan/equal_launches.py": "the name of an entry",
     "plan/source.py": "the space behind the last line",
 }
 TAKES_APART = {
@@ -130,6 +127,23 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     return found
 
 
+@pytest.fixture
+def terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What generators of text add up, and give as an index, is what its class says: a name, or `Compound`."""
+
+    def checked(call: Any) -> Any:
+        def check(*given: Any) -> Any:
+            for term in [part for one in given for part in (one if isinstance(one, tuple) else (one,))]:
+                assert type(term) is not str or term.isidentifier(), f"{term!r} is not a name"
+            return call(*given)
+        return check
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tracegrad.codegen.") and getattr(module, "plus", None) is vectors.plus:
+            monkeypatch.setattr(module, "plus", checked(vectors.plus))
+    monkeypatch.setattr(Callback, "position", checked(Callback.position))
+
+
 def compiled(program: Any, dtype: str, target: Target) -> str:
     """The source of a program of two matrices."""
     draws = np.random.default_rng(0)
@@ -139,9 +153,10 @@ def compiled(program: Any, dtype: str, target: Target) -> str:
     return compile_graph(executable_graph(traced._seen().program.graph), target).source
 
 
+@pytest.mark.usefixtures("terms")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> None:
-    """Which variables are in it, what else it calls its own, and which types it computes with."""
+    """Which variables are in it, what else it calls its own, which types it computes with, and whether it has arrays."""
     before = tg.device()
     tg.set_device("numpy")
     try:
@@ -153,6 +168,8 @@ def test_what_is_said_of_text_is_true(program: str, assembled: list[Kernel]) -> 
                     for text, _ in kernel.printed:
                         for word in unmarked_in(text):
                             assert means_something(word) or kernel.reserved(word) or word in WORDS, f"{word!r} is not declared: {text!r}"
+                    arrays = any(re.match(r" *(const )?\w+ (\w+, )*\w+\[|.*(__local|barrier\()", line) for line in kernel.lines)
+                    assert kernel.alone == arrays if target.kind == "cpu" else kernel.alone >= arrays, kernel.text
                     shown = " ".join(line.partition("//")[0] for line in kernel.lines)
                     widest = max(of.itemsize * lanes for of, lanes in kernel.types)
                     for name, lanes in re.findall(r"\b(u?(?:char|short|int|long)|float|double)(2|4|8|16)?\b", shown):

@@ -85,7 +85,8 @@ def test_arrays_are_written_over_where_nobody_reads_them_again(on_numpy):
     for _ in range(routine.WRITTEN):
         made([x], constants, order, [])
         kept([x], kept_constants, kept_order, [])
-    assert made.written.__code__.co_nlocals < kept.written.__code__.co_nlocals
+    variables = [r.written.__code__.co_nlocals - r.written.__code__.co_argcount for r in (made, kept)]
+    assert variables[0] < variables[1]
     results = [made([x], constants, order, []), kept([x], kept_constants, kept_order, [])]
     again = [made([x], constants, order, []), kept([x], kept_constants, kept_order, [])]
     for first, second in zip(results, again, strict=True):
@@ -121,3 +122,45 @@ def test_indices_out_of_range_are_reported_by_what_is_written(monkeypatch):
         else:
             with pytest.raises(IndexError, match="7"):
                 loss.item()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_paddings_that_do_not_overlap_are_put_together(dtype, on_numpy):
+    def split(x):
+        parts = [nn.functional.pad(p, (a, 12 - a - p.shape[1])) for p, a in zip(x.split((3, 4, 5), 1), (0, 3, 7), strict=True)]
+        return (parts[0] + parts[1]) + parts[2], parts[2]
+
+    def left_out(x):
+        return nn.functional.pad(x[:, :3], (0, 9)) + nn.functional.pad(x[:, 7:], (7, 0))
+
+    def overlapping(x):
+        return nn.functional.pad(x[:, :8], (0, 4)) + nn.functional.pad(x[:, 7:], (7, 0))
+
+    def of_ones(x):
+        return nn.functional.pad(x[:, :3], (0, 9), value=1.0) + nn.functional.pad(x[:, 7:], (7, 0))
+
+    x = np.random.default_rng(0).standard_normal((7, 12)).astype(dtype)
+    x[2, 5], x[1, 8] = -0.0, np.nan
+    for fn, together in ((split, 1), (left_out, 1), (overlapping, 0), (of_ones, 0), (lambda x: split(x)[0], 1)):
+        made, constants, order = made_of(fn, x)
+        assert sum(s.fn.name == "add" and not isinstance(s.rule, np.ufunc) for s in made.steps) == together
+        found = [made([x], constants, order, []) for _ in range(routine.WRITTEN + 2)]
+        values = {}
+        for node in order:                                       # one by one
+            values[node] = node.fn.numpy(*[values.get(o, x) for o in node.operands], **node.attrs)
+        wanted = [values[order[i]] for i in made.ends]
+        for results in found:
+            for f, w in zip(results, wanted, strict=True):
+                assert f.tobytes() == w.tobytes()
+
+
+def test_routines_that_differ_in_sizes_share_their_text(on_numpy):
+    written = []
+    for n in (7, 13):
+        x = np.ones((n, 5), np.float32)
+        made, constants, order = made_of(lambda x: (x.reshape(-1) * 2.0).exp().reshape(5, -1), x)
+        for _ in range(routine.WRITTEN + 1):
+            found, = made([x], constants, order, [])
+        assert found.shape == (5, n)
+        written.append(made.written)
+    assert written[0].__code__ is written[1].__code__

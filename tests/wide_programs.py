@@ -293,6 +293,23 @@ SET = [
     "z.roll(t, d)[..., :1].add_(1.0)", "z.copy_(z.roll(t, d))", "z.narrow(d, t % n, 1).mul_(0.5)", "z[..., t % n0:] += 1", "z.add_(t)",
     "z.mul_(1 / (t + 1))",
 ]
+SLIDING = [         # slices of one size that begin elsewhere in each turn: read, written, scanned
+    "x.narrow(d, t % (n - n // 2 + 1), n // 2)", "x.narrow(d, t % (n - n // 2 + 1), n // 2)", "x.select(d, t % n)", "x[t % n0]",
+    "x[t % n0] * Y[(t + 1) % n0]", "x.narrow(d, t % n, 1) * Y", "x.narrow(d, (t * J) % n, 1).sum(D)",
+    "x.narrow(-1, t % 2, x.shape[-1] - 1) * Y.narrow(-1, (t + 1) % 2, x.shape[-1] - 1)", "x[..., n - 1 - t % n if d == x.ndim - 1 else 0]",
+    "x.reshape(-1)[t % J:t % J + (x.numel() - J) // 2 * 2:2]", "x.reshape(-1)[t % J:t % J + (x.numel() - J) // 3 * 3:3] * 0.5",
+    "x[t % n0:t % n0 + 1, ..., t % 2:x.shape[-1] - 1 + t % 2] if x.ndim > 1 else x", "x.narrow(d, t % n, 1).expand_as(x) - x",
+    "x.roll(h, d).narrow(d, t % (n - n // 2 + 1), n // 2).cumsum(D)", "F.pad(x, (2, 2)).narrow(-1, t % 5, x.shape[-1])",
+    "x.narrow(d, t % n, 1).sum() * x", "tg.cat([x.narrow(d, t % n, 1), Y], d)", "x.softmax(-1).narrow(d, t % (n - n // 2 + 1), n // 2)",
+    "(lambda r: (r.narrow(d, t % (n - n // 2 + 1), n // 2).mul_(0.5), r)[1])(x * c)", "(lambda r: (r[t % n0].copy_(Y[0]), r)[1])(x * c)",
+    "(lambda r: (r.select(d, t % n).add_(1.0), r)[1])(x * c)", "(lambda r: (r.reshape(-1)[t % 2::2].mul_(0.5), r)[1])(x * 1.0)",
+    "(lambda r: (r.narrow(-1, t % 2, x.shape[-1] - 1).mul_(Y.narrow(-1, 1 - t % 2, x.shape[-1] - 1)), r)[1])(x * c)",
+    "(lambda r: (r.reshape(-1)[t % J:t % J + (x.numel() - J) // 2 * 2:2].fill_(0.25), r * Y)[1])(x * c)",
+    "tg.scan(lambda a, v: (tg.tanh(a + x[(v + t) % n0]), a), x[0], fit(u, (5,)))[1]",
+    "tg.scan(lambda a, v: (a * 0.5 + x.index_select(d, (v + t + tg.arange(3)) % n).sum(d), a), x.select(d, 0), fit(u, (4,)))[1]",
+    "tg.scan(lambda a, v: (a.index_copy(d, v % n + tg.arange(1), a.index_select(d, (v + tg.arange(1)) % n) * 0.5), a.sum(d)), x, "
+    "fit(u, (4,)))[t % 2]",
+]
 TURNED = [          # what lies across is read by tiles on GPUs
     "fit(x, (e + 25, 47)).T * fit(y, (47, e + 25))", "fit(x, (33, e + 16)).T + 0.5", "tg.tanh(fit(x, (2, 40, e + 17)).transpose(1, 2))",
     "fit(x, (e + 16, 2, 33)).permute(2, 1, 0) - fit(y, (33, 2, e + 16))", "fit(x, (65, 31)).T - fit(x, (31, 65)) * fit(y, (65, 31)).T",
@@ -596,6 +613,26 @@ class Loop(Program):
         body += [f"        a0 = N(keep(a0, {n}), t)" if self.noisy else f"        a0 = keep(a0, {n})" for n in last]
         return "\n".join([f"def program({', '.join(self.inputs[0])}, c):", "    out = []", f"    for t in {self.turns}:", *body,
                           "    return (*out, a0)"]) + "\n"
+
+
+@dataclass(repr=False)
+class Turn(Program):
+    """The lines, to which t is an argument: one after the other, what is in `turns`."""
+
+    turns: tuple[int, ...] = ()
+
+    def text(self, looks: bool = False) -> str:
+        return super().text(looks).replace("c):", "c, t):", 1)
+
+
+def sliding(number: int) -> tuple[Turn, Turn]:
+    """A turn of a loop, in each of which slices begin elsewhere, and the same with noise."""
+    rng = random.Random(number)
+    drawing = Drawing(rng, turn="t", rows=rng.random() < 0.5)
+    drawing.draw(3, False, [(4, SLIDING), (1, ROWS), (1, REDUCED)])
+    program, noisy = finished(drawing)
+    own = (program.inputs, program.outputs, program.in_place_on_inputs, (), tuple(rng.sample(range(7), 4)))
+    return Turn(program.lines, *own), Turn(noisy.lines, *own)
 
 
 def looping(number: int, most: int = 4) -> tuple[Loop, Loop]:

@@ -28,9 +28,11 @@ from tests.wide_programs import (
     STENCILS,
     TURNED,
     Loop,
+    Turn,
     drawn,
     equal,
     looping,
+    sliding,
 )
 from tracegrad import eager, function
 from tracegrad.ops import arguments
@@ -261,6 +263,44 @@ def loop(rng: random.Random) -> Way:
     return repr(found) + f"looks: {found.looks}", lambda: same(results(found, looks=looks), wanted, found, "loop")
 
 
+def slide(rng: random.Random) -> Way:
+    """The derivative of a loop's turn, turn after turn: untraced slices have moving starts, those of a trace are where they are."""
+    turn, noisy = sliding(rng.randrange(1 << 40))
+    order, alone = rng.choice([1, 1, 1, 2]), rng.random() < 0.5
+    if not floats(turn) or coarsest(turn) >= LIMIT["float16"]:
+        raise Sensitive
+
+    def each(which: Turn, wrap: Any) -> list[Any]:
+        args, loss, wanted = [tg.tensor(a, device="numpy") for a in which.arrays(0)], losses(which), tuple(floats(which))
+        if order == 2:
+            once = tg.grad(loss, argnums=wanted)
+            loss = lambda *given: sum((g * g).sum().double() for g in once(*given))
+        slope, out = tg.value_and_grad(loss, argnums=wanted), []
+        for t in which.turns:
+            value, grads = wrap(lambda *given, t=t: slope(*given, FLOATS[0], t))(*args)
+            out += [value.numpy(), *(g.numpy() for g in grads)]
+        return out
+
+    def backward_each() -> list[Any]:
+        loss, out = losses(turn), []
+        for t in turn.turns:
+            args = [tg.tensor(a, device="numpy") for a in turn.arrays(0)]
+            inputs: Any = [args[i].requires_grad_() for i in floats(turn)]
+            value = loss(*args, FLOATS[0], t)
+            if value.requires_grad:
+                value.backward()
+            out += [value.detach().numpy(), *(np.zeros(x.shape, str(x.dtype)) if x.grad is None else x.grad.numpy() for x in inputs)]
+        return out
+
+    try:
+        wanted = each(turn, tg.trace)
+    except (tg.TracegradError, ZeroDivisionError):          # of another turn than was tried
+        raise Sensitive from None
+    steady(wanted, each(noisy, lambda f: f), turn, 3 ** order)
+    found = backward_each if order == 1 and alone else lambda: each(turn, lambda f: f)
+    return f"{turn!r}turns {turn.turns}, order {order}", lambda: same(found(), wanted, turn, "turn by turn", 3 ** order)
+
+
 class Eagerly:
     """Work of the device is done as users have it; patient: how long numpy does it before a kernel is built."""
 
@@ -304,4 +344,4 @@ def quick_loop(rng: random.Random) -> Way:
 
 
 DEVICE: list[Any] = ["numpy"]               # the device that `eager_loop` is for
-WAYS = (value, stencil, equals, special, untraced, gradient, direction, second, mapped, loop, eager_loop, quick_loop)
+WAYS = (value, stencil, equals, special, untraced, gradient, direction, second, mapped, loop, slide, eager_loop, quick_loop)

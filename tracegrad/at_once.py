@@ -15,21 +15,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegrad import eager, templates
-from tracegrad.blas import quiet
+from tracegrad import templates
+from tracegrad.blas import quiet, quietly
 from tracegrad.compile import PART, resolve
 from tracegrad.config import config
+from tracegrad.eager import AT_ONCE
 from tracegrad.function import NOWHERE, REGISTRY, Movement, data
 from tracegrad.intervals import all_of, interval
 from tracegrad.ir import Aval, Node, forget_operands
 from tracegrad.modes import state
 from tracegrad.routine import Routine
-from tracegrad.runtime.buffer import held, hold
+from tracegrad.runtime.buffer import Held, hold
 from tracegrad.templates import Template
 
 LIMIT = 60_000.0            # nanoseconds that numpy takes for a call, by the operations' costs: some times what it takes to record one
 SPARE = 4                   # a view keeps so many times its own memory at most
 DEPTH = 8                   # of what constants are made of
+CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
 _FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "placed",
                        "scan"))
 _OFFSET = REGISTRY["offset"]
@@ -51,10 +53,11 @@ class Prepared:
     each, its place in the template, aval, and what leaves know of themselves.
     """
 
-    __slots__ = ("constants", "order", "products", "results", "routine", "views", "wide")
+    __slots__ = ("constants", "device", "order", "products", "results", "routine", "views", "wide")
 
     def __init__(self, template: Template, order: Sequence[tuple[int, _Call, tuple[int, ...]]], made: Any) -> None:
         """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
+        self.device: Any = None                         # one that it was seen to be fit for
         self.constants = [_constant(n) for n in template.constants]
         leaves = list(range(template.made))
         for k, step in enumerate(template.steps, template.made):
@@ -72,40 +75,42 @@ class Prepared:
 
     def __call__(self, template: Template, nodes: Sequence[Node], device: Any) -> Any:
         """The results' nodes by place, which have values; None where that cannot be done now."""
-        if not config.eager or not device.in_host_memory or device.kind == "numpy" or state.hidden or state.pulling or state.holds:
-            return None
-        if self.wide and not device.fp64:
+        if device is not self.device:
+            if not device.in_host_memory or device.kind == "numpy" or (self.wide and not device.fp64):
+                return None
+            self.device = device
+        if not config.eager or state.hidden or state.pulling or state.holds:
             return None
         arrays = []
         for node in nodes:
             value = node.value
             if value is None:
                 value = _value(node, device)
-            array = held(value)
-            if array is None or value.suspicions:
+            if type(value) is not Held or value.suspicions:
+                return None
+            array = value.array
+            if array is None:
                 return None
             aval = node.aval
             arrays.append(array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype))
         if self.constants:
             arrays += self.constants
         notes: list[int] = []
-        routine = self.routine
+        routine = self.routine.written or self.routine
         try:
             if self.views:                              # numpy has nothing to warn of
-                found = (routine.written or routine)(arrays, (), self.order, notes)
+                found = routine(arrays, (), self.order, notes)
             else:
-                with quiet(self.products):
-                    found = (routine.written or routine)(arrays, (), self.order, notes)
+                found = quietly(routine, self.products, arrays, (), self.order, notes)
         except Exception:               # deferred, it raises where somebody looks at it
             return None
         if notes and any(notes):
             return None
-        eager.counts["at_once"] += 1
+        AT_ONCE[0] += 1
         if not self.views:
             made = {}
             for (k, aval, attrs), array in zip(self.results, found, strict=True):
-                made[k] = node = data(aval, hold(device, array) if array.base is None else _held(device, array))
-                node.attrs = attrs
+                made[k] = data(aval, Held(device, array) if array.base is None else _held(device, array), attrs)
             return made
         values = _fresh(template, nodes)
         for (k, _, _), array in zip(self.results, found, strict=True):
@@ -113,13 +118,46 @@ class Prepared:
         return values
 
 
+class Remembered:
+    """What a function makes of numbers alone, such as arange(12): from the second call of a signature on, the small array that it is."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, tuple[Aval, dict[str, Any], np.ndarray[Any, Any]] | None] = {}       # None: seen once, or no small array
+
+    def key(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What tells the call from others; None where nothing is remembered."""
+        if not config.eager or state.trace is not None or state.examples or state.hidden or state.pulling or state.holds or state.turning:
+            return None
+        return templates.describe_numbers(args, kwargs)
+
+    def node(self, key: Any, device: Any) -> Node | None:
+        """A leaf with what the call makes, if that is known."""
+        known = self._made.get(key)
+        if known is None or not device.in_host_memory or device.kind == "numpy":
+            return None
+        aval, attrs, array = known
+        return data(aval, hold(device, array), attrs)
+
+    def learn(self, key: Any, node: Node) -> None:
+        """Note that the call made `node`."""
+        if key not in self._made:
+            if len(self._made) >= CONSTANTS:
+                self._made.clear()
+            self._made[key] = None
+        elif node.aval.nbytes <= CONSTANT and node.value is None and not node.needs_grad and not node.aval.weak:
+            wide = node.dtype in (np.float64, np.complex128)
+            array = None if wide or not all(o.constant for o in node.operands) else _constant(node)
+            if array is not None:
+                self._made[key] = node.aval, _attributes(node), np.array(array, order="C")
+
+
 def _fresh(template: Template, nodes: Sequence[Node]) -> list[Node]:
     """The nodes of a call of what has no history, by place, shared with no other call's."""
     values = [*nodes, *template.constants]
     new, add = Node.__new__, values.append
-    for fn, attrs, _, aval, _, places in template.steps:
+    for fn, attrs, _, aval, _, _, taken in template.steps:
         node = new(Node)
-        node.fn, node.operands, node.attrs, node.aval = fn, tuple([values[i] for i in places]), attrs, aval
+        node.fn, node.operands, node.attrs, node.aval = fn, taken(values), attrs, aval
         node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, None
         add(node)
     return values
@@ -166,7 +204,7 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
     made = _fresh(template, nodes)
     avals = [n.aval for n in made]
     order, total = [], 0.0
-    for k, (fn, attrs, _, aval, needs_grad, places) in enumerate(template.steps, template.made):
+    for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
         if fn is _OFFSET:
             continue
         if needs_grad or REGISTRY.get(fn.name) is not fn or fn.family not in _FAMILIES or aval.weak:

@@ -438,9 +438,10 @@ def _pending(targets: Sequence[Node],
             for o in node.operands:
                 at = get(o)
                 if at is None:
-                    fn = o.fn
-                    found = resolve(o) if fn is _VARIABLE or fn is _DETACH or fn is _OUTPUT else o
-                    at = get(found)
+                    fn, found = o.fn, o
+                    if fn is _VARIABLE or fn is _DETACH or fn is _OUTPUT:
+                        found = resolve(o)
+                        at = get(found)
                     if at is None:
                         if found.value is None:
                             stack.append(found)
@@ -465,7 +466,8 @@ def _pending(targets: Sequence[Node],
             if fn is _CONST and not node.aval.weak:
                 parts.append(node.aval)
             elif fn is not _OFFSET:
-                parts += node.attrs.items()
+                if node.attrs:
+                    parts += node.attrs.items()
                 parts += place
     return number, order, leaves, parts, places
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import dtypes, methods, random_state
+from tracegrad.at_once import Remembered
 from tracegrad.compile import find_device, obstacle
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import Shape, broadcast_shapes, cast, data, iota, scalar
@@ -28,14 +29,29 @@ _FIRST = methods                    # imported for what it makes of Tensor
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
 
 
-def _create(*names: str, draws: bool = False) -> Callable[[F], F]:
-    """Decorator: export the function, which also takes torch's layout, memory_format and pin_memory (layouts.py); draws: and generator."""
+def _create(*names: str, draws: bool = False, again: bool = False) -> Callable[[F], F]:
+    """Decorator: export the function, which also takes torch's layout, memory_format and pin_memory (layouts.py); draws: and generator.
+
+    again: what it makes of numbers depends on nothing else, and is remembered if it is small (see at_once.py).
+    """
 
     def attach(make: F) -> F:
+        known = Remembered()
+
         @functools.wraps(make)
         def entry(*args: Any, **kwargs: Any) -> Any:
             if not kwargs or _TORCHS.isdisjoint(kwargs):
-                return make(*args, **kwargs)
+                key = known.key(args, kwargs) if again else None
+                if key is None:
+                    return make(*args, **kwargs)
+                device = find_device()
+                node = known.node(key, device)
+                if node is not None:
+                    return Tensor(node, device)
+                made = make(*args, **kwargs)
+                if made._device is device:
+                    known.learn(key, made._n)
+                return made
             name = make.__name__
             accept(name, kwargs)
             if not draws:
@@ -260,7 +276,7 @@ def _entered(
     return from_array(array if wanted == array.dtype else array.astype(wanted), device, copy=copy)
 
 
-@_create()
+@_create(again=True)
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of shape `size` (a sequence of ints, or one) filled with a number, whose kind gives the dtype unless dtype does.
 
@@ -284,21 +300,21 @@ def _filled(call: str, size: Sequence[Any], value: Any, dtype: Any, device: Any,
     return new_tensor(expand(scalar(call, value, found), _shape(call, size)), device, requires_grad)
 
 
-@_create()
+@_create(again=True)
 @_sized
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
     return _filled("zeros", size, 0, _float(dtype), device, requires_grad)
 
 
-@_create()
+@_create(again=True)
 @_sized
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
     return _filled("ones", size, 1, _float(dtype), device, requires_grad)
 
 
-@_create()
+@_create(again=True)
 @_sized
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor to be overwritten; filled with zeros, so that nothing depends on what memory held."""
@@ -341,7 +357,7 @@ empty_like = _like("empty", lambda s, d, v, g: _filled("empty_like", s, 0, d, v,
 full_like = _like("full", lambda s, fill_value, d, v, g: _filled("full_like", s, fill_value, d, v, g))
 
 
-@_create()
+@_create(again=True)
 def arange(
     start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -370,7 +386,7 @@ def arange(
     return new_tensor(cast(node, found), device, requires_grad)
 
 
-@_create()
+@_create(again=True)
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -408,7 +424,7 @@ def _of_ends(call: str, start: Any, end: Any, dtype: Any) -> Any:
     return found
 
 
-@_create()
+@_create(again=True)
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal of an n x m (default n x n) matrix of zeros."""
     shape = _shape("eye", (n, n if m is None else m))

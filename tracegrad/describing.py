@@ -6,6 +6,7 @@ Every tensor here has its elements row by row: a view is index arithmetic on its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -14,9 +15,12 @@ import numpy as np
 
 from tracegrad.compile import list_devices
 from tracegrad.errors import AutogradError, ShapeError
+from tracegrad.ir import Aval
 from tracegrad.layouts import accept_format, channels_last, channels_last_3d, strided
 from tracegrad.ops.arguments import one_dim
 from tracegrad.tensor import Tensor, from_array
+
+KNOWN = 10_000                  # steps from a view to the next that are remembered
 
 
 def stride(self: Tensor, dim: int | None = None) -> Any:
@@ -54,7 +58,8 @@ def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
     return self if self._base is None or (steps is not None and _row_by_row(self.shape, steps)) else self.clone()
 
 
-def _steps(shape: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(1000)
+def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
     """How far apart neighbours along each dimension are, row by row."""
     return tuple(accumulate((max(1, n) for n in (*shape[:0:-1],)), mul, initial=1))[::-1] if shape else ()
 
@@ -63,34 +68,53 @@ def _row_by_row(shape: Sequence[int], steps: Sequence[int]) -> bool:
     return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, steps, _steps(shape), strict=True))
 
 
-def _steps_in_memory(x: Tensor, count: int | None = None) -> tuple[int, ...] | None:
-    """How far apart neighbours would be in the memory of what x is a view of, as in torch; None: torch has a copy there.
+_Laid = tuple[tuple[int, ...] | None, Aval]     # how far apart neighbours are in memory (None: torch has a copy there), and the aval
+_known: dict[Any, _Laid] = {}                   # by what is viewed, how it lies and the step: what `_viewed` found
 
-    count: after so many steps of the way from the base.
-    """
+
+def _steps_in_memory(x: Tensor) -> tuple[int, ...] | None:
+    """How far apart neighbours would be in the memory of what x is a view of, as in torch; None: torch has a copy there."""
+    return _laid(x)[0]
+
+
+def _laid(x: Tensor, but: int = 0) -> _Laid:
+    """How x lies in the memory of what it is a view of. but: without so many steps, the last ones of the way from the base."""
     base = x._base
     if base is None:
-        return _steps(x.shape)
-    steps, aval = _steps_in_memory(base), base._n.aval
-    for fn, attrs in x._chain[:count]:
-        if steps is None:
-            return None
-        shape, aval = aval.shape, fn.aval(aval, **attrs)
-        if fn.name == "slice":
-            steps = tuple(a * b for a, b in zip(steps, attrs["step"], strict=True))
-        elif fn.name == "permute":
-            steps = tuple(steps[d] for d in attrs["dims"])
-        elif fn.name == "expand":
-            new = len(aval.shape) - len(shape)
-            steps = (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True))
-        elif fn.name == "unfold":
-            d = attrs["dim"]
-            steps = (*steps[:d], steps[d] * attrs["step"], *steps[d + 1:], steps[d] * attrs["gap"])
-        elif fn.name == "reshape":
-            steps = _reshaped(shape, steps, aval.shape)
-        else:
-            return None
-    return steps
+        aval = x._n.aval
+        return _steps(aval.shape), aval
+    laid, chain = _laid(base), x._chain
+    for fn, attrs in chain[:len(chain) - but]:
+        laid = _viewed(laid, fn, attrs)
+    return laid
+
+
+def _viewed(laid: _Laid, fn: Any, attrs: dict[str, Any]) -> _Laid:
+    """How what a step of movement makes of an array lies in its memory."""
+    key = (laid, fn, *attrs.items())
+    found = _known.get(key)
+    if found is None:
+        if len(_known) > KNOWN:
+            _known.clear()
+        found = _known[key] = _stepped(*laid, fn, attrs)
+    return found
+
+
+def _stepped(steps: tuple[int, ...] | None, before: Aval, fn: Any, attrs: dict[str, Any]) -> _Laid:
+    shape, aval = before.shape, fn.aval(before, **attrs)
+    if steps is None:
+        return None, aval
+    if fn.name == "slice":
+        return tuple(a * b for a, b in zip(steps, attrs["step"], strict=True)), aval
+    if fn.name == "permute":
+        return tuple(steps[d] for d in attrs["dims"]), aval
+    if fn.name == "expand":
+        new = len(aval.shape) - len(shape)
+        return (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True)), aval
+    if fn.name == "unfold":
+        d = attrs["dim"]
+        return (*steps[:d], steps[d] * attrs["step"], *steps[d + 1:], steps[d] * attrs["gap"]), aval
+    return _reshaped(shape, steps, aval.shape) if fn.name == "reshape" else None, aval
 
 
 def _reshaped(shape: Sequence[int], steps: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
@@ -129,8 +153,8 @@ def moved(x: Tensor) -> bool:
     chain = x._chain
     if not chain or chain[-1][0].name != "reshape" or (len(chain) == 1 and base._base is None):
         return False
-    before = _steps_in_memory(x, len(chain) - 1)
-    return before is not None and _steps_in_memory(x) is None
+    before = _laid(x, 1)
+    return before[0] is not None and _viewed(before, *chain[-1])[0] is None
 
 
 def get_device(self: Tensor) -> int:

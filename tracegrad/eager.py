@@ -388,6 +388,7 @@ class Report(dict[str, Any]):
     __repr__ = __str__
 
 
+AT_ONCE = [0]                                          # how many operations numpy did when they were called (see at_once.py)
 counts: Counter[str] = Counter()
 _reasons: Counter[str] = Counter()
 
@@ -412,6 +413,6 @@ def report() -> Report:
 
     >>> print(tg.report())
     """
-    return Report({what: counts[what] for what in ("at_once", "interpreted", "compiled", "programs", "background")}, reasons=dict(_reasons),
-                  lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
+    made = {"at_once": AT_ONCE[0], **{what: counts[what] for what in ("interpreted", "compiled", "programs", "background")}}
+    return Report(made, reasons=dict(_reasons), lowered=plan_cache.counts["lowered"], read=plan_cache.counts["read"],
                   built=kernels["built"], loaded=kernels["read"], shared=kernels["known"])

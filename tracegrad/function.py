@@ -69,6 +69,7 @@ class Primitive:
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
+    read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
     exact: ClassVar[bool] = False           # tells operands apart that differ in their last place: they have to be rounded as memory does
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
@@ -450,10 +451,13 @@ def placeholder(aval: Aval, label: str = "") -> Node:
     return bind(REGISTRY["placeholder"], (), {"uid": unique(), "aval": aval, "label": label})
 
 
-def data(aval: Aval, value: Any) -> Node:
-    """A fresh leaf that holds `value`. (A replay makes one per result, so this takes no detours: nobody else can have the node.)"""
+def data(aval: Aval, value: Any, attrs: dict[str, Any] | None = None) -> Node:
+    """A fresh leaf that holds `value`. (A replay makes one per result, so this takes no detours: nobody else can have the node.)
+
+    attrs: its attributes, where they were made before.
+    """
     node = Node.__new__(Node)
-    node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval}, aval
+    node.fn, node.operands, node.attrs, node.aval = _DATA, (), {"aval": aval} if attrs is None else attrs, aval
     node.loc, node.needs_grad, node.constant, node.value = NOWHERE, False, False, value
     return node
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,18 @@ from tracegrad.ir import Node
 
 Interval = tuple[int, int]              # two integers, the ends included
 NODES = 64                              # how far `interval` looks
-_ruled: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_ruled: dict[type, bool] = {}
 _whole: dict[DType, Interval] = {}
 
 
 def interval(node: Node) -> Interval:
     """Two integers between which every element of an integer node lies, the ends included. (Iterative; gives up after NODES nodes.)"""
-    if not has_range(node.fn):
+    if not node.aval.bounded or not has_range(node.fn):
         return all_of(node.aval.dtype)
+    if not node.operands:
+        return _kept(node)
+    if len(node.operands) == 1 and not node.operands[0].operands:               # as of a view
+        return _kept(node, interval(node.operands[0]))
     known: dict[Node, Interval] = {}
     stack = [node]
     while stack:
@@ -30,18 +33,23 @@ def interval(node: Node) -> Interval:
             if missing and len(known) + len(stack) + len(missing) <= NODES:
                 stack += missing
                 continue
-            found = n.fn.interval(n, *(known[o] for o in n.operands)) if rule and not missing else None
-            low, high = all_of(n.dtype)
-            known[n] = found if found is not None and low <= found[0] and found[1] <= high else (low, high)
+            known[n] = _kept(n, *(known[o] for o in n.operands)) if rule and not missing else all_of(n.dtype)
         stack.pop()
     return known[node]
 
 
+def _kept(node: Node, *operands: Interval) -> Interval:
+    """What the rule of the operation says, if that is known and no more than the dtype holds."""
+    found = node.fn.interval(node, *operands)
+    low, high = whole = all_of(node.aval.dtype)
+    return found if found is not None and low <= found[0] and found[1] <= high else whole
+
+
 def has_range(fn: Any) -> bool:
     """Whether a primitive's integers may be known to lie between others than all of the dtype's."""
-    known = _ruled.get(fn)
+    known = _ruled.get(type(fn))
     if known is None:
-        known = _ruled[fn] = type(fn).interval.__qualname__ != "Primitive.interval"
+        known = _ruled[type(fn)] = type(fn).interval.__qualname__ != "Primitive.interval"
     return known
 
 

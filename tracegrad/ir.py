@@ -84,17 +84,20 @@ optree.register_pytree_node(Size, lambda sizes: (tuple(sizes), None, None), _siz
 
 
 class Aval:
-    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors).
+    """Abstract value: shape and dtype. `weak`: a run-time Python scalar (it does not promote tensors). `bounded`: of integers or bools.
 
     Interned: equal avals are the same object, so that comparing and hashing them is cheap.
     """
 
-    __slots__ = ("dtype", "shape", "sizes", "weak")
+    __slots__ = ("bounded", "dtype", "nbytes", "shape", "size", "sizes", "weak")
     _interned: ClassVar[dict[tuple[tuple[int, ...], DType, bool], Aval]] = {}
     shape: tuple[int, ...]
     sizes: Size  # the shape as users see it
     dtype: DType
     weak: bool
+    size: int     # elements
+    nbytes: int
+    bounded: bool
 
     def __new__(cls, shape: tuple[int, ...], dtype: DType, weak: bool = False) -> Aval:
         key = (shape, dtype, weak)
@@ -102,17 +105,11 @@ class Aval:
         if self is None:
             self = super().__new__(cls)
             self.shape, self.dtype, self.weak = tuple(shape), dtype, weak
-            self.sizes = Size(shape)
+            self.sizes, self.size = Size(shape), prod(shape)
+            self.nbytes = self.size * dtype.itemsize
+            self.bounded = dtype.kind in "biu"
             cls._interned[key] = self
         return self
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
 
     def __repr__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]" + ("~" if self.weak else "")

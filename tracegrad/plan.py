@@ -223,17 +223,54 @@ Step = Launch | HostStep | Loop
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A kernel's: a number of the C type `type`, or (pointer) where elements of it begin in global memory."""
+
+    type: str
+    name: str
+    pointer: bool = False
+    const: bool = True                    # nothing is written to it
+    restrict: bool = False
+
+    @property
+    def whole_type(self) -> str:
+        """Its type, but for `restrict`, and for `const` of a number: what a value is cast to."""
+        return f"__global {'const ' * self.const}{self.type} *" if self.pointer else self.type
+
+    @property
+    def declaration(self) -> str:
+        if self.pointer:
+            return f"{self.whole_type}{'restrict ' * self.restrict}{self.name}"
+        return f"{'const ' * self.const}{self.type} {self.name}"
+
+
+@dataclass(frozen=True)
 class Function:
-    """A kernel as drivers get it: `text` calls it "@", and has neither comments nor the user's names.
+    """A kernel as drivers get it, with neither comments nor the user's names; body: what stands between the braces.
 
     entry: what it is called in `Plan.source`. key: the hash of all that is built for it; kernels of one key are one. above: which of
-    `Plan.parts` stand in front of it, in groups, each of which comes before the next.
+    `Plan.parts` stand in front of it, in groups, each of which comes before the next. group: the work-groups that it requires, if it
+    does. alone: it has arrays of its own, or its work-items wait for each other.
     """
 
     entry: str
     key: str
-    text: str
+    parameters: tuple[Parameter, ...]
+    body: str
     above: tuple[tuple[int, ...], ...]
+    group: tuple[int, ...] | None = (1, 1, 1)
+    alone: bool = False
+
+    def text(self, name: str) -> str:
+        """The whole kernel, called so."""
+        declared = ", ".join([p.declaration for p in self.parameters])
+        return f"{required(self.group)}__kernel void {name}({declared}) {{\n{self.body}\n}}"
+
+
+def required(group: tuple[int, ...] | None) -> str:
+    """The line above a kernel that requires work-groups of `group` work-items; "" if it takes any."""
+    size = (*(group or ()), 1, 1)[:3]
+    return f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))\n" if group else ""
 
 
 class Place(Protocol):

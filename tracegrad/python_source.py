@@ -502,6 +502,10 @@ def _flip(node: Node, args: list[_Text]) -> str:
     return f"{args[0].within(ATOM)}.flip({', '.join(map(str, node.attrs['dims']))})"
 
 
+def _roll(node: Node, args: list[_Text]) -> str:
+    return f"{args[0].within(ATOM)}.roll({node.attrs['shift']}, {node.attrs['dim']})"
+
+
 def _take(node: Node, args: list[_Text]) -> str:
     return f"{args[0].within(ATOM)}[{args[1].text}]"
 
@@ -562,6 +566,7 @@ def _conv(node: Node, args: list[_Text]) -> str | None:
 
 _WRITTEN: dict[str, Callable[[Node, list[_Text]], str | None]] = {
     "reshape": _reshape, "permute": _permute, "expand": _expand, "slice": _slice, "pad": _pad, "concat": _concat, "flip": _flip,
+    "roll": _roll,
     "take": _take, "scatter_add": _scatter("index_add"), "scatter_set": _scatter("index_copy"), "argsort": _argsort, "topk": _topk,
     "unfold": _unfold, "first_max": _first_best, "first_min": _first_best, "conv2d": _conv, "conv2d_input_grad": _conv,
     "bits": _bits, "xor": _xor,

@@ -119,6 +119,12 @@ class _Walk:
                     depth = len(stack)
                     for o in node.operands:
                         at = get(o)
+                        if at is None and o.value is not None and not o.needs_grad:         # a leaf, in few steps
+                            at = number[o] = len(nodes)
+                            valued.add(at)
+                            nodes.append(o)
+                            parts.append(o.aval)
+                            parts.append(False)
                         if at is None:
                             stack.append(o)
                         else:
@@ -152,7 +158,7 @@ class _Walk:
                     continue
                 if fn is _VARIABLE:
                     variables.append(node)
-                else:
+                elif node.attrs:
                     parts += node.attrs.items()
                 parts += place
         return True

@@ -8,8 +8,12 @@ take each other's places, without the broadcasts that numpy makes anyway, and wi
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import prod
 from operator import itemgetter
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +28,7 @@ LINES = 3000            # longer ones stay as they are
 SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
 
 _CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
+_ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "placed"))
@@ -72,6 +77,9 @@ class Routine:
         self.constants = [i for i, node in enumerate(order) if given_by_value(node)]
         self.avals: list[Aval] = [node.aval for node in order]
         given = set(self.constants)
+        put_together = _put_together(order, places, ends)
+        if put_together:
+            places = [put_together[i][0] if i in put_together else operands for i, operands in enumerate(places)]
         self.fixed: list[tuple[int, Any]] = []          # what does not depend on anything
         last: dict[int, int] = {}
         for i, operands in enumerate(places):
@@ -86,7 +94,7 @@ class Routine:
         together = dict.fromkeys(loops, -1)
         self.first: list[int] = []                      # of each loop, the first result
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
-            if i in given:
+            if i in given or (i in put_together and put_together[i][1] is None):
                 continue
             fn: Any = node.fn
             if not operands:
@@ -105,7 +113,8 @@ class Routine:
                 rule = itemgetter(used.index(node.attrs["index"]))
                 steps.append(_Step(rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
                 continue
-            steps.append(_Step(fn.numpy_with(**node.attrs), operands, len(operands), i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
+            call: Any = put_together[i][1] if i in put_together else fn.numpy_with(**node.attrs)
+            steps.append(_Step(call, operands, len(operands), i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
         self.steps = steps
 
     def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
@@ -173,6 +182,73 @@ class Routine:
             return None
 
 
+@lru_cache(2000)
+def _read(source: str) -> CodeType:
+    """The code of the function that a text defines: routines that differ in sizes and numbers only have one text."""
+    module = compile(source, "<a routine of tracegrad>", "exec")           # made of names from here
+    return next(part for part in module.co_consts if isinstance(part, CodeType))
+
+
+def _put_together(order: Sequence[Node], places: Sequence[tuple[int, ...]],
+                  ends: Sequence[int]) -> dict[int, tuple[tuple[int, ...], Callable[..., Any] | None]]:
+    """Sums of parts that are padded with zeros and do not overlap, as the derivatives of split and chunk are.
+
+    For the last addition the places of the parts, and a rule that writes each where it belongs; for operations that are not needed then,
+    (), None.
+    """
+    found: dict[int, tuple[tuple[int, ...], Callable[..., Any] | None]] = {}
+    if not any(node.fn is _PAD for node in order):
+        return found
+    uses = Counter(o for operands in places for o in operands)
+    uses.update(ends)
+    for i in range(len(order) - 1, -1, -1):
+        if i in found or order[i].fn is not _ADD:
+            continue
+        made = _padded(i, order, places, uses)
+        pads = [k for k in made or () if order[k].fn is _PAD]
+        shape = order[i].aval.shape
+        boxes = [tuple(zip(order[k].attrs["low"], (n - h for n, h in zip(shape, order[k].attrs["high"], strict=True)), strict=True))
+                 for k in pads]
+        apart = all(any(a[1] <= b[0] or b[1] <= a[0] for a, b in zip(one, other, strict=True))
+                    for j, one in enumerate(boxes) for other in boxes[:j])
+        if made is None or not apart:
+            continue
+        found.update(dict.fromkeys(made, ((), None)))
+        whole = sum(prod(b - a for a, b in box) for box in boxes) == order[i].aval.size
+        slices = [tuple(slice(a, b) for a, b in box) for box in boxes]
+        found[i] = tuple([places[k][0] for k in pads]), _writes(order[i].aval, slices, whole)
+    return found
+
+
+def _padded(i: int, order: Sequence[Node], places: Sequence[tuple[int, ...]], uses: Counter[int]) -> list[int] | None:
+    """The paddings with zeros that operation `i` is the sum of, and the additions; None if it is another sum."""
+    made, rest = [], [i]
+    while rest:
+        k = rest.pop()
+        node = order[k] if 0 <= k < len(order) else None
+        if node is None or node.aval is not order[i].aval or (k != i and uses[k] != 1):
+            return None
+        attrs = node.attrs
+        if node.fn is _ADD:
+            rest += reversed(places[k])
+        elif node.fn is not _PAD or attrs["value"] or any(attrs["interior"]) or min(*attrs["low"], *attrs["high"], 0) < 0:
+            return None
+        made.append(k)
+    return made
+
+
+def _writes(aval: Aval, boxes: Sequence[tuple[slice, ...]], whole: bool) -> Callable[..., Any]:
+    shape, dtype, zero, make = aval.shape, aval.dtype, aval.dtype.type(0), np.empty if whole else np.zeros
+
+    def rule(*parts: Any) -> Any:
+        out = make(shape, dtype)
+        for box, part in zip(boxes, parts, strict=True):
+            np.add(part, zero, out=out[box])                # -0.0 becomes 0.0, as it did in the sum
+        return out
+
+    return rule
+
+
 class _Writer:
     """Makes the `function` of a routine: what Routine._run does, as Python without loops and look-ups.
 
@@ -181,13 +257,13 @@ class _Writer:
 
     def __init__(self, routine: Routine, inputs: int, strides: dict[int, Any]) -> None:
         self.routine, self.inputs, self.strides = routine, inputs, strides
-        self.names: dict[str, Any] = {"asarray": np.asarray}
+        self.names: dict[str, Any] = {"asarray": np.asarray}        # what the text names: its last arguments, which nobody gives
         self.known: dict[int, str] = {}                 # what is in `names`, by id
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
         self.steps = self._needed([self._direct(step) for step in routine.steps])
-        source = "\n ".join(["def function(inputs, constants, nodes, notes):", *self._lines()])
-        exec(compile(source, "<a routine of tracegrad>", "exec"), self.names)     # made of names and numbers from here
-        self.function: Callable[..., list[Any]] = self.names["function"]
+        lines = self._lines()
+        code = _read("\n ".join([f"def function(inputs, constants, nodes, notes, {', '.join(self.names)}):", *lines]))
+        self.function: Callable[..., list[Any]] = FunctionType(code, {}, "function", tuple(self.names.values()))
 
     def _shape(self, place: int) -> tuple[int, ...] | None:
         """The shape of an operation's result; None where that is not known (leaves)."""
@@ -301,5 +377,5 @@ class _Writer:
         if step.fn is _PERMUTE and step.attrs["dims"] == (1, 0):
             return f"{arguments[0]}.T"
         if step.fn is _RESHAPE and step.attrs["shape"]:
-            return f"{arguments[0]}.reshape({', '.join(map(str, map(operator.index, step.attrs['shape'])))})"
+            return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.attrs['shape'])), 's')})"
         return f"{self._name(step.rule, 'r')}({', '.join(arguments)})"

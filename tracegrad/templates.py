@@ -10,6 +10,7 @@ the signature.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from types import EllipsisType, NoneType
 from typing import Any
 
@@ -22,7 +23,15 @@ from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 KEPT = 1000                                  # signatures of one function; when there are more, those not used since are forgotten
-_PLAIN = (str, NoneType, EllipsisType)
+_ARRAY, _INTEGER, _FLOAT, _PLAIN, _LIST, _SLICE, _OTHER = range(7)
+_KINDS: dict[type, int] = {int: _INTEGER, bool: _INTEGER, float: _FLOAT, str: _PLAIN, NoneType: _PLAIN, EllipsisType: _PLAIN, tuple: _LIST,
+                           list: _LIST, Size: _LIST, slice: _SLICE, Node: _OTHER}      # of arguments, by their class
+
+
+def _kind(cls: type) -> int:
+    """The kind of a class that was not met before."""
+    kind = _KINDS[cls] = _ARRAY if issubclass(cls, Operators) else _PLAIN if issubclass(cls, np.dtype) else _OTHER
+    return kind
 
 
 class _Unknown(Exception):
@@ -32,10 +41,10 @@ class _Unknown(Exception):
 class Template:
     """The nodes that a call made. Places: of the nodes behind its tensors, of constants, then of the nodes, in order.
 
-    steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands). result: a place, or
-    (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same node for the same operands, as
-    long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see at_once.py); None: not asked for
-    yet, False: nothing does. used: since templates were last forgotten.
+    steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands, what takes these from
+    the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
+    node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see
+    at_once.py); None: not asked for yet, False: nothing does. used: since templates were last forgotten.
     """
 
     __slots__ = ("call", "constants", "made", "prepared", "result", "shared", "steps", "used")
@@ -74,7 +83,9 @@ class Template:
             place[n] = len(place)
         self.constants, self.made = constants, len(place) - len(order)
         self.call = order[-1].loc.call if order else ""
-        self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, tuple([place[o] for o in n.operands])) for n in order]
+        places = [tuple([place[o] for o in n.operands]) for n in order]
+        self.steps = [(n.fn, n.attrs, tuple(n.attrs.items()), n.aval, n.needs_grad, at, _taker(at))
+                      for n, at in zip(order, places, strict=True)]
         self.result = _places(self.result, [place[n] for n in ends])
         self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
         if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
@@ -117,8 +128,8 @@ class Template:
         line = user_location(4, self.call)           # behind nodes, make and what calls it, which is never the user
         new, add = Node.__new__, values.append
         interned = self.shared and len(self.steps) == 1
-        for fn, attrs, items, aval, needs_grad, places in self.steps:
-            operands = tuple([values[i] for i in places])
+        for fn, attrs, items, aval, needs_grad, _, taken in self.steps:
+            operands = taken(values)
             if interned:
                 key = (fn, operands, *items)
                 entry = INTERN.get(key)
@@ -132,6 +143,20 @@ class Template:
         if self.shared:
             enter(key, values[self.result])
         return values
+
+
+def _taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What takes the items at `places` as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if not places:
+        return _nothing
+    place, = places
+    return lambda values: (values[place],)
+
+
+def _nothing(values: Sequence[Any]) -> tuple[Any, ...]:
+    return ()
 
 
 def _flat(result: Any, ends: list[Node]) -> Any:
@@ -174,28 +199,36 @@ def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Nod
     return None if first is None else (tuple(parts), nodes, first)
 
 
+def describe_numbers(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What tells a call without tensors from others (hashable); None where that is not known."""
+    parts: list[Any] = [dtypes.get_default_dtype()]
+    nodes: list[Node] = []
+    try:
+        _add(args, parts, nodes, None)
+        for name, a in kwargs.items():
+            parts.append(name)
+            _add((a,), parts, nodes, None)
+    except _Unknown:
+        return None
+    return None if nodes else tuple(parts)
+
+
 def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -> Any:
     """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before."""
     for a in args:
         cls = a.__class__
-        if cls is int or cls is bool:
-            parts.append(cls)
-            parts.append(a)                                               # 1 is not True, nor 1.0
-        elif cls is float:
-            parts.append(cls)
-            parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
-        elif cls in _PLAIN:
-            parts.append(a)
-        elif isinstance(a, Operators):
-            if cls is Node:
-                raise _Unknown
+        kind = _KINDS.get(cls)
+        if kind is None:
+            kind = _kind(cls)
+        if kind == _ARRAY:
             if first is None:
                 first = a
             elif a._device is not first._device:
                 raise _Unknown
             node: Node = a._n if a._base is None and a._trace is None else a._node()      # as a._operand() would
             if node.needs_grad and not state.grad:
-                node = a._operand()
+                behind = node.operands[0] if node.fn.name == "variable" else node            # of a parameter, in few steps
+                node = behind if not (behind.needs_grad or state.hidden) else a._operand()
             aval = node.aval
             if node.constant:
                 raise _Unknown
@@ -205,19 +238,25 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
                 nodes.append(node)
                 parts.append(aval)
                 parts.append(node.needs_grad)
-                if aval.dtype.kind in "biu" and has_range(node.fn):
+                if aval.bounded and has_range(node.fn):
                     parts.append(interval(node))                          # checks of indices depend on it
-        elif cls is tuple or cls is list or cls is Size:
+        elif kind == _INTEGER:
+            parts.append(cls)
+            parts.append(a)                                               # 1 is not True, nor 1.0
+        elif kind == _FLOAT:
+            parts.append(cls)
+            parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
+        elif kind == _PLAIN:
+            parts.append(a)
+        elif kind == _LIST:
             parts.append(cls)
             parts.append(len(a))
             first = _add(a, parts, nodes, first)
-        elif cls is slice:
+        elif kind == _SLICE:
             if any(isinstance(end, Operators) for end in (a.start, a.stop, a.step)):
                 raise _Unknown                                            # its value decides on the result's shape
             parts.append(cls)
             first = _add((a.start, a.stop, a.step), parts, nodes, first)
-        elif isinstance(a, np.dtype):
-            parts.append(a)
         else:
             raise _Unknown
     return first

@@ -110,7 +110,21 @@ class Tensor(Operators):
                 f"a tensor made inside @trace ({self._trace.name}) was used after the call ended; return it from the traced "
                 f"function, or assign to a tensor that lives outside with copy_()"
             )
-        return self._n if self._base is None else self._replay(self._base._node())
+        base = self._base
+        return self._n if base is None or self._is_current() else self._replay(base._node())
+
+    def _is_current(self) -> bool:
+        """Whether the node of this view, which has no history, is that of its base's present node, and this of its base's, and so on."""
+        known = self._source
+        if known is None:
+            return False
+        version, view, base = known[1], self, self._base
+        while base is not None:
+            known = view._source
+            if known is None or known[0]() is not base._n or view._layout != len(base._moved):
+                return False
+            view, base = base, base._base
+        return version == view._versions
 
     def _operand(self) -> Node:
         """`_node`, as an operation takes it: under no_grad without the history, which the result would not have anyway."""
@@ -268,24 +282,25 @@ class Tensor(Operators):
         source = self._node()
         given = self._operand() if source.needs_grad and not state.grad else source
         chain: list[Step] = []
-        node = result._n
+        node, sliced = result._n, False
         result._detached, result._source = given is not source, None
         if node.fn is _DETACH and node is not source and node is not given:
             result._detached, node = True, node.operands[0]
         while node is not source and node is not given:
             if node.fn is _SLICE_AT:
                 chain.append((_SLICE, as_slice(node)))
-                node = node.operands[0]
+                node, sliced = node.operands[0], True
                 continue
             if not (isinstance(node.fn, Movement) or node.fn.part) or len(node.operands) != 1:
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
+            sliced |= node.fn is _SLICE
             node = node.operands[0]
         result._base, result._chain = self, tuple(reversed(chain))
         if not source.needs_grad and state.trace is None and result._trace is None:
             result._source = weakref.ref(source), self._version
-        if result._source is not None and source.value is not None and any(fn is _SLICE for fn, _ in chain):
-            _take_part(source.value, result)
+            if sliced and source.value is not None and result._n.value is None:
+                _take_part(source.value, result)
         return result
 
     # ----------------------------------------------------------------------------------------------------- description
@@ -345,7 +360,10 @@ class Tensor(Operators):
 
     @property
     def _version(self) -> int:
-        return self._versions if self._base is None else self._base._version
+        root = self
+        while root._base is not None:
+            root = root._base
+        return root._versions
 
     @property
     def data(self) -> Tensor:
@@ -782,7 +800,7 @@ _PARTS: dict[str, Callable[[Node, Node], Node]] = {
 def _take_part(value: Any, view: Tensor) -> None:
     """Compute a small view of what numpy holds at once: where a batch starts would make another structure of each."""
     array = held(value)
-    if array is not None and view._n.value is None and view._n.aval.nbytes <= PART:
+    if array is not None and view._n.aval.nbytes <= PART:
         array = array.reshape(view._base.shape)  # type: ignore[union-attr]
         for fn, attrs in view._steps:
             array = fn.numpy(array, **attrs)

@@ -14,7 +14,7 @@ from tracegrad.codegen.conv.problem import Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import item
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
+from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
 from tracegrad.codegen.tuning import tuning
 
 
@@ -68,15 +68,15 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
     emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params, vectors=[(t.dtype, u.width)])
     emit(f"const int n = {item(2)}" + (f" / {t.groups}, g = {item(2)} % {t.groups};" if t.groups > 1 else ";"))
-    g = "g" if t.groups > 1 else "0"
+    g = "g" if t.groups > 1 else 0
     space = "" if scratch else "__global const "
     if scratch:
-        emit(f"{real} image[{t.c * planes.channel}];")
+        emit.array(real, "image", t.c * planes.channel)
         with emit.counting("c", t.c) as c:
             emit(f"{real} *plane = {plus('image', (c, planes.channel))};")
             fill(emit, t.x, t.image, planes, t.stride, t.padding, "n", plus((g, t.c), c), "plane")
     else:
-        n = "(size_t)n" if t.n * planes.image >> 31 else "n"
+        n = Compound("(size_t)n") if t.n * planes.image >> 31 else "n"
         emit(f"__global const {real} *image = {planes.pointer} + {plus((n, planes.image), (g, t.c * planes.channel))};")
     assert t.w.strided is not None
     pointer, start, (wg, wo, _, _, _) = t.w.strided
@@ -109,8 +109,8 @@ def _block(t: Taps, tile: int, across: int, down: int) -> tuple[int, int]:
     return wide, high
 
 
-def _early(tile: str, size: int, total: int) -> str:
-    return inside(f"{tile} * {size}" if size > 1 else tile, total - size, total % size == 0)
+def _early(tile: str, size: int, total: int) -> Term:
+    return inside(plus((tile, size)), total - size, total % size == 0)
 
 
 def _range(emit: Text, tile: str, axis: int, block: int, count: int) -> int:
@@ -160,11 +160,11 @@ def _sum(emit: Text, t: Taps, u: Units, planes: Planes, rows: int, vectors: int,
             emit("}")
 
 
-def _store(emit: Text, t: Taps, u: Units, g: str, rows: int, vectors: int) -> None:
+def _store(emit: Text, t: Taps, u: Units, g: Term, rows: int, vectors: int) -> None:
     """Emits the stores of the tile, each pixel once: a tile or unit that starts early skips what its neighbour stores."""
     looped = t.store.long(rows * vectors * u.rows, "n", "o", "y0", "x0", value="c0_0", width=u.piece)
     if looped:
-        emit(f"{ctype(t.dtype)} sums[{rows * vectors * u.width}];")
+        emit.array(ctype(t.dtype), "sums", rows * vectors * u.width)
         for r in range(rows):
             for v in range(vectors):
                 emit(f"{kept(t.dtype, u.width, plus('sums', (r * vectors + v) * u.width))} = c{r}_{v};")
@@ -185,7 +185,7 @@ def _store(emit: Text, t: Taps, u: Units, g: str, rows: int, vectors: int) -> No
                 emit("}")
 
 
-def _store_unit(emit: Text, t: Taps, u: Units, g: str, channels: range, v: int) -> None:
+def _store_unit(emit: Text, t: Taps, u: Units, g: Term, channels: range, v: int) -> None:
     """Emits the stores of one unit of each channel: whole vectors inside, fewer lanes at the right and bottom edges."""
 
     def lanes(first: int, stop: int) -> None:
@@ -203,7 +203,7 @@ def _store_unit(emit: Text, t: Taps, u: Units, g: str, channels: range, v: int) 
     _each_piece(emit, t, u, f"x{v}", lanes)
 
 
-def _store_looped(emit: Text, t: Taps, u: Units, g: str, r: str, v: str, vectors: int) -> None:
+def _store_looped(emit: Text, t: Taps, u: Units, g: Term, r: Term, v: Term, vectors: int) -> None:
     """Emits the stores of unit `v` of channel `r` from the tile's sums: in loops, for a long epilogue."""
     emit(f"const int y = {u.y(plus('unit', v))}, x = {u.x(plus('unit', v))};")
 
@@ -225,7 +225,7 @@ def _store_looped(emit: Text, t: Taps, u: Units, g: str, r: str, v: str, vectors
     _each_piece(emit, t, u, "x", lanes)
 
 
-def _each_piece(emit: Text, t: Taps, u: Units, x: str, lanes: Callable[[int, int], None]) -> None:
+def _each_piece(emit: Text, t: Taps, u: Units, x: Term, lanes: Callable[[int, int], None]) -> None:
     """Emits what `lanes` does of the lanes of a unit at column `x` that are stored: all, but at the right edge those that are left."""
     tail = t.out[1] % u.piece
     if tail and u.across > 1:

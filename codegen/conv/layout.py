@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import item
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import Emit, ceil_div, ctype, inside, lanes, load, plus
+from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, lanes, load, plus
 from tracegrad.plan import Target
 
 
@@ -47,19 +47,19 @@ class Units:
         """Whether the units cover the output with nothing over."""
         return self.out[1] % self.piece == 0 and self.out[0] % self.rows == 0
 
-    def y(self, unit: str) -> str:
+    def y(self, unit: Term) -> Term:
         """The first row of unit number `unit`."""
-        row = unit if self.across == 1 else f"({unit}) / {self.across}"
-        return f"({row}) * {self.rows}" if self.rows > 1 else row
+        row = unit if self.across == 1 else Compound(f"({unit}) / {self.across}")
+        return Compound(f"({row}) * {self.rows}") if self.rows > 1 else row
 
-    def x(self, unit: str) -> str:
+    def x(self, unit: Term) -> Term:
         """The first column of unit number `unit`."""
         if self.across == 1:
-            return "0"
+            return 0
         exact = not self.overlapping or self.out[1] % self.piece == 0
-        return inside(f"({unit}) % {self.across} * {self.piece}", self.out[1] - self.piece, exact)
+        return inside(Compound(f"({unit}) % {self.across} * {self.piece}"), self.out[1] - self.piece, exact)
 
-    def load(self, dtype: np.dtype[Any], address: str, row: int, private: bool = False) -> str:
+    def load(self, dtype: np.dtype[Any], address: Term, row: int, private: bool = False) -> str:
         """The expression that reads a unit at `address`, with rows `row` elements apart."""
         if self.rows == 1:
             return load(dtype, self.width, address, private)
@@ -109,7 +109,7 @@ def padded(channels: int, u: Units, size: Pair, stride: Pair, dilation: Pair) ->
     return Planes("padded", (), channels * height * row, height * row, row, width, height, width, stride[1])
 
 
-def fill(emit: Emit, x: Array, image: Pair, p: Planes, stride: Pair, padding: Pair, n: str, channel: str, to: str) -> None:
+def fill(emit: Emit, x: Array, image: Pair, p: Planes, stride: Pair, padding: Pair, n: Term, channel: Term, to: str) -> None:
     """Emits the loops that fill the plane at pointer `to` with channel `channel` of image `n` and zeros around it."""
     emit(f"for (int y = 0; y < {p.height}; y++) {{")
     stretches = []
@@ -137,7 +137,7 @@ def fill(emit: Emit, x: Array, image: Pair, p: Planes, stride: Pair, padding: Pa
     emit("}")
 
 
-def _zeros(emit: Emit, y: str, row: int, to: str, first: int, stop: int) -> None:
+def _zeros(emit: Emit, y: Term, row: int, to: str, first: int, stop: int) -> None:
     if stop > first + 1:
         emit(f"for (int x = {first}; x < {stop}; x++) {{")
         emit(f"{to}[{plus((y, row), 'x')}] = 0;")
@@ -155,7 +155,7 @@ def pad(
     apart = f", columns {p.phases} apart together." if p.phases > 1 else "."
     emit = Text(f"{name}_pad", f"Copies each channel to a zero-padded plane of {p.height} rows of {p.row}{apart}", params)
     emit(f"const int c = {item(0)}, n = {item(1)};")
-    offset = plus(("(size_t)n" if n * p.image >> 31 else "n", p.image), ("c", p.channel))
+    offset = plus((Compound("(size_t)n") if n * p.image >> 31 else "n", p.image), ("c", p.channel))
     emit(f"__global {ctype(dtype)} *plane = padded + {offset};")
     fill(emit, x, image, p, stride, padding, "n", "c", "plane")
     moved = (temp.size + n * channels * image[0] * image[1]) * dtype.itemsize

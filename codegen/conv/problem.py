@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tracegrad.codegen.kernel.statements import Parameter
-from tracegrad.codegen.kernel.vectors import Emit
+from tracegrad.codegen.kernel.vectors import Emit, Term
 from tracegrad.codegen.matmul.problem import DType, Epilogue
 from tracegrad.plan import Target
 
@@ -15,12 +15,12 @@ Pair = tuple[int, int]
 
 
 class Load(Protocol):
-    def __call__(self, emit: Emit, n: str, c: str, y: str, x: str, /) -> str:
+    def __call__(self, emit: Emit, n: Term, c: Term, y: Term, x: Term, /) -> str:
         """The C expression of element (n, c, y, x) in the compute dtype; may emit statements first. Never called out of bounds."""
 
 
 class Write(Protocol):
-    def __call__(self, emit: Emit, n: str, c: str, y: str, x: str, value: str, width: int, /) -> None:
+    def __call__(self, emit: Emit, n: Term, c: Term, y: Term, x: Term, value: str, width: int, /) -> None:
         """Emits the statements that store `value` (`width` lanes) as elements (n, c, y, x .. x + width - 1)."""
 
 
@@ -67,9 +67,14 @@ class Window:
     def ow(self) -> int:
         return (self.w + self.padding[1] + (self.behind or self.padding)[1] - self.dilation[1] * (self.kw - 1) - 1) // self.stride[1] + 1
 
+    @property
+    def phases(self) -> Pair:
+        """Places of pixels of x between the strides, along both axes: those at the same one see the same taps."""
+        return min(self.stride[0], self.h), min(self.stride[1], self.w)
+
 
 class LoadWeight(Protocol):
-    def __call__(self, emit: Emit, g: str, o: str, c: str, ky: str, kx: str, /) -> str:
+    def __call__(self, emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term, /) -> str:
         """The C expression of the weight of group g from its input channel c to its output channel o at tap (ky, kx)."""
 
 

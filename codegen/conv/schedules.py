@@ -5,7 +5,8 @@ result (`Store`: the fused epilogue, called exactly once for each element).
 
 Everything but the weight gradient is reduced to one problem, `Taps`: an output pixel is a sum over input channels and a grid of
 taps at fixed distances. The gradient by the input is that for each of the stride's phases: the pixels of x that stand at the same
-place between the strides see the same taps, and no multiplication by an inserted zero is ever done.
+place between the strides see the same taps, and no multiplication by an inserted zero is ever done. (On a GPU the phases are a batch of
+products, in one launch: `gpu.input_grad`.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tracegrad.codegen.conv import cpu, gpu
 from tracegrad.codegen.conv.problem import Array, Pair, Store, Taps, Weights, Window
 from tracegrad.codegen.conv.weight_grad import conv2d_weight_grad
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import Emit, plus, swizzle
+from tracegrad.codegen.kernel.vectors import Emit, Term, plus, swizzle
 from tracegrad.codegen.matmul.problem import DType
 from tracegrad.plan import Target
 
@@ -33,7 +34,7 @@ def conv2d(
     """The kernels of y[n,o,·,·] = sum over c, ky, kx of w[o,c,ky,kx] * x[n,c,·,·]; `store` gets elements of y (n, o, y, x)."""
     v = window
 
-    def read(emit: Emit, g: str, o: str, c: str, ky: str, kx: str) -> str:
+    def read(emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term) -> str:
         return w.load(emit, plus((g, v.o // v.groups), o), c, ky, kx)
 
     weights = Weights(read, w.params)
@@ -55,13 +56,15 @@ def conv2d_input_grad(
     v = window
     og, cg = v.o // v.groups, v.c // v.groups
     out = []
-    for fy in range(min(v.stride[0], v.h)):
-        for fx in range(min(v.stride[1], v.w)):
+    if target.kind == "gpu" and v.phases != (1, 1):
+        return gpu.input_grad(name, v, np.dtype(dtype), gy, w, store, target, owner)
+    for fy in range(v.phases[0]):
+        for fx in range(v.phases[1]):
             (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = (_phase(v, axis, f) for axis, f in ((0, fy), (1, fx)))
             ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
 
             def read(
-                emit: Emit, g: str, o: str, c: str, ky: str, kx: str, y: Pair = (-ystep, ylast), x: Pair = (-xstep, xlast)
+                emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term, y: Pair = (-ystep, ylast), x: Pair = (-xstep, xlast)
             ) -> str:
                 return w.load(emit, plus((g, og), c), o, plus((ky, y[0]), y[1]), plus((kx, x[0]), x[1]))
 
@@ -96,7 +99,7 @@ def _spread(store: Store, v: Window, fy: int, fx: int) -> Store:
     if (sy, sx) == (1, 1):
         return store
 
-    def write(emit: Emit, n: str, c: str, y: str, x: str, value: str, width: int) -> None:
+    def write(emit: Emit, n: Term, c: Term, y: Term, x: Term, value: str, width: int) -> None:
         if sx == 1:
             store.write(emit, n, c, plus((y, sy), fy), x, value, width)
             return

@@ -19,7 +19,7 @@ from tracegrad.codegen.conv.problem import Array, Store, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import item
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import Emit, add_lanes, ceil_div, ctype, inside, kept, pieces, plus, swizzle, write
+from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, add_lanes, ceil_div, ctype, inside, kept, pieces, plus, swizzle, write
 from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
@@ -58,7 +58,7 @@ def conv2d_weight_grad(
     temp = Temp(f"{name}_partial", owner, parts * size, dtype)
     at = plus(("o", v.c // v.groups * v.kh * v.kw), ("c", v.kh * v.kw), ("ky", v.kw), "kx")
 
-    def keep(emit: Emit, o: str, c: str, ky: str, kx: str, value: str, width: int) -> None:
+    def keep(emit: Emit, o: Term, c: Term, ky: Term, kx: Term, value: str, width: int) -> None:
         where = plus(("part", size), (o, v.c // v.groups * v.kh * v.kw), (c, v.kh * v.kw), (ky, v.kw), kx)
         write(emit, dtype, width, f"partial + {where}", value)
 
@@ -107,7 +107,7 @@ def _in_rows(name: str, v: Window, u: Units, dtype: DType, gy: Array, owner: Has
     params = merge(gy.params, (temp.buffer("rows", "out"),))
     emit = Text(f"{name}_rows", f"Copies each channel of the gradient to {height} rows of {width}, zero beyond the edges.", params)
     emit(f"const int o = {item(0)}, n = {item(1)};")
-    emit(f"__global {ctype(dtype)} *to = rows + {plus(('(size_t)n', v.o * height * width), ('o', height * width))};")
+    emit(f"__global {ctype(dtype)} *to = rows + {plus((Compound('(size_t)n'), v.o * height * width), ('o', height * width))};")
     if (height, width) != (v.oh, v.ow):
         emit(f"for (int i = 0; i < {height * width}; i++) {{")
         emit("to[i] = 0;")
@@ -142,7 +142,7 @@ def _main(
     emit(f"const int c = {where}{f' * {block.channels}' if block.channels > 1 else ''};")
     emit(f"const int ky = {f'{item(0)} % {down}' if down > 1 else 0};")
     emit(f"const int tile = {item(1)}" + (f" % {tiles}, g = {item(1)} / {tiles};" if v.groups > 1 else ";"))
-    start = inside(f"tile * {rows}", og - rows, og % rows == 0)
+    start = inside(plus(("tile", rows)), og - rows, og % rows == 0)
     emit(f"const int o = {plus(('g', og), start) if v.groups > 1 else start};")
     channel = plus(("g", cg), "c") if v.groups > 1 else "c"
     n0, n1 = "0", str(v.n)
@@ -157,12 +157,12 @@ def _main(
     for r in range(rows):
         emit(f"{vector} " + ", ".join(f"c{r}_{k} = 0" for k in range(len(taps))) + ";")
     emit(f"for (int n = {n0}; n < {n1}; n++) {{")
-    image = "(size_t)n" if v.n * max(planes.image, gn) >> 31 else "n"
+    image = Compound("(size_t)n") if v.n * max(planes.image, gn) >> 31 else "n"
     row = plus((channel, planes.channel), ("ky", v.dilation[0] * planes.row))
     emit(f"__global const {real} *px = {planes.pointer} + {plus((image, planes.image), row)};")
     emit(f"__global const {real} *pg = {pointer} + {plus((image, gn), ('o', go))};")
 
-    def unit(x: str, known: int) -> None:
+    def unit(x: Term, known: int) -> None:
         """One unit at column x, whose first `known` lanes the unit before it had already."""
         for k, (c, ky, kx) in enumerate(taps):
             right = (tap(v, planes, kx) if unrolled else "right", c * planes.channel + ky * v.dilation[0] * planes.row)
@@ -186,11 +186,11 @@ def _main(
         emit("}")
     elif whole == 1:
         emit("{")
-        unit("0", 0)
+        unit(0, 0)
         emit("}")
     if early:
         emit("{")
-        unit(str(v.ow - u.piece), early)
+        unit(v.ow - u.piece, early)
         emit("}")
     emit(f"px += {u.rows * v.stride[0] * planes.row};")
     emit(f"pg += {u.rows * gr};")
@@ -198,20 +198,20 @@ def _main(
     emit("}")
     looped = store.long(rows * len(taps), "o", "c", "ky", "kx", value="s0_0", width=1)
     if looped:
-        emit(f"{real} sums[{rows * len(taps)}];")
+        emit.array(real, "sums", rows * len(taps))
         for r in range(rows):
             for first, count in pieces(0, len(taps)):
                 total = f"s{r}_{first}"
                 add_lanes(emit, dtype, u.width, total, [f"c{r}_{k}" for k in range(first, first + count)])
                 emit(f"{kept(dtype, count, plus('sums', r * len(taps) + first))} = {total};")
 
-    def from_sums(r: str) -> None:
+    def from_sums(r: Term) -> None:
         """The stores of output channel `r` of the tile."""
         with emit.counting("k", block.channels) as k, emit.counting("j", block.height) as j:
             at = plus("sums", (r, len(taps)), (k, block.height * block.width), (j, block.width))
             where = plus("o", r), plus("c", k), plus("ky", j) if down > 1 else j
             for start, width in pieces(0, block.width):
-                store.write(emit, *where, str(start) if unrolled else "kx", kept(dtype, width, plus(at, start)), width)
+                store.write(emit, *where, start if unrolled else "kx", kept(dtype, width, plus(at, start)), width)
 
     over = -og % rows
     for group, skipped in ((range(over), True), (range(over, rows), False)):
@@ -225,8 +225,8 @@ def _main(
                 total = f"s{r}_{first}"
                 add_lanes(emit, dtype, u.width, total, [f"c{r}_{k}" for k in range(first, first + count)])
                 for k, (c, ky, kx) in enumerate(taps[first: first + count]):
-                    row = plus("ky", ky) if down > 1 else str(ky)
-                    store.write(emit, plus("o", r), plus("c", c), row, str(kx) if unrolled else "kx", swizzle(total, k, 1, count), 1)
+                    row = plus("ky", ky) if down > 1 else ky
+                    store.write(emit, plus("o", r), plus("c", c), row, kx if unrolled else "kx", swizzle(total, k, 1, count), 1)
         if skipped and group:
             emit("}")
     if not unrolled:

@@ -2,7 +2,8 @@
 wrote out becomes the operation by `written`.
 
 Those kernels (lower/attention.py) need more than the operation's operands: the gradient wants the result and the logarithms of the rows'
-sums again. So the forward kernel's result is one flat array, these two one after the other, and the gradient's is another.
+sums again. So the forward kernel's result is one flat array, these two one after the other, and the gradient's is another. Keys and values
+that are repeated, for several heads each (grouped queries, Ainslie et al. 2023), they read as they were: those have a divisor of B heads.
 """
 
 from __future__ import annotations
@@ -48,11 +49,14 @@ class _Forward(_Flat):
 
 
 class _Gradient(_Flat):
-    """Of q, k, v, what _Forward made of them, the cotangent, and masks: `parts` arrays (B, L, E) to be added up to dq, then dk and dv."""
+    """Of q, k, v, what _Forward made of them, the cotangent, and masks: `parts` arrays (B, L, E) to be added up to dq, of a range of keys
+    each; then `row_parts` of dk (B, S, E), of a range of rows each, and as many of dv.
+    """
 
     def aval(self, *operands: Aval, **attrs: Any) -> Aval:
         q, k, v, *_ = operands
-        return Aval((attrs["parts"] * prod(q.shape) + prod(k.shape) + prod(v.shape),), q.dtype)
+        b, keys, size = q.shape[0], *k.shape[1:]
+        return Aval((attrs["parts"] * prod(q.shape) + attrs["row_parts"] * b * keys * (size + v.shape[2]),), q.dtype)
 
 
 ATTENTION = REGISTRY["dot_product_attention"]
@@ -139,17 +143,45 @@ def attention(graph: Graph, target: Target) -> Graph:
             attrs = _described(node)
             if _obstacle(node, target) is not None:
                 return composed_gradient(q, k, v, g[0], given, node.attrs["index"], **attrs) if g else composed(q, k, v, given, **attrs)
+            sizes = q.aval.size, k.aval.size, v.aval.size
+            k, v = _as_they_were(k, v)
             flat = bind(FORWARD, (q, k, v, *given), attrs | {"statistics": (1 + bool(given)) * (again[node] or bool(g))})
             if not g:
                 return _part(flat, 0, node.shape)
-            parts = _parts(k, target)
-            flat = bind(BACKWARD, (q, k, v, flat, *g, *given), attrs | {"parts": parts})
-            if node.attrs["index"]:
-                return _part(flat, parts * q.aval.size + (node.attrs["index"] - 1) * k.aval.size, node.shape)
-            dq = _part(flat, 0, (parts, *q.shape))
-            return view(op("sum", dq, dim=(0,)), q.shape) if parts > 1 else view(dq, q.shape)
+            parts, row_parts = ranges(node, target, False), ranges(node, target, True)
+            flat = bind(BACKWARD, (q, k, v, flat, *g, *given), attrs | {"parts": parts, "row_parts": row_parts})
+            index, counts = node.attrs["index"], (parts, row_parts, row_parts)
+            start = sum(n * size for n, size in zip(counts[:index], sizes, strict=False))
+            each = _part(flat, start, (counts[index], *node.shape))
+            return view(op("sum", each, dim=(0,)) if counts[index] > 1 else each, node.shape)
 
     return graph.rebuilt(replace)
+
+
+def _as_they_were(k: Node, v: Node) -> tuple[Node, Node]:
+    """Keys and values before each head of them became several, one after the other: (A, S, E) and (A, S, V), A a divisor of B."""
+    found = [_repeated(x) for x in (k, v)]
+    if found[0][1] != found[1][1]:
+        return k, v
+    (k, times), (v, _) = found
+    return (k, v) if times == 1 else tuple(view(x, (prod(x.shape[:-2]), *x.shape[-2:])) for x in (k, v))  # type: ignore[return-value]
+
+
+def _repeated(x: Node) -> tuple[Node, int]:
+    """(what `x` (B, S, E) is made of, how often each of its heads is there, one after the other)."""
+    inner = x
+    while inner.fn.name == "reshape" and inner.shape[-2:] == x.shape[-2:]:
+        inner = inner.operands[0]
+    if inner.fn.name != "expand" or inner.shape[-2:] != x.shape[-2:]:
+        return x, 1
+    few = inner.operands[0]
+    shape = (1,) * (len(inner.shape) - len(few.shape)) + few.shape
+    last = len(shape) - 2
+    while last and (shape[last - 1] != inner.shape[last - 1] or inner.shape[last - 1] == 1):
+        last -= 1                                             # so many leading dimensions are not expanded
+    if shape[-2:] != x.shape[-2:] or shape[:last] != inner.shape[:last]:
+        return x, 1
+    return view(few, (prod(shape[:last]), *x.shape[-2:])), prod(inner.shape[last:-2])
 
 
 def _key(node: Node) -> Any:
@@ -195,6 +227,14 @@ class Blocks:
     def down(self) -> int:
         return self.own // self.rows
 
+    def items(self, heads: int, lines: int) -> int:
+        """Work-items for so many own lines of each head."""
+        return heads * -(-lines // self.own) * self.across * self.down
+
+    def most_ranges(self, others: int) -> int:
+        """Of the others, with two blocks each."""
+        return others // (2 * self.other)
+
     def padded(self, size: int) -> int:
         """What a line in local memory holds, at least: the items side by side take four columns each."""
         return -(-size // self.other) * self.other
@@ -208,25 +248,31 @@ class Blocks:
 
 
 def blocks(node: Node, target: Target) -> Blocks | None:
-    """The blocks of an attention or its gradient: the first that fit and fill the device, else those of the most work-items."""
+    """The blocks of an attention or its gradient: the first that fit and fill the device, with up to four ranges of the others (`ranges`),
+    else those of the most work-items."""
     q, k, v = node.operands[:3]
     gradient = node.fn.name in ("attention_gradient", "attention_backward")
-    lines = min(q.shape[1], k.shape[1]) if gradient else q.shape[1]
+    lines, others = (min(q.shape[1], k.shape[1]),) * 2 if gradient else (q.shape[1], k.shape[1])
     fit = [b for b in (Blocks(*sizes) for sizes in tuning().attention_groups) if b.across * b.down <= target.max_work_group
            and q.dtype.itemsize * b.elements(q.shape[2], v.shape[2], gradient, bool(node.attrs["masks"])) <= target.local_memory]
-
-    def items(b: Blocks) -> int:
-        return q.shape[0] * -(-lines // b.own) * b.across * b.down
-
-    return next((b for b in fit if items(b) >= 256 * target.cores), max(fit, key=items, default=None))
+    fit = [b for b in fit if b.own < 2 * lines] or [b for b in fit if b.own == min(b.own for b in fit)]
+    items = [b.items(q.shape[0], lines) * max(1, min(4, b.most_ranges(others))) for b in fit]
+    return next((b for b, n in zip(fit, items, strict=True) if n >= full(target) or n == max(items)), None)
 
 
-def _parts(k: Node, target: Target) -> int:
-    """Into how many ranges the keys of a head are cut, so that the heads feed all cores."""
-    heads, keys, _ = k.shape
-    if target.kind == "gpu":                                 # of whose work-groups each has some lines
-        return 1
-    return max(1, min(-(-2 * target.cores // heads), keys // tuning().attention_keys))
+def full(target: Target) -> int:
+    """Work-items that a GPU should have at least: 8 warps of a core hide each other's waits."""
+    return 256 * target.cores
+
+
+def ranges(node: Node, target: Target, by_keys: bool) -> int:
+    """Into how many ranges the keys of a head are cut, so that all cores have something to do; by_keys: the rows, for keys of owners."""
+    (heads, rows, _), (_, keys, _) = node.operands[0].shape, node.operands[1].shape
+    if target.kind == "cpu":
+        return 1 if by_keys else max(1, min(-(-2 * target.cores // heads), keys // tuning().attention_keys))
+    found = blocks(node, target)
+    own, others = (keys, rows) if by_keys else (rows, keys)
+    return max(1, min(-(-full(target) // found.items(heads, own)), found.most_ranges(others))) if found else 1
 
 
 def _part(flat: Node, start: int, shape: tuple[int, ...]) -> Node:

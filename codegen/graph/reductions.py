@@ -6,7 +6,9 @@ Every reduction becomes steps over a view of the data as (rows, cols) or (outer,
   same row (softmax) stays in the kernel;
 - columns: (outer, middle, inner) -> (outer, inner), always by way of partial results (`Partial`), the middle cut in chunks;
 - few elements (up to 16): written out inside whatever kernel needs the result. But rows that lie in memory as they are reduced are
-  rows on GPUs, if they are not very short: a `Partial` of one chunk, which nothing writes out.
+  rows on GPUs, if they are not very short: a `Partial` of one chunk, which nothing writes out;
+- on CPUs results with a last dimension of 2 to 4 that is not reduced (coordinates, colours) are as many results, put side by side: a vector
+  is of what lies along the dimension before, and what the components share is computed once (see `components`).
 
 A row too long for one work-item is cut in chunks, too: a `Partial`, and a reduction of the partial results. Chunks depend on the
 shape and the target's core count only, and are combined in order: the same program gives the same bits.
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.graph.components import Components
 from tracegrad.codegen.graph.rewrite import at
 from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, Primitive, bind
@@ -52,14 +55,58 @@ PARTIAL = Partial("partial")
 
 def canonical(graph: Graph, target: Target) -> Graph:
     """Each reduction of the graph in the forms above."""
+    if not any(n.fn.family == "reduction" for n in graph):
+        return graph
+    whole, components = _rows_of_others(graph, target), Components(graph, target)
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        if node.fn.family != "reduction":
-            return node if operands == node.operands else rebind(node, operands)
         with at(node.loc):
-            return reduce(node.fn, operands[0], node.attrs["dim"], node.shape, target)
+            if node.fn.family != "reduction":
+                new = node if operands == node.operands else rebind(node, operands)
+                components.make(node, new)
+                return new
+            x, dims = operands[0], node.attrs["dim"]
+            if node in components.reduced:
+                return _by_components(node.fn, components.of(x), dims, node.shape, target)
+            if (folded := components.folds(node, x)) is not None:
+                return folded
+            if (cols := whole.get(node)) is not None:
+                rows = x.aval.size // cols
+                x, dims = reduce(node.fn, view(x, (rows, cols)), (1,), (rows,), target), (0,)
+            return reduce(node.fn, x, dims, node.shape, target)
 
-    return graph.rebuilt(replace) if any(n.fn.family == "reduction" for n in graph) else graph
+    return graph.rebuilt(replace)
+
+
+def _rows_of_others(graph: Graph, target: Target) -> dict[Node, int]:
+    """The columns of the rows in which a CPU had better reduce all of an array, as a kernel is there that reduces such rows.
+
+    (An energy, and the forces on each of the particles.)
+    """
+    found = [n for n in graph if n.fn.family == "reduction" and target.kind == "cpu"]
+    shapes = {_matrix(n.operands[0], n.attrs["dim"]) for n in found}
+    out: dict[Node, int] = {}
+    for n in found:
+        x = n.operands[0]
+        if n.aval.size == 1 and x.aval.size > tuning().long_row:
+            lead = [prod(x.shape[:i]) for i in range(1, len(x.shape))]
+            split = [k for k in lead if (k, x.aval.size // k) in shapes and k >= 4 * target.cores]
+            if split:
+                out[n] = x.aval.size // split[0]
+    return out
+
+
+def _matrix(x: Node, dims: tuple[int, ...]) -> tuple[int, int] | None:
+    """(rows, columns) of a reduction over rows that are worth a kernel's loop, of one number or of a few components each."""
+    last = max((i for i, n in enumerate(x.shape) if n > 1), default=0)
+    end = last + 1
+    if last not in dims and last and x.shape[last] <= tuning().components:
+        end = last
+    kept = [i for i in range(end) if i not in dims and x.shape[i] > 1]
+    if not kept or any(i in dims and x.shape[i] > 1 for i in range(kept[-1])):
+        return None
+    rows, cols = prod(x.shape[:kept[-1] + 1]), prod(x.shape[kept[-1] + 1:end])
+    return (rows, cols) if cols > 16 * tuning().unrolled else None
 
 
 def rebind(node: Node, operands: tuple[Node, ...]) -> Node:
@@ -105,6 +152,13 @@ def reduce(fn: Primitive, x: Node, dims: tuple[int, ...], result: tuple[int, ...
     return view(x, result)
 
 
+def _by_components(fn: Primitive, parts: tuple[Node, ...], dims: tuple[int, ...], result: tuple[int, ...], target: Target) -> Node:
+    """A reduction of elements of several components, given these: each by itself, then side by side."""
+    kept = prod(result) // len(parts)
+    found = [view(reduce(fn, part, dims, (kept,), target), (kept, 1)) for part in parts]
+    return view(bind(REGISTRY["concat"], tuple(found), {"dim": 1}), result)
+
+
 def _rows(fn: Primitive, x: Node, target: Target) -> Node:
     rows, cols = x.shape
     if target.kind == "gpu" and tuning().short_row <= cols <= tuning().unrolled and rows > 1 and _lies(x):
@@ -138,7 +192,8 @@ def _columns(fn: Primitive, x: Node, target: Target) -> Node:
         return bind(fn, (x,), {"dim": (1,)})
     if target.kind == "gpu" and target.local_memory:         # as many work-groups as fill the device (lower/rows_gpu.py)
         across = min(32, 1 << (inner - 1).bit_length())
-        chunks = max(1, min(-(-target.groups(tuning().group) // (outer * -(-inner // across))), middle // tuning().column_chunk))
+        most = max(tuning().unrolled, tuning().small_columns // inner)       # then the second kernel has next to nothing to do
+        chunks = max(1, min(-(-target.groups(tuning().group) // (outer * -(-inner // across))), middle // tuning().column_chunk, most))
         while chunks > 1:
             x = bind(PARTIAL, (x,), {"op": fn, "length": -(-x.shape[1] // chunks)})
             if x.shape[1] <= tuning().unrolled:

@@ -25,6 +25,7 @@ Rule = Callable[[Node], Node | None]
 
 def simplify(graph: Graph) -> Graph:
     """The graph after all rules, dead code gone."""
+    settled: set[Node] = set()                               # no rule applies, whatever became of others
     for _ in range(ROUNDS):
         changed = [0]
         new: dict[Node, Node] = {n: n for n in graph.inputs}
@@ -32,11 +33,16 @@ def simplify(graph: Graph) -> Graph:
             if node in new:
                 continue
             operands = tuple([new[o] for o in node.operands])
+            same = operands == node.operands
+            if same and node in settled:
+                new[node] = node
+                continue
             with at(node.loc):
-                result = node if all(a is b for a, b in zip(operands, node.operands, strict=True)) else bind(node.fn, operands, node.attrs)
+                result = node if same else bind(node.fn, operands, node.attrs)
                 for _ in range(20):
                     better = _apply(result)
                     if better is None or better is result:
+                        settled.add(result)
                         break
                     result = better
                     changed[0] += 1
@@ -415,6 +421,15 @@ def reduction_of_reshape(node: Node) -> Node | None:
     return None
 
 
+def roll_chain(node: Node) -> Node | None:
+    """Around twice is around once."""
+    x, dim, n = node.operands[0], node.attrs["dim"], node.shape[node.attrs["dim"]]
+    if x.fn.name != "roll" or x.attrs["dim"] != dim:
+        return None
+    shift = (node.attrs["shift"] + x.attrs["shift"]) % n
+    return op("roll", x.operands[0], shift=shift, dim=dim) if shift else x.operands[0]
+
+
 def scatter_of_nothing(node: Node) -> Node | None:
     """A base that nothing is put into."""
     base, _, source = node.operands
@@ -427,7 +442,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "add": (add_zero, add_negative), "sub": (sub_zero,), "mul": (mul_one,), "div": (div_constant,), "neg": (neg_neg,),
     "pow": (power_constant,), "where": (where_constant,),
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),
-    "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "pad": (pad_nothing,),
+    "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "roll": (roll_chain, moved_scalar), "pad": (pad_nothing,),
     "scatter_add": (scatter_of_nothing,), "scatter_set": (scatter_of_nothing,),
 }
 FAMILY_RULES: dict[str, tuple[Rule, ...]] = {

@@ -17,7 +17,8 @@ from tracegrad.ir import Aval, Graph, Node
 from tracegrad.ops import factorizations as lapack
 from tracegrad.plan import MatrixCheck, Target
 
-KERNELS = (lapack.SOLVE, lapack.INV, lapack.TRIANGLE, lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO)
+KERNELS = (lapack.SOLVE, lapack.INV, lapack.TRIANGLE, lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO,
+           lapack.EIGH, lapack.SVD_)
 
 
 def in_kernels(graph: Graph, target: Target) -> Graph:

@@ -12,6 +12,7 @@ from tracegrad.codegen.kernel.expressions import (
     At,
     Buffer,
     Convert,
+    Every,
     Expression,
     Held,
     Infix,
@@ -50,10 +51,10 @@ class Condition(NamedTuple):
     holds: Guards
 
 
-def _in_pairs(flat: Index, size: int | None) -> bool:
-    """Whether the element before or behind is there for every second one: of complex numbers it is."""
-    start = flat - flat.constant % 2
-    return size is not None and all(c % 2 == 0 for _, c in flat.terms) and start.lo >= 0 and start.hi + 1 < size
+def _in_groups(flat: Index, n: int, size: int | None) -> bool:
+    """Whether the elements around every n-th one are there that make it a group of n: the parts of a complex number, coordinates."""
+    start = flat - flat.constant % n
+    return size is not None and all(c % n == 0 for _, c in flat.terms) and start.lo >= 0 and start.hi + n - 1 < size
 
 
 def _limit(limit: int, more: int, dtype: np.dtype[Any]) -> At:
@@ -98,7 +99,7 @@ class Elements(Vectors):
                 holds.append(("range", x, from_, to))
             else:
                 k, = rest
-                if (x % k).key != "0":
+                if x % k != 0:
                     opened = opened + (-(opened.lo // k) * k if opened.lo < 0 else 0)
                     at = self.lanes_of(opened) if wide else At(opened, dtype)
                     tests.append((Infix("==", Infix("%", at, whole(k, dtype)), whole(0, dtype)), wide))
@@ -135,8 +136,14 @@ class Elements(Vectors):
         access = Access(pointer, where, width, self.lane, holds)
         memory = uint8 if dtype.kind == "b" else dtype
         half = dtype == np.float16
-        if uniform and stride == 2 and not written and dtype.kind != "b" and not half and _in_pairs(flat, pointer.size):
+        if uniform and stride == 2 and not written and dtype.kind != "b" and not half and _in_groups(flat, 2, pointer.size):
             return self.let(base, self.part_of_pairs(node, pointer, flat, condition), None, depth, test)
+        if uniform and stride in (3, 4) and w.target.kind == "cpu" and not written and not half and _in_groups(flat, stride, pointer.size):
+            parts = self.groups(node, pointer, flat, stride, memory, condition)
+            chosen: Expression = Every(parts, flat.constant % stride)
+            if dtype.kind == "b":
+                chosen = Infix("!=", Convert(chosen, int32), whole(0))
+            return self.let(base, chosen, None, depth, test)
         if uniform and (stride == 1 or (stride is not None and not half)):
             read = Load(access, memory, width, stride)
         else:
@@ -165,6 +172,24 @@ class Elements(Vectors):
             self.remember(key, found, frozenset(found))
         parts = [Lanes(x, "odd" if flat.constant % 2 else "even") for x in found]
         return parts[0] if len(parts) == 1 else Joined(*parts)
+
+    def groups(self, node: Node, pointer: Buffer, flat: Index, n: int, memory: np.dtype[Any], condition: Condition | None
+               ) -> tuple[Expression, ...]:
+        """The vectors that hold every n-th element from `flat` on, and those between them, which are asked for next, mostly."""
+        width, start = self.width, flat - flat.constant % n
+        test, holds = condition or (None, ())
+        key = ("groups", pointer, start.key, n, width, test)
+        found = self.recall(key)
+        if found is None:
+            made = []
+            for skip in range(0, n * width, width):
+                read = Load(Access(pointer, start, width, self.lane, holds, n, skip), memory, width)
+                self.vectors.append(read)
+                value = read if test is None else Select(test, read, Zeros(memory, width))
+                made.append(self.let(f"{self.writer.base(node)}_groups", value))
+            found = tuple(made)
+            self.remember(key, found, frozenset(found))
+        return found  # type: ignore[no-any-return]
 
     def store_pair(self, stored: Storage, node: Node, flat: Index, re: Expression, im: Expression) -> None:
         """Write the parts of complex number(s) `flat` one beside the other."""

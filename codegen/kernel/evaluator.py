@@ -37,7 +37,7 @@ from tracegrad.codegen.kernel.expressions import (
 )
 from tracegrad.codegen.kernel.facts import NARROW, largest, never_positive, operand_index
 from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_indices
-from tracegrad.codegen.kernel.index import Index, ravel, unravel
+from tracegrad.codegen.kernel.index import Index, Var, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.lanes import is_name
 from tracegrad.codegen.kernel.marks import used
@@ -67,6 +67,7 @@ class Evaluator(Elements):
         super().__init__(writer)
         self.storage, self.scalars = storage, scalars
         self.given: Callable[[Node, Index], Expression | None] = lambda node, flat: None     # values that come from elsewhere
+        self.rolled: dict[Var | None, tuple[Index, int, int]] = {}      # computed by `around`: from where, by how much, of how many
         self.stored: frozenset[Node] = frozenset()           # results of this kernel: their pointers bear the plain names
         self.fault: Callable[[Node], Fault]                  # the place in FAULTS of an op that reports (set by whoever makes this)
 
@@ -188,6 +189,8 @@ class Evaluator(Elements):
                 if isinstance(x, Position) and other.lanes == 1:
                     return self.equals_position(x, other, "==" if name == "eq" else "!=")
         size = computed_in(dtype).itemsize if dtype.kind != "b" else max((v.mask for v in values if v.dtype.kind == "b"), default=0) or 4
+        if name == "where" and values[0].lanes == 1:         # one condition for all lanes
+            return Select(values[0], self.vector(values[1], size), self.vector(values[2], size))
         if getattr(fn, "lanewise", False):                   # a user's expression: any C will do, so scalars only
             each = [[v if v.lanes == 1 else Lanes(v, k) for v in values] for k in range(lanes)]
             parts: list[Expression] = [self.op(spell, given, dtype, node.dtype, node.attrs) for given in each]
@@ -283,6 +286,8 @@ class Evaluator(Elements):
             self.put(node, flat, known, guards)
             return []
         found, exhaustive = branches(node, flat, guards)
+        one = self.around(node, flat, guards) if node.fn.name == "roll" and len(found) > 1 else None
+        found = found if one is None else [(one, ())]
         missing = [r for r, _ in found if self.find(*r) is None]
         if missing:
             return missing
@@ -298,6 +303,37 @@ class Evaluator(Elements):
         self.put(node, flat, result, guards)
         return []
 
+    def around(self, node: Node, flat: Index, guards: Guards) -> tuple[Node, Index, Guards] | None:
+        """Where element `flat` of a roll is, around the end: one place. None where lanes differ in it, or it may not be there at all.
+
+        Two rolls one behind the other go around once: a neighbour's neighbour may be the element itself, which is known.
+        """
+        x, = node.operands
+        dim, shift, n = node.attrs["dim"], node.attrs["shift"], node.shape[node.attrs["dim"]]
+        at = unravel(flat, node.shape)
+        start, opened = at[dim], at[dim].opened()
+        if self.varies(opened) or opened.lo < 0 or opened.hi >= n:
+            return None
+        if len(start.terms) == 1 and not start.constant and start.terms[0][1] == 1 and start.terms[0][0].var in self.rolled:
+            row, (start, before, size) = start.terms[0][0].var, self.rolled[start.terms[0][0].var]
+            if size == n and row is not None:
+                self.writer.doubtful.append(row)
+                shift = (shift + before) % n
+            else:
+                start = at[dim]
+        place = start
+        if shift:
+            key = ("rolled", start.key, shift, n)
+            row = self.recall(key)
+            if row is None:
+                i, dtype = self.writer.at, self.writer.index_dtype
+                value = Select(Infix("<", i(start), whole(shift, dtype)), i(start + (n - shift)), i(start - shift))
+                row = self.writer.computed("at", n, value, node, self.writer.depth_of(start.vars))
+                self.remember(key, row, start.vars)
+                self.rolled[row] = start, shift, n
+            place = row.index
+        return x, ravel((*at[:dim], place, *at[dim + 1:]), x.shape), guards
+
     def select(self, node: Node, condition: Condition, a: Expression, b: Expression) -> Expression:
         """a where the condition holds, else b."""
         test, dtype = condition.test, node.dtype
@@ -311,7 +347,8 @@ class Evaluator(Elements):
         if max(test.lanes, a.lanes, b.lanes) == 1:
             return self.let(self.name(node), Select(test, a, b), node)
         size = 4 if dtype.kind == "b" else computed_in(dtype).itemsize
-        return self.let(self.name(node), Select(self.vector(test, size), self.vector(a, size), self.vector(b, size)), node)
+        mask = test if test.lanes == 1 else self.vector(test, size)             # one for all lanes: C selects a whole vector
+        return self.let(self.name(node), Select(mask, self.vector(a, size), self.vector(b, size)), node)
 
     def gather(self, node: Node, flat: Index, guards: Guards) -> Needed:
         """take(x, index): x[index] along the first axis."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tracegrad import plan
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.marks import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
@@ -34,7 +35,11 @@ class Buffer:
 
     @property
     def declaration(self) -> str:
-        return f"__global {'const ' * (self.access == 'const')}{OPENCL[self.dtype]} *{'restrict ' * self.restrict}{marked(self.name)}"
+        return self.plain(marked(self.name)).declaration
+
+    def plain(self, name: str) -> plan.Parameter:
+        """It as a plan has it, called so."""
+        return plan.Parameter(OPENCL[self.dtype], name, True, self.access == "const", self.restrict)
 
 
 class Array:
@@ -64,18 +69,20 @@ class Pointer:
 class Access:
     """Elements that a statement reads or writes: `at`, where `guards` hold; with `lanes` the elements for as many values of `lane`.
 
-    each: so many from there on, for every lane: the parts of a complex number are two.
+    each: so many from there on, for every lane: the parts of a complex number are two. skip: where among these a vector that has not all
+    of them begins.
 
     at: None if only the running program knows. It may say that something is in a range (`index.bounded`); what proves it is a guard.
     """
 
-    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory")
+    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory", "skip")
 
     def __init__(
         self, memory: Buffer | Array, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = (),
-        each: int = 1,
+        each: int = 1, skip: int = 0,
     ) -> None:
         self.memory, self.at, self.lanes, self.lane, self.guards, self.each = memory, at, lanes, lane, guards, each
+        self.skip = skip
 
     @property
     def aligned(self) -> bool:
@@ -189,7 +196,11 @@ class Number(Expression):
 
     @property
     def declaration(self) -> str:
-        return f"const {self.type} {marked(self.name)}"
+        return self.plain(marked(self.name)).declaration
+
+    def plain(self, name: str) -> plan.Parameter:
+        """It as a plan has it, called so."""
+        return plan.Parameter(self.type, name)
 
 
 class Held(Expression):
@@ -441,6 +452,20 @@ class Joined(_Of):
 
     def __init__(self, a: Expression, b: Expression) -> None:
         super().__init__((a, b), a.dtype, 2 * a.lanes)
+
+
+class Every(_Of):
+    """Of vectors laid end to end, as many lanes as one has: each that is `first` more than a multiple of their number."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, parts: tuple[Expression, ...], first: int) -> None:
+        super().__init__(parts, parts[0].dtype, parts[0].lanes)
+        self.first = first
+
+    @property
+    def key(self) -> Any:
+        return self.first, self.parts
 
 
 @dataclass(frozen=True)

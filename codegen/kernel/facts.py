@@ -27,7 +27,7 @@ def operand_index(operand: Node, node: Node, flat: Index) -> Index:
 
 def origin(node: Node, flat: Index) -> tuple[Node, Index]:
     """The node and the index that element `flat` is moved from, as far back as it takes no condition to tell."""
-    while node.fn.family == "movement":
+    while node.fn.family == "movement" and node.aval.size:      # (no elements: nothing to tell)
         if node.fn.name != "reshape":
             fn: Any = node.fn
             branches = list(fn.locate(unravel(flat, node.shape), *[o.aval for o in node.operands], **node.attrs))
@@ -70,6 +70,8 @@ def largest(node: Node, steps: int = 8) -> float:
 
 def subtracts_maximum(node: Node) -> bool:
     """Whether `node` is x - m, where m is the maximum of a row that the element of x is in."""
+    if not node.aval.size:
+        return False
     flat = Var("p", node.aval.size).index
     x, at = origin(node.operands[0], operand_index(node.operands[0], node, flat))
     m, row = origin(node.operands[1], operand_index(node.operands[1], node, flat))

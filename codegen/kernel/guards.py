@@ -47,7 +47,7 @@ def branches(node: Node, flat: Index, guards: Guards) -> tuple[list[tuple[Reques
                     impossible = True
                 elif not (expression.lo >= low and expression.hi < high):
                     own.append((kind, expression, low, high))
-            elif (expression % rest[0]).key != "0":
+            elif expression % rest[0] != 0:
                 own.append((kind, expression, rest[0]))
         if impossible or x.aval.size == 0:
             continue

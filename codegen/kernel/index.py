@@ -9,6 +9,7 @@ loops that call theirs `col` have two, and what is known of one is not known of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from math import gcd
 from typing import Union
@@ -75,23 +76,26 @@ class Atom:
 class Index:
     """sum of coefficient * atom + constant, with lo <= value <= hi. Immutable; equal expressions have equal `key`s."""
 
-    __slots__ = ("constant", "hi", "key", "lo", "terms", "vars")
+    __slots__ = ("_key", "constant", "hi", "lo", "terms", "vars")
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
-        self.terms, self.constant = terms, constant
+        self.terms, self.constant, self._key = terms, constant, ""
         lo = hi = constant
         vars: frozenset[Var] = frozenset()
-        parts = []
         for atom, c in terms:
-            a, b = c * atom.lo, c * atom.hi
-            lo += min(a, b)
-            hi += max(a, b)
-            vars = atom.vars if not vars else vars | atom.vars
-            parts.append(f"{c}*{atom.key}" if c != 1 else atom.key)
-        if constant or not parts:
-            parts.append(str(constant))
+            lo += c * (atom.lo if c > 0 else atom.hi)
+            hi += c * (atom.hi if c > 0 else atom.lo)
+            vars = vars | atom.vars if vars else atom.vars
         self.lo, self.hi, self.vars = lo, hi, vars
-        self.key = "+".join(parts)
+
+    @property
+    def key(self) -> str:
+        if not self._key:                                    # of most, nobody asks
+            parts = [f"{c}*{atom.key}" if c != 1 else atom.key for atom, c in self.terms]
+            if self.constant or not parts:
+                parts.append(str(self.constant))
+            self._key = "+".join(parts)
+        return self._key
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -277,12 +281,20 @@ def _normal(sums: dict[Atom, int], const: int) -> Index:
                 for a, n in whole.terms:
                     sums[a] = sums.get(a, 0) + n
                 return _normal(sums, const + whole.constant)
-    return Index(tuple(sorted(((a, c) for a, c in sums.items() if c), key=lambda t: (-abs(t[1]), t[0].key))), const)
+    terms = [(a, c) for a, c in sums.items() if c]
+    if len(terms) > 1:
+        terms.sort(key=_place)
+    return Index(tuple(terms), const)
+
+
+def _place(term: tuple[Atom, int]) -> tuple[int, str]:
+    """By which terms are put in order."""
+    return -abs(term[1]), term[0].key
 
 
 def _split(r: Index, k: int) -> tuple[Index, Index, int]:
     """(high, low, g) with r = g * high + low, 0 <= low < g and g a divisor of k, g as small as it can be; g = 1 if there is none."""
-    terms = sorted(r.terms, key=lambda t: (-abs(t[1]), t[0].key))
+    terms = sorted(r.terms, key=_place)
     for n in range(len(terms), 0, -1):
         g = k
         for _, c in terms[:n]:
@@ -349,7 +361,8 @@ def bounded(x: Index, lo: int, size: int) -> Index:
 ZERO = constant(0)
 
 
-def strides(shape: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(4096)
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides, in elements."""
     out, step = [], 1
     for n in reversed(shape):
@@ -361,18 +374,25 @@ def strides(shape: Sequence[int]) -> tuple[int, ...]:
 def unravel(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
     """The index tuple of element `flat` of an array of `shape`."""
     out = []
-    for n, step in zip(shape, strides(shape), strict=True):
+    for n, step in zip(shape, strides(tuple(shape)), strict=True):
         out.append(ZERO if n == 1 else (flat // step) % n if flat.hi // step >= n or flat.lo < 0 else flat // step)
     return tuple(out)
 
 
 def ravel(index: Sequence[IndexLike], shape: Sequence[int]) -> Index:
     """The flat index of element `index`."""
-    flat = ZERO
-    for i, n, step in zip(index, shape, strides(shape), strict=True):
-        if n != 1:
-            flat = flat + i * step
-    return flat
+    sums: dict[Atom, int] = {}
+    rest = 0
+    for i, n, step in zip(index, shape, strides(tuple(shape)), strict=True):
+        if n == 1:
+            continue
+        if isinstance(i, Index):
+            for atom, c in i.terms:
+                sums[atom] = sums.get(atom, 0) + c * step
+            rest += i.constant * step
+        else:
+            rest += i * step
+    return _normal(sums, rest)
 
 
 def breakpoints(flats: Iterable[Index], var: Var) -> list[int]:

@@ -15,8 +15,9 @@ import numpy as np
 
 from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
-from tracegrad.codegen.kernel.marks import called, names_in, plain, uses_in, with_comment, without_comment
+from tracegrad.codegen.kernel.marks import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
+from tracegrad.plan import Function
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates")
+_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates", "alone")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ class Kernel:
     @cached_property
     def lines(self) -> list[str]:
         """The text of the body."""
-        return [plain(with_comment(text, comment)) for text, comment in self.printed]
+        texts = plain_each(text for text, _ in self.printed)
+        return [f"{line}{' ' * (COLUMN - len(line))}  // {comment}" if comment else line
+                for line, (_, comment) in zip(texts, self.printed, strict=True)]
 
     @cached_property
     def text(self) -> str:
@@ -132,20 +135,36 @@ class Kernel:
         declared = [plain(p.declaration) for p in self.parameters]
         return render.function(self.entry, declared, self.lines, (above, self.comment), self.group, self.wide)
 
-    @cached_property
-    def canonical(self) -> str:
-        """The function as equal ones are the same: called "@", its variables numbered in order, without comments."""
+    def function(self, above: tuple[tuple[int, ...], ...]) -> Function:
+        """It as drivers get it, such that equal ones are the same: variables numbered in order, no comments. (Its key is still missing.)"""
         numbers: dict[str, str] = {}
-        declared, lines = self._called(lambda name: numbers.setdefault(name, f"_{len(numbers) + 1}"))
-        return plain(render.function("@", declared, [line for line in lines if line], (), self.group, 1 << 30).rstrip())
 
-    def _called(self, name: Callable[[str], str]) -> tuple[list[str], list[str]]:
-        """The declarations of the parameters and the lines of the body, without comments, variables called name(what they are called)."""
+        def numbered(name: str) -> str:
+            return name if self.reserved(name) else numbers.setdefault(name, f"_{len(numbers) + 1}")
+
+        parameters = tuple([p.plain(numbered(p.name)) for p in self.parameters])
+        body = "\n".join([line for line in self._called(numbered) if line])
+        group = None if self.group is None else (*self.group, 1, 1)[:3]
+        return Function(self.entry, "", parameters, plain(body), above, group, self.alone)
+
+    def _called(self, name: Callable[[str], str]) -> list[str]:
+        """The lines of the body, without comments, variables called name(what they are called)."""
+        return called_each((without_comment(text) for text, _ in self.printed), name)
+
+    def _whole(self, name: Callable[[str], str]) -> str:
+        """All of it but what it is called, variables called name(what they are called) where nobody reserved that."""
 
         def other(old: str) -> str:
             return old if self.reserved(old) else name(old)
 
-        return [called(p.declaration, other) for p in self.parameters], [called(without_comment(text), other) for text, _ in self.printed]
+        lines = [*(p.declaration for p in self.parameters), *(without_comment(text) for text, _ in self.printed)]
+        return f"{self.group} " + called("\n".join(lines), other)
+
+    def launched(self, times: int) -> Kernel:
+        """The same kernel, which a plan launches so often."""
+        made = replace(self, launches=times)
+        made.__dict__.update({name: self.__dict__[name] for name in _OF_BODY if name in self.__dict__})
+        return made
 
     def bound(self, refs: Iterable[Any], **changes: Any) -> Kernel:
         """The kernel with its parameters bound to others, in order. What was found out about its body is not found out again."""
@@ -176,6 +195,11 @@ class Kernel:
         )
 
     @cached_property
+    def alone(self) -> bool:
+        """Whether it has arrays of its own, or its work-items wait for each other."""
+        return any(isinstance(s, (Allocate, Barrier)) or (isinstance(s, Raw) and (s.allocates or s.cooperates)) for s in self.statements())
+
+    @cached_property
     def names(self) -> set[str]:
         """What its variables are called, but for those of text that nobody looks into."""
         return {p.name for p in self.parameters}.union(names_in("\n".join([text for text, _ in self.printed])))
@@ -191,15 +215,13 @@ class Kernel:
         A name that text may declare without a mark keeps its name: by its number, nobody would know which one is meant.
         """
         numbers: dict[str, str] = {}
-        declared, lines = self._called(lambda name: numbers.setdefault(name, f"${len(numbers)}"))
-        return f"{self.group} " + "\n".join([*declared, *lines])
+        return self._whole(lambda name: numbers.setdefault(name, f"${len(numbers)}"))
 
     @property
     def outline(self) -> str:
         """The form with its parameters numbered and all other names left out: two locals of blocks side by side may share a name or not."""
         numbers = {p.name: f"${k}" for k, p in enumerate(self.parameters)}
-        declared, lines = self._called(lambda name: numbers.get(name, "$"))
-        return f"{self.group} " + "\n".join([*declared, *lines])
+        return self._whole(lambda name: numbers.get(name, "$"))
 
 
 @dataclass(frozen=True)

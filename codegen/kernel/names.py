@@ -60,7 +60,7 @@ WORK_GROUPS = frozenset("""
 """.split())  # noqa: SIM905 - as above
 SMALL_MATRICES = frozenset("""
     i j c e r x y size best pivot larger here row factor matrix next_matrix info flat mine other alpha beta norm logarithm determinant sign
-    safe first last
+    safe first last p q sweep off open tangent cosine sine whole
 """.split())  # noqa: SIM905 - as above
 
 
@@ -79,7 +79,7 @@ ATTENTION = frozenset("""
 )
 ATTENTION_ON_GPU = frozenset("""
     x y item head i0 j0 stop r n e j unit line row key own own2 others others2 weights highs top tops sum high base shrink p s d a b o o2
-    logs deltas delta some slope
+    logs deltas delta some slope part share start end in_parts at sums
 """.split())  # noqa: SIM905 - as above
 
 
@@ -90,7 +90,7 @@ _SHARED = (
     r"|block_[ab]|[ab]_line|line0?|panel|part|plane|image|sums|padded|right|sum|value|channel|column|tile|unit"
     r"|(first_|last_)?(row|column|channel|unit)_tile"
 )
-_VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]")
+_VARIABLES = re.compile(rf"{_SHARED}|[dgnopqrstvwxy]|[gpvwxy]\d+|n[01]|[ft][xy]|[ik][xy]0|tap|count")
 _VARIABLES_ON_CPU = re.compile(_SHARED)                    # a product's leave the rest to users
 _PARAMETERS = frozenset(("packed_a", "packed_b", "partial", "weights", "rows"))
 

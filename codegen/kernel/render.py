@@ -21,6 +21,7 @@ from tracegrad.codegen.kernel.expressions import (
     Call,
     Cast,
     Convert,
+    Every,
     Expression,
     Held,
     Infix,
@@ -62,6 +63,7 @@ from tracegrad.codegen.kernel.vectors import LANES, ctype
 from tracegrad.dtypes import OPENCL, DType
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
+from tracegrad.plan import required
 
 # How tightly an expression holds together: what is below the level of where it stands is put in parentheses.
 _OPEN, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(7)
@@ -125,8 +127,9 @@ class Printer:
         name, at = self.name(access.memory), access.at
         if at is None:
             return f"{name} + "
-        if at.opened().terms:
-            return f"{name} + {self.index(at.opened())}"
+        at = at.opened() + access.skip
+        if at.terms:
+            return f"{name} + {self.index(at)}"
         return f"{name} + {offset(at.constant)}" if at.constant else name
 
     def element(self, access: Access) -> str:
@@ -314,6 +317,17 @@ def _joined(p: Printer, x: Joined) -> tuple[str, int]:
     return f"({x.type})({', '.join(map(p.operand, x.parts))})", _ATOM
 
 
+def _every(p: Printer, x: Every) -> tuple[str, int]:
+    step, pieces = len(x.parts), []
+    for k, part in enumerate(x.parts):
+        left = [LANES[i] for i in range(x.lanes) if (k * x.lanes + i) % step == x.first]
+        for n in (8, 4, 2, 1):                               # what a vector of a vector's lanes may have
+            while len(left) >= n:
+                pieces.append(f"{p.atom(part)}.s{''.join(left[:n])}")
+                left = left[n:]
+    return f"({x.type})({', '.join(pieces)})", _ATOM
+
+
 def _op(p: Printer, x: Op) -> tuple[str, int]:
     pieces = [piece if isinstance(piece, str) else p.operand(x.parts[piece]) for piece in x.spelling.pieces]
     return "".join(pieces), _OPEN if x.spelling.open else _ATOM
@@ -331,6 +345,7 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
     Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
+    Every: _every,
 }
 PLAIN = Printer(False)
 
@@ -343,6 +358,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
     previous: Any = None
     printer = Printer(clang)
+    fixed: dict[Node, bool] = {}
     names: dict[str, str] = {}                               # of a merged kernel's parts: what their parameters are called now
     outer: list[dict[str, str]] = []                         # the same, in the blocks around
 
@@ -352,7 +368,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
 
     def add_statement(pad: str, statement: Statement) -> None:
         nonlocal previous
-        comment, previous = line_comment(statement.node, previous)
+        comment, previous = line_comment(statement.node, previous, fixed)
         add(pad + printer.statement(statement), comment)
 
     stack: list[tuple[Block, int]] = [(body, 0)]
@@ -392,11 +408,9 @@ def function(
     entry: str, declared: Sequence[str], body: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int
 ) -> str:
     """The text of a kernel. declared: its parameters, each on a line of its own if they are `wide`; group: the work-groups it requires."""
-    size = (*(group or ()), 1, 1)[:3]
-    attribute = f"__attribute__((reqd_work_group_size({', '.join(map(str, size))})))" if group else ""
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
-    above = "".join([*(f"// {comment}\n" for comment in comments if comment), attribute and f"{attribute}\n"])
+    above = "".join([*(f"// {comment}\n" for comment in comments if comment), required(group)])
     return f"{above}__kernel void {entry}({joined}) {{\n" + "".join(f"{line}\n" for line in body) + "}\n"
 
 
@@ -413,9 +427,16 @@ def is_fixed(node: Node) -> bool:
     return not todo
 
 
-def line_comment(node: Node | None, previous: Any) -> tuple[str, Any]:
-    """The Python line that `node` came from if it is another than `previous`, and what to compare the next with."""
-    if node is None or node.fn.family == "leaf" or is_fixed(node):
+def line_comment(node: Node | None, previous: Any, fixed: dict[Node, bool]) -> tuple[str, Any]:
+    """The Python line that `node` came from if it is another than `previous`, and what to compare the next with.
+
+    fixed: of which nodes it is known whether they are (see `is_fixed`).
+    """
+    if node is None or node.fn.family == "leaf":
+        return "", previous
+    if node not in fixed:
+        fixed[node] = is_fixed(node)
+    if fixed[node]:
         return "", previous
     loc = node.loc
     key = (loc.filename, loc.line, loc.derived)

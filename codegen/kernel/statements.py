@@ -163,17 +163,18 @@ class Barrier(Statement):
 class Raw(Statement):
     """C text that nobody looks into: it reads its parts, makes `defines` and `writes`; cooperates: with other items of the work-group.
 
-    names: of more variables that it has in common with other statements.
+    allocates: it, or a line beside it, declares arrays. names: of more variables that it has in common with other statements.
     """
 
-    __slots__ = ("code", "cooperates", "defines", "given", "writes")
+    __slots__ = ("allocates", "code", "cooperates", "defines", "given", "writes")
 
     def __init__(
         self, code: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
         writes: tuple[Symbol | Access, ...] = (), cooperates: bool = False, names: Set[str] = frozenset(),
+        allocates: bool = False,
     ) -> None:
         self.code, self.node, self.given = marked_in(code, names_of((*parts, *defines, *writes)) | names), node, parts
-        self.defines, self.writes, self.cooperates = defines, writes, cooperates
+        self.defines, self.writes, self.cooperates, self.allocates = defines, writes, cooperates, allocates
 
     @property
     def parts(self) -> Parts:

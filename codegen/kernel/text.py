@@ -14,7 +14,7 @@ import numpy as np
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.names import is_variable
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
-from tracegrad.codegen.kernel.vectors import inside
+from tracegrad.codegen.kernel.vectors import Term, inside
 
 
 class Text:
@@ -31,6 +31,7 @@ class Text:
         self.entry, self.comment, self.parameters, self.reserved = entry, comment, tuple(parameters), reserved
         self.vectors, self.group, self.cooperates = frozenset(vectors), group, cooperates
         self.lines: list[str] = []
+        self.allocates = False
         self.opened: list[int] = []                          # the lines that open the blocks we are in
         self.whole: tuple[int, int] | None = None            # a block that is all of the block around it, so far
 
@@ -47,16 +48,21 @@ class Text:
             self.opened.append(len(self.lines))
         self.lines.append("  " * depth + line)
 
-    def part(self, index: str, first: str, last: str, step: int, total: int) -> None:
+    def array(self, type_: str, name: str, size: int) -> None:
+        """Emits the declaration of a work-item's array."""
+        self.allocates = True
+        self(f"{type_} {name}[{size}];")
+
+    def part(self, index: str, first: str, last: str, step: int, total: Term) -> None:
         """Emits the range of 0..total-1 that is part number `part`, of `step` each: the last ones may be shorter, or empty."""
         self(f"const {index} {first} = {inside(f'part * {step}', total, False, index)}, "
              f"{last} = {inside(f'{first} + {step}', total, False, index)};")
 
     @contextmanager
-    def counting(self, name: str, n: int, first: int = 0) -> Iterator[str]:
+    def counting(self, name: str, n: int, first: int = 0) -> Iterator[Term]:
         """A loop in which `name` counts from `first` to `n`; yields what to call it. Of one turn it is none, and the variable a number."""
         if n == first + 1:
-            yield str(first)
+            yield first
             return
         self(f"for (int {name} = {first}; {name} < {n}; {name}++) {{")
         yield name
@@ -68,7 +74,7 @@ class Text:
         """The kernel, once all lines are there."""
         body = Block("")
         names = {p.name for p in self.parameters}
-        body.items += [Raw(line, cooperates=self.cooperates, names=names) for line in self.lines]
+        body.items += [Raw(line, cooperates=self.cooperates, names=names, allocates=self.allocates) for line in self.lines]
         return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
                       comment=self.comment, wide=1 << 30, reserved=self.reserved, held=self.vectors)
 

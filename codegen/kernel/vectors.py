@@ -11,11 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.marks import used
 from tracegrad.dtypes import OPENCL
 from tracegrad.plan import Target
 
 Emit = Callable[[str], None]
+class Compound(str):
+    """C text that is more than a name: in parentheses where it is a factor, in a variable where it is used more than once."""
+
+    __slots__ = ()
+
+
+Term = str | int                             # in text that a generator writes: a name, a `Compound`, or a number that is known now
 WIDTHS = (2, 4, 8, 16)
 LANES = "0123456789abcdef"
 
@@ -37,13 +45,13 @@ def lanes(dtype: np.dtype[Any], target: Target) -> int:
     return max(1, min(16, target.simd_bytes // np.dtype(dtype).itemsize))
 
 
-ACCESS = {"LOAD": "V, p", "LOAD_PRIVATE": "V, p", "LOAD_LOCAL": "V, p", "STORE": "V, p, v"}
+ACCESS = {"LOAD": "p", "LOAD_PRIVATE": "p", "LOAD_LOCAL": "p", "STORE": "p, v"}
 
 
 def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
     """The LOAD and STORE macros that are in use, each of its types: once in front of a program whose kernels use them."""
     names = {name for name, _ in uses}
-    out = [f"#define {name}({given}) {name}_##{given.replace('V, ', 'V(')})" for name, given in ACCESS.items() if name in names]
+    out = [f"#define {name}(V, {given}) {name}_##V({given})" for name, given in ACCESS.items() if name in names]
     sizes = {scalar: dtype.itemsize for dtype, scalar in OPENCL.items() if dtype != np.float16 and (dtype != np.float64 or target.fp64)}
     for scalar, size in sorted(sizes.items()):
         for width in WIDTHS:
@@ -63,19 +71,19 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
     return out
 
 
-def load(dtype: np.dtype[Any], width: int, address: str, private: bool = False) -> str:
+def load(dtype: np.dtype[Any], width: int, address: Term, private: bool = False) -> str:
     """The expression that reads `width` elements at `address`, in global memory or in an array of the work-item's own."""
     return f"*({address})" if width == 1 else f"{used('LOAD_PRIVATE' if private else 'LOAD', ctype(dtype, width))}, {address})"
 
 
-def write(emit: Emit, dtype: np.dtype[Any], width: int, address: str, value: str) -> None:
+def write(emit: Emit, dtype: np.dtype[Any], width: int, address: Term, value: str) -> None:
     """Emits the statement that writes the `width`-lane `value` to `address`."""
     emit(f"*({address}) = {value};" if width == 1 else f"{used('STORE', ctype(dtype, width))}, {address}, {value});")
 
 
-def kept(dtype: np.dtype[Any], width: int, address: str) -> str:
+def kept(dtype: np.dtype[Any], width: int, address: Term) -> Compound:
     """`width` lanes at an address in a private array, to read and to write."""
-    return f"*({address})" if width == 1 else f"{used('KEPT', ctype(dtype, width))}, {address})"
+    return Compound(f"*({address})" if width == 1 else f"{used('KEPT', ctype(dtype, width))}, {address})")
 
 
 def pieces(first: int, stop: int) -> list[tuple[int, int]]:
@@ -90,7 +98,7 @@ def pieces(first: int, stop: int) -> list[tuple[int, int]]:
 
 def swizzle(value: str, start: int, width: int, of: int) -> str:
     """Lanes start..start+width-1 of the vector `value`, which has `of` lanes."""
-    return value if width == of else f"{value}.s{LANES[start:start + width]}"
+    return value if width == of else Compound(f"{value}.s{LANES[start:start + width]}")
 
 
 def vector_of(dtype: np.dtype[Any], values: Sequence[str]) -> str:
@@ -110,27 +118,33 @@ def add_lanes(emit: Emit, dtype: np.dtype[Any], width: int, total: str, values: 
     emit(f"{ctype(dtype, len(values))} {total} = {' + '.join(vector_of(dtype, lane) for lane in by_lane)};")
 
 
-def plus(*terms: tuple[str | int, int] | str | int) -> str:
-    """A readable C sum: strings and ints as they are, pairs (index, stride) as a product; zeros and ones vanish."""
-    out, constant = [], 0
+def plus(*terms: tuple[Term | Index, int] | Term | Index) -> Term:
+    """A readable C sum: pairs (index, stride) as a product; zeros and ones vanish."""
+    out: list[str] = []
+    total = 0
     for term in terms:
         index, stride = term if isinstance(term, tuple) else (term, 1)
-        if isinstance(index, int) or index == "0":
-            constant += int(index) * stride
+        if isinstance(index, Index):
+            index = Compound(index.c()) if index.terms else index.constant
+        if isinstance(index, int):
+            total += index * stride
+        elif stride == 1:
+            out.append(index)
         elif stride:
-            index = f"({index})" if stride != 1 and not index.replace("_", "").isalnum() else index
-            out.append(index if stride == 1 else f"{index} * {stride}")
-    if constant or not out:
-        out.append(str(constant))
-    return " + ".join(out).replace("+ -", "- ")
+            out.append(Compound(f"({index}) * {stride}" if isinstance(index, Compound) else f"{index} * {stride}"))
+    if not out:
+        return total
+    if len(out) == 1 and not total:
+        return out[0]
+    return Compound(" + ".join(out) + (f" {'-' if total < 0 else '+'} {abs(total)}" if total else ""))
 
 
-def inside(at: str, most: int, exact: bool, index: str = "int") -> str:
+def inside(at: Term, most: Term, exact: bool, index: str = "int") -> Term:
     """The index `at`, of the C type `index`, or `most` where it is more. exact: it never is.
 
     So end the last parts of something, which may be shorter; and so begin the last tiles, which start early rather than run over the edge.
     """
-    return at if exact else f"min({at}, {most})" if index == "int" else f"min({at}, ({index}){most})"
+    return at if exact else Compound(f"min({at}, {most})" if index == "int" else f"min({at}, ({index}){most})")
 
 
 def index_type(*sizes: int) -> str:

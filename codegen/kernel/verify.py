@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tracegrad.codegen.kernel.expressions import (
     At,
     Bits,
+    Every,
     Expression,
     Held,
     Infix,
@@ -281,6 +282,9 @@ class _Check:
                 raise self.fail(f"the mask {condition} has lanes of {_size(condition)} bytes, what it is for of {_size(x)}")
             if a.type != b.type:
                 raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
+        elif isinstance(x, Every):
+            if len({part.type for part in x.parts}) > 1:
+                raise self.fail(f"{x} is made of {', '.join(str(part.type) for part in x.parts)}")
         elif isinstance(x, (Infix, Zip, Joined)):
             a, b = x.parts
             if len(wide) == 2 and a.type != b.type:
@@ -459,7 +463,7 @@ class _Check:
     def holds(self, x: Index | None, low: int, high: int, guards: tuple[tuple[Any, ...], ...]) -> bool:
         """Whether a guard says that x is in low..high."""
         return x is not None and any(
-            kind == "range" and (x.opened() - g.opened()).key == "0" and low <= rest[0] and rest[1] <= high + 1
+            kind == "range" and x.opened() - g.opened() == 0 and low <= rest[0] and rest[1] <= high + 1
             for kind, g, *rest in (*guards, *self.known))
 
     def expanded(self, vars: frozenset[Var]) -> bool:

@@ -7,6 +7,7 @@ that node's line of the user's program beside it, wherever the line changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +15,9 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import At, Expression, names_of
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
-from tracegrad.codegen.kernel.marks import plain
+from tracegrad.codegen.kernel.marks import names_in, plain
 from tracegrad.codegen.kernel.names import means_something, possible
-from tracegrad.codegen.kernel.render import Printer
+from tracegrad.codegen.kernel.render import Printer, lines
 from tracegrad.codegen.kernel.statements import (
     Access,
     Allocate,
@@ -64,22 +65,25 @@ class Writer:
         self.text_names: set[str] = set()                    # what text in it calls its variables,
         self.text_types: set[tuple[DType, int]] = set()      # and their dtypes and lanes
         self.statements = 0
+        self.doubtful: list[Var] = []                        # indices that were computed, and that perhaps nothing reads in the end
 
     # -- names and parameters
 
-    def unique(self, base: str, pointer: bool = False) -> str:
-        """A name not used in this kernel, from `base`; those of `held` are for pointers."""
-        base = name = possible(base)
-        n = self._counts.get(base, 0)
+    def unique(self, base: str, pointer: bool = False, ending: str = "") -> str:
+        """A name from `base` that is, with the ending, not used in this kernel; those of `held` are for pointers."""
+        base = stem = possible(base)
+        name = f"{stem}{ending}"
+        n = self._counts.get(f"{base}{ending}", 0)
         used, held = self.used, () if pointer else self.held
         while name in used or name in held or means_something(name) or self.reserved(name):
             n += 1
-            name = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
-            if self.reserved(base) or self.reserved(name):
-                name = base + "_" * n
-        self._counts[base] = n
+            stem = f"{base}_{n}" if base[-1].isdigit() else f"{base}{n}"            # w1_1: w11 would be the eleventh
+            if self.reserved(base) or self.reserved(stem):
+                stem = base + "_" * n
+            name = f"{stem}{ending}"
+        self._counts[f"{base}{ending}"] = n
         self.used.add(name)
-        return name
+        return stem
 
     def reserve(self, names: Set[str]) -> None:
         """What text in this kernel calls its variables: nothing else is called so."""
@@ -143,6 +147,16 @@ class Writer:
         self.add(Declare(var, self.index + (str(value.lanes) if value.lanes > 1 else ""), value, node), depth)
         self.bind(var, depth)
         return var
+
+    def sweep(self) -> None:
+        """Take doubtful indices that nothing reads out."""
+        count = Counter(name for text, _ in lines(self.blocks[0], False) for name in names_in(text)) if self.doubtful else {}
+        unread = {var for var in self.doubtful if count[var.name] == 1}
+        todo = [self.blocks[0]] if unread else []
+        while todo:
+            block = todo.pop()
+            block.items = [item for item in block.items if not (isinstance(item, Declare) and item.symbol in unread)]
+            todo += [item for item in block.items if isinstance(item, Block)]
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""

@@ -72,6 +72,8 @@ class Attention:
         q, k, v = node.operands[:3]
         self.heads, self.length, self.size = q.shape
         self.keys, self.width = k.shape[1], v.shape[2]
+        times = self.heads // k.shape[0]
+        self.key_head = f"head / {times}" if times > 1 else "head"      # of keys and values
         self.dtype = node.dtype
         self.scale, self.causal, self.nothing_is_zero = float(node.attrs["scale"]), node.attrs["causal"], node.attrs["zeros"]
         self.masks: list[Mask] = []
@@ -247,7 +249,7 @@ class _Tiles(Attention):
                 emit(f"const {self.mask} row{p} = ({self.mask})({numbers});")
 
     def array(self, emit: Text, name: str, lines: int) -> None:
-        emit(f"{self.scalar} {name}[{lines * self.block}];")
+        emit.array(self.scalar, name, lines * self.block)
 
     def start(self, comment: str) -> Text:
         return Text(self.context.entry(self.group), comment, (), ATTENTION.__contains__, [(self.dtype, self.lanes)])
@@ -277,8 +279,8 @@ class _Tiles(Attention):
         emit(f"const int stop = {f'min({S}, i0 + rows)' if self.causal else S};")
         emit(f"for (int j0 = 0; j0 < stop; j0 += {self.step}) {{")
         emit(f"const int n = min({self.step}, stop - j0);")
-        emit(f"__global const {self.scalar} *kk = {k} + (head * {S} + j0) * {E};")
-        emit(f"__global const {self.scalar} *vv = {v} + (head * {S} + j0) * {V};")
+        emit(f"__global const {self.scalar} *kk = {k} + ({self.key_head} * {S} + j0) * {E};")
+        emit(f"__global const {self.scalar} *vv = {v} + ({self.key_head} * {S} + j0) * {V};")
         self.fetch_masks(emit)
         emit(f"{self.vector} " + ", ".join(f"high{p} = top{p}" for p in self.each()) + ";")
         for rows in self.lines(emit, "j", "n"):
@@ -370,8 +372,8 @@ class _Tiles(Attention):
         emit(f"const int stop = {f'min({last}, i0 + rows)' if self.causal else last};")
         emit(f"for (int j0 = {first}; j0 < stop; j0 += {self.step}) {{")
         emit(f"const int n = min({self.step}, stop - j0);")
-        emit(f"__global const {self.scalar} *kk = {k} + (head * {S} + j0) * {E};")
-        emit(f"__global const {self.scalar} *vv = {v} + (head * {S} + j0) * {V};")
+        emit(f"__global const {self.scalar} *kk = {k} + ({self.key_head} * {S} + j0) * {E};")
+        emit(f"__global const {self.scalar} *vv = {v} + ({self.key_head} * {S} + j0) * {V};")
         self.fetch_masks(emit)
         for rows in self.lines(emit, "j", "n"):
             self.scores(emit, rows)

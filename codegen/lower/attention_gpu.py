@@ -4,6 +4,9 @@ A work-group has a block of lines of its own and goes over blocks of the others 
 softmax. Backward, without atomics: a kernel of rows, over keys, for the gradient of q, which leaves each row's sum of weights times their
 gradients behind; and one of keys, over rows, for those of k and v. Both compute the weights again from the logarithms of the rows' sums.
 
+Where these are too few work-groups, the others are cut in ranges (flash-decoding, Dao et al. 2023): a work-group does one of them, and
+what it leaves is put together in order, by a kernel of `joined` forward and by a sum of the graph's backward.
+
 Work-item (x, y) has the scores of its own lines y, y + Y, ... and of the others x, x + X, ..., X * Y items in all: neighbours in local
 memory, in lines of four elements more than a multiple of 32 banks, so that vectors of four come without conflicts.
 """
@@ -12,16 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
-from tracegrad.codegen.graph.attention import Blocks, blocks
+from tracegrad.codegen.graph.attention import Blocks, blocks, full, ranges
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.names import ATTENTION_ON_GPU
 from tracegrad.codegen.kernel.text import Text
-from tracegrad.codegen.kernel.vectors import ceil_div, write
+from tracegrad.codegen.kernel.vectors import Term, ceil_div, write
 from tracegrad.codegen.lower.attention import Attention
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
 
 
@@ -29,7 +34,7 @@ def lower_on_gpu(group: Group, context: Context) -> list[Kernel]:
     node = group.anchor
     assert node is not None
     if node.fn.name == "attention_forward":
-        return [_Groups(group, context, False).forward()]
+        return _Groups(group, context, False).forward()
     found = _Groups(group, context, False), _Groups(group, context, True)
     deltas = Temp("deltas", node, found[0].heads * found[0].length, node.dtype)
     return [found[0].backward(deltas), found[1].backward(deltas)]
@@ -47,6 +52,9 @@ class _Groups(Attention):
         self.found: Blocks = found
         self.own, self.other, self.rows = found.own, found.other, found.rows
         self.X, self.Y = found.across, found.down
+        attrs = self.node.attrs
+        given = attrs["row_parts" if by_keys else "parts"] if "parts" in attrs else ranges(self.node, self.target, by_keys)
+        self.parts: int = given                                 # that the others are cut in
         self.vector = f"{self.scalar}4"
         self.weights_pitch = self.other + 4
         self.writer.reserve(ATTENTION_ON_GPU)
@@ -63,28 +71,29 @@ class _Groups(Attention):
         emit(f"__local {self.scalar} {name}[{size}] __attribute__((aligned(32)));")
 
     @contextmanager
-    def counting(self, emit: Text, name: str, n: int) -> Iterator[str]:
+    def counting(self, emit: Text, name: str, n: int) -> Iterator[Term]:
         """An unrolled loop."""
         if n > 1:
             emit("#pragma unroll")
         with emit.counting(name, n) as counter:
             yield counter
 
-    def line(self, r: str) -> str:
+    def line(self, r: Term) -> str:
         """The own line number `r` of an item, in the block."""
-        return "y" if r == "0" else f"(y + {self.Y} * {r})"
+        return "y" if r == 0 else f"(y + {self.Y} * {r})"
 
-    def column(self, n: str) -> str:
+    def column(self, n: Term) -> str:
         """The other line number `n` of an item, in the block."""
-        return "x" if n == "0" else f"(x + {self.X} * {n})"
+        return "x" if n == 0 else f"(x + {self.X} * {n})"
 
-    def fetch(self, emit: Text, name: str, source: str, lines: int, first: str, total: int, size: int, factor: str = "") -> None:
+    def fetch(self, emit: Text, name: str, source: str, lines: int, first: str, total: int, size: int, factor: str = "", head: str = "head"
+              ) -> None:
         """The block of lines from `first` on of a head's `total`, each of `size`; zeros where there is nothing."""
         padded = self.found.padded(size)
         emit(f"for (int unit = item; unit < {lines * padded}; unit += {self.X * self.Y}) {{")
         emit(f"const int line = unit / {padded}, e = unit % {padded};")
         tests = [*([f"{first} + line < {total}"] if total % lines else []), *([f"e < {size}"] if size < padded else [])]
-        value = f"{source}[(head * {total} + {first} + line) * {size} + e]{factor}"
+        value = f"{source}[({head} * {total} + {first} + line) * {size} + e]{factor}"
         value = f"{' && '.join(tests)} ? {value} : {self.number(0.0)}" if tests else value
         emit(f"{name}[line * {padded + 4} + e] = {value};")
         emit("}")
@@ -153,8 +162,19 @@ class _Groups(Attention):
                 emit(f"{gradient} = {self.number(0.0)};")
                 emit("}")
 
+    @contextmanager
+    def blocks(self, emit: Text, name: str, begin: str, stop: str) -> Iterator[None]:
+        """The loop over the blocks of the others, of which `name` is the first: those from `begin` on, or the group's part of them."""
+        if self.parts > 1:
+            emit(f"const int share = ({stop} - {begin} + {self.other * self.parts - 1}) / {self.other * self.parts} * {self.other};")
+            emit(f"const int start = {begin} + part * share, end = min({stop}, start + share);")
+            begin, stop = "start", "end"
+        emit(f"for (int {name} = {begin}; {name} < {stop}; {name} += {self.other}) {{")
+        yield
+        emit("}")
+
     def out(self, emit: Text, result: str, start: int, first: str, total: int, size: int, value: str) -> None:
-        """Own lines of a result that begins at `start`: value(r * chunks + n), columns as in `add`."""
+        """Own lines of a result that begins at `start`, of a part: value(r * chunks + n), columns as in `add`."""
         chunks = self.chunks(size)
         with self.counting(emit, "r", self.rows) as r:
             emit("{")
@@ -165,7 +185,7 @@ class _Groups(Attention):
                 emit("{")
                 emit(f"const int e = {self.column(n)} * 4;")
                 emit(f"const {self.vector} some = {value.format(r=r, at=f'{r} * {chunks} + {n}')};")
-                where = f"{result} + {f'{start} + ' if start else ''}(head * {total} + line) * {size} + e"
+                where = f"{result} + {f'{start} + ' if start else ''}({self.place} * {total} + line) * {size} + e"
                 if size % 4 == 0:
                     if size < self.found.padded(size):
                         emit(f"if (e < {size}) {{")
@@ -179,24 +199,40 @@ class _Groups(Attention):
                 emit("}")
             emit("}")
 
+    @property
+    def place(self) -> str:
+        """The number of a head, among those of all parts."""
+        return f"(part * {self.heads} + head)" if self.parts > 1 else "head"
+
     def begin(self, emit: Text) -> None:
         emit("const int x = get_local_id(0), y = get_local_id(1);")
         emit(f"const int item = y * {self.X} + x;")
         emit(f"const {self.writer.index} head = get_group_id(1);")
         emit(f"const int {'j0' if self.by_keys else 'i0'} = get_group_id(0) * {self.own};")
+        if self.parts > 1:
+            emit(f"const {self.writer.index} part = get_group_id(2);")
 
     def written(self, comment: str) -> Text:
-        return Text(self.context.entry(self.group), comment, (), ATTENTION_ON_GPU.__contains__, [(self.dtype, 4)], (self.X, self.Y), True)
+        return Text(self.context.entry(self.group), comment, (), ATTENTION_ON_GPU.__contains__, [(self.dtype, 4)], self.local_size, True)
 
     def done(self, emit: Text, flops: int) -> Kernel:
         lines = self.keys if self.by_keys else self.length
-        return self.kernel(emit, (ceil_div(lines, self.own) * self.X, self.heads * self.Y), flops, (self.X, self.Y))
+        size = (ceil_div(lines, self.own) * self.X, self.heads * self.Y)
+        return self.kernel(emit, (*size, self.parts) if self.parts > 1 else size, flops, self.local_size)
+
+    @property
+    def local_size(self) -> tuple[int, ...]:
+        return (self.X, self.Y, 1) if self.parts > 1 else (self.X, self.Y)
 
     # -- the kernels
 
-    def forward(self) -> Kernel:
+    def forward(self) -> list[Kernel]:
         q, k, v = self.operands()
-        out, L, S, E, V = self.result(), self.length, self.keys, self.size, self.width
+        L, S, E, V = self.length, self.keys, self.size, self.width
+        given = Temp("parts", self.node, self.parts * self.heads * L * (V + 2), self.dtype)
+        if self.parts > 1:
+            self.writer.params[given] = given.buffer("in_parts", "out")
+        out = "in_parts" if self.parts > 1 else str(self.result())
         emit = self.written(f"Attention of {L} rows to {S} keys{self.kinds}; a work-group does {self.own} rows, "
                             f"{self.other} keys at a time.")
         least, zero, chunks = self.number(float("-inf")), self.number(0.0), self.chunks(V)
@@ -213,9 +249,44 @@ class _Groups(Attention):
             emit(f"top[{r}] = {least};")
             emit(f"sum[{r}] = {zero};")
         stop = f"min({S}, i0 + {self.own})" if self.causal else str(S)
-        emit(f"for (int j0 = 0; j0 < {stop}; j0 += {self.other}) {{")
-        self.fetch(emit, "others", str(k), self.other, "j0", S, E)
-        self.fetch(emit, "others2", str(v), self.other, "j0", S, V)
+        with self.blocks(emit, "j0", "0", stop):
+            self.weighted(emit, str(k), str(v))
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"weights[{self.line(r)} * {self.weights_pitch} + x] = sum[{r}];")
+        emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        with self.counting(emit, "r", self.rows) as r:
+            emit(f"sum[{r}] = {zero};")
+            with self.counting(emit, "n", self.X) as n:
+                emit(f"sum[{r}] += weights[{self.line(r)} * {self.weights_pitch} + {n}];")
+        if self.parts == 1:
+            if self.nothing_is_zero:
+                with self.counting(emit, "r", self.rows) as r:
+                    self.nothing(emit, f"top[{r}]", f"sum[{r}]")
+            self.out(emit, out, 0, "i0", L, V, "o[{at}] / sum[{r}]")
+            with self.counting(emit, "r", self.rows) as r:
+                emit("{")
+                emit(f"const int row = i0 + {self.line(r)};")
+                self.rows_numbers(emit, out, f"x == 0 && row < {L}", f"head * {L} + row", f"top[{r}]", f"sum[{r}]")
+                emit("}")
+            return [self.done(emit, self.work(2))]
+        self.out(emit, out, 0, "i0", L, V, "o[{at}]")
+        with self.counting(emit, "r", self.rows) as r:
+            emit("{")
+            emit(f"const int row = i0 + {self.line(r)};")
+            emit(f"if (x == 0 && row < {L}) {{")
+            for number, name in enumerate(("top", "sum")):
+                emit(f"{out}[{self.parts * self.heads * L * V} + ({self.parts * number} + part) * {self.heads * L} + head * {L} + row] = "
+                     f"{name}[{r}];")
+            emit("}")
+            emit("}")
+        return [self.done(emit, self.work(2)), self.joined(given)]
+
+    def weighted(self, emit: Text, k: str, v: str) -> None:
+        """A block of keys, added to what the rows have so far: `top`, `sum` and `o`."""
+        S, E, V = self.keys, self.size, self.width
+        least, zero, chunks = self.number(float("-inf")), self.number(0.0), self.chunks(V)
+        self.fetch(emit, "others", k, self.other, "j0", S, E, head=self.key_head)
+        self.fetch(emit, "others2", v, self.other, "j0", S, V, head=self.key_head)
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
         self.dots(emit, "s", "own", "others", E)
         with self.counting(emit, "r", self.rows) as r:
@@ -255,30 +326,66 @@ class _Groups(Attention):
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
         self.add(emit, "o", "others2", V)
         emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        emit("}")
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"weights[{self.line(r)} * {self.weights_pitch} + x] = sum[{r}];")
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        with self.counting(emit, "r", self.rows) as r:
-            emit(f"sum[{r}] = {zero};")
-            with self.counting(emit, "n", self.X) as n:
-                emit(f"sum[{r}] += weights[{self.line(r)} * {self.weights_pitch} + {n}];")
-        if self.nothing_is_zero:                               # the logarithm makes weights of 0, in the gradient
-            with self.counting(emit, "r", self.rows) as r:
-                emit(f"top[{r}] = sum[{r}] == {zero} ? {self.number(float('inf'))} : top[{r}];")
-                emit(f"sum[{r}] = sum[{r}] == {zero} ? {self.number(1.0)} : sum[{r}];")
-        self.out(emit, str(out), 0, "i0", L, V, "o[{at}] / sum[{r}]")
+
+    def nothing(self, emit: Text, top: str, sum_: str) -> None:
+        """Where rows that see nothing are 0: the logarithm of such a row's sum makes weights of 0, in the gradient."""
+        if self.nothing_is_zero:
+            emit(f"{top} = {sum_} == {self.number(0.0)} ? {self.number(float('inf'))} : {top};")
+            emit(f"{sum_} = {sum_} == {self.number(0.0)} ? {self.number(1.0)} : {sum_};")
+
+    def rows_numbers(self, emit: Text, out: str, test: str, row: str, top: str, sum_: str) -> None:
+        """What the gradient wants to know of a row, behind the result."""
         statistics = self.node.attrs["statistics"]
         if statistics:
-            with self.counting(emit, "r", self.rows) as r:
-                emit("{")
-                emit(f"const int row = i0 + {self.line(r)};")
-                emit(f"const {self.scalar} base = top[{r}] == {least} ? {zero} : top[{r}];")
-                logarithm = self.spelled(f"log(sum[{r}])", self.scalar)
-                for number, value in enumerate((f"base + {logarithm}",) if statistics == 1 else ("base", logarithm)):
-                    emit(f"if (x == 0 && row < {L}) {out}[{self.heads * L * (V + number)} + head * {L} + row] = {value};")
-                emit("}")
-        return self.done(emit, self.work(2))
+            emit(f"const {self.scalar} base = {top} == {self.number(float('-inf'))} ? {self.number(0.0)} : {top};")
+            logarithm = self.spelled(f"log({sum_})", self.scalar)
+            for number, value in enumerate((f"base + {logarithm}",) if statistics == 1 else ("base", logarithm)):
+                emit(f"if ({test}) {out}[{self.heads * self.length * (self.width + number)} + {row}] = {value};")
+
+    def joined(self, given: Temp) -> Kernel:
+        """What the parts of the keys left, put together in order: (x, y) items do element x, and where these are few every Yth part."""
+        elements, rows, parts = self.heads * self.length * self.width, self.heads * self.length, self.parts
+        index, scalar, zero, least = self.writer.index, self.scalar, self.number(0.0), self.number(float("-inf"))
+        size, down = self.target.group(tuning().group), 8
+        if elements >= full(self.target) or parts < down or size < 4 * down:
+            down = 1
+        across = size // down
+        result = self.result()
+        emit = Text(self.context.entry(self.group), f"Puts {parts} ranges of the keys together.", (), ATTENTION_ON_GPU.__contains__,
+                    group=(across, down), cooperates=True)
+        for name in ("tops", "weights") if down > 1 else ():
+            self.local(emit, name, across * down)
+        emit("const int x = get_local_id(0), y = get_local_id(1);")
+        emit(f"const {index} unit = get_global_id(0), at = {f'min(unit, ({index}){elements - 1})' if elements % across else 'unit'};")
+        emit(f"const {index} row = at / {self.width};")
+        emit(f"__global const {scalar} *highs = in_parts + {parts * elements} + row, *sums = highs + {parts * rows};")
+        emit(f"{scalar} top = {least}, sum = {zero}, o = {zero};")
+        emit(f"for (int part = 0; part < {parts}; part++) top = highs[part * {rows}] > top ? highs[part * {rows}] : top;")
+        emit(f"const {scalar} high = top == {least} ? {zero} : top;")
+        emit(f"for (int part = {'y' if down > 1 else '0'}; part < {parts}; part += {down}) {{")
+        emit(f"const {scalar} p = {self.exp(f'highs[part * {rows}] - high')};")
+        emit(f"sum += p * sums[part * {rows}];")
+        emit(f"o += p * in_parts[part * {elements} + at];")
+        emit("}")
+        if down > 1:
+            emit(f"tops[y * {across} + x] = sum;")
+            emit(f"weights[y * {across} + x] = o;")
+            emit("barrier(CLK_LOCAL_MEM_FENCE);")
+            emit("sum = tops[x];")
+            emit("o = weights[x];")
+            emit(f"for (int r = 1; r < {down}; r++) {{")
+            emit(f"sum += tops[r * {across} + x];")
+            emit(f"o += weights[r * {across} + x];")
+            emit("}")
+        self.nothing(emit, "top", "sum")
+        emit(f"if ({' && '.join(['y == 0'] * (down > 1) + [f'unit < {elements}'])}) {{")
+        emit(f"{result}[at] = o / sum;")
+        self.rows_numbers(emit, str(result), f"at % {self.width} == 0", "row", "top", "sum")
+        emit("}")
+        moved = (parts + 1) * (elements + 2 * rows) * self.dtype.itemsize
+        emit.parameters = given.buffer("in_parts", "const"), result
+        kernel = emit.kernel((ceil_div(elements, across) * across, down), (across, down), 4 * parts * elements, moved)
+        return replace(kernel, helpers=frozenset(self.helpers))
 
     def backward(self, temp: Temp) -> Kernel:
         q, k, v, flat, g = self.operands()
@@ -296,8 +403,9 @@ class _Groups(Attention):
             self.local(emit, name, self.other if self.by_keys else self.own)       # of rows, which all items of a row read
         self.begin(emit)
         first, total, other_first, other_total = ("j0", S, "i0", L) if self.by_keys else ("i0", L, "j0", S)
+        own_head, other_head = (self.key_head, "head") if self.by_keys else ("head", self.key_head)
         for name, source, size in (("own", k if self.by_keys else q, E), ("own2", v if self.by_keys else g, V)):
-            self.fetch(emit, name, str(source), self.own, first, total, size)
+            self.fetch(emit, name, str(source), self.own, first, total, size, head=own_head)
         if not self.by_keys:
             self.row_values(emit, str(flat), str(g), str(given))
         self.zeros(emit, self.vector, "o", self.rows * self.chunks(E))
@@ -305,53 +413,52 @@ class _Groups(Attention):
             self.zeros(emit, self.vector, "o2", self.rows * self.chunks(V))
         begin = f"j0 / {self.other} * {self.other}" if self.by_keys and self.causal else "0"
         stop = f"min({S}, i0 + {self.own})" if self.causal and not self.by_keys else str(other_total)
-        emit(f"for (int {other_first} = {begin}; {other_first} < {stop}; {other_first} += {self.other}) {{")
-        for name, source, size in (("others", q if self.by_keys else k, E), ("others2", g if self.by_keys else v, V)):
-            self.fetch(emit, name, str(source), self.other, other_first, other_total, size)
-        if self.by_keys:
-            emit(f"for (int unit = item; unit < {self.other}; unit += {self.X * self.Y}) {{")
-            emit(f"const int row = min(i0 + unit, {L - 1});")
-            for number, name in enumerate(rows):
-                emit(f"{name}[unit] = {flat}[{H * L * (V + number)} + head * {L} + row];")
-            emit(f"deltas[unit] = {given}[head * {L} + row];")
-            emit("}")
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        self.dots(emit, "s", "own", "others", E)
-        self.dots(emit, "d", "own2", "others2", V)
-        with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
-            at = f"{r} * 4 + {n}"
-            row, key = f"i0 + {self.line(r)}", f"j0 + {self.column(n)}"
+        with self.blocks(emit, other_first, begin, stop):
+            for name, source, size in (("others", q if self.by_keys else k, E), ("others2", g if self.by_keys else v, V)):
+                self.fetch(emit, name, str(source), self.other, other_first, other_total, size, head=other_head)
             if self.by_keys:
-                row, key = f"i0 + {self.column(n)}", f"j0 + {self.line(r)}"
-            logs = " - ".join(f"{name}[{self.column(n) if self.by_keys else self.line(r)}]" for name in rows)
-            deltas = f"deltas[{self.column(n)}]" if self.by_keys else f"delta[{r}]"
-            factor = f" * {self.number(self.scale)}"
-            slope = "slope" if any(mask.fill is not None for mask in self.masks) else ""
-            if self.masks:
-                emit(f"s[{at}] *= {self.number(self.scale)};")
-                if slope:
-                    emit(f"{self.scalar} slope = {self.number(self.scale)};")
-                self.mask(emit, f"s[{at}]", row, key, slope)
-            emit(f"s[{at}] = {self.exp(f's[{at}]{factor * (not self.masks)} - {logs}')};")
-            tests = self.outside(row, key)
-            if tests:
-                emit(f"if ({' || '.join(tests)}) s[{at}] = {zero};")
-            if slope:                                          # (weights may be NaN, where a row sees nothing)
-                emit(f"d[{at}] = slope == {zero} ? {zero} : s[{at}] * (d[{at}] - {deltas}) * slope;")
-            else:
-                emit(f"d[{at}] = s[{at}] * (d[{at}] - {deltas}){factor};")
-        if self.by_keys:
-            self.put(emit, "s")
-            self.add(emit, "o2", "others2", V)
+                emit(f"for (int unit = item; unit < {self.other}; unit += {self.X * self.Y}) {{")
+                emit(f"const int row = min(i0 + unit, {L - 1});")
+                for number, name in enumerate(rows):
+                    emit(f"{name}[unit] = {flat}[{H * L * (V + number)} + head * {L} + row];")
+                emit(f"deltas[unit] = {given}[head * {L} + row];")
+                emit("}")
             emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        self.put(emit, "d")
-        self.add(emit, "o", "others", E)
-        emit("barrier(CLK_LOCAL_MEM_FENCE);")
-        emit("}")
-        start = H * L * E
+            self.dots(emit, "s", "own", "others", E)
+            self.dots(emit, "d", "own2", "others2", V)
+            with self.counting(emit, "r", self.rows) as r, self.counting(emit, "n", 4) as n:
+                at = f"{r} * 4 + {n}"
+                row, key = f"i0 + {self.line(r)}", f"j0 + {self.column(n)}"
+                if self.by_keys:
+                    row, key = f"i0 + {self.column(n)}", f"j0 + {self.line(r)}"
+                logs = " - ".join(f"{name}[{self.column(n) if self.by_keys else self.line(r)}]" for name in rows)
+                deltas = f"deltas[{self.column(n)}]" if self.by_keys else f"delta[{r}]"
+                factor = f" * {self.number(self.scale)}"
+                slope = "slope" if any(mask.fill is not None for mask in self.masks) else ""
+                if self.masks:
+                    emit(f"s[{at}] *= {self.number(self.scale)};")
+                    if slope:
+                        emit(f"{self.scalar} slope = {self.number(self.scale)};")
+                    self.mask(emit, f"s[{at}]", row, key, slope)
+                emit(f"s[{at}] = {self.exp(f's[{at}]{factor * (not self.masks)} - {logs}')};")
+                tests = self.outside(row, key)
+                if tests:
+                    emit(f"if ({' || '.join(tests)}) s[{at}] = {zero};")
+                if slope:                                          # (weights may be NaN, where a row sees nothing)
+                    emit(f"d[{at}] = slope == {zero} ? {zero} : s[{at}] * (d[{at}] - {deltas}) * slope;")
+                else:
+                    emit(f"d[{at}] = s[{at}] * (d[{at}] - {deltas}){factor};")
+            if self.by_keys:
+                self.put(emit, "s")
+                self.add(emit, "o2", "others2", V)
+                emit("barrier(CLK_LOCAL_MEM_FENCE);")
+            self.put(emit, "d")
+            self.add(emit, "o", "others", E)
+            emit("barrier(CLK_LOCAL_MEM_FENCE);")
+        start = self.node.attrs["parts"] * H * L * E
         self.out(emit, str(out), start if self.by_keys else 0, first, total, E, "o[{at}]")
         if self.by_keys:
-            self.out(emit, str(out), start + H * S * E, first, total, V, "o2[{at}]")
+            self.out(emit, str(out), start + self.parts * H * S * E, first, total, V, "o2[{at}]")
         return self.done(emit, self.work(4 if self.by_keys else 3))
 
     @property
@@ -383,6 +490,6 @@ class _Groups(Attention):
             emit(f"delta[{r}] = {self.number(0.0)};")
             with self.counting(emit, "n", self.X) as n:
                 emit(f"delta[{r}] += weights[{self.line(r)} * {self.weights_pitch} + {n}];")
-            test = f"x == 0 && i0 + {self.line(r)} < {L}" if L % self.own else "x == 0"
+            test = " && ".join(["x == 0", *[f"i0 + {self.line(r)} < {L}"] * (L % self.own > 0), *["part == 0"] * (self.parts > 1)])
             emit(f"if ({test}) {given}[head * {L} + i0 + {self.line(r)}] = delta[{r}];")
         emit("barrier(CLK_LOCAL_MEM_FENCE);")

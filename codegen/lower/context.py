@@ -36,7 +36,7 @@ class Context:
         self, schedule: Schedule, target: Target, namer: Namer, scalars: dict[Node, RuntimeScalar], alias: Mapping[Node, Node]
     ) -> None:
         self.schedule, self.target, self.namer, self.scalars, self.alias = schedule, target, namer, scalars, alias
-        self.entries: set[str] = set()
+        self.entries: dict[str, str] = {}                    # kernels, each with what it is called after
         self.numbers: dict[str, int] = {}
         self.called: set[Any] = set()                # calls with several results that were lowered already
         self.user_sources = UserSources()
@@ -76,8 +76,12 @@ class Context:
             n = self.numbers[base] = self.numbers.get(base, -1) + 1
             entry = f"{base}_k{n}"
             if entry not in self.entries and entry not in self.user_sources.names:
-                self.entries.add(entry)
+                self.entries[entry] = base
                 return entry
+
+    def another(self, entry: str) -> str:
+        """A name like that of another kernel."""
+        return self.fresh(self.entries.get(entry, entry))
 
     def ref(self, node: Node) -> Node:
         """What a parameter that holds `node`'s buffer binds to."""
@@ -126,6 +130,7 @@ class Context:
     ) -> Kernel:
         """The kernel of what `writer` holds; required: it is right for work-groups of that size only."""
         entry = self.entry(group)
+        writer.sweep()
         writer.blocks[0].memo = {}                           # what was only needed to write it
         return Kernel(entry, tuple(writer.params.values()), writer.blocks[0], global_size, local_size, flops(group), traffic(group),
                       helpers=frozenset(writer.helpers), why=group.why, group=local_size if required else None,

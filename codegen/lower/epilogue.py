@@ -18,7 +18,7 @@ from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.marks import marked, with_comment
 from tracegrad.codegen.kernel.render import Printer, line_comment
 from tracegrad.codegen.kernel.statements import Block, Declare, Parameter, Statement
-from tracegrad.codegen.kernel.vectors import Emit, computed_in
+from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
@@ -32,13 +32,14 @@ class Operand:
     """What a generator reads. load: (emit, *indices) -> the C expression of an element in the dtype of arithmetic.
 
     strided: (pointer, strides) if it is a plain buffer of that dtype; of a dimension of one element the stride is 0. depends: for each
-    dimension whether elements differ along it.
+    dimension whether elements differ along it. side_by_side: for each whether neighbours along it lie so in all that is read of this size.
     """
 
     load: Callable[..., str]
     params: tuple[Parameter, ...]
     strided: tuple[str, tuple[int, ...]] | None = None
     depends: tuple[bool, ...] = ()
+    side_by_side: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,15 @@ class Operands:
             return Operand(lambda emit, *at: "0", ())
         call = self.callback()
 
-        def load(emit: Emit, *at: str) -> str:
+        def load(emit: Emit, *at: Term) -> str:
             return call.read(emit, node, ravel([call.position(i, n) for i, n in zip(at, shape, strict=True)], shape))
 
         load(lambda line: None, *names)                      # finds the parameters
         vars = [call.positions[name, n] for name, n in zip(names, shape, strict=True)]
         depends = tuple(n > 1 and any(v in index.vars for index in call.ev.indices) for v, n in zip(vars, shape, strict=True))
-        return Operand(load, call.params, _strided(node, call, vars), depends)
+        read = [index for index in call.ev.indices if all(v in index.vars for v, d in zip(vars, depends, strict=True) if d)]
+        beside = tuple(bool(read) and all(index.stride(v) == 1 for index in read) for v in vars)
+        return Operand(load, call.params, _strided(node, call, vars), depends, beside)
 
     def epilogue(self, result: Node, shape: Sequence[int], names: Sequence[str]) -> Epilogue:
         """What becomes of the elements of `result`, an array of `shape`: every stored sink of the group."""
@@ -85,7 +88,7 @@ class Operands:
             call.begin(next(iter(last.vars), None) if width > 1 else None, width)
             names = set(self.used)
             known: Expression = Verbatim(value, result.dtype, width)
-            if not value.isidentifier() and stored != [result]:
+            if isinstance(value, Compound) and stored != [result]:
                 known = call.writer.declare(call.writer.base(result), known, result)
             call.ev.given = lambda node, _: known if node is result else None
             flat = ravel([*(call.position(i, n) for i, n in zip(at[:-1], shape, strict=False)), last], shape)
@@ -132,6 +135,7 @@ class Callback:
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.types: set[tuple[Any, int]] = set()             # of what it computes
         self.positions: dict[tuple[str, int], Var] = {}
+        self.fixed: dict[Node, bool] = {}                    # see render.line_comment
         self.printer = Printer(context.target.clang_builtins)
         self.shown: tuple[Emit | None, Any] = (None, None)                     # the kernel written to, and its last comment
 
@@ -143,7 +147,7 @@ class Callback:
         previous = self.shown[1] if self.shown[0] is emit else None
         for statement in self.statements:
             self.types |= types_of(statement.parts)
-            comment, previous = line_comment(statement.node, previous)
+            comment, previous = line_comment(statement.node, previous, self.fixed)
             emit(with_comment(self.printer.statement(statement), comment))
         self.shown = emit, previous
 
@@ -159,19 +163,19 @@ class Callback:
         self.flush(emit)
         return self.printer.operand(value)
 
-    def position(self, text: str, size: int) -> Index:
-        """An index that another generator gives as C text, known to be in range: one variable for each text."""
-        if text.isdigit():
-            return constant(int(text))
-        return self.positions.setdefault((text, size), Var(text, size, sum=not text.isidentifier())).index
+    def position(self, at: Term, size: int) -> Index:
+        """An index that another generator gives, known to be in range: one variable for each text."""
+        if isinstance(at, int):
+            return constant(at)
+        return self.positions.setdefault((at, size), Var(at, size, sum=isinstance(at, Compound))).index
 
-    def lanes_from(self, text: str, size: int, width: int, emit: Emit) -> Index:
+    def lanes_from(self, at: Term, size: int, width: int, emit: Emit) -> Index:
         """The position of the first of `width` lanes. That of a vector is a variable, also where it is known: lanes are along it."""
-        if width > 1 and text.isdigit():
+        if width > 1 and isinstance(at, int):
             name = self.writer.unique("at")
-            emit(f"const {self.writer.index} {marked(name)} = {text};")
-            text = name
-        return self.position(text, size)
+            emit(f"const {self.writer.index} {marked(name)} = {at};")
+            at = name
+        return self.position(at, size)
 
     @property
     def params(self) -> tuple[Parameter, ...]:

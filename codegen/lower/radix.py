@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Array, Parts
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import ceil_div, plus
+from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
 from tracegrad.codegen.schedule.grouping import Group
@@ -141,8 +141,8 @@ class _Pass:
     def digit(self, key: str) -> str:
         return f"(int)(({key} >> {self.shift}) & {_DIGITS - 1})" if self.shift else f"(int)({key} & {_DIGITS - 1})"
 
-    def at_count(self, row: Index, chunk: Var | None, digit: str) -> str:
-        return plus((row * (_DIGITS * self.chunks) + (chunk.index if chunk is not None else 0)).c(), (digit, self.chunks))
+    def at_count(self, row: Index, chunk: Var | None, digit: str) -> Term:
+        return plus(row * (_DIGITS * self.chunks) + (chunk.index if chunk is not None else 0), (digit, self.chunks))
 
     def count(self) -> Kernel:
         """How many of each digit a chunk has."""
@@ -171,7 +171,7 @@ class _Pass:
         item = o.number("item", size, 0, "local")
         row = o.number("row", self.rows, 1, "group").index if self.rows > 1 else ZERO
         out = o.temp(self.counts, "digit_counts", "inout")
-        here = f"{out}[{plus((row * total).c(), 'e')}]"
+        here = f"{out}[{plus(row * total, 'e')}]"
         o.lines([
             f"const int begin = min({plus(('item', each))}, {total}), end = min(begin + {each}, {total});",
             "int share = 0;",
@@ -276,7 +276,7 @@ class _Pass:
             o.lines([
                 f"for (int e = item; e < count; e += {size}) {{",
                 f"  const int digit = {self.digit(of(keys, 'e'))};",
-                f"  const {index} to = {plus((row * self.n).c(), f'{base}[digit]')} + e - {begins}[digit];",
+                f"  const {index} to = {plus(row * self.n, Compound(f'{base}[digit]'))} + e - {begins}[digit];",
                 *([] if last else [f"  {put(pointers[0], 'to', of(keys, 'e'))}"]),
                 f"  {put(out, 'to', of(order, 'e'))}",
                 "}",

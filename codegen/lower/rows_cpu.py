@@ -152,7 +152,7 @@ def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
         found = [] if simple else breakpoints(reads(group, context, row.index * cols + col.index).indices, col)
         points = [k for k in found if k >= 2 * width]
         inner = points[0] if points else cols
-        block = max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
+        block = kind.length or max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
     points = [k for k in at if k >= 2 * width]
     cols = points[0] if points else group.size
@@ -178,10 +178,11 @@ class RowKernel:
         self.ev: Evaluator = context.evaluator(group, self.writer)
         self.level, self.reductions = levels(group, context)
         self.picks = [r for r in self.reductions if self.is_pick(r)]
-        self.reductions = [r for r in self.reductions if r not in self.picks]
+        self.columns = group.results(Place.CHUNK) if isinstance(group.kind, Rows) else []
+        self.reductions = [r for r in self.reductions if r not in self.picks and r not in self.columns]
         self.kept = self.costly()
         self.arrays: dict[Node, Array] = {}
-        self.row = self.chunk = ZERO
+        self.row = self.chunk = self.rows_chunk = ZERO
         self.at: Index | None = None                         # the element at hand, in a pass
         self.ev.given = self.kept_value
 
@@ -199,10 +200,13 @@ class RowKernel:
             item = 1
         if rows > 1:
             if s.block == 1:
-                self.row = w.item("row", rows, item).index
+                self.row = self.rows_chunk = w.item("row", rows, item).index
+                self.begin_columns()
             else:
                 if s.block < rows:
                     self.part = w.item("part", -(-rows // s.block), item)
+                    self.rows_chunk = self.part.index
+                self.begin_columns()
                 if not s.across:
                     loops.enter_context(self.each_row())
             sizes.append(-(-rows // s.block))
@@ -222,8 +226,7 @@ class RowKernel:
 
     def passes(self) -> None:
         """All passes over the row, and between them the sums that need none."""
-        full = self.group.results(Place.ELEMENT)
-        wanted = {self.level[x] for x in (*self.reductions, *self.picks, *full)}
+        wanted = {self.level[x] for x in (*self.reductions, *self.picks, *self.columns, *self.group.results(Place.ELEMENT))}
         looping = [number for number in sorted(wanted) if any(self.work_of(number))]
         for number in sorted(wanted):
             reductions, sinks = self.work_of(number)
@@ -233,6 +236,31 @@ class RowKernel:
             for r in self.picks:
                 if self.level[r] == number:
                     self.pick(r)
+
+    def begin_columns(self) -> None:
+        """Before any row: what sums over columns start with."""
+        s, w, ev = self.shape, self.writer, self.ev
+        whole_vectors = s.row_size - s.row_size % s.width
+        for lanes, low, high in ((s.width, 0, whole_vectors), (1, whole_vectors, s.row_size)) if self.columns else ():
+            if high <= low:
+                continue
+            col = Var("col", s.row_size)
+            with w.loop(col, low, high, lanes):
+                ev.lane, ev.width = (col, lanes) if lanes > 1 else (None, 1)
+                for r in self.columns:
+                    at = self.rows_chunk * s.row_size + col.index
+                    ev.store(self.context.output(self.group, r), r, at, Literal(r_identity(r), r.dtype))
+                ev.lane, ev.width = None, 1
+
+    def add_to_columns(self, at: Index, columns: list[Node]) -> None:
+        """Combine the element(s) at hand with what their columns have so far."""
+        ev = self.ev
+        where = at - self.row * self.shape.row_size + self.rows_chunk * self.shape.row_size
+        values = [ev.value(r.operands[0], at) for r in columns]
+        for r, value in zip(columns, values, strict=True):
+            stored = self.context.output(self.group, r)
+            so_far = ev.load(r, stored, where, (), written=True)
+            ev.store(stored, r, where, ev.fold(r, [so_far, value]))
 
     def each_row(self) -> Any:
         """The loop over the rows of a work-item."""
@@ -276,7 +304,7 @@ class RowKernel:
 
     def kept_value(self, node: Node, flat: Index) -> Expression | None:
         """What an earlier pass kept of the element at hand; any other (of what is flipped, of another row) is computed again."""
-        if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
+        if node not in self.kept or self.kept[node] == self.number or self.at is None or flat - self.at != 0:
             return None
         at, ev, w = flat - self.row * self.shape.row_size, self.ev, self.writer
         value = Load(Access(self.arrays[node], at, ev.width, ev.lane), node.dtype, ev.width)
@@ -295,9 +323,9 @@ class RowKernel:
     # -- one pass over a row
 
     def work_of(self, number: int) -> tuple[list[Node], list[Node]]:
-        """The reductions and the results that a pass goes over the row for."""
+        """The reductions, and the columns and results, that a pass goes over the row for."""
         return ([r for r in self.reductions if self.level[r] == number],
-                [x for x in self.group.results(Place.ELEMENT) if self.level[x] == number])
+                [x for x in (*self.columns, *self.group.results(Place.ELEMENT)) if self.level[x] == number])
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
@@ -307,21 +335,22 @@ class RowKernel:
         vectors = self.in_vectors(step)
         tail = n % step if vectors else n
         vector_acc: dict[Node, list[Local]] = {}
+        stem: dict[Node, str] = {}                           # what they are called after
         total: dict[Node, Local] = {}
         for r in reductions:
             start = Literal(r_identity(r), r.dtype)
-            base = called(r, w)
-            total[r] = Local(w.unique(base + ("_i" if r in self.ev.stored else "")), r.dtype)
+            ending = "_i" if r in self.ev.stored else ""
+            stem[r] = w.unique(called(r, w), ending=ending)
+            total[r] = Local(stem[r] + ending, r.dtype)
             if tail:
                 w.define(total[r], start, r)
             if vectors:
-                stem = total[r].name.replace(f"{base}_i", base, 1)
-                names = [f"{stem}_v{u}" if unroll > 1 else f"{stem}_v" for u in range(unroll)]
+                names = [f"{stem[r]}_v{u}" if unroll > 1 else f"{stem[r]}_v" for u in range(unroll)]
                 vector_acc[r] = [w.declare(name, Splat(start, width), r) for name in names]
         with ExitStack() as outer:
             self.along(outer, reductions, sinks, unroll, vector_acc, total)
         for r in reductions:
-            self.result(r, vector_acc.get(r, []), total[r], tail > 0)
+            self.result(r, stem[r], vector_acc.get(r, []), total[r], tail > 0)
 
     def in_vectors(self, step: int) -> bool:
         s = self.shape
@@ -459,11 +488,12 @@ class RowKernel:
         self.at = at
         for r in reductions:
             self.ev.accumulate(r, accumulators[r], self.ev.value(r.operands[0], at))
-        self.context.store(self.ev, self.group, sinks, at)
+        self.add_to_columns(at, [x for x in sinks if x in self.columns])
+        self.context.store(self.ev, self.group, [x for x in sinks if x not in self.columns], at)
         self.keep(at)
         self.at = None
 
-    def result(self, r: Node, vectors: list[Local], total: Local, tail: bool) -> None:
+    def result(self, r: Node, stem: str, vectors: list[Local], total: Local, tail: bool) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
         ev, w = self.ev, self.writer
         if vectors:
@@ -478,7 +508,7 @@ class RowKernel:
                 if width > 2:
                     width //= 2
                     halves = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
-                    sums = w.declare(f"{vectors[0].name.rpartition('_')[0]}_{part}", halves, r)
+                    sums = w.declare(f"{stem}_{part}", halves, r)
             lanes = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
             if tail:
                 w.assign(total, ev.combined(r, total, lanes), r)

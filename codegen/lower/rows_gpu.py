@@ -226,7 +226,7 @@ class Team(RowKernel):
         return kept if words * self.share() <= tuning().row_registers else {}
 
     def kept_value(self, node: Node, flat: Index) -> Expression | None:
-        if node not in self.kept or self.kept[node] == self.number or self.at is None or (flat - self.at).key != "0":
+        if node not in self.kept or self.kept[node] == self.number or self.at is None or flat - self.at != 0:
             return None
         return self.writer.declare(self.writer.base(node), Load(Access(self.arrays[node], self.turn_of_row), node.dtype))
 

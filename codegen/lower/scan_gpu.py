@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.expressions import Literal
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import plus
+from tracegrad.codegen.kernel.vectors import Compound, Term, inside, plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
 from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
@@ -45,7 +45,8 @@ def scans(group: Group, context: Context) -> list[Kernel] | None:
         return [whole(group, context, size, length, None)]
     sums = Temp("chunk_sums", node, outer * chunks * inner, scratch(node.dtype))
     before = Temp("chunks_before", node, outer * chunks * inner, scratch(node.dtype))
-    return [_sums(group, context, size, length, sums), _before(group, context, chunks, sums, before),
+    between = _before_together if inner == 1 and chunks <= size else _before
+    return [_sums(group, context, size, length, sums), between(group, context, chunks, sums, before),
             whole(group, context, size, length, before)]
 
 
@@ -68,14 +69,14 @@ class _Scan(WorkGroup):
         wide = register_type(np.dtype(f"u{self.dtype.name}"))
         return f"({self.type}){self.fn.combine(f'({wide}){a}', f'({wide}){b}')}"
 
-    def chunk(self, length: int) -> tuple[Var | None, str, str]:
+    def chunk(self, length: int) -> tuple[Var | None, Term, Term]:
         """The number of the group's chunk, and where it starts and stops."""
         chunks = -(-self.n // length)
         if chunks == 1:
-            return None, "0", str(self.n)
+            return None, 0, self.n
         chunk = self.number("chunk", chunks, 0 if self.inner == 1 else 1, "group")
-        return chunk, f"chunk * {length}", f"chunk * {length} + {length}" if self.n % length == 0 else \
-            f"min(chunk * {length} + {length}, {self.n})"
+        start = plus(("chunk", length))
+        return chunk, start, inside(plus(start, length), self.n, self.n % length == 0)
 
 
 def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) -> Kernel:
@@ -94,7 +95,7 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     row = o.number("row", o.outer, 1 if o.inner == 1 else 2, "global").index if o.outer > 1 else ZERO
     total = w.declare(o.fn.total, Literal(o.fn.identity(o.dtype), o.dtype), o.node)
     guard = o.block(f"if (column < {o.inner}) {{", column) if column is not None else nullcontext()
-    with guard, o.each("i", o.n, f"{start} + item", stop, lines, (chunk, item)) as i:
+    with guard, o.each("i", o.n, f"{start} + item", str(stop), lines, (chunk, item)) as i:
         value = o.load(o.x, (row * o.n + i.index) * o.inner + (column.index if column is not None else 0))
         o.lines([f"{total.name} = {o.both(total.name, value)};"], (total,))
     place = f"item * {across} + lane" if lane is not None else "item"
@@ -119,7 +120,7 @@ def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Tem
     source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
     column = o.item("column", o.inner)
     row = o.item("row", o.outer)
-    at = plus((row * chunks * o.inner + column).c(), ("i", o.inner))
+    at = plus(row * chunks * o.inner + column, ("i", o.inner))
     o.lines([
         f"{o.type} carry = {o.start};",
         f"for (int i = 0; i < {chunks}; i++) {{",
@@ -129,6 +130,27 @@ def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Tem
         "}",
     ], (row, column, source), (pointer,))
     return replace(o.finish(), flops=sums.size, bytes=2 * sums.size * sums.dtype.itemsize)
+
+
+def _before_together(group: Group, context: Context, chunks: int, sums: Temp, before: Temp) -> Kernel:
+    """The same for rows: a chunk an item (Hillis & Steele 1986)."""
+    o = _Scan(group, context)
+    size = max(1 << (chunks - 1).bit_length(), min(32, context.target.max_work_group))
+    array = o.shared("scratch", o.type, size)
+    source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
+    item = o.number("item", size, 0, "local")
+    row = o.number("row", o.outer, 1, "group").index if o.outer > 1 else ZERO
+    at = str(plus(row * chunks, "item"))
+    o.lines([f"{array}[item] = item < {chunks} ? {source}[{plus(row * chunks, Compound(f'min(item, {chunks - 1})'))}] : {o.start};"],
+            (item, row, source))
+    o.barrier()
+    with o.block(f"for (int step = 1; step < {chunks}; step *= 2) {{"):
+        o.lines([f"const {o.type} value = item < step ? {array}[item] : {o.both(f'{array}[item - step]', f'{array}[item]')};"], (item,))
+        o.barrier()
+        o.lines([f"{array}[item] = value;"], (item,))
+        o.barrier()
+    o.lines([f"if (item < {chunks}) {put(pointer, at, f'item == 0 ? {o.start} : {array}[item - 1]')}"], (item, row), (pointer,))
+    return o.done((size, o.outer), (size, 1), sums.size)
 
 
 def _carry(o: _Scan, before: Temp | None, where: Index) -> None:

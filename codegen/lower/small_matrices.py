@@ -3,10 +3,13 @@
 A work-item holds whole matrices in arrays of its own: on a CPU as many as a vector has lanes, one a lane; on a GPU one. What a matrix
 decides (which row is the pivot) is a selection, so lanes never part. The steps are LAPACK's, as are pivots and signs: what differs are
 roundings. On CPUs float32 is computed in float64, as NumPy does it, but for LU factors; vectors are half as many lanes there.
+Eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the same for all lanes; LAPACK's is not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -14,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Access, Array, Literal, Parts, Verbatim
-from tracegrad.codegen.kernel.index import Var, constant
+from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel
 from tracegrad.codegen.kernel.marks import used
 from tracegrad.codegen.kernel.names import SMALL_MATRICES
 from tracegrad.codegen.kernel.statements import BoundLike, product
 from tracegrad.codegen.kernel.types import mask_type
 from tracegrad.codegen.kernel.vectors import LANES, ctype
+from tracegrad.codegen.lower import jacobi
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.serial import Owner, parts
@@ -38,7 +42,8 @@ def lower_matrices(group: Group, context: Context) -> list[Kernel]:
         return []
     one = Matrices(group, context, results)
     size = " and ".join(f"{m} x {n}" for m, n in one.shapes)
-    return [replace(one.kernel(), note=f"LAPACK's steps for {one.batch} of {size}, {one.lanes} at a time in a work-item")]
+    how = "Jacobi's rotations" if one.name in ("eigh", "svd") else "LAPACK's steps"
+    return [replace(one.kernel(), note=f"{how} for {one.batch} of {size}, {one.lanes} at a time in a work-item")]
 
 
 class Matrices(Owner):
@@ -109,15 +114,16 @@ class Matrices(Owner):
         """An array of `size` numbers (whole: of integers) of every matrix."""
         return self.writer.array(base, self.mask if whole else self.type, size, node=self.node)
 
-    def load(self, number: int, base: str) -> Array:
-        """The matrices of an operand."""
+    def load(self, number: int, base: str, transposed: bool = False, room: int = 0) -> Array:
+        """The matrices of an operand, in an array with room for so many numbers."""
         node, w, lanes = strip(self.node.operands[number]), self.writer, self.lanes
         stored = self.ev.storage(node)
         assert stored is not None
         size = prod(self.shapes[number])
         pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
-        array = self.array(base, size)
-        with self.loop("e", size) as e:
+        array = self.array(base, max(size, room))
+        rows, columns = self.shapes[number]
+        with self.elements(rows, columns, transposed) as (e, place):
             at = self.matrix * size + e
             if lanes > 1:
                 text = f"{used(f'STRIDED{lanes}', ctype(node.dtype, lanes))}, {pointer} + {at.c()}, {size})"
@@ -127,8 +133,18 @@ class Matrices(Owner):
             else:
                 text = f"{pointer}[{at.c()}]"
             reads = [Access(pointer, at + lane * size) for lane in range(lanes)]
-            w.raw(f"{array}[{e.c()}] = {text};", self.node, (*reads, array), writes=(array,))
+            w.raw(f"{array}[{place.c()}] = {text};", self.node, (*reads, array), writes=(array,))
         return array
+
+    @contextmanager
+    def elements(self, rows: int, columns: int, transposed: bool) -> Iterator[tuple[Index, Index]]:
+        """A loop over the elements of matrices: where they are, and where in arrays, which may hold the matrices transposed."""
+        if not transposed:
+            with self.loop("e", rows * columns) as e:
+                yield e, e
+            return
+        with self.loop("r", rows) as r, self.loop("c", columns) as c:
+            yield r * columns + c, c * rows + r
 
     def empty(self, base: str, rows: int, columns: int, diagonal: int = 0) -> Array:
         """An array of zeros, or of the unit matrices."""
@@ -141,20 +157,21 @@ class Matrices(Owner):
         ])
         return array
 
-    def store(self, index: int, array: Array) -> None:
-        """The array as result `index`, if it is wanted."""
+    def store(self, index: int, array: Array | None, transposed: tuple[int, int] | None = None) -> None:
+        """The array as result `index`, if it is wanted. transposed: the result's rows and columns, if the array has its columns as rows."""
         node, w = self.results[index], self.writer
         if node is None:
             return
+        assert array is not None
         size = node.aval.size // self.batch
         stored = self.context.output(self.group, node)
         pointer = w.buffer(stored.ref, w.base(node), node.dtype, stored.access)
-        cast = "" if array.type.rstrip("0123456789") == ctype(node.dtype) else f"({ctype(node.dtype)})"
-        with self.loop("e", size) as e:
+        cast = "" if array.type == ctype(node.dtype, self.lanes) else f"({ctype(node.dtype)})"
+        with self.elements(*(transposed or (1, size)), transposed is not None) as (e, place):
             for lane in range(self.lanes):
                 at = (self.matrix + lane) * size + e
                 of = f".s{LANES[lane]}" if self.lanes > 1 else ""
-                text = f"{cast}{array}[{e.c()}]{of}"
+                text = f"{cast}{array}[{place.c()}]{of}"
                 reads: Parts = (array, *e.vars)
                 if self.batch % self.lanes == 0:
                     w.store(Access(pointer, at), Verbatim(text, node.dtype, 1, reads), node)
@@ -180,6 +197,10 @@ class Matrices(Owner):
 
     def whole(self, text: str) -> str:
         return f"({self.mask})({text})" if self.lanes > 1 else text
+
+    def any(self, mask: str) -> str:
+        """Whether it holds of any of the matrices."""
+        return " | ".join(f"{mask}.s{LANES[lane]}" for lane in range(self.lanes)) if self.lanes > 1 else mask
 
     def call(self, expression: str) -> str:
         text, helpers = mathlib.translate(expression, self.context.target, self.type)
@@ -495,4 +516,4 @@ def _qr(k: Matrices) -> None:
 
 
 TEXTS = {"solve": _solve, "inv": _inv, "solve_triangular": _triangle, "det": _det, "slogdet": _slogdet, "cholesky": _cholesky,
-         "lu_factor": _lu, "qr": _qr, "factor_info": _info}
+         "lu_factor": _lu, "qr": _qr, "factor_info": _info, "eigh": jacobi.eigh, "svd": jacobi.svd}

@@ -18,6 +18,7 @@ from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.marks import marked, names_in
 from tracegrad.codegen.kernel.names import WORK_GROUPS
 from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Parts
+from tracegrad.codegen.kernel.vectors import Term
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import Owner
 from tracegrad.codegen.schedule.grouping import Group
@@ -106,7 +107,7 @@ class WorkGroup(Owner):
         return replace(made, flops=work, bytes=12 * work) if work else made
 
 
-def put(buffer: Buffer, at: str, value: str) -> str:
+def put(buffer: Buffer, at: Term, value: str) -> str:
     """The line that writes an element."""
     return f"vstore_half({value}, {at}, {buffer});" if buffer.dtype == np.float16 else f"{buffer}[{at}] = {value};"
 

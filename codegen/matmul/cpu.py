@@ -10,6 +10,7 @@ from tracegrad.codegen.kernel.marks import item
 from tracegrad.codegen.kernel.names import is_variable_of_product
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import (
+    Term,
     add_lanes,
     ceil_div,
     ctype,
@@ -42,7 +43,7 @@ class Inner(Protocol):
     def widths(self) -> tuple[int, ...]:
         """The lanes of its vectors."""
 
-    def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str) -> None:
+    def loop(self, emit: Text, index: str, a: View, b: View, k0: Term, k1: Term) -> None:
         """Emits the loop from k0 to k1, with `pa` and `pb` at the tile's first elements."""
 
     def results(self, row: int, skip: int) -> list[tuple[int, str, int]]:
@@ -78,7 +79,7 @@ class Broadcast:
     def accumulators(self) -> list[str]:
         return [f"c{r}_{v}" for r in range(self.rows) for v in range(len(self.offsets))]
 
-    def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str, where: str = "") -> None:
+    def loop(self, emit: Text, index: str, a: View, b: View, k0: Term, k1: Term, where: str = "") -> None:
         vector = ctype(self.dtype, self.width)
         many = len(self.offsets) > 1
         for r in range(self.rows):
@@ -102,7 +103,7 @@ class Broadcast:
         emit(f"pb += {b.along};")
         emit("}")
 
-    def keep(self, emit: Text, where: str) -> None:
+    def keep(self, emit: Text, where: Term) -> None:
         for number, c in enumerate(self.accumulators):
             write(emit, self.dtype, self.width, plus(where, number * self.width), c)
 
@@ -132,7 +133,7 @@ class Dot:
     def widths(self) -> tuple[int, ...]:
         return (self.width, *(width for _, width in pieces(0, self.columns)))
 
-    def loop(self, emit: Text, index: str, a: View, b: View, k0: str, k1: str) -> None:
+    def loop(self, emit: Text, index: str, a: View, b: View, k0: Term, k1: Term) -> None:
         vector, width, groups = ctype(self.dtype, self.width), self.width, pieces(0, self.columns)
         for r in range(self.rows):
             emit(f"{vector} " + ", ".join(f"c{r}_{j} = 0" for j in range(self.columns)) + ";")
@@ -150,7 +151,7 @@ class Dot:
         for r in range(self.rows):
             for first, count in groups:
                 add_lanes(emit, self.dtype, width, f"s{r}_{first}", [f"c{r}_{j}" for j in range(first, first + count)])
-        if k0 == "0" and int(k1) % width == 0:
+        if k0 == 0 and isinstance(k1, int) and k1 % width == 0:
             return
         emit(f"for (; k < {k1}; k++) {{")
         for r in range(self.rows):
@@ -189,20 +190,20 @@ def tiles(p: Product, parts: int, a: View, b: View, inner: Inner, depth: int = 0
                 [(p.dtype, width) for width in inner.widths])
     _open(emit, index, "row_tile", "i", p.m, rows, item(1), high, down, loop=False)
     _open(emit, index, "column_tile", "j", p.n, columns, item(0), wide, across, loop=False)
-    batch = "b" if p.batch > 1 else "0"
+    batch = "b" if p.batch > 1 else 0
     if parts > 1:
         step = ceil_div(ceil_div(p.k, parts), 16) * 16
         emit(f"const {index} part = {item(2)}" + (f" % {parts};" if p.batch > 1 else ";"))
         emit.part(index, "k0", "k1", step, p.k)
     if p.batch > 1:
         emit(f"const {index} b = {item(2)}" + (f" / {parts};" if parts > 1 else ";"))
-    k0, k1 = ("k0", "k1") if parts > 1 or depth else ("0", str(p.k))
+    k0, k1 = ("k0", "k1") if parts > 1 or depth else (0, p.k)
     if depth:
         emit(f"for ({index} k0 = 0; k0 < {p.k}; k0 += {depth}) {{")
         emit(f"const {index} k1 = {inside(f'k0 + {depth}', p.k, p.k % depth == 0, index)};")
     loops = _open(emit, index, "column_tile", "j", p.n, columns, "", wide, across, loop=True)
     loops += _open(emit, index, "row_tile", "i", p.m, rows, "", high, down, loop=True)
-    row_tile, column_tile = "row_tile" if down > 1 else "0", "column_tile" if across > 1 else "0"
+    row_tile, column_tile = "row_tile" if down > 1 else 0, "column_tile" if across > 1 else 0
     emit(f"__global const {ctype(p.dtype)} *pa = {plus(a.base(batch, row_tile, 'i'), (k0, a.along))};")
     emit(f"__global const {ctype(p.dtype)} *pb = {plus(b.base(batch, column_tile, 'j'), (k0, b.along))};")
     if depth:
@@ -278,7 +279,7 @@ def _block(p: Product, parts: int, rows: int, columns: int) -> tuple[int, int]:
         high, wide = grown
 
 
-def _store(emit: Text, p: Product, inner: Inner, batch: str) -> None:
+def _store(emit: Text, p: Product, inner: Inner, batch: Term) -> None:
     """Emits the stores of a tile: rows and columns that the neighbours of an early-starting tile store are left out of it."""
     rows_over = -p.m % inner.rows
     if rows_over:
@@ -288,7 +289,7 @@ def _store(emit: Text, p: Product, inner: Inner, batch: str) -> None:
     _store_rows(emit, p, inner, batch, rows_over, inner.rows)
 
 
-def _store_rows(emit: Text, p: Product, inner: Inner, batch: str, first: int, stop: int) -> None:
+def _store_rows(emit: Text, p: Product, inner: Inner, batch: Term, first: int, stop: int) -> None:
     def columns(skip: int) -> None:
         found = [inner.results(r, skip) for r in range(first, stop)]
         _, value, width = found[0][0]
@@ -299,7 +300,7 @@ def _store_rows(emit: Text, p: Product, inner: Inner, batch: str, first: int, st
             return
         size, at = sum(width for *_, width in found[0]), 0
         emit("{")
-        emit(f"{ctype(p.dtype)} sums[{(stop - first) * size}];")
+        emit.array(ctype(p.dtype), "sums", (stop - first) * size)
         for row in found:
             for _, value, width in row:
                 emit(f"{kept(p.dtype, width, plus('sums', at))} = {value};")

@@ -2,16 +2,16 @@
 
 Fused loads run where the blocks are brought to local memory (or, without real local memory, in the inner loop), so nothing
 is packed. The next blocks are fetched to registers while these are multiplied, and there are two places for them: one barrier a step.
-Few rows or few columns are `thin`: a work-group adds up along k. If C has too few elements to fill the device and k is long, k is
-split into partial results that `total` adds up in order. Convolutions are products, too (conv/gpu.py).
+Few rows or few columns are `thin`: a work-group adds up along k (of a `short` k, an item). If C has too few elements to fill the device
+and k is long, k is split into partial results that `total` adds up in order. Convolutions are products, too (conv/gpu.py).
 """
 
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.marks import used
+from tracegrad.codegen.kernel.marks import item, used
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import ceil_div, ctype, load, plus
+from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, ctype, load, plus
 from tracegrad.codegen.matmul.problem import Operand, Product
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
@@ -21,8 +21,19 @@ _COST = {8: 1.0, 4: 1.35, 2: 2.5, 1: 5.0}       # of a multiply-add by the side 
 
 def product(p: Product, parts: int) -> list[Kernel]:
     """The kernel for `p`, with k in `parts` parts."""
+    if parts == 1 and min(p.m, p.n) <= tuning().thin and p.k < tuning().group // 8:
+        return [short(p)]
+    return [thin(p, parts) if _is_thin(p) else gemm(p, parts)]
+
+
+def _is_thin(p: Product) -> bool:
     few = min(p.m, p.n) <= tuning().thin and p.k >= tuning().group // 8
-    return [thin(p, parts) if few and p.target.local_memory >= 4 * tuning().group * 2 * p.dtype.itemsize else gemm(p, parts)]
+    return few and p.target.local_memory >= 4 * tuning().group * 2 * p.dtype.itemsize
+
+
+def wanted(p: Product, size: int) -> int:
+    """Work-groups of `size` items with which the device is full."""
+    return max(1, p.target.groups(size) // 2) if _is_thin(p) else held(p.target, size)
 
 
 def gemm(p: Product, parts: int) -> Kernel:
@@ -40,7 +51,7 @@ def gemm(p: Product, parts: int) -> Kernel:
             emit(f"__local {t} block_{name}[2][{depth}][{block + 4}] __attribute__((aligned(32)));")
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     emit(f"const {index} i0 = get_group_id(1) * {block}, j0 = get_group_id(0) * {block};")
-    batch = "b" if p.batch > 1 else "0"
+    batch = "b" if p.batch > 1 else 0
     k0, k1 = _range_of_k(emit, p, parts)
     emit(f"{t} c[{tile}][{tile}] = {{{{0}}}};")
     if local:
@@ -97,7 +108,7 @@ def gemm(p: Product, parts: int) -> Kernel:
             emit(f"const {index} i = i0 + {_row(r, side, tile)}, j = {plus('j0', 'x', (q, side))};")
             inside = [f"{v} < {n}" for v, n in (("i", p.m), ("j", p.n)) if n % block]
             emit(f"if ({' && '.join(inside)}) {{" if inside else "{")
-            p.store.write(emit, batch, "i", "j", f"c[{r}][{q}]", 1)
+            p.store.write(emit, batch, "i", "j", Compound(f"c[{r}][{q}]"), 1)
             emit("}")
     size = (ceil_div(p.n, block) * side, ceil_div(p.m, block) * side, p.batch * parts)
     return emit.kernel(size, (side, side, 1), p.flops, p.bytes, f"{block}x{block} blocks {through}")
@@ -109,16 +120,20 @@ def _unrolled(emit: Text, n: int) -> None:
         emit("#pragma unroll")
 
 
-def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[str | int, str | int]:
+def _range_of_k(emit: Text, p: Product, parts: int) -> tuple[Term, Term]:
     """Emits the batch and the part that a work-group is in; from where to where its k goes."""
     index = p.index
     if p.batch > 1:
         emit(f"const {index} b = get_group_id(2)" + (f" / {parts};" if parts > 1 else ";"))
+    total: Term = p.k
+    if p.extent:
+        emit(f"const {index} count = {p.extent(emit, 'b' if p.batch > 1 else 0)};")
+        total = "count"
     if parts == 1:
-        return 0, p.k
+        return 0, total
     step = ceil_div(ceil_div(p.k, parts), tuning().gemm_step) * tuning().gemm_step
     emit(f"const {index} part = get_group_id(2)" + (f" % {parts};" if p.batch > 1 else ";"))
-    emit.part(index, "k0", "k1", step, p.k)
+    emit.part(index, "k0", "k1", step, total)
     return "k0", "k1"
 
 
@@ -127,11 +142,11 @@ def _start(x: Operand) -> str:
     return "i0" if x.name == "a" else "j0"
 
 
-def _row(r: str, side: int, tile: int) -> str:
+def _row(r: Term, side: int, tile: int) -> Term:
     """Which row of its block a work-item's row `r` is."""
     if tile <= 4:
         return plus(("y", tile), r)
-    return plus((f"{r} / 4", 4 * side), ("y", 4), f"{r} % 4")
+    return plus((Compound(f"{r} / 4"), 4 * side), ("y", 4), Compound(f"{r} % 4"))
 
 
 def _along_k(x: Operand) -> bool:
@@ -144,14 +159,14 @@ def _places(emit: Text, x: Operand, side: int, block: int) -> tuple[int, bool]:
     inner = depth if _along_k(x) else block
     each = ceil_div(depth * block, side * side)
     some = depth * block % (side * side) != 0
-    emit(f"const int unit = {plus(('at', side * side) if each > 1 else '0', ('y', side), 'x')};")
+    emit(f"const int unit = {plus(('at', side * side) if each > 1 else 0, ('y', side), 'x')};")
     if some:
         emit(f"if (unit < {depth * block}) {{")
     emit(f"const int {'dk' if _along_k(x) else 'line'} = unit % {inner}, {'line' if _along_k(x) else 'dk'} = unit / {inner};")
     return each, some
 
 
-def _fetch(emit: Text, p: Product, side: int, block: int, batch: str, kb: str | int, k1: str | int) -> None:
+def _fetch(emit: Text, p: Product, side: int, block: int, batch: Term, kb: Term, k1: Term) -> None:
     """Emits what fetches the work-item's share of the blocks at `kb` to its registers; zeros beyond the edges."""
     depth = tuning().gemm_step
     for x in (p.a, p.b):
@@ -222,6 +237,43 @@ def _sizes(p: Product) -> tuple[int, int]:
     return side, found
 
 
+def short(p: Product) -> Kernel:
+    """Few rows or few columns, and a short k (depthwise convolutions): an item adds up what there is along the others, line by line."""
+    large, small = (p.a, p.b) if p.m >= p.n else (p.b, p.a)
+    few, t, index, count = small.lines, ctype(p.dtype), p.index, p.batch * large.lines
+    size = p.target.group(tuning().group)
+    about = f"{p.m}x{p.n}x{p.k} product, {few} elements a work-item."
+    emit = Text(p.name, about, merge(p.a.params, p.b.params, p.store.params), group=None)
+    emit(f"const {index} at = {item(0)};")
+    if count % size:
+        emit(f"if (at < {count}) {{")
+    batch = "b" if p.batch > 1 else 0
+    if p.batch == 1 or large.lines == 1:
+        emit(f"const {index} line0 = {'at' if p.batch == 1 else '0, b = at'};")
+    else:
+        emit(f"const {index} line0 = at % {large.lines}, b = at / {large.lines};")
+    stop = p.extent(emit, batch) if p.extent else str(p.k)
+    emit(f"{t} c[{few}] = {{0}};")
+    if not p.extent:
+        _unrolled(emit, p.k)
+    emit(f"for (int k = 0; k < {stop}; k++) {{")
+    emit(f"const {t} value = {large.load(emit, batch, 'line0', 'k')};")
+    for n in range(few):
+        emit("{")
+        emit(f"c[{n}] += value * {small.load(emit, batch, n, 'k')};")
+        emit("}")
+    emit("}")
+    for n in range(few):
+        emit("{")
+        emit(f"const {t} value = c[{n}];")
+        i, j = ("line0", n) if large is p.a else (n, "line0")
+        p.store.write(emit, batch, i, j, "value", 1)
+        emit("}")
+    if count % size:
+        emit("}")
+    return emit.kernel((ceil_div(count, size) * size,), (size,), p.flops, p.bytes, f"{few} elements a work-item")
+
+
 def thin(p: Product, parts: int) -> Kernel:
     """Few rows or few columns: the other operand is read once, by neighbours as it lies, and a work-group adds up along k."""
     large, small = (p.a, p.b) if p.m >= p.n else (p.b, p.a)
@@ -242,8 +294,8 @@ def thin(p: Product, parts: int) -> Kernel:
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     lane, line = ("x", "y") if along else ("y", "x")
     emit(f"const int unit = {plus((line, lanes), lane) if along else plus((lane, lines), line)};")
-    emit(f"const {index} line0 = {plus((f'get_group_id({1 if along else 0})', lines), line)};")
-    batch = "b" if p.batch > 1 else "0"
+    emit(f"const {index} line0 = {plus((Compound(f'get_group_id({1 if along else 0})'), lines), line)};")
+    batch = "b" if p.batch > 1 else 0
     k0, k1 = _range_of_k(emit, p, parts)
     emit(f"{t} c[{few}] = {{0}};")
     if large.lines % lines:
@@ -252,7 +304,7 @@ def thin(p: Product, parts: int) -> Kernel:
     emit(f"const {t} value = {large.load(emit, batch, 'line0', 'k')};")
     for n in range(few):
         emit("{")
-        emit(f"c[{n}] += value * {small.load(emit, batch, str(n), 'k')};")
+        emit(f"c[{n}] += value * {small.load(emit, batch, n, 'k')};")
         emit("}")
     emit("}")
     if large.lines % lines:
@@ -291,7 +343,7 @@ def total(p: Product, parts: int, partial: Temp | None) -> Kernel:
     params = merge((partial.buffer("partial", "const"),) if partial else (), p.store.params)
     about = f"Adds up {parts} partial results, an element a work-item." if parts else "An empty sum: all zeros."
     emit = Text(f"{p.name}_total" if parts else p.name, about, params, group=(lines, lanes, 1), cooperates=True)
-    batch = "b" if p.batch > 1 else "0"
+    batch = "b" if p.batch > 1 else 0
     emit("const int x = get_local_id(0), y = get_local_id(1);")
     emit(f"const {index} at = get_global_id(0);")
     if p.batch > 1:
@@ -300,8 +352,8 @@ def total(p: Product, parts: int, partial: Temp | None) -> Kernel:
     if parts:
         emit(f"if (at < {size}) {{")
         emit(f"for ({index} part = y; part < {parts}; part += {lanes}) {{")
-        where = plus((f"part * {p.batch} + {batch}" if p.batch > 1 else "part", size), "at")
-        emit(f"c += {load(p.dtype, 1, 'partial + ' + where)};")
+        where = plus((Compound(f"part * {p.batch} + {batch}") if p.batch > 1 else "part", size), "at")
+        emit(f"c += {load(p.dtype, 1, f'partial + {where}')};")
         emit("}")
         emit("}")
     if lanes > 1:

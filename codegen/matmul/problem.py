@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from tracegrad.codegen.kernel.statements import Parameter
-from tracegrad.codegen.kernel.vectors import Emit, index_type
+from tracegrad.codegen.kernel.vectors import Emit, Term, index_type
 from tracegrad.codegen.tuning import tuning
 from tracegrad.plan import Target
 
@@ -18,12 +18,12 @@ W = TypeVar("W")
 
 
 class Load(Protocol):
-    def __call__(self, emit: Emit, b: str, i: str, j: str, /) -> str:
+    def __call__(self, emit: Emit, b: Term, i: Term, j: Term, /) -> str:
         """The C expression of element (b, i, j) in the compute dtype; may emit statements first."""
 
 
 class Write(Protocol):
-    def __call__(self, emit: Emit, b: str, i: str, j: str, value: str, width: int, /) -> None:
+    def __call__(self, emit: Emit, b: Term, i: Term, j: Term, value: str, width: int, /) -> None:
         """Emits the statements that store `value` (`width` lanes) as elements (b, i, j .. j + width - 1)."""
 
 
@@ -32,13 +32,15 @@ class Matrix:
     """An operand: how to read it, and the kernel parameters that reading needs.
 
     strided: (pointer name, batch stride, row stride, column stride) in elements if it is a plain buffer of the compute dtype
-    whose pointer is one of `params`. batched: False if it does not depend on the batch index (it is then packed once).
+    whose pointer is one of `params`. batched: False if it does not depend on the batch index (it is then packed once). side_by_side:
+    whether neighbours along the batch, a column or a row lie so.
     """
 
     load: Load
     params: tuple[Parameter, ...]
     strided: tuple[str, int, int, int] | None = None
     batched: bool = True
+    side_by_side: tuple[bool, ...] = (False, False, False)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Epilogue(Generic[W]):
     params: tuple[Parameter, ...]
     lanes: bool = False              # whether each lane is stored by itself
 
-    def long(self, times: int, *where: str, value: str, width: int) -> bool:
+    def long(self, times: int, *where: Term, value: str, width: int) -> bool:
         """Whether to write it `times` times, for `width` lanes each, takes so many lines that a driver is slow to build them."""
         lines: list[str] = []
         self.write(lines.append, *where, value, width)  # type: ignore[operator]
@@ -81,7 +83,7 @@ class View:
     """How a kernel reads an operand: element (line, k) of the tile is at base(b, panel, first line)[line * step + k * along]."""
 
     params: tuple[Parameter, ...]
-    base: Callable[[str, str, str], str]
+    base: Callable[[Term, Term, Term], Term]
     step: int
     along: int
 
@@ -99,6 +101,7 @@ class Product:
     store: Store
     target: Target
     owner: Hashable
+    extent: Callable[[Emit, Term], str] | None = None         # (emit, b) -> how many k there are for this batch, if not always all
 
     @property
     def m(self) -> int:

@@ -26,7 +26,9 @@ from tracegrad.codegen.kernel.marks import item
 from tracegrad.codegen.kernel.names import is_variable_of_product
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import (
+    Compound,
     Emit,
+    Term,
     ceil_div,
     ctype,
     inside,
@@ -65,17 +67,17 @@ def gemm(
 
 def _rows(x: Matrix, m: int) -> Operand:
     if x.strided is None:
-        return Operand("a", m, x.load, x.params, x.batched)
+        return Operand("a", m, x.load, x.params, x.batched, across=x.side_by_side[1])
     pointer, batch, row, column = x.strided
     return Operand("a", m, x.load, x.params, batch != 0, pointer, (batch, row, column))
 
 
 def _columns(x: Matrix, n: int) -> Operand:
-    def read(emit: Emit, b: str, line: str, k: str) -> str:
+    def read(emit: Emit, b: Term, line: Term, k: Term) -> str:
         return x.load(emit, b, k, line)
 
     if x.strided is None:
-        return Operand("b", n, read, x.params, x.batched)
+        return Operand("b", n, read, x.params, x.batched, across=x.side_by_side[2])
     pointer, batch, row, column = x.strided
     return Operand("b", n, read, x.params, batch != 0, pointer, (batch, column, row))
 
@@ -83,7 +85,7 @@ def _columns(x: Matrix, n: int) -> Operand:
 def _swapped(p: Product) -> Product:
     """The transposed product: vectors run down the columns of C and are stored lane by lane."""
 
-    def lanewise(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
+    def lanewise(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
         emit("{")
         emit(f"const {ctype(p.dtype, width)} column = {value};")
         for lane in range(width):
@@ -123,13 +125,13 @@ def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list
     """Runs `schedule`; if that yields too few work-items for the cores and k is long, again with k split into partial results."""
     kernels = schedule(p, 1)
     size = math.prod(kernels[-1].local_size or (1,))
-    items, full = math.prod(kernels[-1].global_size) // size, 2 * p.target.cores if p.target.kind == "cpu" else gpu.held(p.target, size)
+    items, full = math.prod(kernels[-1].global_size) // size, 2 * p.target.cores if p.target.kind == "cpu" else gpu.wanted(p, size)
     parts = min(ceil_div(full, items), p.k // tuning().split_k)
     if 2 * items >= full or parts < 2 or p.flops < tuning().split_flops:
         return kernels
 
-    def keep(emit: Emit, b: str, i: str, j: str, value: str, width: int) -> None:
-        where = plus((f"part * {p.batch} + {b}" if p.batch > 1 else "part", p.m * p.n), (i, p.n), j)
+    def keep(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
+        where = plus((Compound(f"part * {p.batch} + {b}") if p.batch > 1 else "part", p.m * p.n), (i, p.n), j)
         write(emit, p.dtype, width, f"partial + {where}", value)
 
     store = Store(keep, (_partial(p, parts).buffer("partial", "out"),))
@@ -155,13 +157,13 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     what = f"{'rows' if x.name == 'a' else 'columns'} of {x.name.upper()}"
     emit = Text(f"{p.name}_pack_{x.name}", f"Packs the {what} in panels of {panel} (k-major).", params, is_variable_of_product)
     index = p.index
-    number, line0 = ("panel", "line0") if count > 1 else ("0", "0")
+    number, line0 = ("panel", "line0") if count > 1 else (0, 0)
     if count > 1:
         emit(f"const {index} panel = {item(0)};")
         emit(f"const {index} line0 = {_start(x.lines, panel, index)};")
     if batch > 1:
         emit(f"const {index} b = {item(2)};")
-    b = "b" if batch > 1 else "0"
+    b = "b" if batch > 1 else 0
     if chunks > 1:
         emit(f"const {index} k0 = {item(1)} * {chunk};")
         emit(f"const {index} k1 = {inside(f'k0 + {chunk}', p.k, p.k % chunk == 0, index)};")
@@ -184,9 +186,9 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     return operand, kernel
 
 
-def _start(lines: int, panel: int, index: str) -> str:
+def _start(lines: int, panel: int, index: str) -> Term:
     """The first line of panel number `panel`: the last one starts early."""
-    return "0" if lines <= panel else inside(plus(("panel", panel)), lines - panel, lines % panel == 0, index)
+    return 0 if lines <= panel else inside(plus(("panel", panel)), lines - panel, lines % panel == 0, index)
 
 
 def _in_place(x: Operand) -> View:
@@ -257,19 +259,19 @@ def _total(p: Product, parts: int) -> Kernel:
     name = f"{p.name}_total" if parts else p.name
     temp = (_partial(p, parts).buffer("partial", "const"),) if parts else ()
     params = merge(temp, p.store.params)
-    index, b = p.index, "b" if p.batch > 1 else "0"
+    index, b = p.index, "b" if p.batch > 1 else 0
     emit = Text(name, f"Adds up {parts} partial results, a row at a time." if parts else "An empty sum: all zeros.", params,
                 is_variable_of_product, [(p.dtype, width)])
     emit(f"const {index} i = {item(0)};")
     if p.batch > 1:
         emit(f"const {index} b = {item(1)};")
 
-    def columns(j: str, lanes: int) -> None:
+    def columns(j: Term, lanes: int) -> None:
         emit(f"{ctype(p.dtype, lanes)} c = 0;")
         if parts:
             emit(f"for ({index} part = 0; part < {parts}; part++) {{")
-            where = plus((f"part * {p.batch} + b" if p.batch > 1 else "part", p.m * p.n), ("i", p.n), j)
-            emit(f"c += {load(p.dtype, lanes, 'partial + ' + where)};")
+            where = plus((Compound(f"part * {p.batch} + b") if p.batch > 1 else "part", p.m * p.n), ("i", p.n), j)
+            emit(f"c += {load(p.dtype, lanes, f'partial + {where}')};")
             emit("}")
         p.store.write(emit, b, "i", j, "c", lanes)
 
@@ -278,7 +280,7 @@ def _total(p: Product, parts: int) -> Kernel:
     emit("}")
     for start, lanes_left in pieces(p.n - p.n % width, p.n):
         emit("{")
-        columns(str(start), lanes_left)
+        columns(start, lanes_left)
         emit("}")
     size = (parts + 1) * p.batch * p.m * p.n
     return emit.kernel((p.m, p.batch), (1, 1), size, size * p.dtype.itemsize, f"adds up {parts} parts of k")

@@ -146,4 +146,4 @@ def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[s
     fewer, instead = share(list(first.values()))
     entries = {entry: instead.get(one, (one, ())) for entry, one in same.items()}
     count = Counter(entries[k.entry][0] for k in kernels)
-    return [k if k.foreign or count[k.entry] == 1 else replace(k, launches=count[k.entry]) for k in fewer], entries
+    return [k if k.foreign or count[k.entry] == 1 else k.launched(count[k.entry]) for k in fewer], entries

@@ -220,7 +220,7 @@ def as_block(kernel: Kernel, stem: str) -> Block:
                 loops[-1].items.append(Declare(s.var, f"const {s.type}", whole(0), bound=bound(0)))
         elif isinstance(s, Raw):
             text = with_items(s.code, lambda axis: marked(vars[axis].name) if axis in vars else "0")
-            loops[-1].items.append(Raw(text, s.node, s.parts, s.defines, s.writes))
+            loops[-1].items.append(Raw(text, s.node, s.parts, s.defines, s.writes, allocates=s.allocates))
         else:
             loops[-1].items.append(s)
     return loops[0]

@@ -142,7 +142,7 @@ def _merged(parts: Sequence[Part], context: Context) -> Kernel:
     body.items.append(guarded)
     kernels = [p.kernel for p in parts]
     note = "; ".join([f"{len(parts)} equal kernels in one launch", *dict.fromkeys(k.note for k in kernels if k.note)])
-    entry = context.fresh(first.kernel.entry.rpartition("_k")[0])          # equal kernels in other launches may be called as the first
+    entry = context.another(first.kernel.entry)          # equal kernels in other launches may be called as the first
     return replace(first.kernel, entry=entry, parameters=tuple(given), body=body, global_size=(groups * local,), local_size=(local,),
                    reserved=any_of([first.kernel.reserved, frozenset((group, start, size)).__contains__]), group=(local,), note=note,
                    flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.vectors import ACCESS, LANES, WIDTHS, ctype, prelude
@@ -53,10 +54,10 @@ def functions(kernels: Sequence[Kernel], context: Context) -> tuple[tuple[Functi
     found: list[Function] = []
     number: dict[str, int] = {}
     for kernel in () if any(k.foreign for k in kernels) else kernels:
-        text, groups = kernel.canonical, above([kernel], context)
-        key = hashlib.sha256("\n".join([*(part for group in groups for part in group), text]).encode()).hexdigest()[:32]
-        needs = tuple(tuple([number.setdefault(part, len(number)) for part in group]) for group in groups)
-        found.append(Function(kernel.entry, key, text, needs))
+        groups = above([kernel], context)
+        function = kernel.function(tuple(tuple([number.setdefault(part, len(number)) for part in group]) for group in groups))
+        text = "\n".join([*(part for group in groups for part in group), function.text("@")])
+        found.append(replace(function, key=hashlib.sha256(text.encode()).hexdigest()[:32]))
     return tuple(found), tuple(number)
 
 

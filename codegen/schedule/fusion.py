@@ -11,8 +11,9 @@ is remembered: `explain()` prints it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import networkx as nx
 import numpy as np
@@ -38,6 +39,21 @@ from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Graph, Node
 from tracegrad.plan import Target
 
+# A way from an element to one of another value that is read for it: the moves (slices, rolls, ...) in between, by number. Ways that differ
+# end at different elements, as far as anybody knows. No more are kept than it takes to see that a value had better be stored.
+Way = tuple[int, ...]
+Ways = frozenset[Way]
+NO_MOVE: Way = ()
+ONLY_HERE: Ways = frozenset((NO_MOVE,))
+
+
+def joined(known: Ways | None, outer: Iterable[Way], inner: Ways) -> Ways:
+    """The ways that are known, and those which go on by `inner` where `outer` ends."""
+    if known is None and inner is ONLY_HERE and isinstance(outer, frozenset):
+        return outer
+    found = {*(known or ()), *(a + b for a in outer for b in inner)}
+    return frozenset(islice(found, tuning().max_again + 2))
+
 
 @dataclass(frozen=True)
 class Sink:
@@ -61,7 +77,8 @@ class Scheduler:
         self.group_of: dict[Node, Group] = {}
         self.deps: dict[Node, Reads] = {}          # of inlined nodes and of sinks: what they read, and how
         self.costs: dict[Node, int] = {}
-        self.times: dict[Node, dict[Node, int]] = {}      # at how many places one element of a node reads each of its deps
+        self.ways: dict[Node, dict[Node, Ways]] = {}      # by which ways one element of a node reads each of its deps
+        self.moves: dict[Hashable, int] = {}              # what a way consists of, numbered
         self.apart: dict[Node, set[Node]] = {}            # deps that a node reads in branches which share no arithmetic: of a list, stacked
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
@@ -123,7 +140,8 @@ class Scheduler:
                 if o not in node.operands[:i]:
                     repeats = node.aval.size > o.aval.size and is_inline(node) and access_map(o, node.shape, node.aval.size) == UNKNOWN
                     repeats = repeats and node.fn.family != "pair"
-                    users[o] = users.get(o, 0) + (count if through else 1) + (1 if repeats and node.fn.family != "reduction" else 0)
+                    reads = (count if through else 1) * node.fn.read_places
+                    users[o] = users.get(o, 0) + reads + (1 if repeats and node.fn.family != "reduction" else 0)
             if node.fn.exact and node.operands[0].dtype == np.float16:
                 for o in node.operands:
                     self.force_rounded(o)
@@ -178,11 +196,11 @@ class Scheduler:
         size, flops = node.aval.size, cost(node)
         each = flops if node.fn.family == "reduction" else 1     # elements of an operand that one of `node` takes
         out: Reads = {}
-        times: dict[Node, int] = {}
+        ways: dict[Node, Ways] = {}
         apart: set[Node] = set()
         if node.fn.family == "index" or any(o in self.positional for o in node.operands):
             self.positional.add(node)
-        for o in dict.fromkeys(node.operands):
+        for number, o in enumerate(dict.fromkeys(node.operands)):
             if o.aval.size == 0:
                 continue
             deps, inner = self.external(o)
@@ -193,18 +211,20 @@ class Scheduler:
                 how = IDENTITY if node.fn.name == "reshape" or node.fn.family == "pair" else UNKNOWN
             if how == UNKNOWN:
                 self.positional.add(node)
+            moves = [NO_MOVE]
+            if how == UNKNOWN:
+                move = (o.aval.size, each) if each > 1 else (node.fn, *node.attrs.items(), number, o.shape, node.shape)
+                several = min(each * node.fn.read_places, tuning().max_again + 2)
+                moves = [(self.moves.setdefault((move, i), len(self.moves)),) for i in range(several)]
             for dep, maps in deps.items():
-                found = compose(how, maps)
-                again = each * (1 if o in self.group_of else self.times.get(o, {}).get(dep, 1))
-                if dep in out:
-                    again = again + times[dep] if found != out[dep] or UNKNOWN in found else max(again, times[dep])
-                times[dep] = again
-                add(out, dep, found)
+                inside = ONLY_HERE if o in self.group_of else self.ways.get(o, {}).get(dep, ONLY_HERE)
+                ways[dep] = joined(ways.get(dep), moves, inside)
+                add(out, dep, compose(how, maps))
             if node.fn.name == "concat" and len(node.operands) > 3:
                 apart.update(deps)
             elif o not in self.group_of:
                 apart |= self.apart.get(o, set())
-        self.times[node], self.apart[node] = times, apart
+        self.ways[node], self.apart[node] = ways, apart
         return out, flops
 
     def sink_deps(self, node: Node) -> tuple[Reads, int]:
@@ -262,6 +282,8 @@ class Scheduler:
         found = group.kind.accept(sink.kind, Place.ROW in places)
         if isinstance(found, Break):
             return Break.POSITION if found is Break.SHAPE and any(UNKNOWN in maps for maps in own.values()) else found
+        if self.target.kind != "cpu" and isinstance(found.kind, Rows) and found.kind.length:
+            return Break.SHAPE                               # on a GPU columns are other work-items' than rows
         elements = found.place is not Place.ROW or isinstance(sink.kind, Rows)          # what it reads is read of elements
         row = frozenset((found.kind.cols,)) if elements and isinstance(found.kind, Rows) else ONLY_IDENTITY
         for dep, maps in own.items():
@@ -326,7 +348,7 @@ class Scheduler:
         order = [n for n in self.graph if n in self.group_of]
         fixed = {n for n in order if n in self.forced or n in self.once or not is_inline(n)}
         again = rematerialized(order, self.group_of, self.deps, self.costs, fixed, readers)
-        places: dict[Node, int] = {}              # at how many places a reader's element would compute the node, were it not stored
+        ways: dict[Node, dict[Group, Ways]] = {}          # by which a reader's element would compute the node, were it not stored
         branches: dict[Node, dict[Group, frozenset[object]]] = {}         # and in which branches
         listed = any(self.apart.values())
         for node in reversed(order):
@@ -335,7 +357,7 @@ class Scheduler:
                 self.stored.add(node)
             elif outside:
                 longer = max(1, self.costs.get(node, 0) // 4)
-                if node not in again or self.repeats(node, places, branches) or (
+                if node not in again or self.repeats(node, ways, branches) or (
                     any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
                 ):
                     self.stored.add(node)
@@ -345,19 +367,25 @@ class Scheduler:
                     for dep in self.deps[node]:
                         readers.setdefault(dep, set()).update(outside)
             here = {self.group_of[node]: frozenset[object]((None,))} | (branches.get(node, {}) if node not in self.stored else {})
+            computing = {self.group_of[node]: ONLY_HERE} if node in self.stored else ways.get(node, {})
             for dep in self.deps[node]:
-                found = self.times.get(node, {}).get(dep, 1) * (1 if node in self.stored else places.get(node, 1))
-                places[dep] = max(places.get(dep, 1), found)
+                inner, found = self.ways.get(node, {}).get(dep, ONLY_HERE), ways.setdefault(dep, {})
+                for group, outer in computing.items():
+                    found[group] = joined(found.get(group), outer, inner)
                 known = branches.setdefault(dep, {})
                 for group, at in here.items() if listed else ():
                     if dep in self.apart.get(node, ()):
                         at = frozenset((node, dep, a) for a in at) if len(at) <= tuning().max_again else at
                     known[group] = known.get(group, frozenset()) | at
 
-    def repeats(self, node: Node, places: Mapping[Node, int], branches: Mapping[Node, Mapping[Group, frozenset[object]]]) -> bool:
+    def repeats(
+        self, node: Node, ways: Mapping[Node, Mapping[Group, Ways]], branches: Mapping[Node, Mapping[Group, frozenset[object]]]
+    ) -> bool:
         """Whether a kernel that computes a value again would do so too often. (A single element is the same at all places.)"""
-        apart = max((len(at) for at in branches.get(node, {}).values()), default=1) if node.aval.size > 1 else 1
-        return self.costs.get(node, 0) * (max(places.get(node, 1), apart) - 1) > tuning().max_again
+        if node.aval.size == 1:
+            return False
+        times = max(map(len, (*ways.get(node, {}).values(), *branches.get(node, {}).values())), default=1)
+        return self.costs.get(node, 0) * (times - 1) > tuning().max_again
 
     def finish(self) -> Schedule:
         """Drop groups that store nothing, find out what the others read."""

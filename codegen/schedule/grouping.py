@@ -9,7 +9,7 @@ joined group and where in it the newcomer stands, or the `Break` that keeps it o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -105,16 +105,23 @@ class Flat:
 
 @dataclass(frozen=True)
 class Rows:
-    """Reductions over whole rows, what is done with every element of them, and what is done with a row's values."""
+    """Reductions over whole rows, what is done with every element of them, and what is done with a row's values.
+
+    length: of the chunks of rows over which columns are reduced, too (on CPUs); 0: none are.
+    """
 
     rows: int
     cols: int
+    length: int = 0
 
     def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
-        """Other reductions of these rows; their elements; and as many elements as rows if they read a value of a row (`reads_row`)."""
+        """Reductions of these rows or their columns; elements; as many as there are rows if they read a row's value (`reads_row`)."""
         if isinstance(other, Anchored):
             return Break.OPERAND
-        if other == self or other == Flat(self.size):
+        if isinstance(other, Columns):
+            same = other.over(self) and self.length in (0, other.length)
+            return Accepted(replace(self, length=other.length), Place.CHUNK) if same else Break.SHAPE
+        if other == replace(self, length=0) or other == Flat(self.size):
             return Accepted(self, other.place)
         if other == Flat(self.rows) and reads_row:
             return Accepted(self, Place.ROW)
@@ -129,7 +136,8 @@ class Rows:
         return Place.ROW
 
     def __str__(self) -> str:
-        return f"{self.rows} row{'s' * (self.rows != 1)} of {self.cols}"
+        columns = f", and their columns in chunks of {self.length}" if self.length else ""
+        return f"{self.rows} row{'s' * (self.rows != 1)} of {self.cols}{columns}"
 
 
 class _InChunks:
@@ -175,6 +183,16 @@ class Columns(_InChunks):
     middle: int
     inner: int
     length: int
+
+    def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
+        """The elements, and other reductions in the same chunks, or over the rows."""
+        if isinstance(other, Rows) and self.over(other):
+            return Accepted(replace(other, length=self.length), Place.ROW)
+        return super().accept(other, reads_row)
+
+    def over(self, rows: Rows) -> bool:
+        """Whether these are the columns of `rows`."""
+        return (self.outer, self.middle, self.inner) == (1, rows.rows, rows.cols)
 
     @property
     def size(self) -> int:

@@ -97,7 +97,7 @@ class Lapack(Shared):
         """fn(a), an iteration of LAPACK's over a batch. With NaN or infinity some of them end with an error, and some with NaN."""
         endless = np.argwhere(~np.isfinite(np.tril(a) if fn is np.linalg.eigh else a).all((-2, -1)))       # eigh reads no more
         if len(endless):
-            raise self.error("has no decomposition: it holds NaN or infinity", a, tuple(int(i) for i in endless[0]))
+            raise self.error(_ENDLESS, a, tuple(int(i) for i in endless[0]))
         return self.each("has no decomposition: the iteration did not converge", fn, a)
 
     def error(self, what: str, a: Any, place: tuple[int, ...], pivot: int = 0) -> LinAlgError:
@@ -106,6 +106,7 @@ class Lapack(Shared):
 
 
 _SINGULAR = "is singular{pivot}: it has no inverse; tg.linalg.lstsq and pinv take it"
+_ENDLESS = "has no decomposition: it holds NaN or infinity"
 _INDEFINITE = "is not positive definite{pivot}: it has no Cholesky factor"
 
 
@@ -125,6 +126,20 @@ def bad_minor(a: Any) -> int:
         except np.linalg.LinAlgError:
             return k
     return 0
+
+
+NOT_SMALL = 0.37            # times the root mean square of a vector's components: one that is larger tells the vector's sign
+
+
+def _signs(v: Any) -> Any:
+    """1 or -1 for each column of orthonormal ones, (*, 1, n): what makes the first component that is not small positive.
+
+    A vector's sign is nobody's, and LAPACK's depends on its steps; with this one kernels and LAPACK give the same vectors.
+    """
+    if not v.size:
+        return np.ones((), v.dtype)
+    first = (np.abs(v) > NOT_SMALL / v.shape[-2] ** 0.5).argmax(-2)[..., None, :]
+    return np.copysign(np.ones((), v.dtype), np.take_along_axis(v, first, -2))
 
 
 def run(op: Any, *operands: Node, index: int = 0, **attrs: Any) -> Node:
@@ -388,11 +403,14 @@ class Eigh(Lapack):
 
     The derivative of the vectors divides by differences of eigenvalues: NaN or infinite where two are equal, as in torch.
     """
-    name, symmetric = "eigh", True
+    name, symmetric, impossible = "eigh", True, _ENDLESS
     cases = [((_SYMMETRIC,), dict(index=0)), ((_SYMMETRIC,), dict(index=1)), ((_SYMMETRIC[0],), dict(index=1))]
 
     def avals(self, *operands, **attrs): return Aval(operands[0].shape[:-1], dtypes.real_of(operands[0].dtype)), operands[0]
-    def results(self, a): return list(self.decomposed(np.linalg.eigh, a))
+
+    def results(self, a):
+        w, v = self.decomposed(np.linalg.eigh, a)
+        return [w, v if v.dtype.kind == "c" else v * _signs(v)]
 
     def vjp(self, ct, y, a, index):
         attrs = {"index": index}
@@ -473,7 +491,7 @@ class SVD(Lapack):
     The derivative of the vectors divides by differences of squared singular values, and by singular values where m != n. Complex
     vectors are known up to a factor exp(i phi), common to the columns of U and V: what turns both is shared out evenly.
     """
-    name, square = "svd", False
+    name, square, impossible = "svd", False, _ENDLESS
     cases = [((x,), dict(full=False, index=k)) for x in (_TALL, _WIDE) for k in range(3)]
 
     def avals(self, *operands, **attrs):
@@ -483,7 +501,14 @@ class SVD(Lapack):
         return (Aval((*lead, m, m if attrs["full"] else k), a.dtype), Aval((*lead, k), dtypes.real_of(a.dtype)),
                 Aval((*lead, n if attrs["full"] else k, n), a.dtype))
 
-    def results(self, a, full): return list(self.decomposed(lambda x: np.linalg.svd(x, full_matrices=full), a))
+    def results(self, a, full):
+        u, s, vh = self.decomposed(lambda x: np.linalg.svd(x, full_matrices=full), a)
+        if a.dtype.kind != "c":
+            k = s.shape[-1]
+            signs = _signs(vh[..., :k, :].swapaxes(-1, -2))
+            u[..., :k] *= signs
+            vh[..., :k, :] *= signs.swapaxes(-1, -2)
+        return [u, s, vh]
 
     def vjp(self, ct, y, a, full, index):
         m, n = a.shape[-2:]

@@ -418,9 +418,9 @@ def cholesky_inverse(L: Array, upper: bool = False) -> Array:
 def eigh(A: Array, UPLO: str = "L") -> Any:
     """(eigenvalues, eigenvectors) of symmetric (*, n, n): (*, n) in ascending order, and (*, n, n), whose columns are orthonormal.
 
-    UPLO: which triangle is read, "L" or "U". The gradient is symmetric. Vectors are known up to their sign (and rotations, of equal
-    eigenvalues): their gradient has a meaning for functions that don't depend on it, and is NaN or infinite for equal eigenvalues; that of
-    eigenvalues always is right for simple ones.
+    UPLO: which triangle is read, "L" or "U". The gradient is symmetric. Vectors are known up to their sign (of real ones the first
+    component that is not small is positive) and rotations, of equal eigenvalues: their gradient has a meaning for functions that don't
+    depend on it, and is NaN or infinite for equal eigenvalues; that of eigenvalues always is right for simple ones.
 
     >>> tg.linalg.eigh(tg.tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
     """
@@ -491,7 +491,8 @@ def svd(A: Array, full_matrices: bool = True, *, driver: str | None = None) -> A
     """(U, S, Vh) with A = U diag(S) Vh, of (*, m, n): (*, m, k), S (*, k) descending, (*, k, n), k = min(m, n); or square U, Vh.
 
     The gradient of U and Vh needs distinct singular values (and, if m != n, none that is 0, and full_matrices=False), else it is NaN or
-    infinite, or an AutogradError; that of S does not. driver is accepted (LAPACK's gesdd is used).
+    infinite, or an AutogradError; that of S does not. driver is accepted (LAPACK's gesdd is used, or Jacobi's rotations for small
+    matrices). The signs of real vectors are such that of each row of Vh (up to k) the first number that is not small is positive.
     """
     _matrices("svd", A)
     return SVDResult(*(run(lapack.SVD_, A, full=bool(full_matrices), index=k) for k in range(3)))

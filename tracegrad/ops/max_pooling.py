@@ -8,6 +8,8 @@ and size (O).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -114,6 +116,9 @@ class MaxPoolGradient(Primitive):
 
     def composed(self, ct, places, *, kernel, stride, padding, dilation, image, size):
         """An element looks at the windows that it is in, and takes what came from those that it is the place of."""
+        among = [-(-(d * (k - 1) + 1) // s) for k, s, d in zip(kernel, stride, dilation, strict=True)]
+        if prod(among) <= WRITTEN_OUT:
+            return _gathered(ct, places, among, stride, padding, image)
         n, shape, ones = len(image), (*ct.shape, *kernel), (1,) * len(image)
         expected: Any = const(0, places.dtype)
         for i, s in enumerate(image):
@@ -131,6 +136,30 @@ class MaxPoolGradient(Primitive):
         planes, room = ct.shape[0], prod(attrs["image"])
         index = cast(places, _counted(planes * room))
         return take_rows(mv.reshape(ct, (planes * room,)), index + iota(places.shape, 0, index.dtype) * room), None
+
+
+def _gathered(ct: Any, places: Any, among: Sequence[int], stride: Any, padding: Any, image: Any) -> Any:
+    """Each element asks the windows that it may be in, `among` of them one after the other along each dimension, in order."""
+    shape, dtype = (ct.shape[0], *image), places.dtype
+    mine: Any = const(0, dtype)
+    for i, size in enumerate(image):
+        mine = mine * size + iota(shape, 1 + i, dtype)
+
+    def window(x: Any, nothing: int, behind: Sequence[int]) -> Any:
+        """For each element what `x` has of the window so many `behind` the last that begins before it; `nothing` where there is none."""
+        for i, s in enumerate(stride):
+            lead, (count, *rest) = x.shape[:1 + i], x.shape[1 + i:]
+            x = mv.reshape(mv.expand(mv.reshape(x, (*lead, count, 1, *rest)), (*lead, count, s, *rest)), (*lead, count * s, *rest))
+            before, need = behind[i] * s, padding[i] + image[i]
+            low, high = ((*(0,) * (1 + i), n, *(0,) * len(rest)) for n in (before, max(0, need - before - count * s)))
+            x = mv.narrow(mv.pad(x, low, high, None, nothing), 1 + i, padding[i], image[i])
+        return x
+
+    total: Any = None
+    for behind in product(*(range(n - 1, -1, -1) for n in among)):
+        found = where(eq(window(places, -1, behind), mine), window(ct, 0, behind), const(0, ct.dtype))
+        total = found if total is None else total + found
+    return total
 
 
 def _counted(n: int) -> dtypes.DType:

@@ -1,4 +1,4 @@
-"""Movement primitives: reshape, permute, expand, slice, pad, concat, flip. They never run: `locate` is index arithmetic."""
+"""Movement primitives: reshape, permute, expand, slice, pad, concat, flip, roll. They never run: `locate` is index arithmetic."""
 
 from __future__ import annotations
 
@@ -195,6 +195,28 @@ class Flip(Movement):
     def locate(self, index, x, *, dims): return [(0, tuple(x.shape[d] - 1 - i if d in dims else i for d, i in enumerate(index)), [])]
 
 
+class Roll(Movement):
+    """Moved by `shift` (more than 0, less than the size) along `dim`; what falls off comes back at the beginning.
+
+    As two slices side by side a stencil's neighbour would be three nodes, and its derivative five.
+    """
+    name, read_places = "roll", 2
+    cases = [(((2, 3),), dict(shift=1, dim=1)), (((5, 2),), dict(shift=3, dim=0))]
+
+    def aval(self, x, *, shift, dim): return x
+
+    def numpy(self, x, *, shift, dim):
+        before, at = (slice(None),) * dim, x.shape[dim] - shift
+        return np.concatenate((x[(*before, slice(at, None))], x[(*before, slice(at))]), axis=dim)
+
+    def vjp(self, ct, y, x, *, shift, dim): return (roll(ct, x.shape[dim] - shift, dim),)
+
+    def locate(self, index, x, *, shift, dim):
+        n, i = x.shape[dim], index[dim]
+        return [(0, (*index[:dim], i + (n - shift), *index[dim + 1:]), [("range", i, 0, shift)]),
+                (0, (*index[:dim], i - shift, *index[dim + 1:]), [("range", i - shift, 0, n - shift)])]
+
+
 # --------------------------------------------------------------------------------------- node constructors (exact, no broadcasting)
 
 
@@ -250,3 +272,9 @@ def concat(xs: list[Node], dim: int) -> Node:
 def flip(x: Node, dims: tuple[int, ...]) -> Node:
     """x reversed along `dims`."""
     return bind(REGISTRY["flip"], (x,), {"dims": tuple(dims)}) if dims else x
+
+
+def roll(x: Node, shift: int, dim: int) -> Node:
+    """x moved by `shift` along `dim`, around its end."""
+    n = x.shape[dim]
+    return bind(REGISTRY["roll"], (x,), {"shift": shift % n, "dim": dim}) if n and shift % n else x

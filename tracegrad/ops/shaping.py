@@ -428,11 +428,7 @@ def roll(input: Array, shifts: Any, dims: Any = None) -> Array:
         raise ArgumentError(f"roll: needs a shift for each dimension, got shifts {shifts} and dims {dims}")
     x = input
     for shift, dim in zip(counts, places, strict=True):
-        d = one_dim("roll", dim, x.ndim)
-        n = x.shape[d] if x.ndim else 0
-        k = integer("roll", "a shift", shift) % n if n else 0
-        if k:
-            x = mv.concat([mv.narrow(x, d, n - k, k), mv.narrow(x, d, 0, n - k)], d)
+        x = mv.roll(x, integer("roll", "a shift", shift), one_dim("roll", dim, x.ndim))
     return x
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracegrad.errors import AutogradError
+from tracegrad.function import cast
 from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC
+from tracegrad.ops.arguments import on_nodes
 from tracegrad.tensor import Tensor
 
 
@@ -29,9 +31,10 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
 def clip_grads_with_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
     """Scale all gradients, in place, by max_norm / total_norm if that is below 1: the second half of `clip_grad_norm_`."""
     with no_grad():
-        factor = (max_norm / (total_norm + 1e-6)).clamp(max=1.0)
-        for g in _grads(parameters):
-            g.mul_(factor.to(device=g.device, dtype=g.dtype))
+        grads = _grads(parameters)
+        for device, own in _by_device(grads).items():
+            for g, scaled in zip(own, _scaled(own, total_norm.to(device=device), max_norm), strict=True):
+                g._rebind(scaled._node(), "clip_grads_with_norm_")
 
 
 def get_total_norm(tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
@@ -56,8 +59,28 @@ def _total(call: str, tensors: list[Any], norm_type: float, error_if_nonfinite: 
     with no_grad():
         if not tensors:
             return PUBLIC["zeros"](())
-        norms = [g.detach().reshape(-1).norm(norm_type) for g in tensors]
-        total = PUBLIC["stack"]([n.to(device=norms[0].device) for n in norms]).norm(norm_type)
+        norms = [_norm(own, norm_type).to(device=tensors[0].device) for own in _by_device(tensors).values()]
+        total = norms[0] if len(norms) == 1 else _norm(norms, norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise AutogradError(f"{call}: the norm of order {norm_type} is {total.item()}; pass error_if_nonfinite=False to go on")
     return total
+
+
+def _by_device(tensors: list[Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for t in tensors:
+        found.setdefault(t.device, []).append(t)
+    return found
+
+
+@on_nodes
+def _norm(tensors: list[Any], norm_type: float) -> Any:
+    """The norm of tensors on one device: of their norms."""
+    norm, stack = PUBLIC["norm"], PUBLIC["stack"]
+    return norm(stack([norm(t.reshape(-1), norm_type) for t in tensors]), norm_type)
+
+
+@on_nodes
+def _scaled(tensors: list[Any], total: Any, max_norm: float) -> list[Any]:
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    return [t * cast(factor, t.dtype) for t in tensors]
