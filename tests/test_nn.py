@@ -257,6 +257,7 @@ def test_initial_values_are_torchs():
     w = tg.empty(60, 40)
     assert nn.init.kaiming_normal_(w, nonlinearity="relu").numpy().std() == pytest.approx(math.sqrt(2 / 40), rel=0.1)
     assert np.abs(nn.init.xavier_uniform_(w).numpy()).max() <= math.sqrt(6 / 100)
+    assert nn.init._calculate_fan_in_and_fan_out(tg.ones(3, 4, 5, 7)) == (4 * 35, 3 * 35)
     assert nn.init.xavier_normal_(w).numpy().std() == pytest.approx(math.sqrt(2 / 100), rel=0.1)
     assert np.abs(nn.init.trunc_normal_(w, std=2.0).numpy()).max() <= 2
     np.testing.assert_array_equal(nn.init.eye_(w).numpy(), np.eye(60, 40))

@@ -34,6 +34,8 @@ def fan(tensor: Tensor) -> tuple[int, int]:
     return tensor.shape[1] * kernel, tensor.shape[0] * kernel
 
 
+_calculate_fan_in_and_fan_out = fan                         # under this name layers written for torch use it
+
 def _overwrite(tensor: Tensor, values: Any) -> Tensor:
     with no_grad():
         return tensor.copy_(values)
