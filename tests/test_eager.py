@@ -30,7 +30,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
     for cache in (eager._known, tg_compile._plans, tg_compile._jobs, backward_cache._recipes, eager.counts, eager._reasons):
         cache.clear()
-    eager._size[0] = backward_cache._size[0] = 0
+    eager._size[0] = backward_cache._size[0] = eager.AT_ONCE[0] = 0
 
 
 @pytest.fixture
