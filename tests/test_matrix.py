@@ -206,6 +206,57 @@ def test_convolutions(on: Any, dtype: Any, x: Any, w: Any, options: Any) -> None
     check(on, fn, *draw(dtype, x, w, (w[0],)), tolerance=2e-5)
 
 
+@pytest.mark.parametrize(("x", "w", "options"), [
+    ((2, 6, 19, 33), (6, 1, 3, 3), dict(groups=6, padding=1)),
+    ((2, 6, 20, 31), (12, 1, 3, 3), dict(groups=6, stride=2, padding=1)),
+    ((2, 8, 33, 29), (5, 8, 3, 3), dict(stride=2, padding=1)),
+    ((2, 3, 37, 40), (16, 3, 7, 7), dict(stride=(3, 2), padding=3)),
+])
+def test_gradients_of_strided_and_depthwise_convolutions(on: Any, dtype: Any, x: Any, w: Any, options: Any) -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return tg.grad(lambda x, w: (F.conv2d(x, w, **options) ** 2).sum(), argnums=(0, 1))(x, w)
+    check(on, fn, *draw(dtype, x, w), tolerance=2e-5)
+
+
+def test_windows_that_overlap(on: Any, dtype: Any) -> None:
+    def fn(x: Any) -> Any:
+        slope = tg.grad(lambda x: (F.max_pool2d(x, 3, 2, 1) ** 2).sum())(x)
+        return F.max_pool2d(x, 3, 2, 1), slope, F.conv_transpose2d(x, x[:7, :, :3, :4], stride=2)
+    check(on, fn, *draw(dtype, (7, 7, 33, 40)), tolerance=2e-5)
+
+
+def test_long_scans(on: Any, dtype: Any) -> None:
+    check(on, lambda x: (x.flatten().cumsum(0), x.cumsum(1), x.flatten().flip(0).cumsum(0)), *draw(dtype, (3, 70_001)), tolerance=2e-4)
+
+
+def test_coordinates(on: Any, dtype: Any) -> None:
+    """A short last dimension inside of what is reduced: pairs of particles."""
+    def energy(x: Any) -> Any:
+        d = x[:, None] - x
+        return (1 / ((d * d).sum(-1) + 1)).sum()
+    for n, k in ((7, 3), (33, 2), (100, 3), (129, 4)):
+        check(on, lambda x: (energy(x), tg.grad(energy)(x), x.sum(1), (x * x).sum(0), x.roll(1, 1) + x.roll(-1, 0)), *draw(dtype, (n, k)),
+              tolerance=5e-5)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 16])
+def test_many_small_matrices(on: Any, dtype: Any, n: int) -> None:
+    def fn(a: Any) -> Any:
+        p = a @ a.mT + tg.eye(n, dtype=a.dtype)
+        values, vectors = tg.linalg.eigh(p)
+        u, s, vh = tg.linalg.svd(a)
+        return values, (vectors * values[:, None]) @ vectors.mT, s, (u * s[:, None]) @ vh, tg.linalg.solve(p, a), tg.linalg.cholesky(p)
+    check(on, fn, *draw(dtype, (37, n, n)), tolerance=2e-4)
+
+
+def test_grouped_queries_and_many_keys(on: Any, dtype: Any) -> None:
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        def loss(q: Any, k: Any, v: Any) -> Any:
+            return (F.scaled_dot_product_attention(q, k, v, enable_gqa=True) ** 2).sum()
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True), *tg.grad(loss, argnums=(0, 1, 2))(q, k, v)
+    check(on, fn, *draw(dtype, (1, 4, 40, 32), (1, 2, 700, 32), (1, 2, 700, 32)), tolerance=1e-4)
+
+
 # -------------------------------------------------------------------------------------------- indices, scans, sorting, random numbers
 
 
