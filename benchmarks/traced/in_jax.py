@@ -47,7 +47,7 @@ def _start(weights: Any) -> Any:
     import jax.numpy as jnp
 
     zeros = jax.tree.map(jnp.zeros_like, weights)
-    return weights, (jnp.zeros(()), zeros, zeros)
+    return weights, (jnp.zeros((), jnp.float32), zeros, zeros)         # of float64, as jax has it by default here, all weights would be
 
 
 def _stepping(step: Any, state: Any, *data: Any) -> Callable[[], float]:
