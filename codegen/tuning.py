@@ -37,7 +37,8 @@ class Tuning:
     row_chunk: int = 4096              # elements of such a chunk, about
     small_columns: int = 1 << 14       # reductions over columns of fewer elements than this are one chunk
 
-    components: int = 4                # of a result's last dimension, up to which each is reduced by itself on a CPU
+    components: int = 4                # of a result's last dimension, up to which each is reduced by itself on a CPU,
+    few_components: int = 1 << 12      # where so many elements are reduced: of fewer, one kernel more costs more than is gained
 
     # rows and elementwise work on CPUs (lower/rows_cpu.py)
     stacked_columns: int = 64          # columns that are written out one by one if they come from about as many places

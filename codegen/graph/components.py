@@ -107,7 +107,7 @@ def _kept(node: Node) -> bool:
     """
     x, dims = node.operands[0], node.attrs["dim"]
     last = len(x.shape) - 1
-    if not _short(x) or last in dims or prod(x.shape[d] for d in dims) <= tuning().unrolled:
+    if not _short(x) or last in dims or x.aval.size < tuning().few_components or prod(x.shape[d] for d in dims) <= tuning().unrolled:
         return False
     before = next((i for i in reversed(range(last)) if x.shape[i] > 1), None)
     return before is not None and (before in dims or _shared(x, before))
