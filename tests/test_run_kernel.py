@@ -14,7 +14,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.fuzz import FIRST, batch
 from tests.kernels import DEVICES, TARGETS, TUNINGS, Checked
-from tests.random_programs import FLOATS, Program, programs
+from tests.random_programs import FLOATS, Program, fit, programs
 from tests.test_fuzz import LONG, arguments, called, examples
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.tuning import Tuning
@@ -210,6 +210,26 @@ def test_kernels_of_products(on_numpy: Any, sizes: tuple[int, int, int]) -> None
         with Checked(some(k, k < 16)) as checked:
             tg.trace(lambda a, b, c: (tg.relu(a @ b + 1), a @ c.t(), (a.t() @ a).sum(0), (a * 2) @ b.exp(), a @ b[:, 0]))(a, b, c)
         assert checked.count == len(checked.targets)
+
+
+@pytest.mark.parametrize("n", [7, 33, 65])
+def test_products_of_what_is_rolled_from_matrix_to_matrix(on_numpy: Any, n: int) -> None:
+    """An operand that differs from one matrix to the next only in where a roll, or an index that is computed, reads it."""
+    rng = np.random.default_rng(n)
+    x, y = (tg.tensor(rng.standard_normal((6, n))) for _ in range(2))
+
+    @tg.trace
+    def step(x: Any, y: Any) -> Any:
+        rows, turned = fit(x.roll(1, 0), (3, 5, n)), fit(x, (6, n, 2)).roll(1, 0).transpose(1, 2)
+        taken = x[(tg.arange(15) * 3 + 1) % 6].reshape(3, 5, n)
+        right = fit(y, (6, n, 4))
+        return (tg.bmm(rows, right[:3]), tg.bmm(turned, right.roll(2, 0)), tg.bmm(taken, right[3:]), tg.bmm(rows, right[0].expand(3, n, 4)),
+                F.conv2d(fit(x, (3, 6, 7, 9)).roll(1, 0), fit(y, (4, 6, 3, 3)).roll(1, 0)),
+                tg.grad(lambda x: (tg.bmm(fit(x.roll(1, 0), (3, 5, n)), right[:3]) ** 2).sum())(x))
+
+    with Checked(slack=16.0) as checked:
+        step(x, y)
+    assert checked.count
 
 
 @examples(40, 20_000)

@@ -129,6 +129,7 @@ WORLD.update(HELPERS)
 ROWS = [
     "relax(x, J + 1, 'o', 1)", "relax(x, J + 1, 'o', J)", "relax(x, 2, 'o', 1, 2)", "relax(x, 1, 'o', 1, 3)", "waves(x, J + 1, 'o', J)",
     "upwind(x, Y * 0.25, J + 1, 'o')", "life(x, J)", "padded(x, (j, J), 'o')", "F.pad(x, (h, h))", "F.pad(x, (h, 3, -j, j), value=0.5)",
+    *["tg.bmm(fit(x.roll(J, 0), (3, 5, n)), fit(Y, (3, n, 4)))", "fit(x, (3, n, 4)).roll(1, 0).mT @ fit(Y.roll(J, 0), (3, n, 5))"] * 2,
     "x.roll(h, d) - x.roll(1, d)", "x.flip(d).roll(J, d)", "x.flip(d)[..., ::J]", "x[..., j::J]", "x[..., s] * x[..., :1]",
     "tg.cat([x, x.flip(d), Y], d)", "tg.cat([x[..., J:], Y[..., :J]], -1)", "tg.stack([x, Y, x.roll(h, d)], D)",
     "tg.where(x > Y, x.roll(J, d), Y.flip(d))", "tg.where(B, x, Y)", "tg.where(B, x.roll(1, d), 0.0)", "x.gather(d, fit(u, x.shape) % n)",
