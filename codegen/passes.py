@@ -35,7 +35,7 @@ from tracegrad.verify import verify
 Pass = Callable[[Graph, Target], Graph]
 
 PASSES: list[tuple[str, Pass]] = [
-    ("dynamic_slice", lambda graph, target: in_slices(graph)),          # slices that start where an operand says
+    ("dynamic_slice", lambda graph, target: in_slices(graph)),   # slices that start where an operand says
     ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
     ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
     ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows

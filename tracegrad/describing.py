@@ -114,9 +114,6 @@ def _stepped(steps: tuple[int, ...] | None, before: Aval, fn: Any, attrs: dict[s
     if fn.name == "expand":
         new = len(aval.shape) - len(shape)
         return (0,) * new + tuple(a if m == n else 0 for a, m, n in zip(steps, shape, aval.shape[new:], strict=True)), aval
-    if fn.name == "unfold":
-        d = attrs["dim"]
-        return (*steps[:d], steps[d] * attrs["step"], *steps[d + 1:], steps[d] * attrs["gap"]), aval
     return _reshaped(shape, steps, aval.shape) if fn.name == "reshape" else None, aval
 
 

@@ -54,10 +54,10 @@ def conv2d_input_grad(
 ) -> list[Kernel]:
     """The kernels of the gradient by x, given that by y: the forward's transpose; `store` gets elements (n, c, y, x) of x's shape."""
     v = window
-    og, cg = v.o // v.groups, v.c // v.groups
-    out = []
     if target.kind == "gpu" and v.phases != (1, 1):
         return gpu.input_grad(name, v, np.dtype(dtype), gy, w, store, target, owner)
+    og, cg = v.o // v.groups, v.c // v.groups
+    out = []
     for fy in range(v.phases[0]):
         for fx in range(v.phases[1]):
             (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = (_phase(v, axis, f) for axis, f in ((0, fy), (1, fx)))

@@ -68,7 +68,6 @@ class Evaluator(Elements):
         self.storage, self.scalars = storage, scalars
         self.given: Callable[[Node, Index], Expression | None] = lambda node, flat: None     # values that come from elsewhere
         self.rolled: dict[Var | None, tuple[Index, int, int]] = {}      # computed by `around`: from where, by how much, of how many
-        self.behind: dict[Var, frozenset[Var]] = {}                     # of a computed index variable: what it was computed of
         self.stored: frozenset[Node] = frozenset()           # results of this kernel: their pointers bear the plain names
         self.fault: Callable[[Node], Fault]                  # the place in FAULTS of an op that reports (set by whoever makes this)
 
@@ -332,22 +331,8 @@ class Evaluator(Elements):
                 row = self.writer.computed("at", n, value, node, self.writer.depth_of(start.vars))
                 self.remember(key, row, start.vars)
                 self.rolled[row] = start, shift, n
-                self.behind[row] = start.vars
             place = row.index
         return x, ravel((*at[:dim], place, *at[dim + 1:]), x.shape), guards
-
-    def reaches(self, index: Index) -> frozenset[Var]:
-        """The variables that an index depends on, also by those computed of them."""
-        todo, found = list(index.vars), set(index.vars)
-        while todo:
-            new = self.behind.get(todo.pop(), frozenset()) - found
-            found |= new
-            todo += new
-        return frozenset(found)
-
-    def directly(self, index: Index, var: Var) -> bool:
-        """Whether no variable that was computed of `var` is a part of the index."""
-        return not any(var in self.reaches(v.index) for v in index.vars if v in self.behind)
 
     def select(self, node: Node, condition: Condition, a: Expression, b: Expression) -> Expression:
         """a where the condition holds, else b."""
@@ -380,7 +365,6 @@ class Evaluator(Elements):
         if row is None:
             row = self.writer.computed("at", x.shape[0], self.clamped(known, top), node, self.writer.depth_of(known.vars))
             self.remember(key, row, known.vars)
-            self.behind[row] = known.vars
             if known.lanes > 1:
                 self.vector_vars |= {row}
         request = (x, ravel((row.index, *at[n:]), x.shape), guards)

@@ -27,12 +27,16 @@ class Var:
 
     It is itself and no other, whatever it is called: `name` is for the text. Where a loop goes in steps of vectors, the range is that
     of all lanes, and `multiple` what all vectors begin at a multiple of; aligned: so they do in memory, too, as buffers are the device's
-    own. sum: it is called by an expression, of another generator, which is a factor only in parentheses.
+    own. sum: it is called by an expression, of another generator, which is a factor only in parentheses. of: what it was computed of.
     """
 
-    __slots__ = ("aligned", "hi", "index", "key", "lo", "marked", "multiple", "name", "sum")
+    __slots__ = ("aligned", "hi", "index", "key", "lo", "marked", "multiple", "name", "of", "sum")
 
-    def __init__(self, name: str, size: int, lo: int = 0, sum: bool = False, multiple: int = 1, aligned: bool = False) -> None:
+    def __init__(
+        self, name: str, size: int, lo: int = 0, sum: bool = False, multiple: int = 1, aligned: bool = False,
+        of: frozenset[Var] = frozenset(),
+    ) -> None:
+        self.of = of
         self.name, self.lo, self.hi, self.sum, self.multiple, self.aligned = name, lo, lo + max(size, 1) - 1, sum, multiple, aligned
         self.key = f"{self}#{next(_serials)}"                # terms are put in order by name
         self.marked = name if sum else marked(name)
@@ -239,6 +243,19 @@ class Index:
             yield atom
             if atom.base is not None:
                 todo += [a for a, _ in atom.base.terms]
+
+    def reached(self) -> frozenset[Var]:
+        """The variables that it depends on, also by those that were computed of them."""
+        todo, found = list(self.vars), set(self.vars)
+        while todo:
+            new = todo.pop().of - found
+            found |= new
+            todo += new
+        return frozenset(found)
+
+    def directly(self, var: Var) -> bool:
+        """Whether no variable that was computed of `var` is a part of it."""
+        return not any(var in v.index.reached() for v in self.vars if v.of)
 
     def opened(self) -> Index:
         """The same with `bounded` wrappers taken off."""

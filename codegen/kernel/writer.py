@@ -143,7 +143,7 @@ class Writer:
 
     def computed(self, base: str, size: int, value: Expression, node: Node | None = None, depth: int | None = None) -> Var:
         """A new index variable, known to be in 0..size-1, that is computed: a row number that was read, say."""
-        var = Var(self.unique(base), size)
+        var = Var(self.unique(base), size, of=frozenset(v for v in value.vars if isinstance(v, Var)))
         self.add(Declare(var, self.index + (str(value.lanes) if value.lanes > 1 else ""), value, node), depth)
         self.bind(var, depth)
         return var

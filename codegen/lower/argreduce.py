@@ -73,10 +73,10 @@ def _search(group: Group, context: Context, length: int, winners: Temp | None) -
         width = _lanes(group, context)
         if width > 1:
             _search_lanes(o, value, best, at, start, stop, width)
-            whole = (length if chunks == 1 else 1) % width
-            if chunks == 1 and not whole:
+            left = (length if chunks == 1 else 1) % width
+            if chunks == 1 and not left:
                 stop = 0
-            first = n - whole if chunks == 1 else _rest(o, start, stop, width)
+            first = n - left if chunks == 1 else _rest(o, start, stop, width)
         else:
             first = start + 1 if start.terms else 1
         if stop != 0:
@@ -125,12 +125,11 @@ def _search_lanes(
         width //= 2
         other, found = (w.declare(name, Lanes(x, "hi"), node) for name, x in (("other", a), ("found", b)))
         a, b = (w.declare(name, Lanes(x, "lo"), node) for name, x in (("best", a), ("at", b)))
-        sign = "||" if width == 1 else "|"
-        both = "&&" if width == 1 else "&"
+        either, both = _words(a)
         equal: Expression = Infix("==", other, a)
         if a.dtype.kind == "f":
-            equal = Infix(sign, equal, Infix(both, Infix("!=", other, other), Infix("!=", a, a)))
-        better = w.declare("better", Infix(sign, _better(o, other, a), Infix(both, equal, Infix("<", found, b))), node)
+            equal = Infix(either, equal, Infix(both, Infix("!=", other, other), Infix("!=", a, a)))
+        better = w.declare("better", Infix(either, _better(o, other, a), Infix(both, equal, Infix("<", found, b))), node)
         a = w.declare("best", Select(better, other, a), node)
         b = w.declare("at", Select(better, found, b), node)
     w.assign(best, a, node)
@@ -139,12 +138,16 @@ def _search_lanes(
 
 def _better(o: KernelBuilder, x: Expression, best: Local) -> Expression:
     fn: Any = o.node.fn
-    alone = x.lanes == 1
     better: Expression = Infix(fn.better, x, best)
     if x.dtype.kind == "f":
-        nan = Infix("&&" if alone else "&", Infix("!=", x, x), Infix("==", best, best))
-        better = Infix("||" if alone else "|", better, nan)
+        either, both = _words(x)
+        better = Infix(either, better, Infix(both, Infix("!=", x, x), Infix("==", best, best)))
     return better
+
+
+def _words(x: Expression) -> tuple[str, str]:
+    """C's "or" and "and" of comparisons of x."""
+    return ("||", "&&") if x.lanes == 1 else ("|", "&")
 
 
 def _rest(o: KernelBuilder, start: Index, stop: BoundLike, width: int) -> Bound:

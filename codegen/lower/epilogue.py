@@ -73,10 +73,10 @@ class Operands:
 
         load(lambda line: None, *names)                      # finds the parameters
         vars = [call.positions[name, n] for name, n in zip(names, shape, strict=True)]
-        reached = [(index, call.ev.reaches(index)) for index in call.ev.indices]
+        reached = [(index, index.reached()) for index in call.ev.indices]
         depends = tuple(n > 1 and any(v in by for _, by in reached) for v, n in zip(vars, shape, strict=True))
         read = [index for index, by in reached if all(v in by for v, d in zip(vars, depends, strict=True) if d)]
-        beside = tuple(bool(read) and all(index.stride(v) == 1 and call.ev.directly(index, v) for index in read) for v in vars)
+        beside = tuple(bool(read) and all(index.stride(v) == 1 and index.directly(v) for index in read) for v in vars)
         return Operand(load, call.params, _strided(node, call, vars), depends, beside)
 
     def epilogue(self, result: Node, shape: Sequence[int], names: Sequence[str]) -> Epilogue:

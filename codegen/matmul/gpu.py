@@ -237,6 +237,15 @@ def _sizes(p: Product) -> tuple[int, int]:
     return side, found
 
 
+def _add(emit: Text, p: Product, large: Operand, small: Operand, batch: Term) -> None:
+    """Emits what adds one k of a line of `large`, times that of each of the few lines of `small`, to `c`."""
+    emit(f"const {ctype(p.dtype)} value = {large.load(emit, batch, 'line0', 'k')};")
+    for n in range(small.lines):
+        emit("{")
+        emit(f"c[{n}] += value * {small.load(emit, batch, n, 'k')};")
+        emit("}")
+
+
 def short(p: Product) -> Kernel:
     """Few rows or few columns, and a short k (depthwise convolutions): an item adds up what there is along the others, line by line."""
     large, small = (p.a, p.b) if p.m >= p.n else (p.b, p.a)
@@ -257,11 +266,7 @@ def short(p: Product) -> Kernel:
     if not p.extent:
         _unrolled(emit, p.k)
     emit(f"for (int k = 0; k < {stop}; k++) {{")
-    emit(f"const {t} value = {large.load(emit, batch, 'line0', 'k')};")
-    for n in range(few):
-        emit("{")
-        emit(f"c[{n}] += value * {small.load(emit, batch, n, 'k')};")
-        emit("}")
+    _add(emit, p, large, small, batch)
     emit("}")
     for n in range(few):
         emit("{")
@@ -301,11 +306,7 @@ def thin(p: Product, parts: int) -> Kernel:
     if large.lines % lines:
         emit(f"if (line0 < {large.lines}) {{")
     emit(f"for ({index} k = {plus(k0, lane)}; k < {k1}; k += {lanes}) {{")
-    emit(f"const {t} value = {large.load(emit, batch, 'line0', 'k')};")
-    for n in range(few):
-        emit("{")
-        emit(f"c[{n}] += value * {small.load(emit, batch, n, 'k')};")
-        emit("}")
+    _add(emit, p, large, small, batch)
     emit("}")
     if large.lines % lines:
         emit("}")

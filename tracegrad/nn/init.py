@@ -36,6 +36,7 @@ def fan(tensor: Tensor) -> tuple[int, int]:
 
 _calculate_fan_in_and_fan_out = fan                         # under this name layers written for torch use it
 
+
 def _overwrite(tensor: Tensor, values: Any) -> Tensor:
     with no_grad():
         return tensor.copy_(values)
