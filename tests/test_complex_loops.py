@@ -24,7 +24,7 @@ def size_of(z):
 
 def thin_film(scan, n):
     """Transfer matrices of layers: real rows, a complex carry that depends on nothing at first, a complex result of each row."""
-    wave = tg.tensor(np.linspace(0.4, 0.8, 5))
+    wave = tg.tensor(np.linspace(0.4, 0.8, 6))
 
     def f(depth, index):
         def layer(m, x):
@@ -33,7 +33,7 @@ def thin_film(scan, n):
             c, s = phase.cos(), 1j * phase.sin()
             turn = tg.stack([tg.stack([c, s / k], -1), tg.stack([s * k, c], -1)], -2)
             return m @ turn, tg.linalg.det(m + turn)
-        m, dets = scan(layer, tg.eye(2, dtype=C).expand(5, 2, 2), (depth, index))
+        m, dets = scan(layer, tg.eye(2, dtype=C).expand(6, 2, 2), (depth, index))
         return size_of(m[:, 0, 0] + 1.5 * m[:, 0, 1]) + size_of(dets) * 0.1
     return f, (numbers(n, scale=0.1), complexes(n, scale=0.1) + 1.5)
 
