@@ -110,20 +110,26 @@ TG T tg_exp10(T x) {
     return tg_scale(p, n);
 }""",
     # expm1 = 2^n (e^r - 1) + (2^n - 1), scaled so that it overflows only where sinh does
-    "tg_expm1_parts": """
-TG T tg_expm1_parts(T x, T *small, M *direct) { // (e^x - 1) / 2; *small = e^x - 1 where *direct
-    x = x > $SINHMAX ? (T)($SINHMAX) : x;
-    x = x < $EXPM1MIN ? (T)($EXPM1MIN) : x;
+    "tg_expm1_reduced": """
+TG T tg_expm1_reduced(T x, I *n) {              // e^r - 1, where x = n ln 2 + r; x not below EXPM1MIN
     T shifted = x * $LOG2E + $MAGIC;
     T k = shifted - $MAGIC;
     T high = x - k * $LN2HI;
     T low = k * $LN2LO;
     T r = high - low;
     low = (high - r) - low;
-    T p = r + (r * r * $poly(exp, r) + low);
-    T scale = as_T(as_I(as_U(shifted) - as_U((T)($MAGIC)) + ($BIAS - 2)) << $MANT);
+    *n = as_I(as_U(shifted) - as_U((T)($MAGIC)));
+    return r + (r * r * $poly(exp, r) + low);
+}""",
+    "tg_expm1_parts": """
+TG T tg_expm1_parts(T x, T *small, M *direct) { // (e^x - 1) / 2; *small = e^x - 1 where *direct
+    x = x > $SINHMAX ? (T)($SINHMAX) : x;
+    x = x < $EXPM1MIN ? (T)($EXPM1MIN) : x;
+    I n;
+    T p = tg_expm1_reduced(x, &n);
+    T scale = as_T((n + ($BIAS - 2)) << $MANT);
     *small = x == 0.0 ? x : p;
-    *direct = k == 0.0;
+    *direct = n == 0;
     T quarter = scale * p + (scale - 0.25);
     return quarter + quarter;
 }""",
@@ -157,14 +163,9 @@ TG T tg_cosh(T x) {
 TG T tg_tanh(T x) {
     T a = tg_fabs(x) * -2.0;
     a = a < $EXPM1MIN ? (T)($EXPM1MIN) : a;
-    T shifted = a * $LOG2E + $MAGIC;
-    T k = shifted - $MAGIC;
-    T high = a - k * $LN2HI;
-    T low = k * $LN2LO;
-    T r = high - low;
-    low = (high - r) - low;
-    T p = r + (r * r * $poly(exp, r) + low);
-    T scale = as_T(as_I(as_U(shifted) - as_U((T)($MAGIC)) + $BIAS) << $MANT);
+    I n;
+    T p = tg_expm1_reduced(a, &n);
+    T scale = as_T((n + $BIAS) << $MANT);
     T t = scale * p + (scale - 1.0);
     return tg_copysign(t / (t + 2.0), x);
 }""",

@@ -31,7 +31,7 @@ _OWNER = {
     for name in re.findall(r"^TG \w+ (tg_\w+)\(", text if isinstance(text, str) else text[0] + text[1], re.MULTILINE)
 }
 _INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn", "tg_turn_narrow"}
-_PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small)$", name) and name not in _INTERNAL}
+_PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small|reduced)$", name) and name not in _INTERNAL}
 
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
 HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | special.NAMES | {
