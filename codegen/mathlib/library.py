@@ -43,6 +43,8 @@ _FLOAT_NAMES = {"abs": "fabs"}           # C's names for integers, which ops use
 _INT_NAMES = {"abs": "tg_abs", "min": "tg_min", "max": "tg_max", "sign": "tg_sign", "pow": "tg_pow_int", "fmod": "tg_fmod"}
 _NEED_FP64 = {"float": {"sin", "cos", "cos_narrow", "tan", "pow"}}        # in float these compute through double
 
+_CHAINS = {"erf", "erfc"}                # polynomials of floats by Horner's scheme: nothing waits for erf's, and erfc would lose an ulp
+
 _CALL = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(\s*\()")
 _TYPE = re.compile(r"(half|float|double|u?(?:char|short|int|long))(\d*)$")
 _UNSIGNED = {"char": "uchar", "short": "ushort", "int": "uint", "long": "ulong"}
@@ -193,7 +195,7 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tup
     def poly(match: re.Match[str]) -> str:
         wide, name, x = match[1] == "D", match[2], match[3]
         terms = [f"(D)({c!r})" if wide else f"(T)({c!r})" for c in tables.POLY[name][1 if wide or double else 0]]
-        return _polynomial(terms, x, chain=len(terms) < 4 or (name == "erfc" and not double))        # (that one would lose an ulp)
+        return _polynomial(terms, x, chain=len(terms) < 4 or (name in _CHAINS and not double))
 
     def each(match: re.Match[str]) -> str:
         arguments = [a.strip() for a in match[2].split(",")]
