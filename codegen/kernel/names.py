@@ -48,7 +48,7 @@ def means_something(name: str) -> bool:
 
 SERIAL = frozenset("""
     row column result chunk run part k i j before keys order place length first last start middle stop done low high probe mine other
-    left right to from_right at key child from key_a key_b from_a from_b part_part part_first part_last row_part row_first row_last
+    left right to from_right at key child above from key_a key_b from_a from_b part_part part_first part_last row_part row_first row_last
     column_part column_first column_last result_part result_first result_last
 """.split())  # noqa: SIM905 - as above
 
