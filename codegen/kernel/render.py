@@ -372,7 +372,8 @@ def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
 
 
 _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
-    Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Pointer: _symbol, Address: _address, Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
+    Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Pointer: _symbol, Address: _address,
+    Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
     Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
     Every: _every,

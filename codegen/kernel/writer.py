@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Address, At, Expression, Operand, names_of, value
+from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Operand, names_of, value
 from tracegrad.codegen.kernel.index import Index, Mutable, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.markup import names_in, plain
@@ -169,11 +169,11 @@ class Writer:
         return var
 
     def known(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Var:
-        """An index of that name, which is computed: in 0..size-1 as its conditions and the program's see to. said: what stands beside it."""
+        """An index of that name that is computed, in 0..size-1 where something is read or written at it. said: what stands beside it."""
         return self._named(f"const {self.index}", name, size, value_, said, node)
 
     def variable(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Mutable:
-        """The same, and what follows may change it."""
+        """The same, of one that changes."""
         return self._named(self.index, name, size, value_, said, node)
 
     def _named(self, type_: str, name: str, size: int, value_: Operand, said: str, node: Node | None) -> Mutable:
@@ -182,11 +182,15 @@ class Writer:
         self.bind(var)
         return var
 
-    def let(self, name: str, value: Expression, node: Node | None = None) -> Local:
-        """A new variable that is called just so: its name is reserved."""
+    def let(self, name: str, value: Expression, node: Node | None = None, changes: bool = False) -> Local:
+        """A new variable that is called just so: its name is reserved. changes: it is assigned to."""
         local = Local(name, value.dtype, value.lanes, value.mask)
-        self.define(local, value, node, const=True)
+        self.define(local, value, node, const=not changes)
         return local
+
+    def least(self, a: Operand, b: Operand) -> Expression:
+        """The less of two indices. (C's `min` is of two numbers of one type.)"""
+        return Call("min", *(value(x) if self.index == "int" else Cast(value(x), self.index_dtype) for x in (a, b)))
 
     def pointer(self, name: str, to: Buffer, others: tuple[Buffer, ...], base: Index, size: int) -> Pointer:
         """A variable that points to element `base` of `to`, or of one of `others`, and so many from there on."""

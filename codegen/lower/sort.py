@@ -7,10 +7,10 @@ serially. Left runs come first among equals, so the sort is stable. On a GPU wor
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.expressions import Call, Infix, Local, Operand, Select, element, place
+from tracegrad.codegen.kernel.expressions import Infix, Local, Operand, Select, element, place, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Bound, BoundLike, Buffer, Declare, Pointer, bound
+from tracegrad.codegen.kernel.statements import Array, Bound, BoundLike, Declare, Pointer, bound
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder, scratch
@@ -56,10 +56,11 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
     passes = _passes(min(n, block))
     first, last = o.part("part", n, block)
     row = o.item("row", node.aval.size // n)
-    keys, order = ([w.buffer(pair[i], f"{name}_{side}", pair[i].dtype, "inout") for pair, side in
-                    zip(pairs[:0 if short else min(passes, 1) + 1], "ab", strict=False)] for i, name in enumerate(("keys", "order")))
-    key, origin = ([w.pointer(f"{name}_{side}", to, tuple(b for b in of if b is not to), row * n, n) for to, side in
-                    zip(of, "ab", strict=False)] for name, of in (("key", keys), ("from", order)))
+    sides = pairs[:0 if short else min(passes, 1) + 1]
+    buffers = [[w.buffer(t, f"{name}_{side}", t.dtype, "inout") for t, name in zip(pair, ("keys", "order"), strict=True)]
+               for pair, side in zip(sides, "ab", strict=False)]
+    pointers = [[w.pointer(f"{name}_{side}", pair[i], tuple(b[i] for b in buffers if b is not pair), row * n, n)
+                 for i, name in enumerate(("key", "from"))] for pair, side in zip(buffers, "ab", strict=False)]
     out = context.output(group, node)
     result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else None
     start, size = Var("start", n), min(tuning().sort_run, n)
@@ -74,14 +75,14 @@ def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Ke
             if short and result:
                 w.store(place(result, row * n + to), element(numbers, i), node)
             else:
-                w.store(place(key[0], to), element(mine, i), node)
-                w.store(place(origin[0], to), element(numbers, i), node)
+                w.store(place(pointers[0][0], to), element(mine, i), node)
+                w.store(place(pointers[0][1], to), element(numbers, i), node)
     if passes:
-        _merges(o, key, origin, first, last, tuning().sort_run << passes)
+        _merges(o, pointers, first, last, tuning().sort_run << passes)
     if result and not short:
         i = Var("i", n)
         with w.loop(i, 0, n):
-            w.store(place(result, row * n + i.index), element(origin[0], i), node)
+            w.store(place(result, row * n + i.index), element(pointers[0][1], i), node)
     return o.finish()
 
 
@@ -104,21 +105,24 @@ def _insertion(o: KernelBuilder, row: Index, start: Var, size: int, stop: Bound)
     return keys, order
 
 
-def _merges(o: KernelBuilder, key: list[Pointer], origin: list[Pointer], first: BoundLike, last: BoundLike, size: int) -> None:
-    """Merges the runs from `first` to `last`, until there is one of `size`, to and fro between the pointers; the first ones end at it."""
+def _merges(o: KernelBuilder, pointers: list[list[Pointer]], first: BoundLike, last: BoundLike, size: int) -> None:
+    """Merges the runs from `first` to `last`, until there is one of `size`, to and fro between two pairs of pointers; the first pair is
+    what points to it in the end.
+    """
     w, n = o.writer, o.node.shape[-1]
+    (key_a, from_a), (key_b, from_b) = pointers
     run, start, to = Mutable("run", size), Mutable("start", n), Var("to", n)
     ends = bound(first), bound(last)
     with w.counting(run, tuning().sort_run, Infix("<", run, size), "*", 2):
         with w.counting(start, ends[0].value, Infix("<", start, ends[1].value), "+", run.index * 2, (("between", start.index, *ends),)):
-            middle, stop = (w.known(name, n + 1, Call("min", start.index + run.index * half, ends[1].value))
+            middle, stop = (w.known(name, n + 1, w.least(start.index + run.index * half, ends[1].value))
                             for name, half in (("middle", 1), ("stop", 2)))
             left, right = w.variable("left", n + 1, start), w.variable("right", n + 1, middle)
             with w.loop(to, start, Bound(w.at(stop), None, ends[1].high)):
-                at = _next(o, key[0], left, right, middle, stop)
-                w.store(place(key[1], to), element(key[0], at))
-                w.store(place(origin[1], to), element(origin[0], at))
-        for name, (a, b) in (("key", key), ("order", origin)):
+                at = _next(o, key_a, left, right, middle, stop)
+                w.store(place(key_b, to), element(key_a, at))
+                w.store(place(from_b, to), element(from_a, at))
+        for name, a, b in (("key", key_a, key_b), ("order", from_a, from_b)):
             held = Pointer(name, a.of, a.base, a.size)
             w.add(Declare(held, held.type, a))
             w.assign(a, b)
@@ -129,9 +133,8 @@ def _next(o: KernelBuilder, key: Pointer, left: Var, right: Var, middle: Operand
     """The number of the element that comes next in the merge of what is left of two runs, `left` to `middle` and `right` to `stop`."""
     w = o.writer
     better = precedes(o.node, element(key, right), element(key, left))
-    from_right = w.let("from_right", Infix("||", Infix(">=", left, middle), Infix("&&", Infix("<", right, stop), better)), o.node)
     at = w.variable("at", key.size, left)
-    with w.branch(from_right):
+    with w.branch(Infix("||", Infix(">=", left, middle), Infix("&&", Infix("<", right, stop), better))):
         w.assign(at, right)
         w.update(right, "+", 1)
     with w.otherwise():
@@ -156,7 +159,7 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
     begin = bound(first).high
     assert begin is not None
     start = w.known("start", n, begin // (2 * run) * (2 * run), "of the pair of runs")
-    middle, stop = (w.known(name, n + 1, Call("min", start.index + length, n)) for name, length in (("middle", run), ("stop", 2 * run)))
+    middle, stop = (w.known(name, n + 1, w.least(start.index + length, n)) for name, length in (("middle", run), ("stop", 2 * run)))
     key = w.pointer("key", keys, (), row * n, n)
     done = w.known("done", n, begin - start.index)
     low = _cut(o, key, start, middle, stop, done)
@@ -173,8 +176,9 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
 def _cut(o: KernelBuilder, key: Pointer, start: Var, middle: Var, stop: Var, done: Var) -> Var:
     """How many of the first `done` elements of a merge come from the left run, which begins at `start`: a binary search."""
     w, n = o.writer, key.size
-    low = w.variable("low", n + 1, Call("max", done.index - (stop.index - middle.index), 0), "how many come from the left run")
-    high = w.variable("high", n + 1, Call("min", done, middle.index - start.index))
+    left_out = w.at(done.index - (stop.index - middle.index))
+    low = w.variable("low", n + 1, Select(Infix("<", left_out, 0), whole(0), left_out), "how many come from the left run")
+    high = w.variable("high", n + 1, w.least(done, middle.index - start.index))
     with w.repeat(Infix("<", low, high)):
         probe = w.known("probe", n, Infix("+", low, Infix("/", Infix("-", high, low), 2)))
         mine = w.let("mine", element(key, w.at(start.index + probe.index)), o.node)

@@ -7,12 +7,12 @@ memory is sorted by its digits (radix.py). For topk a work-group sorts a chunk a
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Prefix, Select, element, place, value
-from tracegrad.codegen.kernel.index import ZERO, Mutable, Var, constant
+from tracegrad.codegen.kernel.index import ZERO, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Bound, bound
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.radix import Keys, by_digits
+from tracegrad.codegen.lower.radix import by_digits, in_order
 from tracegrad.codegen.lower.workgroup import WorkGroup, precedes, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
@@ -38,7 +38,7 @@ def sorts(group: Group, context: Context) -> list[Kernel] | None:
     x = node.operands[0]
     if not most or n >= 1 << 31:
         return None
-    found = by_digits(group, context, node.aval.size // n, n, Keys.of(x, node.attrs["descending"]), True)
+    found = by_digits(group, context, node.aval.size // n, n, in_order(x, node.attrs["descending"]), True)
     return None if found is None else found[0]
 
 
@@ -95,7 +95,7 @@ def _bitonic(group: Group, context: Context, n: int, length: int, source: Temp |
         i = first + e.index
         w.store(place(order, at_line + e.index), value(whole), node)         # beyond the end: behind all others
         with o.where(*[(e.index, length)] * (width > length), *[(i, n)] * (n % length > 0), *there):
-            number = i if pointer is None else w.known("number", whole, element(pointer, base * n + i)).index
+            number = bounded(i, 0, n) if pointer is None else w.known("number", whole, element(pointer, base * n + i)).index
             w.store(place(key, at_line + e.index), o.value(x, base * whole + number), node)
             w.store(place(order, at_line + e.index), w.at(number), node)
     o.barrier()
@@ -123,8 +123,9 @@ def _bitonic(group: Group, context: Context, n: int, length: int, source: Temp |
     if chunk is not None and rest_ < best:
         stop = Bound(Select(Infix("<", chunk, chunks - 1), best, min(best, rest_)), None, constant(best))
     e = Var("e", best)
-    with w.loop(e, item, stop, items), o.where(*there):
-        w.store(place(out, base * per_row + (chunk.index * best if chunk is not None else 0) + e.index), element(order, at_line + e.index), node)
+    to = (chunk.index * best if chunk is not None else ZERO) + e.index
+    with w.loop(e, item, stop, items, known=(("range", to, 0, per_row),)), o.where(*there):      # of the last chunk there may be fewer
+        w.store(place(out, base * per_row + to), element(order, at_line + e.index), node)
     return o.done((chunks * items, -(-rows // lines) * lines), (items, lines), 0 if source is None else source.size)
 
 

@@ -96,7 +96,8 @@ def _sink(o: KernelBuilder, heap: Heap, key: Expression, number: Expression, len
             with w.branch(worse((right, element(heap.order, child.index + 1)), (left, element(heap.order, child)))):
                 w.update(child, "+", 1)
         other = w.let("other", element(heap.keys, child), node)
-        with w.branch(worse((key, number), (other, element(heap.order, child)))):
+        behind = Infix("||", precedes(node, other, key), Infix(">", number, element(heap.order, child)))
+        with w.branch(Infix("&&", Prefix("!", precedes(node, key, other)), behind)):
             w.leave()
         _put(o, heap, to, other, element(heap.order, child))
         w.assign(to, child)

@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import marked, names_in
 from tracegrad.codegen.kernel.names import WORK_GROUPS
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Parts
+from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, BoundLike, Buffer, Declare, Parts
 from tracegrad.codegen.kernel.vectors import Term
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
@@ -104,6 +104,13 @@ class WorkGroup(KernelBuilder):
         """The element `at`, in a variable if it is no other's yet."""
         value = self.ev.value(node, at)
         return value if isinstance(value, Local) else self.writer.declare(self.writer.base(node), value, self.node)
+
+    @contextmanager
+    def times(self, name: str, count: int, stop: BoundLike | None = None, unrolled: bool = False) -> Iterator[Index]:
+        """A loop from 0 to `count`, or `stop`, which is not above it."""
+        var = Var(name, count)
+        with self.writer.loop(var, 0, count if stop is None else stop, unrolled=unrolled):
+            yield var.index
 
     @contextmanager
     def where(self, *limits: tuple[Index, Operand]) -> Iterator[None]:
