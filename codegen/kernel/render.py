@@ -171,7 +171,7 @@ class Printer:
 
     def update(self, s: Update) -> str:
         of = self.element(s.of) if isinstance(s.of, Access) else self.name(s.of)
-        if s.sign in ("+", "-") and isinstance(s.value, At) and s.value.index == 1:
+        if not isinstance(s.of, Access) and s.sign in ("+", "-") and isinstance(s.value, At) and s.value.index == 1:
             return f"{of}{2 * s.sign};"
         return f"{of} {s.sign}= {self.top(s.value)};"
 

@@ -118,14 +118,14 @@ def _bitonic(group: Group, context: Context, n: int, length: int, source: Temp |
     best = min(keep, length)
     out = o.temp(into, "kept_here", "out") if into is not None else o.output()
     per_row = keep if into is None else into.size // rows
-    rest_ = n - (chunks - 1) * length
+    left = n - (chunks - 1) * length
     stop = bound(best)
-    if chunk is not None and rest_ < best:
-        stop = Bound(Select(Infix("<", chunk, chunks - 1), best, min(best, rest_)), None, constant(best))
+    if chunk is not None and left < best:
+        stop = Bound(Select(Infix("<", chunk, chunks - 1), best, min(best, left)), None, constant(best))
     e = Var("e", best)
-    to = (chunk.index * best if chunk is not None else ZERO) + e.index
-    with w.loop(e, item, stop, items, known=(("range", to, 0, per_row),)), o.where(*there):      # of the last chunk there may be fewer
-        w.store(place(out, base * per_row + to), element(order, at_line + e.index), node)
+    to = base * per_row + (chunk.index * best if chunk is not None else 0) + e.index
+    with w.loop(e, item, stop, items), o.where(*there):
+        w.store(place(out, to if left >= best else w.at(to)), element(order, at_line + e.index), node)      # the last chunk may keep fewer
     return o.done((chunks * items, -(-rows // lines) * lines), (items, lines), 0 if source is None else source.size)
 
 
