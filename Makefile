@@ -78,6 +78,7 @@ bench-first-minute: $(VENV)/.installed-demo
 
 bench-against: $(VENV)/.installed-demo
 	rm -rf build/other && git worktree prune && git worktree add --quiet --force --detach build/other $(or $(REV),HEAD~1)
+	cp -r benchmarks build/other/
 	$(BIN)/python -m benchmarks.against build/other $(ARGS)
 	git worktree remove --force build/other
 

@@ -1,9 +1,9 @@
 """This tree beside another commit, row by row: `make bench-against REV=...`, `python -m benchmarks.against TREE --help`.
 
-TREE is a checkout of the other commit. Each row runs in a process of either tree, with the same inputs; they take turns, as in
-`benchmarks.run`. Reported is this tree's time over the other's: of the first call with empty caches, of the first call of a second
-process, and of a call (the median, least and largest of the rounds). The last row is lowering: Python's time to compile the corpus of
-tests/corpus.py, without a driver.
+TREE is a checkout of the other commit, with this tree's `benchmarks/` in it (make puts it there), so that both have all rows. Each
+row runs in a process of either tree, with the same inputs; they take turns, as in `benchmarks.run`. Reported is this tree's time over
+the other's: of the first call with empty caches, of the first call of a second process, and of a call (the median, least and largest
+of the rounds). The last row is lowering: Python's time to compile the corpus of tests/corpus.py, without a driver.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +43,15 @@ def namespace(name: str, threads: int = 0) -> Any:
 
 def environment(caches: str | Path, **more: str) -> dict[str, str]:
     """For a process that finds this checkout, and keeps what tracegrad and its drivers cache on disk under `caches`."""
+    as_installed()
     return {**os.environ, "XDG_CACHE_HOME": str(caches), "POCL_CACHE_DIR": f"{caches}/pocl", "PYTHONPATH": str(ROOT), **more}
+
+
+@cache
+def as_installed() -> None:
+    """Compile the checkout's Python, as pip does with what it installs: the peers are installed, and it is 0.15 s of a first call."""
+    for folder in ("tracegrad", "codegen", "runtime", "benchmarks"):
+        compileall.compile_dir(str(ROOT / folder), quiet=2)
 
 
 class Tracegrad:

@@ -105,19 +105,20 @@ class Device:
                     self.__dict__, best.__dict__ = best.__dict__, self.__dict__
 
     def expect(self, nbytes: int) -> None:
-        """Tell how large the largest value of a program is, before `target` is asked for.
-
-        The compiler is tried on that of PoCL's two devices where the first program will run: the first one takes 0.3 s on each.
-        """
+        """Tell how large the largest value of a program is, before `target` or `first_side` is asked for."""
         self._begins_large = nbytes >= SMALL_WORK_PER_LAUNCH
+
+    @property
+    def first_side(self) -> cl.Device:
+        """That of PoCL's two devices where the first program will run, it seems: the compiler takes 0.3 s to load, on each."""
+        return self.cl_device if self.cl_basic is None or self._begins_large else self.cl_basic
 
     @cached_property
     def capabilities(self) -> Capabilities:
         """What its compiler can do. A GPU's kernels are scalar, in C without extensions: nothing to ask."""
         self._check_process()
-        side = self.cl_device if self.cl_basic is None or self._begins_large else self.cl_basic            # one compiler makes both's code
         with self.lock:                                              # a thread may ask
-            return capabilities(self.context, side, self.compiled_for) if self.kind == "cpu" else Capabilities()
+            return capabilities(self.context, self.first_side, self.compiled_for) if self.kind == "cpu" else Capabilities()
 
     @cached_property
     def target(self) -> Target:

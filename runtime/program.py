@@ -9,6 +9,7 @@ is built for the one OpenCL device its plan runs on, without fast-math, which br
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import tempfile
@@ -62,6 +63,7 @@ counts: Counter[str] = Counter()           # kernels that were built, read from 
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
 _QUIET = ["-w"]                            # PoCL counts warnings on the terminal, and `x != x` is one
+_loading: weakref.WeakSet[Device] = weakref.WeakSet()      # devices whose compiler is, or was, loaded
 _lock = threading.Lock()                   # also guards the warning filter, which is the process's
 
 # "tempfile_x.cl:3:7: error: text" (clang), "error: tempfile_x.cl:3:7: text" (PoCL), "2:3:7: error: text" (Intel)
@@ -106,6 +108,24 @@ def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
         for key, built in found.items():
             _known[device.context.int_ptr, side.int_ptr, key] = built
         return {function.entry: (found[function.key], _called(function.key)) for function in plan.functions}
+
+
+def load_compiler(device: Device, name: str) -> None:
+    """Have a CPU driver load its compiler, in a thread, for what is about to be compiled; `name` tells it from anything else.
+
+    PoCL reads a library of 7 MB when it builds the first program (0.3 s), which needs neither Python nor the program. It reads nothing
+    for a text that it has built before, so this one has a name in it.
+    """
+    if device in _loading or device.kind != "cpu":
+        return
+    _loading.add(device)
+    side, text = device.first_side, f"__kernel void loads_{name[:32]}() {{}}\n"
+
+    def load() -> None:                                    # (without _build, which sets the warning filter, under the lock)
+        with contextlib.suppress(cl.Error), tempfile.TemporaryDirectory() as nowhere:
+            cl.Program(device.context, text).build([*_QUIET, *([GUARD] if applies(side) else [])], devices=[side], cache_dir=nowhere)
+
+    threading.Thread(target=load, name="tracegrad: loads the driver's compiler").start()
 
 
 def _side(device: Device, small: bool) -> cl.Device:

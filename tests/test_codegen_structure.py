@@ -4,6 +4,7 @@ import re
 import time
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -14,6 +15,8 @@ from tracegrad.codegen.graph.simplify import simplify
 from tracegrad.codegen.kernel.index import Var, ravel, unravel
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.plan.memory import assign
+from tracegrad.codegen.schedule.grouping import Flat, Group
+from tracegrad.codegen.schedule.order import in_order, reaches
 from tracegrad.config import config
 from tracegrad.errors import GraphError
 from tracegrad.function import REGISTRY, bind, const, placeholder
@@ -442,3 +445,17 @@ def test_nodes_shared_with_another_program_do_not_bring_their_lines() -> None:
     plan = plan_of([x], [x * kept])
     assert "x * kept" in plan.source
     assert "kept = op(" not in plan.source
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kernels_run_after_those_they_need_and_else_by_number(seed: int) -> None:
+    """As networkx orders them, and as it finds what can be reached."""
+    rng = np.random.default_rng(seed)
+    groups = [Group(Flat(1), int(number)) for number in rng.permutation(30)]
+    before = {g: {h for h in groups[:i] if rng.random() < 0.1} for i, g in enumerate(groups)}
+    graph = nx.DiGraph([(h, g) for g, earlier in before.items() for h in earlier])
+    graph.add_nodes_from(groups)
+    assert in_order(before) == list(nx.lexicographical_topological_sort(graph, key=lambda g: g.number))
+    for group in groups:
+        others = [g for g in groups if g is not group and rng.random() < 0.1]
+        assert reaches(before, group, others) == (not nx.descendants(graph, group).isdisjoint(others))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -235,7 +236,8 @@ def test_functions_are_declared_as_pocls_header_declares_them(name):
 
 def test_what_is_not_declared_here_is_left_to_the_header():
     assert list(pocl_header.declarations("get_image_width")) == list(pocl_header.declarations("convert_int4_sat")) == []
-    assert pocl_header.declared("__global half *x;") is None
+    assert pocl_header.declared("__global half *x;") is None is pocl_header.declared("half4 x;")
+    assert pocl_header.declared("float half_x = 0.5f * x;") == "float half_x = 0.5f * x;"
     text = "y = min(x, 3) + exp(x) + as_int(z) + minimum(x);"
     assert {line.split("(")[2].split()[-1] for line in pocl_header.declared(text).splitlines()[:-1]} == {"min"}
 
@@ -252,3 +254,24 @@ def test_a_text_that_needs_the_header_is_built_with_it(cache):  # noqa: F811
     assert program.counts["programs"] == before + 1
     assert list(program._made(device, device.cl_device, key, ())) == list(key)                    # and from the disk
     assert program.counts["programs"] == before + 1
+
+
+@pytest.mark.usefixtures("on_a_driver")
+@pytest.mark.parametrize("name", ["0" * 64, "no name: the driver rejects it"])
+def test_a_compiler_is_loaded_in_a_thread_once_for_a_device(name, monkeypatch):
+    started = []
+
+    class Noted(threading.Thread):
+        def start(self):
+            started.append(self)
+            super().start()
+
+    monkeypatch.setattr(threading, "Thread", Noted)
+    monkeypatch.setattr(program, "_loading", set())
+    device = tg.device()
+    program.load_compiler(device, name)
+    program.load_compiler(device, name)
+    assert len(started) == (device.kind == "cpu")
+    for thread in started:
+        thread.join(60)
+        assert not thread.is_alive()

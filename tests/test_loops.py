@@ -21,7 +21,8 @@ from tracegrad.plan import Loop
 from tracegrad.printing import to_text
 
 F = tg.float64
-PLAIN = Tuning(launch_work=0)          # no kernel is small: a loop is launches in turn
+PLAIN = Tuning(launch_work=0, parted_work=0)           # no kernel is small: a loop is launches in turn,
+PARTED = Tuning(launch_work=0)                         # or a launch of the parts of its batch
 
 
 def unrolled(f, init, xs=None, length=None, reverse=False, checkpoint=None):
@@ -224,7 +225,7 @@ def test_derivatives_of_every_kind(interpreter, program, k):
     close(everything(tg.scan if k is None else checkpointed(k)), everything(unrolled), 1e-8)
 
 
-@pytest.mark.parametrize("tuning", [Tuning(), PLAIN], ids=["one launch", "launch by launch"])
+@pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_kernels_read_in_c(interpreter, program, tuning):
     """Every access checked: rows, the two places of a carry, what turns share."""
@@ -254,7 +255,7 @@ def test_sizes_of_rows(interpreter, size):
         return run
 
     x = numbers(5, size)
-    with Checked({"cpu": CPU}), Checked({"cpu": CPU}, tuning=PLAIN):
+    with Checked({"cpu": CPU}), Checked({"cpu": CPU}, tuning=PLAIN), Checked({"cpu": CPU}, tuning=PARTED):
         found = f(tg.scan)(x)
     close([a.numpy() for a in found], [a.numpy() for a in f(unrolled)(x)])
 
@@ -380,7 +381,8 @@ def test_large_rows_are_launched_turn_by_turn():
     x = numbers(7, 300, 257)
     f = tg.trace(tg.value_and_grad(lambda x: (tg.scan(lambda c, x: ((c * x).sin() + x, None), x[0], x)[0] ** 2).sum()))
     g = tg.trace(tg.value_and_grad(lambda x: (unrolled(lambda c, x: ((c * x).sin() + x, None), x[0], x)[0] ** 2).sum()))
-    value, grad = f(x)
+    with tuned(Tuning(parted_work=0)):
+        value, grad = f(x)
     wanted, wanted_grad = g(x)
     close([value.numpy(), grad.numpy()], [wanted.numpy(), wanted_grad.numpy()])
     if f.plan is not None:

@@ -98,6 +98,11 @@ class TestCapabilities:
         monkeypatch.setitem(capabilities.TRIALS, name, replace(trial, source=trial.source.replace(old, new)))
         assert ask() == (replace(real, **{name: False}), True)
 
+    @pytest.mark.parametrize("version", capabilities.KNOWN)
+    def test_a_driver_whose_answers_are_known_is_not_tried(self, ask: Any, version: str) -> None:
+        """(That they are right, where such a driver is the default, the test above shows.)"""
+        assert ask(f"OpenCL 3.0 {version}-rc2  Linux") == (capabilities.KNOWN[version], False)
+
     def test_a_driver_is_tried_once(self, ask: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         found, tried = ask()
         assert tried

@@ -33,6 +33,7 @@ from tracegrad.runtime import buffer as buffers
 from tracegrad.runtime import device as devices_
 from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
+from tracegrad.runtime.program import load_compiler
 
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
@@ -265,6 +266,7 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
     key = plan_cache.key(graph, device.target, donate, results)
     plan = plan_cache.load(key)
     if plan is None:
+        load_compiler(device, "" if key is None else key.name)      # meanwhile
         # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
         from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
 

@@ -128,21 +128,19 @@ def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: S
 
 @dataclass(frozen=True)
 class _Axis:
-    """The taps of each phase f of a stride along an axis: t where (f + padding - t * dilation) is a multiple of the stride.
-
-    That is every `step`th, `dilation` pixels of y apart. counts: how many, for each f.
-    """
+    """The taps of each phase f of a stride along an axis (`Window.taps`): every `step`th, `dilation` pixels of y apart; counts[f]."""
 
     name: str
     stride: int
     given: int                # the dilation of the forward convolution
     padding: int
     size: int
-    phases: int
+    counts: tuple[int, ...]
 
     @classmethod
     def of(cls, v: Window, axis: int) -> _Axis:
-        return cls("yx"[axis], v.stride[axis], v.dilation[axis], v.padding[axis], (v.kh, v.kw)[axis], v.phases[axis])
+        return cls("yx"[axis], v.stride[axis], v.dilation[axis], v.padding[axis], (v.kh, v.kw)[axis],
+                   tuple(len(v.taps(axis, f)) for f in range(v.phases[axis])))
 
     @property
     def common(self) -> int:
@@ -155,10 +153,6 @@ class _Axis:
     @property
     def dilation(self) -> int:
         return self.given // self.common
-
-    @property
-    def counts(self) -> list[int]:
-        return [len([t for t in range(self.size) if (f + self.padding - t * self.given) % self.stride == 0]) for f in range(self.phases)]
 
     def begin(self, emit: Emit) -> None:
         """Emits a phase's first tap, the pixel of y that it sees from pixel 0, and the number of taps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from math import gcd
 from typing import Protocol
 
 from tracegrad.codegen.kernel.statements import Parameter
@@ -71,6 +72,13 @@ class Window:
     def phases(self) -> Pair:
         """Places of pixels of x between the strides, along both axes: those at the same one see the same taps."""
         return min(self.stride[0], self.h), min(self.stride[1], self.w)
+
+    def taps(self, axis: int, f: int) -> range:
+        """The taps along `axis` through which y sees pixels f, f + stride, ... of x: every (stride / gcd(stride, dilation))th, or none."""
+        stride, dilation, size = self.stride[axis], self.dilation[axis], (self.kh, self.kw)[axis]
+        step = stride // gcd(stride, dilation)
+        first = next((t for t in range(min(step, size)) if (f + self.padding[axis] - t * dilation) % stride == 0), size)
+        return range(first, size, step)
 
 
 class LoadWeight(Protocol):

@@ -83,13 +83,12 @@ def conv2d_input_grad(
 
 def _phase(v: Window, axis: int, f: int) -> tuple[int, int, int, int, int]:
     """(first tap, taps, tap step, dilation, padding) of the convolution that yields pixels f, f + stride, ... of x along `axis`."""
-    stride, dilation, padding, size = v.stride[axis], v.dilation[axis], v.padding[axis], (v.kh, v.kw)[axis]
-    common = math.gcd(stride, dilation)
-    taps = [t for t in range(size) if (f + padding - t * dilation) % stride == 0]
+    stride, dilation = v.stride[axis], v.dilation[axis]
+    taps, common = v.taps(axis, f), math.gcd(stride, dilation)
     if not taps:
         return 0, 0, 1, 1, 0
-    return taps[0], len(taps), stride // common, dilation // common, (
-        (len(taps) - 1) * (dilation // common) - (f + padding - taps[0] * dilation) // stride
+    return taps[0], len(taps), taps.step, dilation // common, (
+        (len(taps) - 1) * (dilation // common) - (f + v.padding[axis] - taps[0] * dilation) // stride
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from math import prod
 
-import networkx as nx
 import numpy as np
 
 from tracegrad.codegen.graph.rewrite import op
@@ -41,6 +40,8 @@ class Components:
 
     def extend(self, graph: Graph) -> None:
         """Find what the reductions need, and nobody else."""
+        import networkx as nx  # noqa: PLC0415  (70 ms, and few programs come here)
+
         near: nx.Graph[Node] = nx.Graph()
         near.add_nodes_from(self.reduced)
         outputs = set(graph.outputs)

@@ -68,9 +68,9 @@ def gemm(
 
 def _rows(x: Matrix, m: int) -> Operand:
     if x.strided is None:
-        return Operand("a", m, x.load, x.params, x.batched, across=x.side_by_side[1])
+        return Operand("a", m, x.load, x.params, x.batched, across=x.side_by_side[1], steady=x.steady)
     pointer, batch, row, column = x.strided
-    return Operand("a", m, x.load, x.params, batch != 0, pointer, (batch, row, column))
+    return Operand("a", m, x.load, x.params, batch != 0, pointer, (batch, row, column), steady=x.steady)
 
 
 def _columns(x: Matrix, n: int) -> Operand:
@@ -78,9 +78,9 @@ def _columns(x: Matrix, n: int) -> Operand:
         return x.load(emit, b, k, line)
 
     if x.strided is None:
-        return Operand("b", n, read, x.params, x.batched, across=x.side_by_side[2])
+        return Operand("b", n, read, x.params, x.batched, across=x.side_by_side[2], steady=x.steady)
     pointer, batch, row, column = x.strided
-    return Operand("b", n, read, x.params, batch != 0, pointer, (batch, column, row))
+    return Operand("b", n, read, x.params, batch != 0, pointer, (batch, column, row), steady=x.steady)
 
 
 def _swapped(p: Product) -> Product:
@@ -112,7 +112,12 @@ def _on_cpu(p: Product) -> list[Kernel]:
 
 
 def _dot_pays(p: Product) -> bool:
-    """Whether dot products beat packing B (measured): few rows or columns, or k long enough to repay the final sums."""
+    """Whether dot products beat packing B (measured): few rows or columns, or k long enough to repay the final sums.
+
+    What is packed once for all turns of a loop is packed for nothing.
+    """
+    if p.b.steady and p.n >= lanes(p.dtype, p.target):
+        return False
     if p.m <= 16 or p.n <= 2 * lanes(p.dtype, p.target):
         return True
     return p.k * p.n * p.dtype.itemsize <= p.target.l2_bytes and (p.k >= 256 or (p.flops >= 1 << 22 and p.k >= 128))
@@ -245,7 +250,7 @@ def _tile(p: Product, parts: int) -> list[Kernel]:
         packed.append(kernel)
     else:
         view_a = _in_place(p.a)
-    if p.b.pointer is None or large or (p.b.strides[1] != 1 and width > 1):
+    if p.b.pointer is None or large or (p.b.strides[1] != 1 and width > 1) or (p.b.steady and p.n > columns):
         b, kernel = _pack(p, p.b, columns)
         view_b = _panels(b, columns, p.k)
         packed.append(kernel)

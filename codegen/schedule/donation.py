@@ -6,13 +6,10 @@ about to write, and every other reader of the old value can run before. Else it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import networkx as nx
-
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY
 from tracegrad.codegen.schedule.grouping import Anchored, Break, Flat, Group, Place, Schedule, strip
+from tracegrad.codegen.schedule.order import in_order, reaches, reading
 from tracegrad.function import unique
 from tracegrad.ir import Graph, Node
 
@@ -62,29 +59,24 @@ def arrange(schedule: Schedule, donations: Donations, shared: bool = False) -> t
     copies: dict[Node, Node] = {}
     if not donations:
         return {}, copies
-    order = nx.DiGraph()
-    order.add_nodes_from(schedule.groups)
+    order = reading(schedule.groups, schedule.group_of, schedule.stored)
     readers: dict[Node, list[Group]] = {}
     for group in schedule.groups:
         for node in group.reads:
             readers.setdefault(node, []).append(group)
-            source = schedule.group_of.get(node)
-            if source is not None and source is not group and node in schedule.stored:
-                order.add_edge(source, group)
     alias: dict[Node, Node] = {}
     for result, into in donations.items():
         group = schedule.group_of[result]
         before = [g for g in readers.get(into, ()) if g is not group]
-        if result.aval.nbytes == into.aval.nbytes and _aligned(group, result, into, shared) and not _reaches(order, group, before):
-            order.add_edges_from((g, group) for g in before)
+        if result.aval.nbytes == into.aval.nbytes and _aligned(group, result, into, shared) and not reaches(order, group, before):
+            order[group].update(before)
         else:
             group = _copy_group(schedule, result)
-            order.add_edge(schedule.group_of[result], group)
-            order.add_edges_from((g, group) for g in readers.get(into, ()))
+            order[group] = {schedule.group_of[result], *readers.get(into, ())}
             copies[result] = group.sinks[0]
             result = group.sinks[0]
         alias[result] = into
-    schedule.groups = list(nx.lexicographical_topological_sort(order, key=lambda g: g.number))
+    schedule.groups = in_order(order)
     return alias, copies
 
 
@@ -97,11 +89,6 @@ def _aligned(group: Group, result: Node, into: Node, shared: bool) -> bool:
         return False
     allowed = {IDENTITY} if group.place[result] is Place.ELEMENT else {IDENTITY, group.cols}
     return group.reads[into] <= allowed
-
-
-def _reaches(order: nx.DiGraph, group: Group, others: Iterable[Group]) -> bool:
-    wanted = set(others)
-    return bool(wanted) and not wanted.isdisjoint(nx.descendants(order, group))
 
 
 def _copy_group(schedule: Schedule, result: Node) -> Group:

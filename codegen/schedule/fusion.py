@@ -15,7 +15,6 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-import networkx as nx
 import numpy as np
 
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY, ONLY_UNKNOWN, UNKNOWN, Reads, access_map, add, compose
@@ -34,6 +33,7 @@ from tracegrad.codegen.schedule.grouping import (
     kind_of,
     strip,
 )
+from tracegrad.codegen.schedule.order import in_order, reading
 from tracegrad.codegen.schedule.rematerialization import rematerialized
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Graph, Node
@@ -421,7 +421,7 @@ class Scheduler:
                         add(group.reads, dep, maps)
             groups.append(group)
         self.explain(groups)
-        return Schedule(in_order(groups, self.group_of, self.stored), self.group_of, self.stored, self.deps, self.costs)
+        return Schedule(in_order(reading(groups, self.group_of, self.stored)), self.group_of, self.stored, self.deps, self.costs)
 
     def explain(self, groups: list[Group]) -> None:
         """Note for each group what it is, why its values are one kernel's, and why it does not go on."""
@@ -457,17 +457,6 @@ def read_once(scatter: Node, operand: Node) -> bool:
     if operand is base:
         return operand is not source and operand.fn.name == "expand" and operand.operands[0].fn.name == "const"
     return base.aval.size >= base.shape[0] * tuning().scatter_skip and cost(strip(operand)) < tuning().costly
-
-
-def in_order(groups: list[Group], group_of: dict[Node, Group], stored: set[Node]) -> list[Group]:
-    """The groups, each after those it reads from, else by number."""
-    order = nx.DiGraph()
-    order.add_nodes_from(groups)
-    for group in groups:
-        for node in group.reads:
-            if node in stored and group_of[node] is not group:
-                order.add_edge(group_of[node], group)
-    return list(nx.lexicographical_topological_sort(order, key=lambda g: g.number))
 
 
 def schedule(graph: Graph, outputs: Iterable[Node], scalars: Mapping[Node, object], target: Target, fuse: bool = True) -> Schedule:

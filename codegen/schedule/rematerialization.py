@@ -20,8 +20,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol, TypeVar
 
-import networkx as nx
-
 from tracegrad.codegen.schedule.access_maps import UNKNOWN, Reads
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
@@ -118,6 +116,8 @@ def loads(
 
 def cut(edges: Sequence[tuple[Hashable, Hashable, int | None]]) -> frozenset[int]:
     """The values (by number) that had better be read: whose traffic the least cut of the network goes through."""
+    import networkx as nx  # noqa: PLC0415  (70 ms, and many programs have nothing to cut)
+
     network = nx.DiGraph()
     for a, b, capacity in edges:
         network.add_edge(a, b, **({} if capacity is None else {"capacity": capacity}))
