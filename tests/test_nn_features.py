@@ -364,7 +364,7 @@ def test_containers_are_added_and_multiplied():
 
 def test_buffers_and_modules_are_not_hidden_by_other_values():
     norm, model = nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3))
-    with pytest.raises(TypeError, match=r"BatchNorm1d.running_mean: expected a Tensor or None for a buffer, got int; `del` it first"):
+    with pytest.raises(TypeError, match=r"BatchNorm1d.running_mean: a buffer is a Tensor or None, got int; `del` it first"):
         norm.running_mean = 3
     model.head = nn.ReLU()
     with pytest.raises(TypeError, match=r"Sequential.head: expected a Module or None, got function; `del` it first"):

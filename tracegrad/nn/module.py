@@ -152,8 +152,8 @@ class Module:
             self._parameters[name] = None
         elif name in own.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):
-                raise ArgumentTypeError(f"{type(self).__name__}.{name}: expected a Tensor or None for a buffer, got {type(value).__name__}; `del` "
-                                        "it first to make it a plain attribute")
+                raise ArgumentTypeError(f"{type(self).__name__}.{name}: a buffer is a Tensor or None, got {type(value).__name__}; "
+                                        "`del` it first to make it a plain attribute")
             self._buffers[name] = value
         elif name in own.get("_modules", ()):
             if value is not None:
