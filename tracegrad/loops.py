@@ -20,6 +20,7 @@ from tracegrad import autodiff
 from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
 from tracegrad.compile import Key, executable_graph
+from tracegrad.dtypes import differentiable
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node, topological
@@ -227,7 +228,7 @@ class Loop(Shared):
             inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
                       for p, f in zip(body.inputs, mapped, strict=True)]
             # Of variables, so that what is there for differentiation stays there.
-            live = {p: variable(p) if p.dtype.kind == "f" else p for p in (*body.inputs, *inputs)}
+            live = {p: variable(p) if differentiable(p.dtype) else p for p in (*body.inputs, *inputs)}
             lifted = batch(substituted(body.outs, {p: live[p] for p in body.inputs}),
                            {live[p]: live[q] for p, q, f in zip(body.inputs, inputs, mapped, strict=True) if f}, size)
             outs = substituted(lifted, {v: p for p, v in live.items()})
@@ -298,8 +299,8 @@ class LoopCall(CustomCall):
         asked = [o.needs_grad and w for o, w in zip(own, attrs["wanted"][total:], strict=True)]
         carries = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs[:n]]
         scanned = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs[n:n + rows]]
-        floats = [i for i in range(n) if carries[i].dtype.kind == "f"]
-        inner = [variable(p) if p.dtype.kind == "f" else p for p in (*carries, *scanned, *own[n + rows:])]
+        floats = [i for i in range(n) if differentiable(carries[i].dtype)]
+        inner = [variable(p) if differentiable(p.dtype) else p for p in (*carries, *scanned, *own[n + rows:])]
         outs = body(inner)
         cts = [variable(placeholder(carries[i].aval, "ct")) for i in floats]
         given = [i for i in range(n, total) if ct[i] is not None]
@@ -321,12 +322,12 @@ class LoopCall(CustomCall):
         sources: list[Node] = []
         replace: dict[Node, Node] = {}
         for at, (kind, i) in enumerate(self.kept, self.count):
-            source = bind(_OUTPUT, (y,), {"index": at, "aval": raw[at].aval}) if raw[at].dtype.kind == "f" else raw[at]
+            source = bind(_OUTPUT, (y,), {"index": at, "aval": raw[at].aval}) if differentiable(raw[at].dtype) else raw[at]
             if kind == "carry":
                 kept.append(inner[i])
             else:
                 stand_in = placeholder(outs[at].aval, "kept")
-                replace[outs[at]] = stand_in = variable(stand_in) if stand_in.dtype.kind == "f" else stand_in
+                replace[outs[at]] = stand_in = variable(stand_in) if differentiable(stand_in.dtype) else stand_in
                 kept.append(stand_in)
             sources.append(source)
         shared = {inner[i]: own[i] for i in range(n + rows, len(own)) if inner[i] is not own[i]}
@@ -358,7 +359,8 @@ class LoopCall(CustomCall):
     def kept_results(self, call: Node) -> list[Node]:
         """The loop's results, and which of the further ones a derivative reads: a program that ends before its backward hands them out."""
         total = len(self.loop._avals)
-        cts = [variable(placeholder(a, "ct")) if a.dtype.kind == "f" and i < self.count else None for i, a in enumerate(self.loop._avals)]
+        cts = [variable(placeholder(a, "ct")) if differentiable(a.dtype) and i < self.count else None
+               for i, a in enumerate(self.loop._avals)]
         pulled = self.vjp(cts, call, *call.operands, wanted=[True] * len(call.operands))
         read = topological([p for p in pulled if p is not None], lambda n: n is call)
         raw = {n: i for i, n in enumerate(call.operands[:total])}
@@ -454,7 +456,12 @@ def _call(loop: Loop, operands: Sequence[Node], count: int, kept: Sequence[tuple
     if not any(o.needs_grad for o in operands):
         return raw
     call = bind(LoopCall.of(loop, count, kept, keep_values), (*raw, *operands), {})
-    return [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) if r.dtype.kind == "f" else r for i, r in enumerate(raw)]
+    return outputs(call, raw)
+
+
+def outputs(call: Node, raw: Sequence[Node]) -> list[Node]:
+    """The results of a loop as differentiation sees them: those of `call` where numbers have derivatives."""
+    return [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) if differentiable(r.dtype) else r for i, r in enumerate(raw)]
 
 
 def loop_nodes(
@@ -581,7 +588,7 @@ def _slow(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
             continue
         if isinstance(node.fn, LoopCall):
             raw = node.operands[:len(node.fn.loop._avals)]
-            found += [bind(_OUTPUT, (node,), {"index": i, "aval": r.aval}) if r.dtype.kind == "f" else r for i, r in enumerate(raw)]
+            found += outputs(node, raw)
         elif node.fn.expensive and node.fn.family != "loop" and node.fn.name != "philox":
             found.append(node)
     found = [n for n in dict.fromkeys(found) if n not in outs]
