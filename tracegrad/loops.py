@@ -29,7 +29,6 @@ from tracegrad.modes import state
 from tracegrad.ops.movement import narrow, permute, reshape
 from tracegrad.plan import Check
 
-_BY_VALUE = ("exp", "expm1", "sigmoid", "tanh")           # what has a derivative that is computed of its value
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 
 
@@ -608,7 +607,7 @@ def _read_of(x: Node, users: dict[Node, list[Node]]) -> list[Node] | None:
     todo, seen = [x], {x}
     while todo:
         for user in users.get(todo.pop(), ()):
-            if user.fn.name in _BY_VALUE:
+            if user.fn.of_value:
                 found[user] = None
             elif user.fn.saves or isinstance(user.fn, LoopCall):
                 return None
