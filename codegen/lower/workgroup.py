@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Expression, Infix, Local, Operand, Verbatim
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import marked, names_in
 from tracegrad.codegen.kernel.names import WORK_GROUPS
@@ -105,11 +106,19 @@ class WorkGroup(KernelBuilder):
         value = self.ev.value(node, at)
         return value if isinstance(value, Local) else self.writer.declare(self.writer.base(node), value, self.node)
 
+    def ends(self, chunk: Var | None, length: int, n: int) -> tuple[Index, Index]:
+        """Where a chunk of `length` of the n elements of a row begins, and where it ends; None: there is but one."""
+        if chunk is None:
+            return ZERO, constant(n)
+        end = chunk.index * length + length
+        stop = end if n % length == 0 else self.writer.bounding("stop", n, Bound(self.writer.least(end, n), ZERO, end, n)).index
+        return chunk.index * length, stop
+
     @contextmanager
-    def times(self, name: str, count: int, stop: BoundLike | None = None, unrolled: bool = False) -> Iterator[Index]:
-        """A loop from 0 to `count`, or `stop`, which is not above it."""
+    def times(self, name: str, count: int, stop: BoundLike | None = None, first: BoundLike = 0, unrolled: bool = False) -> Iterator[Index]:
+        """A loop from `first` to `count`, or to `stop`, which is not above it."""
         var = Var(name, count)
-        with self.writer.loop(var, 0, count if stop is None else stop, unrolled=unrolled):
+        with self.writer.loop(var, first, count if stop is None else stop, unrolled=unrolled):
             yield var.index
 
     @contextmanager
@@ -121,9 +130,16 @@ class WorkGroup(KernelBuilder):
         condition: Expression = Infix("<", *limits[0])
         for at, limit in limits[1:]:
             condition = Infix("&&", condition, Infix("<", at, limit))
-        known = tuple(("range", at, 0, limit) for at, limit in limits if isinstance(limit, int))
+        known = tuple(("range", at, 0, limit if isinstance(limit, int) else limit.constant) for at, limit in limits
+                      if isinstance(limit, int) or (isinstance(limit, Index) and not limit.terms))
+        with self.only(condition, *(at for at, _ in limits), known=known):
+            yield
+
+    @contextmanager
+    def only(self, condition: Expression, *of: Index, known: tuple[tuple[Any, ...], ...] = ()) -> Iterator[None]:
+        """A block where a condition holds; what depends on the variables of these indices is computed in it. known: see Block."""
         with self.writer.branch(condition, known) as block:
-            block.vars.update(*(at.vars for at, _ in limits))    # what depends on them is computed in it
+            block.vars.update(*(at.vars for at in of))
             yield
 
     def done(self, sizes: Sequence[int], local: Sequence[int], work: int = 0) -> Kernel:
