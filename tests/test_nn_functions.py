@@ -365,7 +365,7 @@ LOSSES = {
         ),
     ),
     "ctc_loss, targets one after the other": Case(
-        lambda t, F, x, y, n, m: tuple(F.ctc_loss(x, y, n, given, reduction="none") for given in (m, [2, 1])),
+        lambda t, F, x, y, n, m: tuple(F.ctc_loss(x, y, *given, reduction="none") for given in ((n, m), ([5, 4], [2, 1]))),
         LOGS,
         np.array([1, 2, 3]),
         np.array([5, 4]),

@@ -19,12 +19,12 @@ import numpy as np
 from tracegrad import autodiff
 from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
-from tracegrad.compile import Key, Work, executable_graph
+from tracegrad.compile import Key, executable_graph
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node, topological
+from tracegrad.loop_routines import turns
 from tracegrad.modes import state
-from tracegrad.numpy_routines import Routine
 from tracegrad.ops.movement import narrow, permute, reshape
 from tracegrad.plan import Check
 
@@ -129,26 +129,7 @@ class Loop(Shared):
     def turns(self, used: tuple[int, ...]) -> Callable[..., list[Any]]:
         """For arrays of the operands the results `used`, as `run` computes them; prepared, for bodies that report nothing."""
         if used not in self._turns:
-            n, rows, length = self.body.carries, self.body.rows, self.length
-            stacked = [i for i in used if i >= n]
-            inputs, outs = self.graph.inputs, self.graph.outputs
-            work = Work([*outs[:n], *(outs[i] for i in stacked)], None, inputs=inputs)
-            routine, constants = Routine(work.order, work.places, work.ends), [c.attrs["value"] for c in work.constants]
-            avals = [self._avals[i] for i in stacked]
-            order = range(length - 1, -1, -1) if self.reverse else range(length)
-
-            def turns(*arrays: Any) -> list[Any]:
-                carry, scanned, rest = list(arrays[:n]), arrays[n:n + rows], list(arrays[n + rows:])
-                stacks = [np.empty(a.shape, a.dtype) for a in avals]
-                for i in order:
-                    values = routine([*carry, *[x[i] for x in scanned], *rest], constants, work.order, [])
-                    carry = values[:n]
-                    for stack, value in zip(stacks, values[n:], strict=True):
-                        stack[i] = value
-                found = dict(zip(stacked, stacks, strict=True))
-                return [found[i] if i >= n else carry[i] for i in used]
-
-            self._turns[used] = turns
+            self._turns[used] = turns(self.graph, self.body.carries, self.body.rows, self.length, self.reverse, used)
         return self._turns[used]
 
     @cached_property

@@ -142,7 +142,7 @@ def _render(key: str, target: Target) -> tuple[str, tuple[str, ...], frozenset[t
             if name != "tg_fmod":
                 template, _ = translate(template, target, ctype)
         elif name in special.NAMES:
-            template, _ = translate(special.text(name, scalar == "double"), target, ctype)
+            template, _ = translate(special.text(name, scalar == "double", target.fp64), target, ctype)
         else:
             pair = _PAIRS[_OWNER.get(name, name)]
             template = pair if isinstance(pair, str) else pair[scalar == "double"]

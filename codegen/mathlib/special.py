@@ -11,8 +11,8 @@ NAMES = frozenset(f"tg_{name}" for name, op in REGISTRY.items() if isinstance(op
 
 
 @cache
-def text(name: str, double: bool) -> str:
-    """The template of the helper `name`, for float or double."""
+def text(name: str, double: bool, fp64: bool) -> str:
+    """The template of the helper `name`, for float or double, on a device that has double or not."""
     op = REGISTRY[name.removeprefix("tg_")]
     assert isinstance(op, Formula)
-    return op.c_text(double)
+    return op.c_text(double, fp64)

@@ -1,7 +1,8 @@
 """Functions that OpenCL lacks, each written once: a `Formula` is run on numpy arrays for its meaning, and on `_C` for its text in a kernel.
 
 `formula(m, *x)` gets a mathematics `m` and operands that know + - * / and comparisons. `m.double` says whether they are float64; numpy's
-are always (so the interpreter is the accurate one). `c_text` is what the code generator's mathlib takes in.
+are always (so the interpreter is the accurate one), and so are a kernel's where the device has float64, also for float32 operands: next to
+zeros, and where an exponent is large, float32 would leave tens to hundreds of ulps. `c_text` is what the code generator's mathlib takes in.
 """
 
 from __future__ import annotations
@@ -117,12 +118,15 @@ class Formula(Float):
     def opencl(self, *x: str) -> str:
         return f"tg_{self.name}({', '.join(x)})"
 
-    def c_text(self, double: bool) -> str:
-        """The C function that `opencl` calls, as a template of codegen.mathlib."""
+    def c_text(self, double: bool, fp64: bool) -> str:
+        """The C function that `opencl` calls, as a template of codegen.mathlib, for a device that has float64 or not."""
         m = _C(double)
         names = [f"x{i}" for i in range(self.nin)]
-        result = m.text(self.formula(m, *(_Value(m, n) for n in names)))
         head = f"TG T tg_{self.name}({', '.join(f'T {n}' for n in names)}) {{"
+        if fp64 and not double:
+            wide = ", ".join(f"$wide({n})" for n in names)
+            return f"{head}\n    return $narrow(D.tg_{self.name}({wide}));\n}}"
+        result = m.text(self.formula(m, *(_Value(m, n) for n in names)))
         return "\n".join([head, *m.lines, f"    return {result};", "}"])
 
 

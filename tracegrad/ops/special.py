@@ -302,7 +302,7 @@ class Igamma(Formula):
         s = mu / (2.0 + mu)
         near = m.fabs(mu) < 0.5
         s = m.where(near, s, 0.0)
-        bend = m.where(near, s * s * s * 2.0 * polynomial(_ATANH, s * s) - mu * s, m.log1p(mu) - mu)       # log(1 + mu) - mu
+        bend = m.where(near, s * s * s * 2.0 * polynomial(_ATANH, s * s) - mu * s, m.log(x / a) - mu)      # log(1 + mu) - mu
         inverse = 1.0 / a
         stirling = inverse * polynomial(_STIRLING, inverse * inverse)
         far = m.exp(a * bend - stirling) / m.sqrt(2.0 * pi * a)
@@ -433,6 +433,26 @@ class Erfcx(Formula):
     def vjp(self, ct, y, x): return (ct * (x * y * 2.0 - 2.0 / root(pi)),)
 
 
+class Ndtr(Formula):
+    """The distribution function of the standard normal distribution."""
+    name = "ndtr"
+    def formula(self, m, x): return m.erfc(x * -root(0.5)) * 0.5
+    def vjp(self, ct, y, x): return (ct * exp(x * x * -0.5) * (1.0 / root(2.0 * pi)),)
+
+
+class LogNdtr(Erfcx):
+    """log(ndtr(x)), accurate in both tails."""
+    name = "log_ndtr"
+
+    def formula(self, m, x):
+        low = x < -1.0
+        t = m.where(low, x * -root(0.5), 1.0)
+        near = m.log1p(m.erfc(m.where(low, 0.0, x * root(0.5))) * -0.5)
+        return m.where(low, m.log(super().formula(m, t) * 0.5) - t * t, near)
+
+    def vjp(self, ct, y, x): return (ct * root(2.0 / pi) / erfcx(x * -root(0.5)),)
+
+
 # ------------------------------------------------------------------------------------------------------- Bessel functions
 
 
@@ -549,7 +569,8 @@ igammac = _operation("igammac", "igammac", special=("gammaincc",))
 i0 = _operation("i0", "i0", special=("i0", "modified_bessel_i0"))
 i1, i0e = _operation("i1", special=("i1", "modified_bessel_i1")), _operation("i0e", special=("i0e",))
 i1e = _operation("i1e", special=("i1e",))
-erfcx, ndtri, zeta = _operation("erfcx", special=("erfcx",)), _operation("ndtri", special=("ndtri",)), _operation("zeta", special=("zeta",))
+erfcx, ndtri, zeta = (_operation(name, special=(name,)) for name in ("erfcx", "ndtri", "zeta"))
+ndtr, log_ndtr = (_operation(name, special=(name,)) for name in ("ndtr", "log_ndtr"))
 SPECIAL.update(erf=PUBLIC["erf"], exp2=PUBLIC["exp2"], expit=PUBLIC["sigmoid"], expm1=PUBLIC["expm1"], log1p=PUBLIC["log1p"],
                round=PUBLIC["round"], softmax=PUBLIC["softmax"], log_softmax=PUBLIC["log_softmax"], logsumexp=PUBLIC["logsumexp"])
 
@@ -619,22 +640,6 @@ def logaddexp2(input: Array, other: Array) -> Array:
     return logaddexp(input * LN2, other * LN2) * (1.0 / LN2)
 
 
-@_special()
-def ndtr(input: Array) -> Array:
-    """The distribution function of the standard normal distribution."""
-    return erfc(input * -root(0.5)) * 0.5
-
-
-@_special()
-def log_ndtr(input: Array) -> Array:
-    """log(ndtr(x)), accurate in both tails."""
-    low = input < -1.0
-    t = input * root(0.5)
-    near = log1p(erfc(where(low, 0.0, t)) * -0.5)
-    far = where(low, t, -1.0)
-    return where(low, log(erfcx(-far) * 0.5) - far * far, near)
-
-
 def _times_log(x: Array, y: Array, logarithm: Any, pole: float) -> Array:
     """x times logarithm(y), 0 where x is 0 (unless y is NaN); the derivative in x is the logarithm wherever it is finite."""
     if not isinstance(y, Operators):
@@ -693,7 +698,10 @@ _special()(sinc)
 def spherical_bessel_j0(input: Array) -> Array:
     """sin(x) / x, 1 at 0 and 0 at infinity."""
     input = _as_float(input)
-    return where(eq(abs_(input), INF), 0.0, sinc(where(eq(abs_(input), INF), 0.0, input) * (1.0 / pi)))
+    size = abs_(input)
+    away = where((size > 0.4) & (size < INF), input, 1.0)
+    return where(size < INF, where(size > 0.4, sin(away) / away, sinc(where(size > 0.4, 0.0, input) * (1.0 / pi))),
+                 where(isnan(input), input, 0.0))
 
 
 @public("logit")
@@ -703,7 +711,9 @@ def logit(input: Array, eps: float | None = None) -> Array:
     x = _as_float(input)
     if eps is not None:
         x = where(lt(x, eps), eps, where(gt(x, 1.0 - eps), 1.0 - eps, x))           # as in torch where eps is above 1/2
-    return log(x / (1.0 - x))
+    middle = (x > 0.25) & (x < 0.75)                    # the ratio is close to 1, whose logarithm is small
+    half = where(middle, x, 0.5)
+    return where(middle, log1p((half * 2.0 - 1.0) / (1.0 - half)), log(x / (1.0 - x)))
 
 
 _special()(logit)

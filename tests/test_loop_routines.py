@@ -1,0 +1,91 @@
+"""Loops by numpy (loop_routines.py): what is computed before, in and after the turns is what the interpreter makes, turn by turn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracegrad import autodiff, loops, numpy_routines
+from tracegrad.autodiff import variable
+from tracegrad.function import REGISTRY, placeholder
+from tracegrad.ir import Aval, topological
+from tracegrad.nn.modules import recurrent
+
+
+def sums(c, x, k):
+    """A carry that is read, one that is added up, one whose terms are sums; rows that no carry goes into."""
+    h, s, t = c
+    new = (h @ k + x[0].tanh() * 0.5).tanh()
+    return [new, x[0] * 2.0 + s, t + (new * x[0].sigmoid()).sum(0)], [new, x[0].exp(), x[0][:, :3].T, new]
+
+
+def levels(c, x, k):
+    """What is the same in all turns, results that are, a carry that is another's row, a sum of what is always the same."""
+    return [c[1], c[0] * (k.exp() @ k).mean() + x[0], c[2] + k.sum(0) * 2.0], [k.T + 1.0, c[0], x[0]]
+
+
+def read_sums(c, x, k):
+    """Sums that somebody reads in a turn: none of them may wait."""
+    s, t, u = c
+    return [s + x[0], t + x[0] * 3.0, u + t.sum(0)], [s * 2.0]
+
+
+def lstm(c, x, k):
+    n = x[0].shape[1]
+    gates = REGISTRY["concat"](x[0], x[0].tanh(), x[0] * 0.5, x[0].sigmoid(), dim=1)
+    weight = REGISTRY["concat"](k, k * 0.3, k.T, k + 0.1, dim=0)
+    h, new = recurrent._STEPS["LSTM"](gates, (c[0], c[1]), weight, weight[:, n - 1])
+    return [h, new, c[2] + new.sum(0)], [h]
+
+
+PROGRAMS = (sums, levels, read_sums, lstm)
+
+
+def made(program, n, m, length, reverse, dtype):
+    """The loops of a program and of its derivative, nodes of theirs."""
+    avals = [Aval((n, m), dtype), Aval((n, m), dtype), Aval((m,), dtype), Aval((length, n, m), dtype), Aval((m, m), dtype)]
+    given = [variable(placeholder(a)) for a in avals]
+    lasts, stacks = loops.turned(lambda c, x: program(c, x, given[-1]), given[:3], given[3:4], reverse)
+    outs = [*lasts, *stacks]
+    grads = autodiff.vjp(outs, given, [placeholder(o.aval) for o in outs])
+    return [node for node in topological([*outs, *(g for g in grads if g is not None)]) if isinstance(node.fn, loops.Loop)]
+
+
+@pytest.mark.parametrize(("length", "n", "m", "dtype", "reverse"), [
+    (31, 7, 13, np.float32, False), (16, 13, 7, np.float64, True), (1, 7, 13, np.float32, True),
+    (2, 33, 129, np.float32, False)])                                   # the last one's arrays are above the limit of what is put together
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_turns_are_the_interpreters(program, length, n, m, dtype, reverse):
+    rng = np.random.default_rng(length)
+    found = {}
+    for node in made(program, n, m, length, reverse, np.dtype(dtype)):
+        found.setdefault(node.fn, node.operands)
+    assert len(found) >= 2
+    for loop, operands in found.items():
+        arrays = [(0.3 * rng.standard_normal(o.shape)).astype(o.dtype) for o in operands]
+        before = [a.copy() for a in arrays]
+        wanted, _ = loop.run(arrays)
+        count = len(wanted)
+        for used in (range(count), range(0, count, 2), range(count - 1, count)):
+            for _ in range(2 if used == range(count) else 1):
+                results = loop.turns(tuple(used))(*arrays)
+                for i, y in zip(used, results, strict=True):
+                    assert (y.shape, y.dtype) == (wanted[i].shape, wanted[i].dtype)
+                    np.testing.assert_allclose(y, wanted[i], rtol=3e-5 if dtype == np.float32 else 1e-12, atol=1e-5 * abs(wanted[i]).max())
+        assert all(map(np.array_equal, arrays, before))
+
+
+def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):
+    sizes = []
+    real = numpy_routines.Routine.__init__
+
+    def counted(self, *given):
+        real(self, *given)
+        sizes.append(len(self.steps))
+
+    monkeypatch.setattr(numpy_routines.Routine, "__init__", counted)
+    loop, = {node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if node.fn.reverse}
+    loop.turns(tuple(i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs))
+    turn, before, after = sizes
+    assert turn < before + 6
+    assert after == 2                                   # the sum of the gradients of the weights: no addition in a turn

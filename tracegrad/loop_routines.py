@@ -1,0 +1,139 @@
+"""A loop by numpy: what it does before the turns, in each of them, and after them. Start at `turns`.
+
+numpy takes as long to begin an operation as it computes for a thousand elements, so a turn should have few. What no carry goes into is
+therefore computed for all turns at once, before them (in the derivative of an LSTM half of the operations: the gates, and their
+derivatives), or once, if it is the same in all of them; and what is only added up from turn to turn, after them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegrad.autodiff import substituted
+from tracegrad.batching import batch
+from tracegrad.compile import Work
+from tracegrad.function import REGISTRY, bind, placeholder
+from tracegrad.ir import Aval, Graph, Node, topological
+from tracegrad.numpy_routines import Routine
+
+_ADD, _SUM = REGISTRY["add"], REGISTRY["sum"]
+ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of a turn and of all: larger arrays take no less time together than one after the other
+_KNOWN, _ROW, _TURN = range(3)      # what a node of a turn depends on: nothing that changes, what is scanned, a carry
+
+
+def turns(graph: Graph, carries: int, rows: int, length: int, reverse: bool, used: Sequence[int]) -> Callable[..., list[Any]]:
+    """What computes, from arrays of a loop's operands, its results `used`: last carries, and rows of all turns, stacked.
+
+    graph: a turn of operations that report nothing. Its inputs are `carries` carries, `rows` rows and what stays; its outputs the new
+    carries and rows.
+    """
+    inputs, outs, stacked = list(graph.inputs), list(graph.outputs), [i for i in used if i >= carries]
+    depends = _dependence(graph, carries, rows, length)
+    sums = _sums(inputs[:carries], outs, stacked)
+    kept = [i for i in range(carries) if i not in sums]
+    wholes = list(dict.fromkeys([*(outs[i] for i in stacked), *sums.values()]))         # whose values of all turns are wanted
+    made = [n for n in wholes if depends[n] == _TURN]
+
+    # In a turn: the carries that are not added up afterwards, and `made`.
+    ends = [*(outs[i] for i in kept), *made]
+    border = _border(ends, depends, set(inputs))
+    ahead = [n for n in border if depends[n] == _ROW]
+    once = [n for n in border if depends[n] == _KNOWN]
+    stand_ins = {n: placeholder(n.aval) for n in border}
+    scanned, level = inputs[carries:carries + rows], inputs[carries + rows:]
+    new = substituted(ends, stand_ins)
+    read = set(topological(new))
+    scanned_there = [k for k, p in enumerate(scanned) if p in read]
+    turn = _Part(new, [*(inputs[i] for i in kept), *(scanned[k] for k in scanned_there), *(stand_ins[n] for n in ahead), *level,
+                       *(stand_ins[n] for n in once)])
+
+    # Before: those of `wholes` that no carry goes into, and what turns read.
+    whole_rows = [placeholder(Aval((length, *p.shape), p.dtype)) for p in scanned]
+    given = [n for n in wholes if depends[n] != _TURN]
+    before = _Part([*batch([*ahead, *given], dict(zip(scanned, whole_rows, strict=True)), length), *once], [*whole_rows, *level])
+
+    # After: the sums.
+    starts = {i: inputs[i] for i in sums}
+    terms = {n: placeholder(Aval((length, *n.shape), n.dtype)) for n in dict.fromkeys(sums.values())}
+    after = _Part([starts[i] + bind(_SUM, (batch([_added(inputs[i], outs[i])], {n: terms[n]}, length)[0],), {"dim": (0,)})
+                   for i, n in sums.items()], [*starts.values(), *terms.values()])
+    avals = [n.aval for n in made]
+    numbers = range(length - 1, -1, -1) if reverse else range(length)
+
+    def run(*arrays: Any) -> list[Any]:
+        whole, stay = arrays[carries:carries + rows], arrays[carries + rows:]
+        found = before([*whole, *stay])
+        still = [*stay, *found[len(found) - len(once):]]
+        moving = [*[whole[k] for k in scanned_there], *found[:len(ahead)]]
+        state = [arrays[i] for i in kept]
+        count = len(state)
+        stacks = [np.empty((length, *a.shape), a.dtype) for a in avals]
+        for i in numbers:
+            values = turn([*state, *[x[i] for x in moving], *still])
+            state = values[:count]
+            for stack, value in zip(stacks, values[count:], strict=True):
+                stack[i] = value
+        all_of = dict(zip([*given, *made], [*found[len(ahead):len(ahead) + len(given)], *stacks], strict=True))
+        lasts = dict(zip(kept, state, strict=True))
+        if sums:
+            lasts.update(zip(sums, after([*[arrays[i] for i in sums], *[all_of[n] for n in terms]]), strict=True))
+        return [all_of[outs[i]] if i >= carries else lasts[i] for i in used]
+
+    return run
+
+
+class _Part:
+    """Nodes computed from the values of `inputs`, again and again."""
+
+    def __init__(self, targets: Sequence[Node], inputs: Sequence[Node]) -> None:
+        work = Work(list(targets), None, inputs=inputs)
+        self._routine, self._order = Routine(work.order, work.places, work.ends), work.order
+        self._constants = [c.attrs["value"] for c in work.constants]
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        return self._routine(arrays, self._constants, self._order, [])
+
+
+def _dependence(graph: Graph, carries: int, rows: int, length: int) -> dict[Node, int]:
+    """What each node depends on; one that is to be computed in a turn depends on what is there only."""
+    depends = {n: _TURN if i < carries else _ROW if i < carries + rows else _KNOWN for i, n in enumerate(graph.inputs)}
+    for node in graph:
+        if node in depends:
+            continue
+        found = max((depends[o] for o in node.operands), default=_KNOWN)
+        small = node.aval.nbytes <= ROW and length * node.aval.nbytes <= WHOLE
+        depends[node] = _TURN if found == _ROW and not (small and node.fn.family in ("elementwise", "movement")) else found
+    return depends
+
+
+def _sums(carries: Sequence[Node], outs: Sequence[Node], stacked: Sequence[int]) -> dict[int, Node]:
+    """The carries that nothing but an addition to them reads, with what is added, or with what that is a sum of."""
+    uses = Counter(o for node in topological([*outs[:len(carries)], *(outs[i] for i in stacked)]) for o in node.operands)
+    uses.update([*outs[:len(carries)], *(outs[i] for i in stacked)])
+    found: dict[int, Node] = {}
+    for i, (carry, out) in enumerate(zip(carries, outs, strict=False)):
+        if out.fn is _ADD and carry in out.operands and uses[carry] == uses[out] == 1 and out.dtype in (np.float32, np.float64):
+            added = _added(carry, out)
+            if added.aval is carry.aval:
+                source = added.operands[0] if added.fn is _SUM and added.operands[0].aval.nbytes <= ROW else added
+                found[i] = source
+    return found
+
+
+def _added(carry: Node, out: Node) -> Node:
+    """What an addition to `carry` adds."""
+    a, b = out.operands
+    return b if a is carry else a
+
+
+def _border(ends: Sequence[Node], depends: dict[Node, int], inputs: set[Node]) -> list[Node]:
+    """What is computed elsewhere, and read where `ends` are."""
+    found: dict[Node, None] = {}
+    for node in topological(ends, lambda n: n in inputs or depends[n] != _TURN):
+        if node not in inputs and depends[node] != _TURN and node.operands:
+            found[node] = None
+    return list(found)
