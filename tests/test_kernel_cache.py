@@ -185,10 +185,16 @@ def test_some_kernels_are_parts_of_one(monkeypatch):
 
 def test_what_cannot_be_a_part_stays_a_kernel():
     plain, other, local, last = several(4)
-    other, local = replace(other, group=(2, 1, 1)), replace(local, alone=True)
+    other, local = replace(other, group=(2, 1, 1)), replace(local, cooperates=True)
     texts = packing.packed([plain, other, local, last], str)
     assert sorted(text.count("__kernel void") for text in texts) == [1, 1, 1]
     assert sorted(packing.parts_of("\n".join(texts))) == [plain.key, last.key]
+
+
+def test_the_arrays_of_parts_have_room_on_a_threads_stack():
+    functions = [replace(f, arrays=packing.ARRAYS // 4 if i else packing.ARRAYS) for i, f in enumerate(several(9))]
+    texts = packing.packed(functions, str)
+    assert sorted(text.count("// part") for text in texts) == [0, 4, 4]
 
 
 @pytest.mark.usefixtures("on_a_driver")

@@ -17,6 +17,7 @@ from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
 from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.types import size_of
 from tracegrad.plan import Function
 
 
@@ -60,7 +61,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates", "alone")
+_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates", "arrays")
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Kernel:
         parameters = tuple([p.plain(numbered(p.name)) for p in self.parameters])
         body = "\n".join([line for line in self._called(numbered) if line])
         group = None if self.group is None else (*self.group, 1, 1)[:3]
-        return Function(self.entry, "", parameters, plain(body), above, group, self.alone)
+        return Function(self.entry, "", parameters, plain(body), above, group, self.cooperates, self.arrays)
 
     def _called(self, name: Callable[[str], str]) -> list[str]:
         """The lines of the body, without comments, variables called name(what they are called)."""
@@ -195,9 +196,10 @@ class Kernel:
         )
 
     @cached_property
-    def alone(self) -> bool:
-        """Whether it has arrays of its own, or its work-items wait for each other."""
-        return any(isinstance(s, (Allocate, Barrier)) or (isinstance(s, Raw) and (s.allocates or s.cooperates)) for s in self.statements())
+    def arrays(self) -> int:
+        """Bytes of a work-item's own arrays."""
+        return sum(s.allocates if isinstance(s, Raw) else size_of(s.array.type) * s.array.size if isinstance(s, Allocate) else 0
+                   for s in self.statements())
 
     @cached_property
     def names(self) -> set[str]:

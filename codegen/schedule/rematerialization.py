@@ -122,7 +122,7 @@ def cut(edges: Iterable[Edge]) -> frozenset[int]:
     return frozenset(n for kind, n in (x for x in there if x != SINK) if kind == "n" and ("c", n) not in there)
 
 
-def sinks_side(edges: Iterable[Edge]) -> set[Hashable]:
+def sinks_side(edges: Iterable[Edge]) -> set[Any]:
     """The sink's side of a least cut between SOURCE and SINK, the smallest if there are several.
 
     Of edges between the same nodes the last counts. By shortest augmenting paths (Edmonds and Karp 1972). networkx has this, too, but takes
@@ -136,7 +136,7 @@ def sinks_side(edges: Iterable[Edge]) -> set[Hashable]:
         left.setdefault(b, {}).setdefault(a, 0)
     while True:
         came: dict[Hashable, Hashable] = {SOURCE: SOURCE}
-        queue = deque([SOURCE])
+        queue: deque[Hashable] = deque([SOURCE])
         while queue and SINK not in came:
             a = queue.popleft()
             for b, c in left[a].items():
@@ -145,15 +145,14 @@ def sinks_side(edges: Iterable[Edge]) -> set[Hashable]:
                     queue.append(b)
         if SINK not in came:
             break
-        path, b = [], SINK
-        while b != SOURCE:
-            path.append((came[b], b))
-            b = came[b]
+        path: list[tuple[Hashable, Hashable]] = [(came[SINK], SINK)]
+        while path[-1][0] != SOURCE:
+            path.append((came[path[-1][0]], path[-1][0]))
         flow = min(left[a][b] for a, b in path)
         for a, b in path:
             left[a][b] -= flow
             left[b][a] += flow
-    there: set[Hashable] = {SINK}
+    there: set[Any] = {SINK}
     todo: list[Hashable] = [SINK]
     while todo:
         b = todo.pop()
