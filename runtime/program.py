@@ -111,15 +111,16 @@ def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
 
 
 def load_compiler(device: Device, name: str) -> None:
-    """Have a CPU driver load its compiler, in a thread, for what is about to be compiled; `name` tells it from anything else.
+    """Have PoCL load its compiler, in a thread, for what is about to be compiled; `name` tells it from anything else.
 
-    PoCL reads a library of 7 MB when it builds the first program (0.3 s), which needs neither Python nor the program. It reads nothing
-    for a text that it has built before, so this one has a name in it.
+    It reads a library of 7 MB when it builds the first program (0.3 s), which needs neither Python nor the program. It reads nothing
+    for a text that it has built before, so this one has a name in it. (Others load theirs in less than a tenth.)
     """
-    if device in _loading or device.kind != "cpu":
+    side = device.first_side
+    if device in _loading or not is_pocl(side):
         return
     _loading.add(device)
-    side, text = device.first_side, f"__kernel void loads_{name[:32]}() {{}}\n"
+    text = f"__kernel void loads_{name[:32]}() {{}}\n"
 
     def load() -> None:                                    # (without _build, which sets the warning filter, under the lock)
         with contextlib.suppress(cl.Error), tempfile.TemporaryDirectory() as nowhere:

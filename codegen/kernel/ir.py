@@ -182,6 +182,14 @@ class Kernel:
                 else:
                     yield item
 
+    @cached_property
+    def _by_class(self) -> dict[type[Statement], list[Any]]:
+        """The statements of each kind."""
+        found: dict[type[Statement], list[Any]] = {}
+        for s in self.statements():
+            found.setdefault(type(s), []).append(s)
+        return found
+
     @property
     def foreign(self) -> bool:
         """Whether it is a user's text, about which nothing is known."""
@@ -190,16 +198,15 @@ class Kernel:
     @cached_property
     def cooperates(self) -> bool:
         """Whether the items of a work-group have to do with each other."""
-        return any(
-            isinstance(s, Barrier) or (isinstance(s, Item) and s.of != "global") or (isinstance(s, Allocate) and s.array.shared)
-            or (isinstance(s, Raw) and s.cooperates) for s in self.statements()
-        )
+        of = self._by_class
+        return (Barrier in of or any(s.of != "global" for s in of.get(Item, ())) or any(s.array.shared for s in of.get(Allocate, ()))
+                or any(s.cooperates for s in of.get(Raw, ())))
 
     @cached_property
     def arrays(self) -> int:
         """Bytes of a work-item's own arrays."""
-        return sum(s.allocates if isinstance(s, Raw) else size_of(s.array.type) * s.array.size if isinstance(s, Allocate) else 0
-                   for s in self.statements())
+        of = self._by_class
+        return sum(s.allocates for s in of.get(Raw, ())) + sum(size_of(s.array.type) * s.array.size for s in of.get(Allocate, ()))
 
     @cached_property
     def names(self) -> set[str]:
