@@ -28,6 +28,7 @@ from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.plan import Function, Plan
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
+from tracegrad.runtime.intel_cpu import is_intel, one_item
 from tracegrad.runtime.packing import packed, parts_of
 from tracegrad.runtime.pocl_cpu import PLATFORM, is_pocl
 from tracegrad.runtime.pocl_halves import any_address
@@ -263,7 +264,8 @@ def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequ
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
         warnings.simplefilter("ignore", cl.CompilerWarning)
         try:
-            program = cl.Program(context, any_address(source) if is_pocl(cl_device) else source)
+            text = any_address(source) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
+            program = cl.Program(context, text)
             program.build([*_QUIET, *options], devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
             return program
         except cl.Error as error:

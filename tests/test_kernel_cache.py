@@ -17,7 +17,7 @@ from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, proc
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.compile import upload
 from tracegrad.plan import Function, Launch, Loop, Parameter
-from tracegrad.runtime import packing, pocl_header, program
+from tracegrad.runtime import intel_cpu, packing, pocl_header, program
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.pocl_cpu import is_pocl
 
@@ -282,3 +282,13 @@ def test_a_compiler_is_loaded_in_a_thread_once_for_a_device(name, monkeypatch):
     for thread in started:
         thread.join(60)
         assert not thread.is_alive()
+
+
+def test_intels_driver_is_told_which_kernels_have_no_work_items_to_join():
+    functions = [replace(f, group=group) for f, group in zip(several(4), [(1, 1, 1), (8, 1, 1), None, (1, 1, 1)], strict=True)]
+    text = program.text_of(functions, ())
+    hinted = intel_cpu.one_item(text)
+    assert [line for line in hinted.splitlines() if "vec_len_hint" in line] == [
+        "__attribute__((intel_vec_len_hint(1))) __attribute__((reqd_work_group_size(1, 1, 1)))"] * 2
+    assert hinted.replace("__attribute__((intel_vec_len_hint(1))) ", "") == text
+    assert hinted.count("\n") == text.count("\n")                    # errors name lines
