@@ -107,6 +107,8 @@ class Tuning:
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
     looped_lines: int = 800            # of a kernel with a loop over turns in it, which saves the launches of every turn,
     looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
+    parted_work: int = 1 << 26         # flops + bytes of a turn up to which each core takes a part of the batch through all turns:
+                                       # launches of more cost nothing beside it, and take whatever core is free
 
 
 _DEFAULT = Tuning()

@@ -21,7 +21,8 @@ from tracegrad.plan import Loop
 from tracegrad.printing import to_text
 
 F = tg.float64
-PLAIN = Tuning(launch_work=0)          # no kernel is small: a loop is launches in turn
+PLAIN = Tuning(launch_work=0, parted_work=0)           # no kernel is small: a loop is launches in turn,
+PARTED = Tuning(launch_work=0)                         # or a launch of the parts of its batch
 
 
 def unrolled(f, init, xs=None, length=None, reverse=False, checkpoint=None):
@@ -224,7 +225,7 @@ def test_derivatives_of_every_kind(interpreter, program, k):
     close(everything(tg.scan if k is None else checkpointed(k)), everything(unrolled), 1e-8)
 
 
-@pytest.mark.parametrize("tuning", [Tuning(), PLAIN], ids=["one launch", "launch by launch"])
+@pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_kernels_read_in_c(interpreter, program, tuning):
     """Every access checked: rows, the two places of a carry, what turns share."""
@@ -254,7 +255,7 @@ def test_sizes_of_rows(interpreter, size):
         return run
 
     x = numbers(5, size)
-    with Checked({"cpu": CPU}), Checked({"cpu": CPU}, tuning=PLAIN):
+    with Checked({"cpu": CPU}), Checked({"cpu": CPU}, tuning=PLAIN), Checked({"cpu": CPU}, tuning=PARTED):
         found = f(tg.scan)(x)
     close([a.numpy() for a in found], [a.numpy() for a in f(unrolled)(x)])
 
@@ -380,7 +381,8 @@ def test_large_rows_are_launched_turn_by_turn():
     x = numbers(7, 300, 257)
     f = tg.trace(tg.value_and_grad(lambda x: (tg.scan(lambda c, x: ((c * x).sin() + x, None), x[0], x)[0] ** 2).sum()))
     g = tg.trace(tg.value_and_grad(lambda x: (unrolled(lambda c, x: ((c * x).sin() + x, None), x[0], x)[0] ** 2).sum()))
-    value, grad = f(x)
+    with tuned(Tuning(parted_work=0)):
+        value, grad = f(x)
     wanted, wanted_grad = g(x)
     close([value.numpy(), grad.numpy()], [wanted.numpy(), wanted_grad.numpy()])
     if f.plan is not None:
@@ -587,6 +589,31 @@ def test_no_grad_detach_and_hooks_in_the_body(interpreter):
     found = arrays(f(tg.scan)(*args))
     assert seen
     close(found, arrays(f(unrolled)(*args)))
+
+
+@pytest.mark.parametrize("way", [lambda f: f, tg.trace])
+@pytest.mark.parametrize("device", ["numpy", "kernels"])
+def test_a_loop_that_depends_on_nothing(way, device, request):
+    if device == "numpy":
+        request.getfixturevalue("on_numpy")
+    m = tg.nn.RNN(3, 5, 2, nonlinearity="relu", batch_first=True).double()
+    x = tg.randn(4, 13, 3, dtype=tg.float64).requires_grad_()
+
+    @way
+    def second(x):
+        (g,) = tg.autograd.grad(m(x)[0].square().sum() + m(x)[0].sum(), [x], create_graph=True)
+        return g, *tg.autograd.grad((g * x.detach()).sum(), [x])
+
+    @way
+    def nothing(x):
+        (g,) = tg.autograd.grad(m(x)[0].sum(), [x], create_graph=True)      # constant in x: its loop has no operands
+        return tg.autograd.grad(g.sum(), [x], materialize_grads=True, allow_unused=True)[0]
+
+    _, h = second(x)
+    e = 1e-6 * x.detach()
+    forward, back = (second((x + s * e).detach().requires_grad_())[0] for s in (1, -1))
+    np.testing.assert_allclose((h * x).sum().item(), ((forward - back) * x / 2e-6).sum().item(), rtol=1e-5)
+    assert nothing(x).tolist() == np.zeros((4, 13, 3)).tolist()
 
 
 # -------------------------------------------------------------------------------------------------------------- while_loop

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegrad import call_cache
-from tracegrad.blas import quiet, quietly
+from tracegrad.blas import quiet, quietly, shared_among_threads
 from tracegrad.call_cache import Template
 from tracegrad.compile import PART, resolve
 from tracegrad.config import config
@@ -69,7 +69,8 @@ class Prepared:
         ends = template.ends()
         self.routine = Routine(self.order, [tuple([at[p] for p in places]) for _, _, places in order], [at[k] for k in ends])
         self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "dynamic_slice" for call in self.order)
-        self.products = any(call.fn.family == "contraction" for call in self.order)
+        self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
+                            for _, call, places in order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
         self.results = [(k, made[k].aval, _attributes(made[k])) for k in ends]
 
@@ -110,11 +111,11 @@ class Prepared:
         if not self.views:
             made = {}
             for (k, aval, attrs), array in zip(self.results, found, strict=True):
-                made[k] = data(aval, Held(device, array) if array.base is None else _held(device, array), attrs)
+                made[k] = data(aval, Held(device, array) if array.base is None else held_part(device, array), attrs)
             return made
         values = _fresh(template, nodes)
         for (k, _, _), array in zip(self.results, found, strict=True):
-            values[k].value = _held(device, array)
+            values[k].value = held_part(device, array)
         return values
 
 
@@ -170,7 +171,8 @@ def _attributes(node: Node) -> dict[str, Any]:
     return {"aval": aval} if known is None or known == all_of(aval.dtype) else {"aval": aval, "range": known}
 
 
-def _held(device: Any, array: np.ndarray[Any, Any]) -> Any:
+def held_part(device: Any, array: np.ndarray[Any, Any]) -> Any:
+    """A Buffer for a result, which may be a view; a copy where that would keep much more memory than its own."""
     owner: Any = array.base
     if owner is None or (isinstance(owner, np.ndarray) and owner.base is None and owner.nbytes <= SPARE * array.nbytes):
         return hold(device, array)

@@ -476,7 +476,7 @@ def _pending(targets: Sequence[Node],
 
 def _check_start(node: Node) -> None:
     """Raise AutogradError or TraceError for a node without operands that nothing can be computed from."""
-    if node.fn.family not in ("leaf", "index"):
+    if node.fn.family not in ("leaf", "index") and not (node.fn.family == "loop" and not node.fn.body.inputs):  # type: ignore[attr-defined]
         raise AutogradError(f"{node.fn.name} at {node.loc}: its history was freed by backward(); pass retain_graph=True to keep it")
     if node.fn is _PLACEHOLDER:
         raise TraceError(

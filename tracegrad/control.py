@@ -208,7 +208,7 @@ def while_loop(
             raise ArgumentError(f"while_loop: carried_inputs must be a tuple, and stands for init; got {type(carried_inputs).__name__}")
         return while_loop(lambda value: cond_fn(*value), lambda value: _in_tuple(body_fn(*value)), tuple(carried_inputs))
     flat, tree = optree.tree_flatten(init, none_is_leaf=True)
-    if not flat or not all(isinstance(x, (Tensor, int, float)) for x in flat):
+    if not flat or not all(isinstance(x, (Tensor, int, float, complex)) for x in flat):
         raise DTypeError(f"while_loop: init must hold tensors, got {[type(x).__name__ for x in flat]}")
     trace = state.trace
     if trace is None:
@@ -355,7 +355,7 @@ class _Turn:
         self.keep_values = keep_values
         leaves, self.carry_tree = optree.tree_flatten(init, none_is_leaf=False)
         for x in leaves:
-            if not isinstance(x, (Tensor, bool, int, float, np.generic)):
+            if not isinstance(x, (Tensor, bool, int, float, complex, np.generic)):
                 raise DTypeError(f"scan: init must hold tensors and numbers, got {type(x).__name__}")
         self.init = [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves]
         code = getattr(f, "__code__", None)
@@ -420,7 +420,7 @@ class _Turn:
 
 def _strong(aval: Aval) -> Any:
     """The dtype that a Python number becomes in a loop."""
-    return dtypes.get_default_dtype() if aval.weak and aval.dtype.kind == "f" else aval.dtype
+    return dtypes.default_of(aval.dtype) if aval.weak else aval.dtype
 
 
 def _stand_in(aval: Aval, label: str, varies: bool) -> Node:
@@ -511,7 +511,7 @@ def _input(node: Node) -> Node:
 def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node], Any]:
     leaves, tree = optree.tree_flatten(value, none_is_leaf=none_is_leaf)
     for x in leaves:
-        if not isinstance(x, (Tensor, bool, int, float, np.generic)):
+        if not isinstance(x, (Tensor, bool, int, float, complex, np.generic)):
             raise DTypeError(f"{call}: a function returned {type(x).__name__}; it must return tensors, or nested containers of them")
     return [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves], tree
 

@@ -9,7 +9,7 @@ over what the first one kept: its carries, and what is slow to compute again. Wh
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from tracegrad import autodiff
 from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_like
 from tracegrad.batching import batch, spread
 from tracegrad.compile import Key, executable_graph
+from tracegrad.dtypes import differentiable
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node, topological
@@ -226,7 +227,7 @@ class Loop(Shared):
             inputs = [placeholder(Aval((size, *p.shape), p.dtype), p.attrs["label"]) if f else p
                       for p, f in zip(body.inputs, mapped, strict=True)]
             # Of variables, so that what is there for differentiation stays there.
-            live = {p: variable(p) if p.dtype.kind == "f" else p for p in (*body.inputs, *inputs)}
+            live = {p: variable(p) if differentiable(p.dtype) else p for p in (*body.inputs, *inputs)}
             lifted = batch(substituted(body.outs, {p: live[p] for p in body.inputs}),
                            {live[p]: live[q] for p, q, f in zip(body.inputs, inputs, mapped, strict=True) if f}, size)
             outs = substituted(lifted, {v: p for p, v in live.items()})
@@ -297,8 +298,8 @@ class LoopCall(CustomCall):
         asked = [o.needs_grad and w for o, w in zip(own, attrs["wanted"][total:], strict=True)]
         carries = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs[:n]]
         scanned = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs[n:n + rows]]
-        floats = [i for i in range(n) if carries[i].dtype.kind == "f"]
-        inner = [variable(p) if p.dtype.kind == "f" else p for p in (*carries, *scanned, *own[n + rows:])]
+        floats = [i for i in range(n) if differentiable(carries[i].dtype)]
+        inner = [variable(p) if differentiable(p.dtype) else p for p in (*carries, *scanned, *own[n + rows:])]
         outs = body(inner)
         cts = [variable(placeholder(carries[i].aval, "ct")) for i in floats]
         given = [i for i in range(n, total) if ct[i] is not None]
@@ -310,7 +311,9 @@ class LoopCall(CustomCall):
         found = autodiff.vjp([outs[i] for i in (*floats, *given)], [inner[i] for i in targets], [*cts, *ct_rows])
         pulled = dense(found, [inner[i] for i in targets])
         f, r = len(floats), len(rows_wanted)
-        split = [_products(g) if g is not None and self.keep_values else ([], g) for g in found[f + r:]]
+        split = [_terms(g) if g is not None and self.keep_values else ([], g) for g in found[f + r:]]
+        factors = {_base(x) for terms, _ in split for term, _ in terms if term.fn.name == "matmul" for x in term.operands}
+        split = [_after(terms, rest, factors) for terms, rest in split]
         added = [s if g is None else s + g for s, (_, g) in zip(sums, split, strict=True)]
         turned = [*pulled[:f], *added]
         # What the first loop kept is scanned again.
@@ -318,44 +321,45 @@ class LoopCall(CustomCall):
         sources: list[Node] = []
         replace: dict[Node, Node] = {}
         for at, (kind, i) in enumerate(self.kept, self.count):
-            source = bind(_OUTPUT, (y,), {"index": at, "aval": raw[at].aval}) if raw[at].dtype.kind == "f" else raw[at]
+            source = bind(_OUTPUT, (y,), {"index": at, "aval": raw[at].aval}) if differentiable(raw[at].dtype) else raw[at]
             if kind == "carry":
                 kept.append(inner[i])
             else:
                 stand_in = placeholder(outs[at].aval, "kept")
-                replace[outs[at]] = stand_in = variable(stand_in) if stand_in.dtype.kind == "f" else stand_in
+                replace[outs[at]] = stand_in = variable(stand_in) if differentiable(stand_in.dtype) else stand_in
                 kept.append(stand_in)
             sources.append(source)
         shared = {inner[i]: own[i] for i in range(n + rows, len(own)) if inner[i] is not own[i]}
-        turned = substituted(turned, replace | shared)
-        ys = substituted(pulled[f:f + r], replace | shared)
-        # A sum of products over all turns is one product, of what the turns stack.
+        late = [x for terms, _ in split for term, _ in terms for x in term.operands]
+        turned, ys, late = _in_parts(substituted([*turned, *pulled[f:f + r], *late], replace | shared), len(turned), r)
+        # A sum of products over all turns is one product, of what the turns stack; and so is a sum of what is stacked for it.
         rows_in = [*kept, *(inner[n + k] for k in range(rows)), *ct_rows]
         rows_of = [*sources, *own[n:n + rows], *(ct[i] for i in given)]
-        factors = [x for products, _ in split for product, _ in products for x in product.operands]
-        stacked = _stacks(substituted(factors, replace | shared), dict(zip(rows_in, rows_of, strict=True)), loop.length)
-        made = [x for x, done in stacked if done is None]
+        stacks_of = dict(zip(rows_in, rows_of, strict=True))
+        made = [b for b in dict.fromkeys(_base(x, stacks_of) for x in late) if b not in stacks_of and b not in ys]
         init = [*(zeros_like(raw[i]) if ct[i] is None else ct[i] for i in floats), *(zeros_like(own[i]) for i in sums_wanted)]
         lasts, stacks = loop_nodes(
             [*cts, *sums], rows_in, turned, [*ys, *made], init, rows_of, loop.length, not loop.reverse,
             [*(asked[i] for i in floats), *(True for _ in sums)], self.keep_values)
+        stacks_of |= dict(zip([*ys, *made], stacks, strict=True))
         out: list[Any] = [None] * len(own)
         for i, last in zip(floats, lasts, strict=False):
             out[i] = last if asked[i] else None
         for i, stack in zip(rows_wanted, stacks, strict=False):
             out[i] = stack
-        rest = iter(stacks[r:])
-        wholes = iter([next(rest) if done is None else done for _, done in stacked])
-        for i, last, (products, _) in zip(sums_wanted, lasts[f:], split, strict=True):
+        bases = [_base(x, stacks_of) for x in late]
+        wholes = iter([batch([x], {b: stacks_of[b]}, loop.length)[0] for x, b in zip(late, bases, strict=True)])
+        for i, last, (terms, _) in zip(sums_wanted, lasts[f:], split, strict=True):
             out[i] = last
-            for product, moves in products:
-                out[i] = out[i] + _whole(product, moves, next(wholes), next(wholes))
+            for term, moves in terms:
+                out[i] = out[i] + _whole(term, moves, [next(wholes) for _ in term.operands])
         return (*[None] * total, *out)
 
     def kept_results(self, call: Node) -> list[Node]:
         """The loop's results, and which of the further ones a derivative reads: a program that ends before its backward hands them out."""
         total = len(self.loop._avals)
-        cts = [variable(placeholder(a, "ct")) if a.dtype.kind == "f" and i < self.count else None for i, a in enumerate(self.loop._avals)]
+        cts = [variable(placeholder(a, "ct")) if differentiable(a.dtype) and i < self.count else None
+               for i, a in enumerate(self.loop._avals)]
         pulled = self.vjp(cts, call, *call.operands, wanted=[True] * len(call.operands))
         read = topological([p for p in pulled if p is not None], lambda n: n is call)
         raw = {n: i for i, n in enumerate(call.operands[:total])}
@@ -372,46 +376,76 @@ class LoopCall(CustomCall):
         return [self.loop.unbatched(i, r, h, size) for i, (r, h) in enumerate(zip(results, has_batch, strict=True))]
 
 
-def _products(g: Node) -> tuple[list[tuple[Node, list[Node]]], Node | None]:
-    """A sum as products, each with the reshapes and permutes that come after it, and the rest.
+Term = tuple[Node, list[Node]]                                # a node, and the reshapes and permutes that come after it
 
-    Those alone where it costs less to stack the factors than to add up the product in every turn.
+
+def _terms(g: Node) -> tuple[list[Term], Node | None]:
+    """A sum as terms that may be made after the loop (see `_after`), and the rest.
+
+    Products those where it costs less to stack the factors than to add up the product in every turn; and sums over some dimensions.
     """
-    products, rest = [], None
-    todo: list[tuple[Node, list[Node]]] = [(g, [])]
+    terms: list[Term] = []
+    rest = None
+    todo: list[Term] = [(g, [])]
     while todo:
         node, moves = todo.pop()
         if node.fn.name == "add" and all(o.shape == node.shape for o in node.operands):
             todo += [(o, moves) for o in node.operands]
         elif node.fn.name in ("reshape", "permute"):
             todo.append((node.operands[0], [node, *moves]))
-        elif node.fn.name == "matmul" and len(node.shape) == 2 and sum(o.aval.size for o in node.operands) <= 2 * node.aval.size:
-            products.append((node, moves))
+        elif node.fn.name == "sum" or (
+                node.fn.name == "matmul" and len(node.shape) == 2 and sum(o.aval.size for o in node.operands) <= 2 * node.aval.size):
+            terms.append((node, moves))
         else:
-            for move in moves:
-                node = bind(move.fn, (node,), move.attrs)
-            rest = node if rest is None else rest + node
-    return products, rest
+            rest = _plus(rest, _moved(node, moves))
+    return terms, rest
 
 
-def _stacks(factors: Sequence[Node], rows: dict[Node, Node], length: int) -> list[tuple[Node, Node | None]]:
-    """The factors, each with its values of all turns if they are there: it is a row of something, moved about."""
-    found: list[tuple[Node, Node | None]] = []
-    for x in factors:
-        base = x
-        while base not in rows and base.fn.family == "movement" and len(base.operands) == 1:
-            base = base.operands[0]
-        found.append((x, batch([x], {base: rows[base]}, length)[0] if base in rows else None))
-    return found
+def _after(terms: list[Term], rest: Node | None, factors: Collection[Node]) -> tuple[list[Term], Node | None]:
+    """The terms that are made after the loop, and the rest. A sum is, where it is one of what is stacked for a product in any case."""
+    late = []
+    for node, moves in terms:
+        if node.fn.name == "matmul" or _base(node.operands[0]) in factors:
+            late.append((node, moves))
+        else:
+            rest = _plus(rest, _moved(node, moves))
+    return late, rest
 
 
-def _whole(product: Node, moves: Sequence[Node], a: Node, b: Node) -> Node:
-    """The sum of a product over the turns, from its stacked factors."""
-    turns, m, k = a.shape
-    whole = bind(product.fn, (reshape(permute(a, (1, 0, 2)), (m, turns * k)), reshape(b, (turns * k, b.shape[2]))), product.attrs)
+def _plus(a: Node | None, b: Node) -> Node:
+    return b if a is None else a + b
+
+
+def _moved(x: Node, moves: Sequence[Node]) -> Node:
     for move in moves:
-        whole = bind(move.fn, (whole,), move.attrs)
-    return whole
+        x = bind(move.fn, (x,), move.attrs)
+    return x
+
+
+def _base(x: Node, rows: Collection[Node] = ()) -> Node:
+    """What x is when it was moved about: one of `rows`, else the first that is no larger than it."""
+    found = base = x
+    while base not in rows and base.fn.family == "movement" and len(base.operands) == 1:
+        base = base.operands[0]
+        if base.aval.size <= found.aval.size:
+            found = base
+    return base if base in rows else found
+
+
+def _whole(term: Node, moves: Sequence[Node], stacked: Sequence[Node]) -> Node:
+    """The sum of a term over the turns, from its stacked operands."""
+    if term.fn.name == "sum":
+        whole = bind(term.fn, tuple(stacked), {"dim": (0, *(d + 1 for d in term.attrs["dim"]))})
+    else:
+        a, b = stacked
+        turns, m, k = a.shape
+        whole = bind(term.fn, (reshape(permute(a, (1, 0, 2)), (m, turns * k)), reshape(b, (turns * k, b.shape[2]))), term.attrs)
+    return _moved(whole, moves)
+
+
+def _in_parts(nodes: Sequence[Node], first: int, second: int) -> tuple[list[Node], list[Node], list[Node]]:
+    """The first ones, the second ones, and the others."""
+    return list(nodes[:first]), list(nodes[first:first + second]), list(nodes[first + second:])
 
 
 def _call(loop: Loop, operands: Sequence[Node], count: int, kept: Sequence[tuple[str, int]], keep_values: bool) -> list[Node]:
@@ -421,7 +455,12 @@ def _call(loop: Loop, operands: Sequence[Node], count: int, kept: Sequence[tuple
     if not any(o.needs_grad for o in operands):
         return raw
     call = bind(LoopCall.of(loop, count, kept, keep_values), (*raw, *operands), {})
-    return [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) if r.dtype.kind == "f" else r for i, r in enumerate(raw)]
+    return outputs(call, raw)
+
+
+def outputs(call: Node, raw: Sequence[Node]) -> list[Node]:
+    """The results of a loop as differentiation sees them: those of `call` where numbers have derivatives."""
+    return [bind(_OUTPUT, (call,), {"index": i, "aval": r.aval}) if differentiable(r.dtype) else r for i, r in enumerate(raw)]
 
 
 def loop_nodes(
@@ -545,7 +584,7 @@ def _slow(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
             continue
         if isinstance(node.fn, LoopCall):
             raw = node.operands[:len(node.fn.loop._avals)]
-            found += [bind(_OUTPUT, (node,), {"index": i, "aval": r.aval}) if r.dtype.kind == "f" else r for i, r in enumerate(raw)]
+            found += outputs(node, raw)
         elif node.fn.expensive and node.fn.family != "loop" and node.fn.name != "philox":
             found.append(node)
     return [n for n in dict.fromkeys(found) if n not in outs]

@@ -10,6 +10,7 @@ from tracegrad.describing import moved
 from tracegrad.errors import DTypeError
 from tracegrad.modes import state
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators
+from tracegrad.taken_views import Views
 from tracegrad.tensor import Tensor
 
 _VIEWS = (
@@ -67,16 +68,28 @@ _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "/
 def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A movement function whose result, if it is given a Tensor, remembers its base, but where torch copies what cannot be a view."""
 
+    known = Views()
+
     @functools.wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
         if not args:
             args = (kwargs.pop("tensor" if "tensor" in kwargs else "input", None),)
-        result, input = fn(*args, **kwargs), args[0]
+        input = args[0]
+        key = known.key(input, args, kwargs) if isinstance(input, Tensor) else None
+        taken = None if key is None else known.take(key, input)
+        if taken is not None:
+            return taken
+        result = fn(*args, **kwargs)
         if not isinstance(input, Tensor):
             return result
         if not isinstance(result, Tensor):
-            return type(result)(input._view(r) for r in result)
+            views = type(result)(input._view(r) for r in result)
+            if key is not None:
+                known.learn(key, input, views)
+            return views
         view = input._view(result)
+        if key is not None:
+            known.learn(key, input, view)
         return Tensor(view._node(), view._device, state.trace) if moved(view) else view
 
     return function

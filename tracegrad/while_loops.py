@@ -16,9 +16,10 @@ import numpy as np
 from tracegrad import autodiff, dtypes
 from tracegrad.autodiff import dense, substituted, variable, zeros_like
 from tracegrad.compile import Program, upload
+from tracegrad.dtypes import differentiable
 from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
 from tracegrad.ir import Aval, Node
-from tracegrad.loops import Body, needed_inputs
+from tracegrad.loops import Body, needed_inputs, outputs
 from tracegrad.modes import state
 
 _DETACH, _OUTPUT = REGISTRY["detach"], REGISTRY["output"]
@@ -148,7 +149,7 @@ def pull_relevant(body: Body, pull: Body, index: int) -> list[int]:
     found = needed_inputs(pull, [index])
     direct = [i - sums for i in found if i >= sums]
     values = needed_inputs(body, [i for i in direct if i < n])
-    cts = sum(p.dtype.kind == "f" for p in body.inputs[:n])
+    cts = sum(differentiable(p.dtype) for p in body.inputs[:n])
     return sorted({*direct, *values, own, *(own + 1 + i for i in found if i < cts)})
 
 
@@ -175,7 +176,7 @@ def _call(loop: WhileLoop | Counted, operands: Sequence[Node]) -> list[Node]:
 
 def _results(call: CustomCall, operands: Sequence[Node], count: int) -> list[Node]:
     node = bind(call, tuple(operands), {})
-    return [bind(_OUTPUT, (node,), {"index": i, "aval": r.aval}) if r.dtype.kind == "f" else r for i, r in enumerate(operands[:count])]
+    return outputs(node, operands[:count])
 
 
 class TurnsCall(CustomCall):
@@ -200,9 +201,9 @@ class TurnsCall(CustomCall):
     def vjp(self, ct: Any, y: Node, *operands: Any, **attrs: Any) -> tuple[Any, ...]:
         n = self.body.carries
         own = operands[n + 1:]
-        cts = [zeros_like(o) if c is None else c for c, o in zip(ct, operands[:n], strict=True) if o.dtype.kind == "f"]
+        cts = [zeros_like(o) if c is None else c for c, o in zip(ct, operands[:n], strict=True) if differentiable(o.dtype)]
         found = iter(_pulled(self.body, self.device, own, operands[n], cts))
-        return (*[None] * (n + 1), *(next(found) if o.dtype.kind == "f" else None for o in own))
+        return (*[None] * (n + 1), *(next(found) if differentiable(o.dtype) else None for o in own))
 
 
 def _pulled(body: Body, device: Any, own: Sequence[Node], turns: Node, cts: Sequence[Node]) -> list[Node]:
@@ -241,7 +242,7 @@ class PullCall(CustomCall):
         end = count + len(body.inputs)
         own, turns, cts = operands[count:end], operands[end], operands[end + 1:]
         wanted = attrs["wanted"][count:]
-        floats = [i for i, p in enumerate(body.inputs) if p.dtype.kind == "f"]
+        floats = [i for i, p in enumerate(body.inputs) if differentiable(p.dtype)]
         along = dense(ct, [own[i] for i in floats])
         n = body.carries
         carried = sum(i < n for i in floats)
@@ -265,7 +266,8 @@ class PullCall(CustomCall):
 def _fresh(body: Body) -> tuple[list[Node], list[Node], list[int]]:
     """New inputs for a body, as placeholders and (floats) as variables, and which are floats."""
     plain = [placeholder(p.aval, p.attrs["label"]) for p in body.inputs]
-    return plain, [variable(p) if p.dtype.kind == "f" else p for p in plain], [i for i, p in enumerate(plain) if p.dtype.kind == "f"]
+    floats = [i for i, p in enumerate(plain) if differentiable(p.dtype)]
+    return plain, [variable(p) if differentiable(p.dtype) else p for p in plain], floats
 
 
 def _closed(outs: Sequence[Node], inputs: Sequence[Node], inner: Sequence[Node], carries: int) -> Body:

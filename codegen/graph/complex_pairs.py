@@ -107,9 +107,32 @@ def _rewritten(node: Node, operands: list[Any]) -> Any:
         flat = tuple(interleaved(o) if isinstance(o, Pair) else o for o in operands)
         result = bind(_on_host(fn, tuple(o.aval for o in node.operands)), flat, node.attrs)
         return parts(result) if node.dtype.kind == "c" else result
+    if fn.family == "loop":
+        result = bind(_in_turns(fn), tuple(interleaved(o) if isinstance(o, Pair) else o for o in operands), node.attrs)
+        return parts(result) if node.dtype.kind == "c" else result
     if fn.pair is None:
         raise not_taken(fn.name, next(o.dtype for o in (*node.operands, node) if o.dtype.kind == "c"))
     return fn.pair(*operands, **node.attrs)
+
+
+class InTurns(Shared):
+    """A loop whose operands or results are complex, on arrays as they lie in memory. Made by `_in_turns`.
+
+    Its body is the complex one: that is a graph of its own, which comes through the passes where it is lowered.
+    """
+
+    family = "loop"
+
+    def __init__(self, loop: Any) -> None:
+        super().__init__()
+        self.loop, self.body, self.length, self.reverse, self.graph = loop, loop.body, loop.length, loop.reverse, loop.graph
+        self.name, self.reports, self.described = loop.name, loop.reports, loop.described  # type: ignore[misc]
+
+    def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
+        return tuple(map(laid_out, self.loop._avals))
+
+    def checks(self, node: Node | None = None) -> Any:
+        return self.loop.checks(node)
 
 
 class OnHost(Shared):
@@ -146,6 +169,12 @@ def _as_reals(array: Any) -> Any:
     if array.dtype.kind != "c":
         return array
     return np.ascontiguousarray(array).view(dtypes.real_of(array.dtype)).reshape(*array.shape, 2)
+
+
+@lru_cache(maxsize=256)
+def _in_turns(loop: Any) -> Primitive:
+    """The one `InTurns` of a loop."""
+    return InTurns(loop)
 
 
 @lru_cache(maxsize=256)

@@ -44,12 +44,20 @@ class Context:
         self.faults: dict[Node, Fault] = {}          # ops that report -> the place in FAULTS
         self.reporters: dict[Node, tuple[Node, ...]] = {}      # those of them in a loop's body -> the loop's results
         self.prepared: Callable[[Graph], Graph] = lambda graph: graph      # the passes, for the bodies of loops
+        self.fixed: frozenset[Node] = frozenset()    # the inputs that are the same in all turns of the loop
 
-    def inside(self, plan: Schedule) -> Context:
-        """The context of a loop's body, whose kernels are of the same program."""
+    def inside(self, plan: Schedule, fixed: Iterable[Node]) -> Context:
+        """The context of a loop's body, whose kernels are of the same program; fixed: the constants of the loop."""
         inner = copy(self)
-        inner.schedule, inner.alias, inner.called = plan, {}, set()
+        inner.schedule, inner.alias, inner.called, inner.fixed = plan, {}, set(), frozenset(fixed)
         return inner
+
+    def steady(self, node: Node) -> bool:
+        """Whether a value is the same in all turns of the loop whose body this is."""
+        if not self.fixed:
+            return False
+        leaves = [n for n in topological([node], self.fixed.__contains__) if not n.operands or n in self.fixed]
+        return any(n in self.fixed for n in leaves) and all(n in self.fixed or n.constant for n in leaves)
 
     def constant(self, value: Any, dtype: Any) -> RuntimeScalar:
         """A by-value argument with a value that is known now: a run-time scalar that always gets it."""

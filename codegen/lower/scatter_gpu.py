@@ -8,6 +8,9 @@ in one step. What is set is the last of a row's. Of few indices each item looks 
 
 from __future__ import annotations
 
+import numpy as np
+
+from tracegrad.codegen.kernel.expressions import Cast, Expression
 from tracegrad.codegen.kernel.index import ZERO, Index
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_type
@@ -29,12 +32,10 @@ def scatters(group: Group, context: Context) -> list[Kernel] | None:
     if count >= 1 << 31 or rows >= 1 << 31:
         return None
 
-    def text(o: WorkGroup, at: Index) -> str:
-        value = o.load(index, at)
-        o.lines([f"const uint key = (uint)({value} < 0 ? 0 : {value} > {rows - 1} ? {rows - 1} : {value});"])
-        return "key"
+    def row(o: WorkGroup, at: Index) -> Expression:
+        return o.writer.let("key", Cast(o.ev.clamped(o.value(index, at), rows - 1), np.dtype(np.uint32)), node)
 
-    found = by_digits(group, context, 1, count, Keys(False, max(1, (rows - 1).bit_length()), text), False)
+    found = by_digits(group, context, 1, count, Keys(False, max(1, (rows - 1).bit_length()), row), False)
     if found is None:
         return None
     kernels, keys, order = found

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracegrad.codegen.kernel.expressions import Local, Verbatim
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Local, Operand, Verbatim
 from tracegrad.codegen.kernel.index import ZERO, Index, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import marked, names_in
 from tracegrad.codegen.kernel.names import WORK_GROUPS
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Declare, Parts
+from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, BoundLike, Buffer, Declare, Parts
 from tracegrad.codegen.kernel.vectors import Term
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import KernelBuilder
@@ -96,10 +96,35 @@ class WorkGroup(KernelBuilder):
 
     def load(self, node: Node, at: Index) -> str:
         """The element `at`, loaded in the block that is open."""
-        value = self.ev.value(node, at)
-        local = value if isinstance(value, Local) else self.writer.declare(self.writer.base(node), value, self.node)
+        local = self.value(node, at)
         self.loaded.append(local)
         return marked(local.name)
+
+    def value(self, node: Node, at: Index) -> Local:
+        """The element `at`, in a variable if it is no other's yet."""
+        value = self.ev.value(node, at)
+        return value if isinstance(value, Local) else self.writer.declare(self.writer.base(node), value, self.node)
+
+    @contextmanager
+    def times(self, name: str, count: int, stop: BoundLike | None = None, unrolled: bool = False) -> Iterator[Index]:
+        """A loop from 0 to `count`, or `stop`, which is not above it."""
+        var = Var(name, count)
+        with self.writer.loop(var, 0, count if stop is None else stop, unrolled=unrolled):
+            yield var.index
+
+    @contextmanager
+    def where(self, *limits: tuple[Index, Operand]) -> Iterator[None]:
+        """A block where each of these indices is below its limit; none, if there are no limits."""
+        if not limits:
+            yield
+            return
+        condition: Expression = Infix("<", *limits[0])
+        for at, limit in limits[1:]:
+            condition = Infix("&&", condition, Infix("<", at, limit))
+        known = tuple(("range", at, 0, limit) for at, limit in limits if isinstance(limit, int))
+        with self.writer.branch(condition, known) as block:
+            block.vars.update(*(at.vars for at, _ in limits))    # what depends on them is computed in it
+            yield
 
     def done(self, sizes: Sequence[int], local: Sequence[int], work: int = 0) -> Kernel:
         """The kernel; work: the elements that it goes over, where they are not the group's."""
@@ -112,9 +137,9 @@ def put(buffer: Buffer, at: Term, value: str) -> str:
     return f"vstore_half({value}, {at}, {buffer});" if buffer.dtype == np.float16 else f"{buffer}[{at}] = {value};"
 
 
-def precedes(node: Node, a: str, b: str) -> str:
+def precedes(node: Node, a: Expression, b: Expression) -> Expression:
     """Whether key a must stand before key b, where `node` sorts or selects."""
     descending, is_float = node.attrs["descending"], node.operands[0].dtype.kind == "f"
-    plain = f"{a} {'>' if descending else '<'} {b}"
+    plain = Infix(">" if descending else "<", a, b)
     nan, other = (a, b) if descending else (b, a)
-    return f"({plain} || ({nan} != {nan} && {other} == {other}))" if is_float else f"({plain})"
+    return Infix("||", plain, Infix("&&", Infix("!=", nan, nan), Infix("==", other, other))) if is_float else plain

@@ -37,4 +37,5 @@ def _matrix(operands: Operands, node: Node) -> Matrix:
     """`node`, (*B, rows, columns), as gemm reads it."""
     found = operands.operand(node, (prod(node.shape[:-2]), *node.shape[-2:]), "bij")
     strided = found.strided and (found.strided[0], *found.strided[1])
-    return Matrix(found.load, found.params, strided, found.depends[:1] == (True,), found.side_by_side or (False,) * 3)  # type: ignore[arg-type]
+    return Matrix(found.load, found.params, strided, found.depends[:1] == (True,), found.side_by_side or (False,) * 3,  # type: ignore[arg-type]
+                  operands.context.steady(node))

@@ -33,7 +33,8 @@ class Matrix:
 
     strided: (pointer name, batch stride, row stride, column stride) in elements if it is a plain buffer of the compute dtype
     whose pointer is one of `params`. batched: False if it does not depend on the batch index (it is then packed once). side_by_side:
-    whether neighbours along the batch, a column or a row lie so.
+    whether neighbours along the batch, a column or a row lie so. steady: whether it is the same in all turns of a loop, so that it is
+    packed once for all of them.
     """
 
     load: Load
@@ -41,6 +42,7 @@ class Matrix:
     strided: tuple[str, int, int, int] | None = None
     batched: bool = True
     side_by_side: tuple[bool, ...] = (False, False, False)
+    steady: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ Store = Epilogue[Write]
 class Operand:
     """A matrix seen as lines (rows of A, columns of B) along k; `strides` are those of batch, line and k.
 
-    across: it is no plain buffer, and neighbouring lines are read side by side rather than neighbours along k.
+    across: it is no plain buffer, and neighbouring lines are read side by side rather than neighbours along k. steady: see `Matrix`.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Operand:
     pointer: str | None = None
     strides: tuple[int, int, int] = (0, 0, 0)
     across: bool = False
+    steady: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ A carry has two places, which the turns use in turn; the first turn reads it whe
 result. So nothing is copied, and the host has nothing to do between turns but to count.
 
 Where one work-item does the whole body (see `batch_launches`), or elements do not depend on each other, the loop over turns is in the
-kernel: one launch instead of `length`.
+kernel: one launch instead of `length`. So it is where the batch can be cut in parts, one for each core, that go through all turns
+(`loop_parts`): nobody waits, and no thread is woken between turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -19,11 +21,12 @@ from typing import Any
 from tracegrad.codegen.graph.rewrite import op
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, RuntimeScalar, Temp, Turn, Turns, bound_to
-from tracegrad.codegen.kernel.statements import Block, Buffer, Loop, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.statements import Block, Buffer, Item, Loop, Number, Parameter, Raw, Statement
 from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import batched, effects, is_serial, together
+from tracegrad.codegen.plan.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Flat, Group, strip
@@ -43,7 +46,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Row:
-    """One row, of `size` elements, of `ref`: the turn's, counted from the last of `length` if `reverse`."""
+    """One row, of `size` elements, of `ref`: the turn's, counted from the last of `length` if `reverse`. (A part has `size` of each.)"""
 
     ref: Any
     size: int
@@ -62,7 +65,23 @@ class Carry:
     written: bool
 
 
-Place = Whole | Row | Carry
+@dataclass(frozen=True)
+class Own:
+    """What a turn keeps for itself: `size` elements of `ref` for each part."""
+
+    ref: Temp
+    size: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a batch: how many there are, and which one a work-item does."""
+
+    count: int
+    item: Var
+
+
+Place = Whole | Row | Carry | Own
 
 
 @lowering("loop")
@@ -72,11 +91,11 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     if results is None:
         return []
     fn: Any = anchor.fn
-    body, length, reverse = fn.body, fn.length, fn.reverse
+    body, length = fn.body, fn.length
     n, rows = body.carries, body.rows
     graph = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows))
     known = set(context.faults)
-    groups, steps = _kernels(graph, context)
+    groups, steps = _kernels(graph, context, n + rows)
     alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
     before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
     for node in context.faults:                            # what a turn reports is for all results
@@ -84,16 +103,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
     operands = [strip(o) for o in anchor.operands]
     key = (fn, anchor.operands)
-    places: dict[Any, Place] = {}
-    for i, (p, o) in enumerate(zip(graph.inputs, operands, strict=True)):
-        if i < n:
-            both = Temp(p.attrs["label"] or "carry", (key, i), 2 * p.aval.size, p.dtype)
-            places[p] = Carry(o, both, p.aval.size, length, written=False)
-            places[strip(graph.outputs[i])] = Carry(results[i], both, p.aval.size, length, written=True)
-        else:
-            places[p] = Row(o, p.aval.size, length, reverse) if i < n + rows else Whole(o)
-    for result, out in zip(results[n:], graph.outputs[n:], strict=True):
-        places[strip(out)] = Row(result, out.aval.size, length, reverse)
+    places = _places(graph, fn, operands, results, key, 1)
     turn = Turn()
     before = [bound(k, places, turn) for k in before]
     if config.fuse:
@@ -108,15 +118,66 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
             # One core does a turn in less time than its launches take.
             merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)
             return [*before, _in_one(merged, places, turn, length)]
+        in_parts = _in_parts(fn, operands, results, key, context, kernels)
+        if in_parts:
+            return in_parts
     held = kept + [r for p in places.values() for r in ((p.end, p.both) if isinstance(p, Carry) else (p.ref,))]
     return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 
 
-def _kernels(graph: Graph, context: Context) -> tuple[list[Group], list[Any]]:
-    """The groups and the steps of one turn."""
+def _places(graph: Graph, fn: Any, operands: list[Any], results: list[Any], key: Any, parts: int) -> dict[Any, Place]:
+    """What a turn's inputs and outputs are outside."""
+    n, rows, length, reverse = fn.body.carries, fn.body.rows, fn.length, fn.reverse
+    places: dict[Any, Place] = {}
+    for i, (p, o) in enumerate(zip(graph.inputs, operands, strict=True)):
+        if i < n:
+            both = Temp(p.attrs["label"] or "carry", (key, i), 2 * parts * p.aval.size, p.dtype)
+            places[p] = Carry(o, both, p.aval.size, length, written=False)
+            places[strip(graph.outputs[i])] = Carry(results[i], both, p.aval.size, length, written=True)
+        else:
+            places[p] = Row(o, p.aval.size, length, reverse) if i < n + rows else Whole(o)
+    for result, out in zip(results[n:], graph.outputs[n:], strict=True):
+        places[strip(out)] = Row(result, out.aval.size, length, reverse)
+    return places
+
+
+def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, context: Context, whole: list[Kernel]) -> list[Any]:
+    """The loop as a kernel of which each work-item takes a part of the batch through all turns; nothing if that is not to be had, or
+    not worth it: what every core reads in every turn, the constants, has to be in its second cache.
+    """
+    target, own = context.target, fn.body.carries + fn.body.rows
+    parts = parts_of(fn.graph, own, target.cores) if target.kind == "cpu" else 1
+    if parts == 1 or sum(p.aval.nbytes for p in fn.graph.inputs[own:]) > target.l2_bytes:
+        return []
+    if sum(k.flops + k.bytes for k in whole) > tuning().parted_work:
+        return []
+    smaller = of_part(fn.graph, own, parts)
+    if smaller is None:
+        return []
+    graph = _with_own_outputs(context.prepared(smaller))
+    inner = copy(context)
+    inner.target = replace(target, cores=1)
+    before, steps, _ = _hoisted(_kernels(graph, inner, own)[1], graph.inputs[own:])
+    if not steps or not all(isinstance(s, Kernel) and not s.foreign and not s.cooperates for s in (*before, *steps)):
+        return []
+    if sum(k.text.count("\n") for k in steps) > tuning().looped_lines:
+        return []
+    places = _places(graph, fn, operands, results, key, parts)
+    turn = Turn()
+    before = [bound(k, places, turn) for k in before]
+    for k in steps:
+        for p in k.parameters:
+            if isinstance(p, Buffer) and p.access != "const" and p.ref not in places:
+                size, dtype = (p.ref.size, p.ref.dtype) if isinstance(p.ref, Temp) else (p.ref.aval.size, p.ref.dtype)
+                places[p.ref] = Own(Temp(p.name, (key, p.ref), parts * size, dtype), size)
+    return [*before, _in_one(together(steps), places, turn, fn.length, parts)]
+
+
+def _kernels(graph: Graph, context: Context, own: int) -> tuple[list[Group], list[Any]]:
+    """The groups and the steps of one turn. own: how many of the inputs are carries and rows."""
     stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size]
     plan = schedule(graph, stored, context.scalars, context.target, config.fuse)
-    inner = context.inside(plan)
+    inner = context.inside(plan, graph.inputs[own:])
     return plan.groups, [step for group in plan.groups for step in lower(group, inner)]
 
 
@@ -198,7 +259,9 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
     return replace(kernel, parameters=tuple(head.values()), body=body)
 
 
-def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict[Any, Parameter], list[Statement]]:
+def _bind(
+    kernel: Kernel, places: Mapping[Any, Place], turn: Turn, parts: Parts | None = None
+) -> tuple[dict[Any, Parameter], list[Statement]]:
     """The parameters of the kernel outside, by what they bind to, and the statements that make those of the body from them."""
     taken: set[str] = set()
     head: dict[Any, Parameter] = {}
@@ -226,10 +289,20 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict
             head[turn] = Number(turn, fresh("turn"), int32)
         return head[turn]
 
+    def row_of(number: str, size: int) -> str:
+        """Where the part's share, of `size` elements, of a row begins; number: the row's."""
+        return f"(long){number} * {size}" if parts is None else f"(long)({number} * {parts.count} + {parts.item.name}) * {size}"
+
+    def share(size: int) -> str:
+        """Where the part's share of what is one row begins."""
+        return "" if parts is None else f" + (long){parts.item.name} * {size}"
+
     statements: list[Statement] = []
 
-    def state(text: str, *parts: Parameter, defines: tuple[Parameter, ...] = ()) -> None:
-        statements.append(Raw(text, None, parts, defines))
+    item = () if parts is None else (parts.item,)
+
+    def state(text: str, *given: Parameter | Var, defines: tuple[Parameter, ...] = ()) -> None:
+        statements.append(Raw(text, None, given, defines))
 
     for p in sorted(kernel.parameters, key=lambda p: p.ref in places):         # what stays keeps its name
         place = places.get(p.ref)
@@ -248,17 +321,20 @@ def _bind(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> tuple[dict
         elif isinstance(place, Row):
             row = f"({place.length - 1} - {number().name})" if place.reverse else number().name
             rows = parameter(place.ref, p, p.name + "_rows")
-            state(f"{own} = {rows.name} + (long){row} * {place.size};", rows, number(), defines=(p,))
+            state(f"{own} = {rows.name} + {row_of(row, place.size)};", rows, number(), *item, defines=(p,))
+        elif isinstance(place, Own):
+            all_of_it = parameter(place.ref, p, p.name)
+            state(f"{own} = {all_of_it.name}{share(place.size)};", all_of_it, *item, defines=(p,))
         else:
             end = parameter(place.end, p, p.name + ("_last" if place.written else "_first"))
-            state(f"{own} = {end.name};", end, defines=(p,))
+            state(f"{own} = {end.name}{share(place.size)};", end, *item, defines=(p,))
             if place.length == 1:
                 continue
             n = number().name
             both = parameter(place.both, p, f"{place.both.name}_both")
             which = f"({n} + 1 & 1)" if place.written else f"({n} & 1)"
             state(f"if ({n} {'< ' + str(place.length - 1) if place.written else '> 0'})", number())
-            state(f"  {p.name} = {both.name} + {which} * (long){place.size};", p, both, number())
+            state(f"  {p.name} = {both.name} + {row_of(which, place.size)};", p, both, number(), *item)
     return head, statements
 
 
@@ -270,9 +346,15 @@ def pointer(parameter: Parameter) -> str:
     return variable.declaration
 
 
-def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int) -> Kernel:
-    """The whole loop as a kernel, in which each work-item does all turns."""
-    head, declarations = _bind(kernel, places, turn)
+def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int, parts: int = 1) -> Kernel:
+    """The whole loop as a kernel, in which each work-item does all turns (of its part of the batch)."""
+    item = None
+    if parts > 1:
+        name = "part"
+        while kernel.takes(name):
+            name += "_"
+        item = Parts(parts, Var(name, parts))
+    head, declarations = _bind(kernel, places, turn, item)
     found = head.pop(turn, None)
     name = "turn" if found is None else found.name
     if found is None:
@@ -283,4 +365,8 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
     body = Block("")
     body.items = [loop]
     note = f"a loop of {length} turns in one launch" + (f": {kernel.note}" if kernel.note else "")
+    if item is not None:
+        body.items.insert(0, Item(item.item, "int", 0, "global"))
+        note = f"a loop of {length} turns in one launch, {parts} parts of the batch side by side: {kernel.note}"
+        kernel = replace(kernel, global_size=(parts,), local_size=(1,), group=(1,), flops=kernel.flops * parts, bytes=kernel.bytes * parts)
     return replace(kernel, parameters=tuple(head.values()), body=body, flops=kernel.flops * length, bytes=kernel.bytes * length, note=note)
