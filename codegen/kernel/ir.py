@@ -206,7 +206,8 @@ class Kernel:
     def arrays(self) -> int:
         """Bytes of a work-item's own arrays."""
         of = self._by_class
-        return sum(s.allocates for s in of.get(Raw, ())) + sum(size_of(s.array.type) * s.array.size for s in of.get(Allocate, ()))
+        declared: list[int] = [s.allocates for s in of.get(Raw, ())]
+        return sum(declared) + sum(size_of(s.array.type) * s.array.size for s in of.get(Allocate, ()))
 
     @cached_property
     def names(self) -> set[str]:
