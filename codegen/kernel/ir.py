@@ -206,8 +206,9 @@ class Kernel:
     def arrays(self) -> int:
         """Bytes of a work-item's own arrays."""
         of = self._by_class
-        declared: list[int] = [s.allocates for s in of.get(Raw, ())]
-        return sum(declared) + sum(size_of(s.array.type) * s.array.size for s in of.get(Allocate, ()))
+        sizes: list[int] = [size_of(s.array.type) * s.array.size for s in of.get(Allocate, ())]
+        sizes += [s.allocates for s in of.get(Raw, ())]
+        return sum(sizes)
 
     @cached_property
     def names(self) -> set[str]:
