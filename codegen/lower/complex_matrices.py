@@ -222,7 +222,7 @@ def qr(k: Matrices) -> None:
         f"  const {type_} beta = flat ? alpha : -{k.call('copysign(norm, alpha)')};",
         f"  {factors}[j] = flat ? {zero} : (beta - alpha) / beta;",
         f"  {turns}[j] = flat ? {zero} : -turn / beta;",
-        f"  const {type_} p = (alpha - beta) / pivot, q = turn / pivot, square = p * p + q * q;",                    # v = x / (alpha - beta)
+        f"  const {type_} p = (alpha - beta) / pivot, q = turn / pivot, square = p * p + q * q;",  # v = x / (alpha - beta)
         f"  for (int i = j + 1; i < {m}; i++) {{",
         f"    const {type_} x = {a}[i * {n} + j] / pivot, y = {b}[i * {n} + j] / pivot;",
         f"    {a}[i * {n} + j] = flat ? {zero} : (x * p + y * q) / square;",
