@@ -59,12 +59,12 @@ class Text:
              f"{last} = {inside(f'{first} + {step}', total, False, index)};")
 
     @contextmanager
-    def counting(self, name: str, n: int, first: int = 0) -> Iterator[Term]:
+    def counting(self, name: str, n: int, first: int = 0, step: int = 1, type_: str = "int") -> Iterator[Term]:
         """A loop in which `name` counts from `first` to `n`; yields what to call it. Of one turn it is none, and the variable a number."""
-        if n == first + 1:
+        if first < n <= first + step:
             yield first
             return
-        self(f"for (int {name} = {first}; {name} < {n}; {name}++) {{")
+        self(f"for ({type_} {name} = {first}; {name} < {n}; {f'{name} += {step}' if step > 1 else f'{name}++'}) {{")
         yield name
         self("}")
 
