@@ -462,8 +462,9 @@ class _Check:
             low, high = low + min(a * c, b * c), high + max(a * c, b * c)
         for kind, g, *rest in guards:
             if kind == "range":
-                below, above = self.interval(x.opened() - g.opened())      # x is the sum of what the guard is about, and of this
-                low, high = max(low, rest[0] + below), min(high, rest[1] - 1 + above)
+                for times in _times(x, g):                   # x is the sum of what the guard is about, so often, and of the rest
+                    below, above = self.interval(x.opened() - g.opened() * times)
+                    low, high = max(low, rest[0] * times + below), min(high, (rest[1] - 1) * times + above)
         self.never |= low > high
         return low, max(low, high)
 
@@ -693,6 +694,12 @@ def _changes(s: Statement) -> Any:
     """The variable that a statement changes."""
     symbol = s.symbol if isinstance(s, Assign) else s.of if isinstance(s, Update) else None
     return None if isinstance(symbol, Access) else symbol
+
+
+def _times(x: Index, g: Index) -> set[int]:
+    """How often g may be a part of x."""
+    have = dict(x.opened().terms)
+    return {1, *(have[a] // c for a, c in g.opened().terms if a in have and have[a] // c > 1 and have[a] % c == 0)}
 
 
 def _guarded(x: Index, guards: tuple[tuple[Any, ...], ...]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Operand, names_of, value
+from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Infix, Operand, names_of, value
 from tracegrad.codegen.kernel.index import Index, Mutable, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.markup import names_in, plain
@@ -285,6 +285,15 @@ class Writer:
         """`for (var = start; condition; var sign= by)`, or `var = by`: var is in its range where the condition holds. known: see Block."""
         more = Update(var, sign, value(by)) if sign != "=" else Assign(var, value(by))
         return self.block(Repeat(condition, Declare(var, self.index, value(start)), more, known))
+
+    @contextmanager
+    def halving(self, item: Var, count: int) -> Iterator[Index]:
+        """What half of `count` items, a power of two, do with those `half_size` behind them, then half of these, with barriers between."""
+        half_size = Mutable("half_size", count // 2 + 1)
+        with self.counting(half_size, count // 2, Infix(">", half_size, 0), "/", 2):
+            with self.branch(Infix("<", item, half_size)):
+                yield half_size.index
+            self.barrier()
 
     def shown(self, x: Expression) -> str:
         """An expression as a part of text that nobody looks into."""

@@ -26,7 +26,7 @@ from tracegrad.codegen.kernel.expressions import (
     place,
     whole,
 )
-from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded, constant
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.statements import Access, Array, Bound
 from tracegrad.codegen.kernel.types import register_dtype
@@ -133,13 +133,6 @@ class _Pass:
         row = o.number("row", self.rows, 1, "group").index if self.rows > 1 else ZERO
         return item, chunk, row
 
-    def ends(self, o: WorkGroup, chunk: Var | None) -> tuple[Index, Index]:
-        """Where a chunk begins, and where it ends."""
-        if chunk is None:
-            return ZERO, constant(self.n)
-        end = chunk.index * self.length + self.length
-        return chunk.index * self.length, o.writer.bounding("stop", self.n, Bound(o.writer.least(end, self.n), ZERO, end, self.n)).index
-
     def key(self, o: WorkGroup, row: Index, i: Index) -> Expression:
         """The key of element i of the row."""
         if self.source is None:
@@ -162,18 +155,15 @@ class _Pass:
         out = o.temp(self.counts, "digit_counts", "out")
         with o.times("e", _DIGITS) as e:
             w.store(place(counts, e * size + item.index), whole(0))
-        first, stop = self.ends(o, chunk)
+        first, stop = o.ends(chunk, self.length, self.n)
         i = Var("i", self.n)
         with w.loop(i, first + item.index, stop, size):
             digit = self.digit(o, self.key(o, row, i.index))
             w.update(place(counts, digit.index * size + item.index), "+", 1)
         o.barrier()
-        half_size = Mutable("half_size", size // 2 + 1)
-        with w.counting(half_size, size // 2, Infix(">", half_size, 0), "/", 2):
-            with w.branch(Infix("<", item, half_size)), o.times("e", _DIGITS) as e:
-                at = e * size + item.index
-                w.update(place(counts, at), "+", element(counts, w.at(at + half_size.index)))
-            o.barrier()
+        with w.halving(item, size) as half_size, o.times("e", _DIGITS) as e:
+            at = e * size + item.index
+            w.update(place(counts, at), "+", element(counts, at + half_size))
         with o.where((item.index, _DIGITS)):
             w.store(place(out, self.at_count(row, chunk, item)), element(counts, item.index * size), o.node)
         return o.done((self.chunks * size, self.rows), (size, 1), self.rows * self.n)
@@ -229,7 +219,7 @@ class _Pass:
             at = digit * size + item.index
             return place(ranks, at + at // _DIGITS)
 
-        first, stop = self.ends(o, chunk)
+        first, stop = o.ends(chunk, self.length, self.n)
         tile = Var("tile", self.n)
         with w.loop(tile, first, stop, tile_size):
             count = w.known("count", tile_size + 1, w.least(Infix("-", stop, tile), tile_size))
@@ -295,7 +285,7 @@ class _Pass:
             w.update(carry, "+", Cast(element(keys, e_), int32))
         e = Var("e", size)
         with w.loop(e, item.index // group * group, item):
-            w.update(carry, "+", element(totals, bounded(e.index + item.index // group, 0, size + size // group)))
+            w.update(carry, "+", element(totals, e.index + item.index // group))
         with o.times("e", _DIGITS) as e_:
             place_ = item.index * _DIGITS + e_                # digit * size + item of the one that it belongs to
             here = w.let("here", element(ranks, item.index * (_DIGITS + 1) + e_))
