@@ -357,6 +357,23 @@ def test_integers_beside_an_index_array_are_taken_first_as_in_torch() -> None:
     check(lambda x: x[0, :, [1, 3]], lambda x: x[0][:, [1, 3]], X)
 
 
+def test_index_tensors_of_no_dimensions_are_integers_as_in_torch(on_numpy: None) -> None:
+    x = tg.tensor(np.random.default_rng(0).normal(size=(7, 5, 13, 6)))
+    two, one, rows = tg.tensor(2), np.array(1), tg.tensor([0, 3, 1])
+    every = slice(None)
+    for key, plain in (((two, every, rows), (2, every, rows)), ((rows, two), (rows, 2)), ((two, ..., rows), (2, ..., rows)),
+                       ((rows, every, two, rows), (rows, every, 2, rows)), ((rows, two, rows), (rows, 2, rows)),
+                       ((every, rows, two, rows), (every, rows, 2, rows)), ((two, one), (2, 1)), ((two, None, rows), (2, None, rows)),
+                       ((one, every, two), (1, every, 2))):
+        np.testing.assert_array_equal(x[key].numpy(), x[plain].numpy())
+        np.testing.assert_array_equal(tg.trace(lambda x, k=key: x[k])(x).numpy(), x[plain].numpy())
+        put, wanted = x.clone(), x.clone()
+        put[key] = put[key] * 2 + 1
+        wanted[plain] = wanted[plain] * 2 + 1
+        np.testing.assert_array_equal(put.numpy(), wanted.numpy())
+    assert (x[two, :, rows].shape, x[:, rows, two, rows].shape) == ((5, 3, 6), (7, 3))
+
+
 def test_index_tensors_wrap_negatives() -> None:
     i, j = np.array([1, 0, -1]), np.array([[3], [-1]], np.int32)
     check(lambda x, i: x[i], lambda x, i: x[i], X, i)

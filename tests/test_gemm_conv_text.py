@@ -157,6 +157,23 @@ def test_large_products_are_packed_and_right() -> None:
     bench.check()
 
 
+@pytest.mark.parametrize(("target", "dtype"), [(CPU, F32), (AVX512, F64)], ids=["cpu", "avx512_double"])
+def test_lines_along_k_are_transposed_into_panels(target: Target, dtype: np.dtype[Any]) -> None:
+    """Lines and k below, at and above a block that is transposed, and several, with a rest and without; k in one part, and in many."""
+    bench, rng, blocks = Bench(replace(target, l2_bytes=1 << 10), [dtype]), np.random.default_rng(1), set()
+    shapes = [(1, 150, 7, 13), (3, 129, 33, 65), (1, 100, 100, 129), (2, 130, 16, 16)]
+    with tuned(Tuning(pack_items=64)):
+        for number, (batch, m, n, k) in enumerate(shapes):
+            tag = f"turned{number}"
+            a, b = (rng.integers(-9, 9, size).astype(dtype) for size in ((batch, m, k), (batch, k, n)))
+            kernels = gemm.gemm(tag, batch, m, n, k, dtype, operand(bench, f"{tag}_a", a, ""), operand(bench, f"{tag}_b", b, "t"),
+                                gemm.Store(*result(f"{tag}_c", dtype, (batch, m, n))), bench.target, tag)
+            blocks |= set(re.findall(r"(\d+x\d+) transposed at a time", "".join(kernel.text for kernel in kernels)))
+            bench.expect(f"{tag}_c", kernels, np.matmul(a.astype(np.int64), b.astype(np.int64)).astype(dtype), dtype)
+    assert blocks
+    bench.check()
+
+
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_a_product_beyond_the_second_cache_has_its_k_in_blocks(dtype: np.dtype[Any]) -> None:
     """k below, at and above a block and two, whole and with a rest, in all layouts; the epilogue is called once for each element."""

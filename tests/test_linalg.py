@@ -319,6 +319,14 @@ def test_empty_matrices_and_batches():
     assert L.pinv(tg.zeros(0, 3)).numpy().shape == (3, 0)
     assert L.matrix_rank(tg.zeros(2, 0, 3)).numpy().tolist() == [0, 0]
     assert L.matrix_exp(tg.zeros(2, 0, 0)).numpy().shape == (2, 0, 0)
+    for shape in ((0, 0), (3, 0), (0, 5), (2, 0, 3), (2, 3, 0), (0, 3, 2), (0, 0, 0)):
+        for dtype in (tg.float32, tg.complex64):
+            for full in (False, True):
+                wanted = np.linalg.svd(np.zeros(shape, dtype.name), full_matrices=full)
+                for y, w in zip(L.svd(tg.zeros(shape, dtype=dtype), full_matrices=full), wanted, strict=True):
+                    assert (y.numpy().shape, y.dtype) == (w.shape, w.dtype)
+            if shape[-1] == shape[-2]:
+                assert [tuple(y.numpy().shape) for y in L.eigh(tg.zeros(shape, dtype=dtype))] == [shape[:-1], shape]
 
 
 def test_matrix_exp_of_large_and_small_norms():

@@ -591,6 +591,31 @@ def test_no_grad_detach_and_hooks_in_the_body(interpreter):
     close(found, arrays(f(unrolled)(*args)))
 
 
+@pytest.mark.parametrize("way", [lambda f: f, tg.trace])
+@pytest.mark.parametrize("device", ["numpy", "kernels"])
+def test_a_loop_that_depends_on_nothing(way, device, request):
+    if device == "numpy":
+        request.getfixturevalue("on_numpy")
+    m = tg.nn.RNN(3, 5, 2, nonlinearity="relu", batch_first=True).double()
+    x = tg.randn(4, 13, 3, dtype=tg.float64).requires_grad_()
+
+    @way
+    def second(x):
+        (g,) = tg.autograd.grad(m(x)[0].square().sum() + m(x)[0].sum(), [x], create_graph=True)
+        return g, *tg.autograd.grad((g * x.detach()).sum(), [x])
+
+    @way
+    def nothing(x):
+        (g,) = tg.autograd.grad(m(x)[0].sum(), [x], create_graph=True)      # constant in x: its loop has no operands
+        return tg.autograd.grad(g.sum(), [x], materialize_grads=True, allow_unused=True)[0]
+
+    _, h = second(x)
+    e = 1e-6 * x.detach()
+    forward, back = (second((x + s * e).detach().requires_grad_())[0] for s in (1, -1))
+    np.testing.assert_allclose((h * x).sum().item(), ((forward - back) * x / 2e-6).sum().item(), rtol=1e-5)
+    assert nothing(x).tolist() == np.zeros((4, 13, 3)).tolist()
+
+
 # -------------------------------------------------------------------------------------------------------------- while_loop
 
 

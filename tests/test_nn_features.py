@@ -266,3 +266,113 @@ def test_spectral_norm():
     layer(tg.ones(1, 3, 4, 4, dtype=tg.float64)).sum().backward()
     np.testing.assert_array_equal(layer.parametrizations.weight[0]._u.numpy(), u)
     assert np.isfinite(layer.parametrizations.weight.original.grad.numpy()).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ state_dict
+
+
+class Counted(nn.Linear):
+    """A layer with state that is no tensor."""
+
+    seen = 0
+
+    def get_extra_state(self):
+        return {"seen": self.seen}
+
+    def set_extra_state(self, state):
+        self.seen = state["seen"]
+
+
+def test_extra_state_is_saved_and_loaded():
+    model, other = (nn.Sequential(nn.ReLU(), Counted(7, 3)) for _ in range(2))
+    model[1].seen = 5
+    state = model.state_dict(prefix="m.")
+    assert list(state) == ["m.1.weight", "m.1.bias", "m.1._extra_state"]
+    assert str(other.load_state_dict(model.state_dict())) == "<All keys matched successfully>"
+    assert other[1].seen == 5
+    with pytest.raises(tg.ArgumentError, match=r"load_state_dict: Sequential: missing 1._extra_state; unexpected nothing"):
+        other.load_state_dict({k: v for k, v in model.state_dict().items() if "extra" not in k})
+    with pytest.raises(tg.ArgumentError, match=r"unexpected 1\._extra_state"):
+        nn.Sequential(nn.ReLU(), nn.Linear(7, 3)).load_state_dict(model.state_dict())
+
+
+def test_hooks_of_state_dict():
+    model, calls = nn.Sequential(nn.Linear(7, 3), nn.Linear(3, 2)), []
+    pre = model[1].register_state_dict_pre_hook(lambda m, prefix, keep: calls.append((m is model[1], prefix, keep)))
+    post = model.register_state_dict_post_hook(lambda m, state, prefix, meta: state.update({f"{prefix}note": 1}))
+    state = model.state_dict(prefix="a.", keep_vars=True)
+    assert (calls, state.pop("a.note"), state["a.0.weight"] is model[0].weight) == ([(True, "a.1.", True)], 1, True)
+    pre.remove()
+    post.remove()
+    before = {f"module.{k}": v.clone() * 2 for k, v in model.state_dict().items()}
+
+    def strip(module, state, prefix, meta, strict, missing, unexpected, errors):
+        for k in list(state):
+            state[k.removeprefix("module.")] = state.pop(k)
+
+    def lenient(module, keys):
+        keys.missing_keys.clear()
+
+    model.register_load_state_dict_pre_hook(strip)
+    weight = model[1].weight.clone()
+    model.load_state_dict(before)
+    assert list(before) == ["module.0.weight", "module.0.bias", "module.1.weight", "module.1.bias"]     # the hook has a copy
+    np.testing.assert_array_equal(model[1].weight.numpy(force=True), 2 * weight.numpy(force=True))
+    before.pop("module.0.bias")
+    with pytest.raises(tg.ArgumentError, match=r"missing 0\.bias"):
+        model.load_state_dict(before)
+    model.register_load_state_dict_post_hook(lenient)
+    assert model.load_state_dict(before) == ([], [])
+    model[0].register_load_state_dict_pre_hook(lambda *args: args[-1].append("too old"))
+    with pytest.raises(tg.ArgumentError, match="load_state_dict: Sequential: too old"):
+        model.load_state_dict(before)
+    with pytest.raises(TypeError, match="load_state_dict: state_dict must be a mapping of names to tensors, got list"):
+        model.load_state_dict([])
+
+
+def test_load_state_dict_assigns_the_tensors_themselves():
+    model = nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3))
+    model[0].bias.requires_grad_(False)
+    given = {k: v.clone().double() if v.dtype == tg.float32 else v.clone() + 3 for k, v in model.state_dict().items()}
+    given["0.weight"] = nn.Parameter(given["0.weight"])
+    old = model[0].weight
+    model.load_state_dict(given, assign=True)
+    assert model[0].weight is given["0.weight"] is not old
+    assert [p.dtype for p in model.parameters()] == [tg.float64] * 4
+    assert [p.requires_grad for p in model.parameters()] == [True, False, True, True]
+    assert (model[1].running_mean is given["1.running_mean"], model[1].num_batches_tracked.item()) == (True, 3)
+    with pytest.raises(tg.ShapeError, match=r"0\.weight has shape \(2, 7\), expected \(3, 7\)"):
+        model.load_state_dict(given | {"0.weight": tg.ones(2, 7)}, assign=True)
+    assert model[0].weight is given["0.weight"]
+
+
+def test_containers_are_added_and_multiplied():
+    a, b = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Sequential(nn.Tanh())
+    both = a + b
+    assert (list(both), len(a)) == ([*a, *b], 2)
+    assert list(a * 2) == list(2 * a) == [*a, *a]
+    a += b
+    assert (type(a), len(a)) == (nn.Sequential, 3)
+    modules = nn.ModuleList([nn.Linear(2, 3) for _ in range(3)]) + nn.Sequential(nn.ReLU())
+    modules += [nn.ReLU()]
+    assert repr(modules) == "ModuleList(\n  (0-2): 3 x Linear(in_features=2, out_features=3, bias=True)\n  (3-4): 2 x ReLU()\n)"
+    assert (nn.Linear(2, 2)._get_name(), repr(nn.ModuleList())) == ("Linear", "ModuleList()")
+    for bad in (lambda: a + nn.ReLU(), lambda: a * 0):
+        with pytest.raises(tg.TracegradError, match="Sequential"):
+            bad()
+
+
+def test_buffers_and_modules_are_not_hidden_by_other_values():
+    norm, model = nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3))
+    with pytest.raises(TypeError, match=r"BatchNorm1d.running_mean: a buffer is a Tensor or None, got int; `del` it first"):
+        norm.running_mean = 3
+    model.head = nn.ReLU()
+    with pytest.raises(TypeError, match=r"Sequential.head: expected a Module or None, got function; `del` it first"):
+        model.head = lambda x: x
+    assert (norm.running_mean.tolist(), type(model.head)) == ([0.0] * 3, nn.ReLU)
+    del norm.running_mean, model.head
+    norm.running_mean, model.head = 3, abs
+    assert (norm.running_mean, model.head, "running_mean" in norm.state_dict(), len(model)) == (3, abs, False, 1)
+    norm.running_var = None
+    norm.running_var = tg.ones(3)
+    assert "running_var" in norm.state_dict()

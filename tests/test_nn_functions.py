@@ -654,6 +654,17 @@ def test_dropouts_draw_whole_channels_and_keep_moments(on_numpy: Any) -> None:
     assert -0.21 < r.max() <= -0.2
 
 
+def test_binary_cross_entropy_of_what_is_no_probability_is_no_number(on_numpy: Any) -> None:
+    p = tg.tensor([0.0, 1.0, 0.5, -0.1, 1.5, 7.0, -0.0, float("nan")])
+    for target in (0.0, 1.0, 0.3):
+        found = F_.binary_cross_entropy(p, tg.full((8,), target), reduction="none").numpy()
+        np.testing.assert_array_equal(np.isnan(found), [False, False, False, True, True, True, False, True])
+        np.testing.assert_allclose(found[[0, 1, 6]], [100 * target, 100 * (1 - target), 100 * target], rtol=1e-6)
+    x = tg.tensor([0.0, 1.0, 0.25], requires_grad=True)
+    F_.binary_cross_entropy(x, tg.tensor([1.0, 0.0, 1.0]), reduction="sum").backward()
+    assert x.grad.tolist() == [0.0, 0.0, -4.0]
+
+
 def test_gumbel_softmax(on_numpy: Any) -> None:
     tg.manual_seed(0)
     logits = tg.tensor(np.log([[0.1, 0.2, 0.7]] * 4000), requires_grad=True)
@@ -718,6 +729,10 @@ def test_the_device_agrees(device: Any) -> None:
         (lambda x: F_.multilabel_margin_loss(x[0], tg.tensor([0])), tg.ShapeError, "multilabel_margin_loss: target"),
         (lambda x: F_.ctc_loss(x, tg.tensor([[1]] * 3), [3, 3], [1, 1, 1]), tg.ShapeError, "ctc_loss: input_lengths"),
         (lambda x: F_.ctc_loss(x, tg.tensor([1, 1]), [3, 3, 3], [1, 1, 1]), tg.ShapeError, "ctc_loss: targets"),
+        (lambda x: F_.ctc_loss(x, tg.tensor([[1]] * x.shape[1]), [99] * x.shape[1], [1] * x.shape[1]), tg.IndexOutOfRange,
+         "ctc_loss.*: input_lengths holds 99"),
+        (lambda x: F_.ctc_loss(x, tg.tensor([[1]] * x.shape[1]), [1] * x.shape[1], tg.tensor([2] * x.shape[1])).item(), tg.IndexOutOfRange,
+         "ctc_loss.*: target_lengths holds 2, out of range for 1 labels"),
         (lambda x: F_.poisson_nll_loss(x, x[0]), tg.ShapeError, "poisson_nll_loss"),
         (lambda x: F_.interpolate(x, 5, 2.0), tg.ArgumentError, "interpolate: give size or scale_factor"),
         (lambda x: F_.interpolate(x, 5, mode="bilinear"), tg.ArgumentError, "interpolate: mode 'bilinear'"),

@@ -515,3 +515,33 @@ def test_the_learning_rate_before_the_first_step_is_the_first(traced):
             ends.append([w.tolist() for w in params])
         for late, early in zip(*ends, strict=True):
             np.testing.assert_allclose(early, late, rtol=1e-12, err_msg=kind)
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.SGD(p, lr=0.1), optim.Adam, lambda p: optim.LBFGS(p, max_iter=2)])
+def test_hooks_around_a_step(make, on_numpy):
+    p = nn.Parameter(tg.ones(7))
+    optimizer, log = make([p]), []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (p**2).sum()
+        loss.backward()
+        log.append("loss")
+        return loss
+
+    def other(o, args, kwargs):
+        log.append(("pre", o is optimizer, args[0] is optimizer, list(kwargs)))
+        return (optimizer, closure), {}
+
+    handle = optimizer.register_step_pre_hook(other)
+    optimizer.register_step_post_hook(lambda o, args, kwargs: log.append(("post", args[1] is closure)))
+    optimizer.step(closure=None)
+    assert (log[0], log[1], log[-1]) == (("pre", True, True, ["closure"]), "loss", ("post", True))
+    assert (p < 1).all()
+    handle.remove()
+    del log[:]
+    optimizer.step(closure)
+    assert log[0] == "loss"
+    optimizer.register_step_pre_hook(lambda *args: 3)
+    with pytest.raises(tg.ArgumentError, match=r"step: a pre-hook must return None or \(args, kwargs\), got 3"):
+        optimizer.step(closure)

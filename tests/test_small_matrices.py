@@ -168,6 +168,14 @@ def test_derivatives_of_any_order_in_kernels() -> None:
     assert "host code" not in first.explain()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_reflections_of_columns_that_begin_with_zero(dtype: str, kernels: None) -> None:
+    """The sign of R's diagonal is LAPACK's there, too: minus that of the first number, 0 being positive and -0.0 negative."""
+    a = np.stack([np.eye(3)[::-1], np.eye(3), np.zeros((3, 3)), np.roll(np.eye(3), 1, 0) - 0.0, -np.eye(3)[::-1]]).astype(dtype)
+    for y, w in zip(tg.trace(lambda a: tuple(L.qr(a)))(tg.tensor(a)), np.linalg.qr(a), strict=True):
+        np.testing.assert_allclose(y.numpy(), w, atol=1e-14)
+
+
 def test_vmap_scan_and_cond() -> None:
     a, b, _, _ = matrices((6, 5), 4, 1, "float64")
     y = tg.trace(tg.vmap(L.solve))(tg.tensor(a), tg.tensor(b))
@@ -219,6 +227,77 @@ def test_complex_matrices(batch: tuple[int, ...], n: int, k: int, dtype: str) ->
         np.testing.assert_allclose(y, w, rtol=tolerance, atol=tolerance * np.abs(w).max())
     if tg.device().kind != "numpy":
         assert ("host code" in f.explain()) == (n > 8)
+
+
+def of_parts(a: Any, p: Any, tall: Any) -> Any:
+    return (L.det(a), *L.slogdet(a), L.cholesky(p), L.cholesky_ex(a).info, L.inv_ex(a).info, *L.lu_factor(a), *L.lu(tall),
+            *L.lu_factor(tall.mT), *L.qr(a), *L.qr(tall, mode="complete"), *L.qr(tall.mT))
+
+
+def complex_operands(batch: tuple[int, ...], n: int, dtype: str) -> list[Any]:
+    """A, a positive definite one and a tall one."""
+    a, tall = complex_ones(batch, n, n + 1, dtype)
+    return [a, (a @ a.conj().swapaxes(-1, -2) + n * np.eye(n)).astype(dtype), tall.swapaxes(-1, -2)]
+
+
+@pytest.mark.parametrize(("batch", "n", "dtype"), [((33,), 1, "complex64"), ((7,), 3, "complex128"), ((), 2, "complex128")])
+def test_factors_of_complex_matrices_in_kernels_of_every_target(batch: tuple[int, ...], n: int, dtype: str, on_numpy: None) -> None:
+    with Checked(slack=200.0) as checked:
+        for y in tg.trace(of_parts)(*map(tg.tensor, complex_operands(batch, n, dtype))):
+            y.numpy()
+    assert checked.count == 6
+
+
+@pytest.mark.parametrize(("batch", "n", "dtype"), [
+    ((300,), 3, "complex128"), ((33,), 8, "complex64"), ((3, 11), 13, "complex128"), ((7,), 15, "complex64"), ((1,), 16, "complex128"),
+])
+def test_factors_of_complex_matrices(batch: tuple[int, ...], n: int, dtype: str) -> None:
+    given = complex_operands(batch, n, dtype)
+    f = tg.trace(of_parts)
+    found = [y.numpy() for y in f(*map(tg.tensor, given))]
+    with tuned(Tuning(matrix_size=0)):
+        wanted = [y.numpy() for y in tg.trace(of_parts)(*map(tg.tensor, given))]
+    for k, (y, w) in enumerate(zip(found, wanted, strict=True)):
+        assert (y.dtype, y.shape) == (w.dtype, w.shape)
+        tolerance = 0 if w.dtype.kind in "iu" else 2e-3 if dtype == "complex64" else 1e-9
+        np.testing.assert_allclose(y, w, rtol=tolerance, atol=tolerance * np.abs(w).max(), err_msg=f"result {k}")
+    if tg.device().kind != "numpy":
+        assert ("host code" in f.explain()) == (n > 15)                     # the tall ones' size
+
+
+def test_complex_determinants_of_every_size(kernels: None) -> None:
+    """Singular ones, those beyond the largest number on the way, and NaN."""
+    a = complex_ones((9,), 4, 1, "complex128")[0]
+    a[1], a[2, 1], a[3, 2] = 0, 2j * a[2, 0], np.nan
+    a[4] *= 1e-100
+    a[5, :2] *= 1e150
+    a[5, 2:] *= 1e-150
+    a[6] *= 1e90
+    determinant, sign, logarithm = tg.trace(lambda a: (L.det(a), *L.slogdet(a)))(tg.tensor(a))
+    with np.errstate(all="ignore"):
+        wanted = np.linalg.slogdet(a)
+    kept = [0, 1, 4, 5, 6, 7, 8]                                            # the third is singular but for roundings
+    np.testing.assert_allclose(sign.numpy()[kept], wanted[0][kept], rtol=1e-12)
+    np.testing.assert_allclose(logarithm.numpy()[kept], wanted[1][kept], rtol=1e-12)
+    assert logarithm.numpy()[2] < -30
+    assert np.isnan(determinant.numpy()[3])
+    for k in (0, 1, 5, 7, 8):
+        np.testing.assert_allclose(determinant.numpy()[k], wanted[0][k] * np.exp(wanted[1][k]), rtol=1e-10)
+    assert determinant.numpy()[4] == 0
+    assert not np.isfinite(determinant.numpy()[6])
+
+
+def test_errors_and_derivatives_of_complex_factors() -> None:
+    _, p, _ = complex_operands((3, 5), 4, "complex128")
+    p[1, 3, 2, 2] = -1
+    found = message(tg.trace(lambda p, *_: L.cholesky(p)), p, p, p)
+    assert found.startswith("cholesky: matrix (1, 3) of the batch (3, 5) (4x4) is not positive definite (pivot 3)")
+    assert message(lambda p, *_: L.cholesky(p), p, p, p) == found
+    a, p, _ = (tg.tensor(x[:2], requires_grad=True) for x in complex_operands((4,), 3, "complex128"))
+    of_a = [lambda a: abs(L.det(a)), lambda a: L.slogdet(a)[1], lambda a: L.slogdet(a)[0].imag, lambda a: abs(L.lu_factor(a)[0]),
+            lambda a: abs(L.qr(a).R) + abs(L.qr(a).Q) ** 2]
+    assert gradcheck(tg.trace(lambda a: [f(a).sum() for f in of_a]), [a])
+    assert gradcheck(tg.trace(lambda a: abs(L.cholesky(a @ a.mH + 3 * tg.eye(3))).sum()), [a])
 
 
 def test_errors_and_derivatives_of_complex_matrices() -> None:

@@ -426,6 +426,13 @@ def test_xlogy_at_zero_passes_the_gradient(on_numpy: Any) -> None:
     np.testing.assert_allclose(x.grad.numpy(), [np.log(2.0), 0.0, 0.0, np.log(3.0)])
 
 
+def test_xlogy_takes_the_logarithm_in_the_dtype_of_the_product(on_numpy: Any) -> None:
+    wide, half = tg.rand(33, dtype=tg.float64), (tg.rand(33) + 1.5).half()
+    np.testing.assert_allclose(tg.xlogy(wide, half).numpy(), wide.numpy() * np.log(half.numpy().astype(np.float64)), rtol=1e-14)
+    np.testing.assert_allclose(tg.special.xlog1py(wide, half).numpy(), wide.numpy() * np.log1p(half.numpy().astype(np.float64)), rtol=1e-14)
+    assert [tg.xlogy(x, tg.arange(33)).dtype for x in (half, tg.arange(33))] == [tg.float16, tg.float32]
+
+
 @pytest.mark.usefixtures("on_numpy")
 @pytest.mark.parametrize(
     ("fn", "error", "words"),

@@ -441,3 +441,24 @@ def test_sizes_know_their_number_of_elements() -> None:
     for sizes in (tg.Size([4, 3]), tg.zeros(6, 2).shape, (12,)):
         y, before, given = f(tg.ones(3, 4), sizes)
         assert (y.shape, y.sum().item(), before.numel(), given, type(given)) == (sizes, 720, 12, sizes, type(sizes))
+
+
+def test_numbers_of_numpy_in_lists_keep_their_dtypes() -> None:
+    third = np.float64(1) / 3
+    for data, dtype in (([third], "float64"), ([[2.0], [third]], "float64"), ((1, third), "float64"), ([np.float16(1)], "float16"),
+                        ([np.float16(1), 2.0], "float32"), ([np.float32(1), 2], "float32"), ([np.float32(1), third], "float64"),
+                        ([np.complex64(1), 2.0], "complex64"), ([np.complex128(1), 1.0], "complex128"), ([1.0, np.int64(3)], "float32"),
+                        ([True, third], "float64"), ([np.float16(1), np.int64(7)], "float16"), ([[np.ones(2)], [np.ones(2)]], "float64"),
+                        ([tg.ones((), dtype=tg.float64), 2.0], "float64"), ([1.0, 2.0], "float32"), ([np.int32(1), 2.0], "float32")):
+        assert (str(tg.tensor(data).dtype), str(tg.as_tensor(data).dtype)) == (dtype, dtype), data
+    assert tg.tensor([third])[0].item() == third
+    assert tg.tensor([third], dtype=tg.float32).dtype == tg.float32
+
+
+def test_tensors_in_texts() -> None:
+    loss = tg.tensor(0.25, requires_grad=True) * 3
+    assert f"{loss} {loss:.3f} {loss:>8.2%}|{tg.tensor(7)} {tg.tensor(7):03d} {tg.tensor(True)}" == "0.75 0.750   75.00%|7 007 True"
+    assert f"{tg.tensor([1.5])}" == repr(tg.tensor([1.5]))
+    with pytest.raises(TypeError, match=r"format: '.2f' is for one number, the tensor has shape \(3,\)"):
+        f"{tg.ones(3):.2f}"
+    assert [x.tolist() for x in (reversed(tg.arange(6).reshape(3, 2)), reversed(tg.tensor(2)))] == [[[4, 5], [2, 3], [0, 1]], 2]

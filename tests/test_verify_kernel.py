@@ -13,11 +13,11 @@ import pytest
 
 import tracegrad as tg
 import tracegrad.nn.functional as F
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Op, Prefix, Select, Spelling, nodes
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Op, Prefix, Select, Spelling, element, nodes, place
 from tracegrad.codegen.kernel.expressions import whole as number
-from tracegrad.codegen.kernel.index import Index, Var, bounded
+from tracegrad.codegen.kernel.index import Index, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Local, Statement, clipped, product
+from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, Statement, clipped, product
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower import context
@@ -387,3 +387,148 @@ def test_lanes_stay_within_the_multiple_that_a_vector_begins_at() -> None:
     traced(tg.arange(32, dtype=tg.float32))
     for aligned in (True, False):
         compile_graph(executable_graph(traced._seen().program.graph), Target(simd_bytes=64, registers=32, clang_builtins=aligned))
+
+
+# --------------------------------------------------------------------------------- loops whose ends only the running program knows
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_a_condition_says_holds_until_the_variable_changes(when: str) -> None:
+    b = Bench()
+    at = b.w.variable("at", 200, 0)
+    with b.w.repeat(Infix("<", at, 100)):
+        if when == "before":
+            b.w.update(at, "+", 1)
+        b.store(at.index, b.load(constant(3)))
+        if when == "after":
+            b.w.update(at, "+", 1)
+    if when == "before":
+        wrong(b.kernel(), "elements 0..199 of y are written")
+    else:
+        verify_kernel(b.kernel())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_known_in_front_of_a_loop_is_not_known_in_its_second_turn(inside: bool) -> None:
+    b = Bench()
+    at, n = b.w.variable("at", 200, 0), b.w.variable("n", 10, 9)
+    with b.w.branch(Infix("<", at, 100)), b.w.repeat(Infix(">", n, 0)):
+        b.store(at.index, b.load(constant(3)))
+        b.w.update(at if inside else n, "-", 1)
+    if inside:
+        wrong(b.kernel(), "elements 0..199 of y are written")
+    else:
+        verify_kernel(b.kernel())
+
+
+@pytest.mark.parametrize(("sign", "fails"), [("&&", False), ("||", True)])
+def test_c_looks_at_the_second_condition_only_where_the_first_holds(sign: str, fails: bool) -> None:
+    b = Bench()
+    at = b.w.variable("at", 200, 0)
+    above = Infix(">", element(b.x, at), Literal(0.5, F32))
+    with b.w.repeat(Infix(sign, Infix("<", at, 100), above)):
+        b.w.update(at, "+", 1)
+    if fails:
+        wrong(b.kernel(), "elements 100..199 of x are read")
+    else:
+        verify_kernel(b.kernel())
+    chosen = Select(Infix(">=" if fails else "<", at, 100), element(b.x, at), Literal(0.0, F32))
+    b = Bench()
+    b.w.add(Declare(at, "int", number(7)))
+    b.w.declare("v", Select(chosen.parts[0], Load(Access(b.x, at.index), F32), chosen.parts[2]))
+    if fails:
+        wrong(b.kernel(), "elements 100..199 of x are read")
+    else:
+        verify_kernel(b.kernel())
+
+
+def test_elements_that_only_the_running_program_knows() -> None:
+    """Nothing is proved of them but what computes their place: that is declared."""
+    b = Bench()
+    at = b.w.variable("at", 200, 0)
+    b.w.store(place(b.y, b.w.at(at)), element(b.x, Infix("*", at, 2)))
+    verify_kernel(b.kernel())
+    b.w.store(place(b.y, Infix("+", Mutable("other", 5), 1)), Literal(1.0, F32))
+    wrong(b.kernel(), "other is used before it is declared")
+    b = Bench()
+    b.w.store(place(b.x, b.w.at(constant(0))), Literal(1.0, F32))
+    wrong(b.kernel(), "x is const")
+
+
+@pytest.mark.parametrize(("base", "size", "at", "message"), [
+    (10, 20, 19, ""), (10, 20, 20, "elements 20..20 of p are written, of 20"), (90, 20, 19, "elements 109..109 of y are written, of 100"),
+])
+def test_pointers(base: int, size: int, at: int, message: str) -> None:
+    b = Bench()
+    pointer = b.w.pointer("p", b.y, (), constant(base), size)
+    b.w.store(place(pointer, at), Literal(1.0, F32))
+    if message:
+        wrong(b.kernel(), message)
+    else:
+        verify_kernel(b.kernel())
+
+
+def test_a_pointer_to_something_else() -> None:
+    b = Bench()
+    z = b.w.buffer(Temp("z", 0, 100, F32), "z", F32, "out")
+    p, q = b.w.pointer("p", b.y, (z,), constant(0), 100), b.w.pointer("q", b.y, (), constant(0), 100)
+    b.w.assign(p, q)
+    verify_kernel(b.kernel())
+    b.w.assign(q, p)
+    wrong(b.kernel(), "p is not what q may point to")
+
+
+def test_leaving_a_loop() -> None:
+    b = Bench()
+    with b.w.repeat(Infix("<", number(0), 1)):
+        b.w.leave()
+    verify_kernel(b.kernel())
+    b.w.leave()
+    wrong(b.kernel(), "no loop is around it")
+
+
+@pytest.mark.parametrize("what", ["a condition that differs", "what differs in the turn before", "left from the middle", "all alike"])
+def test_barriers_in_loops(what: str) -> None:
+    b = Bench()
+    item = b.w.item("item", 64, 0, "local")
+    b.w.item("i", 64, 0)
+    n, more = b.w.variable("n", 100, 9), b.w.variable("more", 100, 1)
+    with b.w.repeat(Infix("<", item if what == "a condition that differs" else n, 50)):
+        b.w.barrier()
+        b.w.update(n, "+", more)
+        if what == "what differs in the turn before":
+            b.w.update(more, "+", item)
+        if what == "left from the middle":
+            with b.w.branch(Infix("<", item, 5)):
+                b.w.leave()
+    if what == "all alike":
+        verify_kernel(b.kernel((64,), (64,)))
+    else:
+        wrong(b.kernel((64,), (64,)), "is left from the middle" if "middle" in what else "not all items of the work-group come to this")
+
+
+def test_updates_are_of_what_is_there() -> None:
+    b = Bench(access="inout")
+    b.w.update(place(b.y, 99), "+", Literal(1.0, F32))
+    verify_kernel(b.kernel())
+    b.w.update(place(b.y, 100), "+", Literal(1.0, F32))
+    wrong(b.kernel(), "elements 100..100 of y are")
+    b = Bench()
+    b.w.update(place(b.x, 0), "+", Literal(1.0, F32))
+    wrong(b.kernel(), "x is const")
+
+
+def test_the_text_of_loops() -> None:
+    b = Bench(access="inout")
+    size, n = Mutable("size", 65), b.w.variable("n", 9, 0)
+    with b.w.counting(size, 2, Infix("<=", size, 64), "*", 2):
+        with b.w.branch(Infix("==", size, 8)):
+            b.w.leave()
+        with b.w.otherwise():
+            b.w.update(n, "+", 1)
+        b.w.update(place(b.y, n), "+", element(b.x, n))
+    with b.w.repeat(Infix(">", n, 0)):
+        b.w.assign(n, n.index - 2)
+    assert b.kernel().lines == [
+        "  int n = 0;", "  for (int size = 2; size <= 64; size *= 2) {", "    if (size == 8)", "      break;", "    else", "      n++;",
+        "    y[n] += x[n];", "  }", "  while (n > 0)", "    n = n - 2;"]

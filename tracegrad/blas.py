@@ -40,6 +40,12 @@ def _controls() -> tuple[Any, Any] | None:
 _found = _controls()
 
 
+def shared_among_threads(a: Any, b: Any) -> bool:
+    """Whether OpenBLAS might use several threads for the product of matrices of these shapes; it does not below twice as much work."""
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    return bool(m * k * n > (1 << 17 if min(m, n) > 1 else 1 << 12))
+
+
 def quietly(fn: Callable[..., Any], products: bool, *args: Any) -> Any:
     """fn(*args) as inside `quiet(products)`, which takes longer than numpy does for few elements."""
     if _extobj_contextvar is None:

@@ -106,7 +106,8 @@ def _float(dtype: Any) -> Any:
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor with a copy of `data`: a number, nested lists, an array of numpy or another library, or a Tensor.
 
-    Without dtype: Python floats give the default float dtype, ints int64, arrays keep theirs. `asarray` copies only if it must.
+    Without dtype: Python floats give the default float dtype, ints int64; arrays and numpy's numbers keep theirs. `asarray`
+    copies only if it must.
     Raises ArgumentError for ragged lists and DTypeError for a dtype that is not supported.
 
     >>> tg.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
@@ -225,10 +226,29 @@ def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, An
 
 def _exactly(data: Any, found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """`found`, or if numpy made floats of integers beyond int64, since there are others among them, the integers as objects."""
-    if isinstance(data, (list, tuple)) and found.dtype.kind == "f" and found.size and np.abs(found).max() >= 2**63:
+    if isinstance(data, (list, tuple)) and found.dtype.kind == "f" and found.size and float(np.abs(found).max()) >= 2**63:
         exact = np.array(data, object)
         return exact if all(isinstance(v, int) for v in exact.flat) else found
     return found
+
+
+def _own_dtypes(data: Any) -> list[dtypes.DType]:
+    """The dtypes that the numbers of nested lists have of themselves; Python's have the default ones."""
+    found: dict[Any, None] = {}
+    rows = [data]
+    for row in rows:
+        if not isinstance(row, (list, tuple)):
+            found[row.dtype] = None
+            continue
+        kinds = set(map(type, row))
+        if any(issubclass(kind, (list, tuple, np.ndarray, Tensor)) for kind in kinds):
+            rows += [x for x in row if isinstance(x, (list, tuple, np.ndarray, Tensor))]
+        for kind in kinds:
+            if issubclass(kind, np.generic):
+                found[np.dtype(kind)] = None
+            elif issubclass(kind, (float, complex)):
+                found[dtypes.default_of(np.dtype(kind))] = None
+    return [d for d in found if d in dtypes.SUPPORTED]
 
 
 def _imported(call: str, x: Any, copy: bool | None, refusal: type[TracegradError]) -> np.ndarray[Any, Any]:
@@ -260,8 +280,11 @@ def _entered(
         raise DTypeError(f"{call}: cannot make a tensor of {type(given).__name__} ({array.dtype}); give numbers, bools, or arrays of them")
     numbers = isinstance(given, (list, tuple)) and not any(isinstance(x, np.ndarray) for x in given)
     numbers = numbers or (isinstance(given, (bool, int, float, complex)) and not isinstance(given, np.generic))
-    if dtype is None and array.dtype.kind in "fc" and numbers:
-        dtype = dtypes.get_default_dtype() if array.dtype.kind == "f" else dtypes.complex_of(dtypes.get_default_dtype())
+    if dtype is None and array.dtype.kind in "fc" and (numbers or isinstance(given, (list, tuple))):
+        dtype = dtypes.default_of(array.dtype)
+        own = [d for d in _own_dtypes(given) if d.kind in "fc"] if isinstance(given, (list, tuple)) else []
+        if own:
+            dtype = functools.reduce(dtypes.promote, own)
     wanted = array.dtype if dtype is None else dtypes.as_dtype(dtype)
     if array.dtype.kind == "c" and wanted.kind not in "cb":
         raise DTypeError(f"{call}: complex numbers do not fit {wanted}; give their real parts, or a complex dtype")

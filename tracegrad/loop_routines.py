@@ -20,7 +20,7 @@ from tracegrad.function import REGISTRY, bind, placeholder
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.numpy_routines import Routine
 
-_ADD, _SUM = REGISTRY["add"], REGISTRY["sum"]
+_ADD, _SUM, _SLICE = REGISTRY["add"], REGISTRY["sum"], REGISTRY["slice"]
 ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of a turn and of all: larger arrays take no less time together than one after the other
 _KNOWN, _ROW, _TURN = range(3)      # what a node of a turn depends on: nothing that changes, what is scanned, a carry
 
@@ -31,7 +31,9 @@ def turns(graph: Graph, carries: int, rows: int, length: int, reverse: bool, use
     graph: a turn of operations that report nothing. Its inputs are `carries` carries, `rows` rows and what stays; its outputs the new
     carries and rows.
     """
-    inputs, outs, stacked = list(graph.inputs), list(graph.outputs), [i for i in used if i >= carries]
+    stacked = [i for i in used if i >= carries]
+    graph = _joined(graph)
+    inputs, outs = list(graph.inputs), list(graph.outputs)
     depends = _dependence(graph, carries, rows, length)
     sums = _sums(inputs[:carries], outs, stacked)
     kept = [i for i in range(carries) if i not in sums]
@@ -96,6 +98,22 @@ class _Part:
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         return self._routine(arrays, self._constants, self._order, [])
+
+
+def _joined(graph: Graph) -> Graph:
+    """The graph with functions of parts of one array, such as the gates of an LSTM, as parts of a function of the array."""
+    found: dict[Any, list[Node]] = {}
+    for node in graph:
+        part = node.operands[0] if len(node.operands) == 1 and node.fn.family == "elementwise" else None
+        if part is not None and part.fn is _SLICE and part.aval.nbytes <= ROW:
+            found.setdefault((part.operands[0], node.fn, *node.attrs.items()), []).append(node)
+    new: dict[Node, Node] = {}
+    for (base, fn, *_), nodes in found.items():
+        parts = dict.fromkeys(n.operands[0] for n in nodes)
+        if len(parts) > 1 and 2 * sum(part.aval.size for part in parts) >= base.aval.size:
+            whole = bind(fn, (base,), nodes[0].attrs)
+            new.update((n, bind(_SLICE, (whole,), n.operands[0].attrs)) for n in nodes)
+    return Graph.capture(graph.inputs, substituted(graph.outputs, new)) if new else graph
 
 
 def _dependence(graph: Graph, carries: int, rows: int, length: int) -> dict[Node, int]:

@@ -10,6 +10,7 @@ from tracegrad.describing import moved
 from tracegrad.errors import DTypeError
 from tracegrad.modes import state
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators
+from tracegrad.taken_views import Views
 from tracegrad.tensor import Tensor
 
 _VIEWS = (
@@ -67,19 +68,49 @@ _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "/
 def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A movement function whose result, if it is given a Tensor, remembers its base, but where torch copies what cannot be a view."""
 
+    known = Views()
+
     @functools.wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
         if not args:
             args = (kwargs.pop("tensor" if "tensor" in kwargs else "input", None),)
-        result, input = fn(*args, **kwargs), args[0]
+        input = args[0]
+        key = known.key(input, args, kwargs) if isinstance(input, Tensor) else None
+        taken = None if key is None else known.take(key, input)
+        if taken is not None:
+            return taken
+        result = fn(*args, **kwargs)
         if not isinstance(input, Tensor):
             return result
         if not isinstance(result, Tensor):
-            return type(result)(input._view(r) for r in result)
+            views = type(result)(input._view(r) for r in result)
+            if key is not None:
+                known.learn(key, input, views)
+            return views
         view = input._view(result)
+        if key is not None:
+            known.learn(key, input, view)
         return Tensor(view._node(), view._device, state.trace) if moved(view) else view
 
     return function
+
+
+def _as_item(getitem: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """Tensor.__getitem__, with views that are known."""
+    known = Views()
+
+    @functools.wraps(getitem)
+    def __getitem__(self: Tensor, key: Any) -> Tensor:
+        described = known.item_key(self, key)
+        taken = None if described is None else known.take(described, self)
+        if taken is not None:
+            return taken  # type: ignore[no-any-return]
+        found = getitem(self, key)
+        if described is not None:
+            known.learn(described, self, found)
+        return found
+
+    return __getitem__
 
 
 def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -121,6 +152,7 @@ def install() -> None:
             PUBLIC[name] = views[fn]
             if name not in ("real", "imag"):                       # those are properties
                 setattr(Tensor, name, views[fn])
+    Tensor.__getitem__ = _as_item(Tensor.__getitem__)  # type: ignore[method-assign]
     for name in ("T", "mT"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:

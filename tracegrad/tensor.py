@@ -536,6 +536,10 @@ class Tensor(Operators):
             raise DTypeError("iter: a 0-d tensor has nothing to iterate over")
         return (self[i] for i in range(self.shape[0]))
 
+    def __reversed__(self) -> Tensor:
+        """The tensor with its first dimension the other way round, as torch has it: no iterator."""
+        return self.flip(0) if self.shape else self
+
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
         """A DLPack capsule of the values on the CPU, for `from_dlpack` of other libraries. Waits for the values.
 
@@ -571,7 +575,11 @@ class Tensor(Operators):
         return f"Tensor({text}{extra})"
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self.numel() == 1 else repr(self)
+        if not self.ndim:
+            return format(self.item(), spec)
+        if spec:
+            raise DTypeError(f"format: {spec!r} is for one number, the tensor has shape {self.shape}; use x.tolist(), or x.item()")
+        return repr(self)
 
     def __copy__(self) -> Tensor:
         """Another tensor on the same memory, as in torch; of one that requires grad a copy, which is a leaf."""

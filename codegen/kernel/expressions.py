@@ -53,17 +53,10 @@ class Array:
     def __str__(self) -> str:
         return self.name
 
-
-class Pointer:
-    """A variable of a work-item that points to elements."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __str__(self) -> str:
-        return self.name
+    @property
+    def dtype(self) -> DType:
+        """That of an element."""
+        return _DTYPES[self.type]
 
 
 class Access:
@@ -73,16 +66,17 @@ class Access:
     of them begins.
 
     at: None if only the running program knows. It may say that something is in a range (`index.bounded`); what proves it is a guard.
+    place: what computes it then, if that is no text.
     """
 
-    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory", "skip")
+    __slots__ = ("at", "each", "guards", "lane", "lanes", "memory", "place", "skip")
 
     def __init__(
-        self, memory: Buffer | Array, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = (),
-        each: int = 1, skip: int = 0,
+        self, memory: Buffer | Array | Pointer, at: Index | None, lanes: int = 1, lane: Var | None = None, guards: tuple[Any, ...] = (),
+        each: int = 1, skip: int = 0, place: Expression | None = None,
     ) -> None:
         self.memory, self.at, self.lanes, self.lane, self.guards, self.each = memory, at, lanes, lane, guards, each
-        self.skip = skip
+        self.skip, self.place = skip, place
 
     @property
     def aligned(self) -> bool:
@@ -203,6 +197,39 @@ class Number(Expression):
         return plan.Parameter(self.type, name)
 
 
+class Pointer(Expression):
+    """A variable of a work-item that points to elements `base` to `base + size - 1` of one of the buffers `of`."""
+
+    __slots__ = ("base", "name", "of", "size")
+
+    def __init__(self, name: str, of: tuple[Buffer, ...], base: Index, size: int) -> None:
+        super().__init__(of[0].dtype, 1, 0, frozenset((self,)))
+        self.name, self.of, self.base, self.size = name, of, base, size
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @property
+    def type(self) -> str:
+        return f"__global {'const ' * all(b.access == 'const' for b in self.of)}{OPENCL[self.dtype]} *"
+
+
+class Address(Expression):
+    """Where element `base` of a buffer is."""
+
+    __slots__ = ("base", "memory")
+
+    def __init__(self, memory: Buffer, base: Index) -> None:
+        super().__init__(memory.dtype, 1, 0, base.vars)
+        self.memory, self.base = memory, base
+
+    @property
+    def key(self) -> Any:
+        return id(self.memory), self.base.key
+
+
 class Held(Expression):
     """`x` as it is, taken to be of another dtype: an int as a bool, a float as a half; of what type it is, where it stands tells C."""
 
@@ -269,7 +296,7 @@ class Load(Expression):
         only: Expression | None = None,
     ) -> None:
         vars: frozenset[Any] = access.at.vars if access.at is not None else frozenset()
-        for x in (places, only):
+        for x in (places, only, access.place):
             if x is not None:
                 vars |= x.vars
         super().__init__(dtype, lanes, 0, vars)
@@ -286,7 +313,7 @@ class Load(Expression):
 
     @property
     def operands(self) -> tuple[Expression, ...]:
-        return tuple(x for x in (self.places, self.only) if x is not None)
+        return tuple(x for x in (self.places, self.only, self.access.place) if x is not None)
 
 
 class _Of(Expression):
@@ -320,7 +347,8 @@ class Infix(_Of):
 
     __slots__ = ("sign",)
 
-    def __init__(self, sign: str, a: Expression, b: Expression) -> None:
+    def __init__(self, sign: str, a: Operand, b: Operand) -> None:
+        a, b = value(a, b), value(b, a)
         lanes = max(a.lanes, b.lanes)
         if sign in COMPARISONS:
             dtype, wide = _BOOL, a if a.lanes >= b.lanes else b
@@ -354,7 +382,8 @@ class Select(_Of):
 
     __slots__ = ()
 
-    def __init__(self, condition: Expression, a: Expression, b: Expression) -> None:
+    def __init__(self, condition: Expression, a: Operand, b: Operand) -> None:
+        a, b = value(a, b), value(b, a)
         super().__init__((condition, a, b), a.dtype, max(a.lanes, b.lanes), max(a.mask, b.mask))
 
 
@@ -499,7 +528,8 @@ class Call(_Of):
 
     __slots__ = ("name",)
 
-    def __init__(self, name: str, *parts: Expression) -> None:
+    def __init__(self, name: str, *given: Operand) -> None:
+        parts = tuple([value(x, given[0]) for x in given])
         super().__init__(parts, parts[0].dtype, parts[0].lanes)
         self.name = name
 
@@ -529,15 +559,39 @@ class Verbatim(Expression):
 
 
 _BOOL = np.dtype(bool)
+_DTYPES = {type_: dtype for dtype, type_ in OPENCL.items() if dtype != _BOOL}
 Parameter = Buffer | Number
 Symbol = Buffer | Number | Local | Array | Pointer | Var
 Part = Symbol | Access | Index | Expression
 Parts = tuple[Part, ...]
+Operand = Expression | Index | Var | int
 
 
 def whole(n: int, dtype: DType = int32) -> At:
     """A number of the kernel's own: a size, a bound."""
     return At(constant(n), dtype)
+
+
+def value(x: Operand, beside: Operand = 0) -> Expression:
+    """An index, or a number, as what expressions are made of; beside: a number is of its dtype."""
+    if isinstance(x, Expression):
+        return x
+    if isinstance(x, int):
+        dtype = beside.dtype if isinstance(beside, Expression) else int32
+        return whole(x, dtype) if dtype.name in ("int32", "int64", "bool") else Literal(x, dtype)
+    return At(x.index if isinstance(x, Var) else x)
+
+
+def place(memory: Buffer | Array | Pointer, at: Operand) -> Access:
+    """One element. At an index: proved to be there; at what another expression computes: the running program's to know."""
+    if isinstance(at, Expression):
+        return Access(memory, None, place=at)
+    return Access(memory, at.index if isinstance(at, Var) else at if isinstance(at, Index) else constant(at))
+
+
+def element(memory: Buffer | Array | Pointer, at: Operand) -> Load:
+    """What is there (see `place`)."""
+    return Load(place(memory, at), memory.dtype)
 
 
 def names_of(parts: Iterable[Part]) -> set[str]:
@@ -546,9 +600,10 @@ def names_of(parts: Iterable[Part]) -> set[str]:
     for part in parts:
         if isinstance(part, Access):
             found |= {part.memory.name, *(v.name for v in (part.at.vars if part.at is not None else ()))}
+            found |= names_of(() if part.place is None else (part.place,))
         elif isinstance(part, Index):
             found |= {v.name for v in part.vars}
-        elif isinstance(part, (Local, Number)) or not isinstance(part, Expression):
+        elif isinstance(part, (Local, Number, Pointer)) or not isinstance(part, Expression):
             found.add(part.name)
         else:
             found |= {v.name for v in part.vars}
@@ -557,6 +612,8 @@ def names_of(parts: Iterable[Part]) -> set[str]:
                     found |= names_of((x.access,) if isinstance(x, Load) else x.reads)
                 elif isinstance(x, Number):
                     found.add(x.name)
+                elif isinstance(x, Address):
+                    found.add(x.memory.name)
     return found
 
 

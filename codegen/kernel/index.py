@@ -49,6 +49,18 @@ class Var:
         return f"{self.name} in {self.lo}..{self.hi}"
 
 
+class Mutable(Var):
+    """One that is assigned to more than once: of a range of one number, too, it is no constant. It is in its range where something is
+    read or written at it.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(name, size)
+        self.index = Index(((Atom("var", self.key, self.lo, self.hi, frozenset((self,)), None, 0, self), 1),), 0)
+
+
 class Atom:
     """What an Index is a combination of. `key` orders and identifies; `vars` are the variables it depends on, `var` the one it is."""
 

@@ -48,19 +48,19 @@ def means_something(name: str) -> bool:
 
 SERIAL = frozenset("""
     row column result chunk run part k i j before keys order place length first last start middle stop done low high probe mine other
-    left right to from_right at key child from key_a key_b from_a from_b part_part part_first part_last row_part row_first row_last
+    left right to from_right at key child above from key_a key_b from_a from_b part_part part_first part_last row_part row_first row_last
     column_part column_first column_last result_part result_first result_last
 """.split())  # noqa: SIM905 - as above
 
 # Beside these: the kernels of work-groups (lower/workgroup.py), and of small matrices (lower/small_matrices.py).
 WORK_GROUPS = frozenset("""
-    item best line lane tile scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
+    item best line lane tile bits scratch share turn first stop carry carried total all place e other mine half_size better bit digit count
     counts rank base size step width keys order key number numbers begin end low high middle block value values here there swap up to
     shift found low_end high_end skipped before to
 """.split())  # noqa: SIM905 - as above
 SMALL_MATRICES = frozenset("""
     i j c e r x y size best pivot larger here row factor matrix next_matrix info flat mine other alpha beta norm logarithm determinant sign
-    safe first last p q sweep off open tangent cosine sine whole
+    safe first last p q sweep off open tangent cosine sine whole u v square turn
 """.split())  # noqa: SIM905 - as above
 
 

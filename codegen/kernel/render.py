@@ -15,6 +15,7 @@ import numpy as np
 from tracegrad.codegen.kernel.expressions import (
     COMPARISONS,
     Access,
+    Address,
     At,
     Bits,
     Buffer,
@@ -33,6 +34,7 @@ from tracegrad.codegen.kernel.expressions import (
     Local,
     Number,
     Op,
+    Pointer,
     Position,
     Prefix,
     Select,
@@ -51,13 +53,16 @@ from tracegrad.codegen.kernel.statements import (
     Assign,
     Barrier,
     Block,
+    Break,
     Declare,
     If,
     Item,
     Loop,
     Raw,
+    Repeat,
     Statement,
     Store,
+    Update,
 )
 from tracegrad.codegen.kernel.vectors import LANES, ctype
 from tracegrad.dtypes import OPENCL, DType
@@ -132,17 +137,24 @@ class Printer:
             return f"{name} + {self.index(at)}"
         return f"{name} + {offset(at.constant)}" if at.constant else name
 
+    def place(self, access: Access) -> str:
+        if access.at is not None:
+            return self.index(access.at.opened())
+        return "" if access.place is None else self.top(access.place)
+
     def element(self, access: Access) -> str:
-        return f"{self.name(access.memory)}[{'' if access.at is None else self.index(access.at.opened())}]"
+        return f"{self.name(access.memory)}[{self.place(access)}]"
 
     # -- statements
 
     def statement(self, s: Statement) -> str:
         if isinstance(s, Declare):
             value = self.bound(s.value) if s.bound is not None and s.type == "const int" else self.top(s.value)
-            return f"{s.type} {self.name(s.symbol)} = {value};"
+            return f"{s.type}{' ' * (not isinstance(s.symbol, Pointer))}{self.name(s.symbol)} = {value};"
         if isinstance(s, Assign):
             return f"{self.name(s.symbol)} = {self.top(s.value)};"
+        if isinstance(s, Update):
+            return self.update(s)
         if isinstance(s, Store):
             return self.store(s.access, self.top(s.value))
         if isinstance(s, Raw):
@@ -153,7 +165,15 @@ class Printer:
             return f"{'__local ' * s.array.shared}{s.array.type} {self.name(s.array)}[{s.array.size}];"
         if isinstance(s, Barrier):
             return "barrier(CLK_LOCAL_MEM_FENCE);"
+        if isinstance(s, Break):
+            return "break;"
         raise CompilerBug(f"render: {type(s).__name__} is no statement")
+
+    def update(self, s: Update) -> str:
+        of = self.element(s.of) if isinstance(s.of, Access) else self.name(s.of)
+        if not isinstance(s.of, Access) and s.sign in ("+", "-") and isinstance(s.value, At) and s.value.index == 1:
+            return f"{of}{2 * s.sign};"
+        return f"{of} {s.sign}= {self.top(s.value)};"
 
     def bound(self, x: Expression) -> str:
         """Where the elements of a work-item begin (`part * 64`), or end (the less of `first + 64` and how many there are)."""
@@ -171,7 +191,7 @@ class Printer:
         half = isinstance(memory, Buffer) and memory.dtype == np.float16
         if lanes == 1:
             if half:
-                return f"vstore_half({value}, {'' if access.at is None else self.index(access.at.opened())}, {self.name(memory)});"
+                return f"vstore_half({value}, {self.place(access)}, {self.name(memory)});"
             return f"{self.element(access)} = {value};"
         if half:
             return f"vstore{'a' * access.aligned}_half{lanes}({value}, 0, {self.address(access)});"
@@ -189,7 +209,13 @@ class Printer:
             above = "#pragma unroll\n" * block.unrolled
             return f"{above}for ({block.type} {var} = {self.top(block.start.value)}; {fits}; {more}) {{"
         if isinstance(block, If):
-            return f"{'else ' * block.otherwise}if ({self.top(block.condition)}) {{"
+            return f"{'else ' * block.otherwise}{f'if ({self.top(block.condition)}) ' if block.condition is not None else ''}{{"
+        if isinstance(block, Repeat):
+            condition = self.top(block.condition)
+            if block.first is None and block.more is None:
+                return f"while ({condition}) {{"
+            first, more = (self.statement(s)[:-1] if s is not None else "" for s in (block.first, block.more))
+            return f"for ({first}; {condition}; {more}) {{"
         return block.head
 
 
@@ -206,8 +232,12 @@ def _zeros(p: Printer, x: Zeros) -> tuple[str, int]:
     return ("0" if x.lanes == 1 else f"({x.type})(0)"), _ATOM
 
 
-def _symbol(p: Printer, x: Local | Number) -> tuple[str, int]:
+def _symbol(p: Printer, x: Local | Number | Pointer) -> tuple[str, int]:
     return p.name(x), _ATOM
+
+
+def _address(p: Printer, x: Address) -> tuple[str, int]:
+    return p.address(Access(x.memory, x.base)), _SUM
 
 
 def _held(p: Printer, x: Held) -> tuple[str, int]:
@@ -240,8 +270,8 @@ def _load(p: Printer, x: Load) -> tuple[str, int]:
     access, memory, lanes = x.access, x.access.memory, x.lanes
     half = isinstance(memory, Buffer) and memory.dtype == np.float16
     if lanes == 1:
-        if half and access.at is not None:
-            return f"vload_half({p.index(access.at.opened())}, {p.name(memory)})", _ATOM
+        if half and p.place(access):
+            return f"vload_half({p.place(access)}, {p.name(memory)})", _ATOM
         return p.element(access), _ATOM
     if isinstance(memory, Buffer):
         type_ = ctype(memory.dtype, lanes)
@@ -342,7 +372,8 @@ def _verbatim(p: Printer, x: Verbatim) -> tuple[str, int]:
 
 
 _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
-    Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
+    Literal: _literal, Zeros: _zeros, Local: _symbol, Number: _symbol, Pointer: _symbol, Address: _address,
+    Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
     Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
     Every: _every,
@@ -369,6 +400,8 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
     def add_statement(pad: str, statement: Statement) -> None:
         nonlocal previous
         comment, previous = line_comment(statement.node, previous, fixed)
+        if isinstance(statement, Declare) and statement.said:
+            comment, previous = statement.said, None
         add(pad + printer.statement(statement), comment)
 
     stack: list[tuple[Block, int]] = [(body, 0)]

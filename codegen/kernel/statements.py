@@ -33,8 +33,9 @@ from tracegrad.codegen.kernel.markup import marked_in
 from tracegrad.ir import Node
 
 __all__ = [
-    "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Buffer", "Declare", "If", "Item", "Local", "Loop",
-    "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Statement", "Store", "Symbol", "bound", "clipped", "product",
+    "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If", "Item", "Local",
+    "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store", "Symbol", "Update", "bound",
+    "clipped", "product",
 ]
 
 
@@ -98,12 +99,13 @@ class Statement:
 
 
 class Declare(Statement):
-    """A variable and its value; bound: that of an index."""
+    """A variable and its value; bound: that of an index; said: what stands beside it."""
 
-    __slots__ = ("bound", "symbol", "type", "value")
+    __slots__ = ("bound", "said", "symbol", "type", "value")
 
-    def __init__(self, symbol: Local | Var, type_: str, value: Expression, node: Node | None = None, bound: Bound | None = None) -> None:
-        self.symbol, self.type, self.value, self.node, self.bound = symbol, type_, value, node, bound
+    def __init__(self, symbol: Local | Var | Pointer, type_: str, value: Expression, node: Node | None = None, bound: Bound | None = None,
+                 said: str = "") -> None:
+        self.symbol, self.type, self.value, self.node, self.bound, self.said = symbol, type_, value, node, bound, said
 
     @property
     def parts(self) -> Parts:
@@ -115,12 +117,25 @@ class Assign(Statement):
 
     __slots__ = ("symbol", "value")
 
-    def __init__(self, symbol: Local, value: Expression, node: Node | None = None) -> None:
+    def __init__(self, symbol: Local | Var | Pointer, value: Expression, node: Node | None = None) -> None:
         self.symbol, self.value, self.node = symbol, value, node
 
     @property
     def parts(self) -> Parts:
         return (self.value,)
+
+
+class Update(Statement):
+    """A variable's, or an element's, new value: `sign` of the one it has and of `value`."""
+
+    __slots__ = ("of", "sign", "value")
+
+    def __init__(self, of: Local | Var | Access, sign: str, value: Expression, node: Node | None = None) -> None:
+        self.of, self.sign, self.value, self.node = of, sign, value, node
+
+    @property
+    def parts(self) -> Parts:
+        return (self.value, self.of)
 
 
 class Store(Statement):
@@ -160,10 +175,16 @@ class Barrier(Statement):
     __slots__ = ()
 
 
+class Break(Statement):
+    """The innermost loop ends here."""
+
+    __slots__ = ()
+
+
 class Raw(Statement):
     """C text that nobody looks into: it reads its parts, makes `defines` and `writes`; cooperates: with other items of the work-group.
 
-    allocates: it, or a line beside it, declares arrays. names: of more variables that it has in common with other statements.
+    allocates: the bytes of arrays that it and lines beside it declare. names: of more variables that it shares with other statements.
     """
 
     __slots__ = ("allocates", "code", "cooperates", "defines", "given", "writes")
@@ -171,7 +192,7 @@ class Raw(Statement):
     def __init__(
         self, code: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
         writes: tuple[Symbol | Access, ...] = (), cooperates: bool = False, names: Set[str] = frozenset(),
-        allocates: bool = False,
+        allocates: int = 0,
     ) -> None:
         self.code, self.node, self.given = marked_in(code, names_of((*parts, *defines, *writes)) | names), node, parts
         self.defines, self.writes, self.cooperates, self.allocates = defines, writes, cooperates, allocates
@@ -212,11 +233,24 @@ class Loop(Block):
         self.unrolled = unrolled
 
 
+class Repeat(Block):
+    """`while (condition)`, or `for (first; condition; more)`: as often as the condition holds, which only the running program knows."""
+
+    __slots__ = ("condition", "first", "more")
+
+    def __init__(self, condition: Expression, first: Declare | None = None, more: Assign | Update | None = None,
+                 known: tuple[Any, ...] = ()) -> None:
+        parts = [s.parts for s in (first, more) if s is not None]
+        symbol = first.symbol if first is not None else None
+        super().__init__("", (condition, *(p for each in parts for p in each)), (symbol,) if isinstance(symbol, Var) else (), known)
+        self.condition, self.first, self.more = condition, first, more
+
+
 class If(Block):
-    """What is done only where the condition holds; otherwise: where that of the `If` in front did not hold, too."""
+    """What is done only where the condition holds (None: always); otherwise: where that of the `If` in front did not hold, too."""
 
     __slots__ = ("condition", "otherwise")
 
-    def __init__(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> None:
-        super().__init__("", (condition,), (), known)
+    def __init__(self, condition: Expression | None, known: tuple[Any, ...] = (), otherwise: bool = False) -> None:
+        super().__init__("", () if condition is None else (condition,), (), known)
         self.condition, self.otherwise = condition, otherwise

@@ -5,15 +5,18 @@ or written lies in its buffer, from the ranges of loops and the guards; nothing 
 reach a barrier; no two work-items write one element, nor does one read what another writes, where indices are linear.
 
 Not checked: text that nobody looks into (`Raw`: only what it says that it reads and writes), and elements that only the running program
-knows (`Access.at` is None, or an index that was read and brought into range). `kernel.run` checks those while a kernel runs.
+knows (`Access.at` is None, or an index that was read and brought into range). Of a variable that changes its range is believed; what the
+conditions around say of it holds until it changes. `kernel.run` checks all of that while a kernel runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
 from tracegrad.codegen.kernel.expressions import (
+    Address,
     At,
     Bits,
     Every,
@@ -25,6 +28,8 @@ from tracegrad.codegen.kernel.expressions import (
     Load,
     Number,
     Op,
+    Pointer,
+    Prefix,
     Select,
     Splat,
     Spread,
@@ -40,24 +45,32 @@ from tracegrad.codegen.kernel.render import PLAIN
 from tracegrad.codegen.kernel.statements import (
     Access,
     Allocate,
+    Array,
     Assign,
     Barrier,
     Block,
     Bound,
+    Break,
     Buffer,
     Declare,
+    If,
     Item,
     Local,
     Loop,
     Part,
     Raw,
+    Repeat,
     Statement,
     Store,
+    Update,
 )
 from tracegrad.codegen.kernel.vectors import computed_in, ctype
 from tracegrad.errors import CompilerBug
 
 Range = tuple[int, int]
+_FAR = 1 << 62
+_NOT = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!=", "!=": "=="}
+_FACTS = {"<": (-_FAR, 0), "<=": (-_FAR, 1), ">": (1, _FAR), ">=": (0, _FAR), "==": (0, 1)}      # of a - b, where a is so to b
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -81,6 +94,7 @@ class _Check:
         self.step_of: dict[Var, Var] = {}
         self.known: list[tuple[Any, ...]] = []               # what holds in the open blocks
         self.never = False
+        self.loops = 0                                       # how many are open
         self.at: Statement | Block = kernel.body
 
     def fail(self, what: str) -> CompilerBug:
@@ -104,16 +118,58 @@ class _Check:
         for item in block.items:
             self.at = item
             if isinstance(item, Block):
-                self.read(item.parts)
-                apart = diverges or any(self.differs(p) for p in item.parts)
-                inner, held, known = set(self.scope), dict(self.ranges), len(self.known)
-                self.enter(item)
-                self.block(item, apart)
-                self.scope, self.ranges = inner, held
-                del self.known[known:]
+                self.inner(item, diverges)
             else:
                 self.statement(item, diverges)
         self.scope, self.ranges = before, ranges
+
+    def inner(self, block: Block, diverges: bool) -> None:
+        scope, ranges, known = set(self.scope), dict(self.ranges), len(self.known)
+        repeats = isinstance(block, (Loop, Repeat))
+        if repeats:
+            inside = list(_inside(block))
+            for statement in inside:
+                self.changed(statement)
+            if any(isinstance(s, Barrier) for s in inside):  # what differs in one turn differs in those before it, too
+                while self.spread(block, diverges):
+                    pass
+                if any(isinstance(s, Break) for s in inside):
+                    raise self.fail("a loop with a barrier in it is left from the middle")
+        if isinstance(block, Repeat):
+            if block.first is not None:
+                self.statement(block.first, diverges)
+            self.expression(block.condition)
+        else:
+            self.read(block.parts)
+        apart = diverges or any(self.differs(p) for p in block.parts)
+        if isinstance(block, (If, Repeat)) and block.condition is not None:
+            self.known += facts(block.condition)
+        self.enter(block)
+        self.loops += repeats
+        self.block(block, apart)
+        self.loops -= repeats
+        if isinstance(block, Repeat) and block.more is not None:
+            self.at = block
+            self.statement(block.more, apart)
+        self.scope, self.ranges = scope, ranges
+        del self.known[known:]
+
+    def spread(self, block: Block, diverges: bool) -> bool:
+        """Note what differs between items by what is assigned in a loop; whether that was not known."""
+        before, apart = len(self.divergent), diverges or any(self.differs(p) for p in block.parts)
+        mores = [block.first, block.more] if isinstance(block, Repeat) else []
+        for s in (*block.items, *mores):
+            if isinstance(s, Block):
+                self.spread(s, apart)
+            elif isinstance(s, (Declare, Assign, Update)) and (apart or any(self.differs(p) for p in s.parts)):
+                self.divergent.add(s.symbol if isinstance(s, Declare) else _changes(s))
+        return len(self.divergent) > before
+
+    def changed(self, s: Statement) -> None:
+        """What was known of a variable is no longer known."""
+        symbol = _changes(s)
+        if isinstance(symbol, Var):
+            self.known = [("forgotten", *g[1:]) if symbol in g[1].vars else g for g in self.known]
 
     def enter(self, block: Block) -> None:
         if isinstance(block, Loop):
@@ -167,21 +223,34 @@ class _Check:
         elif isinstance(s, Declare):
             if isinstance(s.symbol, Local):
                 self.made(s.symbol, s.value)
+            elif isinstance(s.symbol, Pointer):
+                self.pointed(s.symbol, s.value)
             self.scope.add(s.symbol)
             if isinstance(s.symbol, Var):
                 self.declared(s.symbol, s.bound)
             if any(self.differs(p) for p in s.parts):
                 self.divergent.add(s.symbol)
-        elif isinstance(s, Assign):
-            self.made(s.symbol, s.value)
-            self.use(s.symbol)
+        elif isinstance(s, (Assign, Update)):
+            if isinstance(s, Update):
+                if isinstance(s.of, Access):
+                    self.access(s.of, True)
+            else:
+                self.use(s.symbol)
+                if isinstance(s.symbol, Local):
+                    self.made(s.symbol, s.value)
+                elif isinstance(s.symbol, Pointer):
+                    self.pointed(s.symbol, s.value)
             if diverges or any(self.differs(p) for p in s.parts):
-                self.divergent.add(s.symbol)
+                self.divergent.add(_changes(s))
+            self.changed(s)
         elif isinstance(s, Store):
             self.stored(s)
             self.access(s.access, True)
         elif isinstance(s, Allocate):
             self.scope.add(s.array)
+        elif isinstance(s, Break):
+            if not self.loops:
+                raise self.fail("no loop is around it")
         elif isinstance(s, Barrier):
             if diverges:
                 raise self.fail("not all items of the work-group come to this barrier")
@@ -253,10 +322,19 @@ class _Check:
 
     def expression(self, x: Expression) -> None:
         """That variables are declared, elements are there, and types agree."""
-        for part in x.operands:
+        known = len(self.known)
+        for k, part in enumerate(x.operands):
+            if k and x.lanes == 1 and isinstance(x, (Infix, Select)):      # C looks at it only where the first is so
+                del self.known[known:]
+                if isinstance(x, Select) or x.sign in ("&&", "||"):
+                    self.known += facts(x.parts[0], k == 1 if isinstance(x, Select) else x.sign == "&&")
             self.expression(part)
-        if isinstance(x, (Local, Number)):
+        del self.known[known:]
+        if isinstance(x, (Local, Number, Pointer)):
             self.use(x)
+        elif isinstance(x, Address):
+            self.use(x.memory)
+            self.read((x.base,))
         elif isinstance(x, At):
             for var in x.index.vars:
                 self.use(var)
@@ -298,6 +376,15 @@ class _Check:
         elif isinstance(x, (Splat, Spread, Vector)) and wide:
             raise self.fail(f"{x} is made of vectors")
 
+    def pointed(self, pointer: Pointer, value: Expression) -> None:
+        """That a pointer points to what it is said to point to."""
+        if isinstance(value, Pointer):
+            right = set(value.of) <= set(pointer.of) and value.base == pointer.base and value.size >= pointer.size
+        else:
+            right = isinstance(value, Address) and value.memory in pointer.of and value.base == pointer.base
+        if not right:
+            raise self.fail(f"{value} is not what {pointer} may point to")
+
     def made(self, symbol: Local, value: Expression) -> None:
         """That a variable is of the type of its value."""
         if symbol.lanes != value.lanes:
@@ -320,6 +407,14 @@ class _Check:
     def access(self, access: Access, writes: bool) -> None:
         memory, at = access.memory, access.at
         self.use(memory)
+        if writes and access.place is not None:
+            self.expression(access.place)
+        if isinstance(memory, Pointer):
+            for buffer in memory.of:
+                self.access(Access(buffer, None if at is None else memory.base + at, guards=access.guards), writes)
+            memory = Array(memory.name, "", memory.size, False)          # and it stays where the pointer says
+            if at is None:
+                return
         if isinstance(memory, Buffer):
             if writes and memory.access == "const":
                 raise self.fail(f"{memory} is const")
@@ -367,8 +462,9 @@ class _Check:
             low, high = low + min(a * c, b * c), high + max(a * c, b * c)
         for kind, g, *rest in guards:
             if kind == "range":
-                below, above = self.interval(x.opened() - g.opened())      # x is the sum of what the guard is about, and of this
-                low, high = max(low, rest[0] + below), min(high, rest[1] - 1 + above)
+                for times in _times(x, g):                   # x is the sum of what the guard is about, so often, and of the rest
+                    below, above = self.interval(x.opened() - g.opened() * times)
+                    low, high = max(low, rest[0] * times + below), min(high, (rest[1] - 1) * times + above)
         self.never |= low > high
         return low, max(low, high)
 
@@ -447,7 +543,7 @@ class _Check:
                     rest_most = min(rest_most, abs(c) * (end.constant - 1 - rest.constant))
             form.constant += c * inner.constant + min(0, c * (lanes - 1))
             for part, k in inner.terms:
-                first, last = part.lo, part.hi
+                first, last = self.interval(Index(((part, 1),), 0), (*access.guards, *self.known))
                 if part.var in self.items:
                     first, last = self.ranges[part.var]
                 elif not part.vars.isdisjoint(self.items) or not self.expanded(part.vars):
@@ -566,6 +662,44 @@ class Form:
 
     def twice(self, step: int) -> bool:
         return sum(t.step == step for t in self.terms) > 1
+
+
+def facts(x: Expression, holds: bool = True) -> list[tuple[Any, ...]]:
+    """What a condition says of indices where it holds, or (holds=False) where it does not."""
+    if isinstance(x, Prefix) and x.sign == "!":
+        return facts(x.parts[0], not holds)
+    if not isinstance(x, Infix) or x.lanes > 1:
+        return []
+    a, b = x.parts
+    if x.sign in ("&&", "||"):
+        return facts(a, holds) + facts(b, holds) if holds == (x.sign == "&&") else []
+    sign = x.sign if holds else _NOT.get(x.sign, "")
+    if sign not in _FACTS or not isinstance(a, At) or not isinstance(b, At):
+        return []
+    return [("range", a.index - b.index, *_FACTS[sign])]
+
+
+def _inside(block: Block) -> Iterator[Statement]:
+    """The statements of a block, and of those in it."""
+    for item in block.items:
+        if isinstance(item, Block):
+            yield from _inside(item)
+        else:
+            yield item
+    if isinstance(block, Repeat):
+        yield from (s for s in (block.first, block.more) if s is not None)
+
+
+def _changes(s: Statement) -> Any:
+    """The variable that a statement changes."""
+    symbol = s.symbol if isinstance(s, Assign) else s.of if isinstance(s, Update) else None
+    return None if isinstance(symbol, Access) else symbol
+
+
+def _times(x: Index, g: Index) -> set[int]:
+    """How often g may be a part of x."""
+    have = dict(x.opened().terms)
+    return {1, *(have[a] // c for a, c in g.opened().terms if a in have and have[a] // c > 1 and have[a] % c == 0)}
 
 
 def _guarded(x: Index, guards: tuple[tuple[Any, ...], ...]) -> bool:

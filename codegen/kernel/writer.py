@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import At, Expression, names_of
-from tracegrad.codegen.kernel.index import Index, Var, constant
+from tracegrad.codegen.kernel.expressions import Address, At, Call, Cast, Expression, Infix, Operand, names_of, value
+from tracegrad.codegen.kernel.index import Index, Mutable, Var, constant
 from tracegrad.codegen.kernel.ir import Temp
 from tracegrad.codegen.kernel.markup import names_in, plain
 from tracegrad.codegen.kernel.names import means_something, possible
@@ -26,6 +26,7 @@ from tracegrad.codegen.kernel.statements import (
     Barrier,
     Block,
     BoundLike,
+    Break,
     Buffer,
     Declare,
     If,
@@ -34,10 +35,13 @@ from tracegrad.codegen.kernel.statements import (
     Loop,
     Number,
     Parts,
+    Pointer,
     Raw,
+    Repeat,
     Statement,
     Store,
     Symbol,
+    Update,
     bound,
 )
 from tracegrad.dtypes import DType, int32, int64
@@ -164,6 +168,36 @@ class Writer:
         self.add(Declare(var, f"const {self.index}", value.value, None, value))
         return var
 
+    def known(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Var:
+        """An index of that name that is computed, in 0..size-1 where something is read or written at it. said: what stands beside it."""
+        return self._named(f"const {self.index}", name, size, value_, said, node)
+
+    def variable(self, name: str, size: int, value_: Operand, said: str = "", node: Node | None = None) -> Mutable:
+        """The same, of one that changes."""
+        return self._named(self.index, name, size, value_, said, node)
+
+    def _named(self, type_: str, name: str, size: int, value_: Operand, said: str, node: Node | None) -> Mutable:
+        var = Mutable(name, size)
+        self.add(Declare(var, type_, value(value_), node, said=said))
+        self.bind(var)
+        return var
+
+    def let(self, name: str, value: Expression, node: Node | None = None, changes: bool = False) -> Local:
+        """A new variable that is called just so: its name is reserved. changes: it is assigned to."""
+        local = Local(name, value.dtype, value.lanes, value.mask)
+        self.define(local, value, node, const=not changes)
+        return local
+
+    def least(self, a: Operand, b: Operand) -> Expression:
+        """The less of two indices. (C's `min` is of two numbers of one type.)"""
+        return Call("min", *(value(x) if self.index == "int" else Cast(value(x), self.index_dtype) for x in (a, b)))
+
+    def pointer(self, name: str, to: Buffer, others: tuple[Buffer, ...], base: Index, size: int) -> Pointer:
+        """A variable that points to element `base` of `to`, or of one of `others`, and so many from there on."""
+        pointer = Pointer(name, (to, *others), base, size)
+        self.add(Declare(pointer, pointer.type, Address(to, base)))
+        return pointer
+
     def at(self, x: Index | Var | int) -> At:
         """An index as a number."""
         return At(x if isinstance(x, Index) else x.index if isinstance(x, Var) else constant(x), self.index_dtype)
@@ -187,20 +221,29 @@ class Writer:
         self.bind(var, 0)
         return var
 
-    def assign(self, to: Local, value: Expression, node: Node | None = None) -> None:
-        self.add(Assign(to, value, node))
+    def assign(self, to: Local | Var | Pointer, value_: Operand, node: Node | None = None) -> None:
+        self.add(Assign(to, value(value_, to if isinstance(to, Local) else 0), node))
+
+    def update(self, of: Local | Var | Access, sign: str, value_: Operand, node: Node | None = None) -> None:
+        """`of sign= value_`."""
+        self.add(Update(of, sign, value(value_), node))
 
     def store(self, access: Access, value: Expression, node: Node | None = None) -> None:
         """Writes `value` to what `access` says."""
         self.add(Store(access, value, node))
 
-    def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None) -> Array:
-        array = Array(self.unique(base), type_, size, shared)
+    def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None, reserved: bool = False) -> Array:
+        """reserved: it is called just so."""
+        array = Array(base if reserved else self.unique(base), type_, size, shared)
         self.add(Allocate(array, node))
         return array
 
     def barrier(self) -> None:
         self.add(Barrier())
+
+    def leave(self) -> None:
+        """Leave the innermost loop."""
+        self.add(Break())
 
     def raw(self, text: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
             writes: tuple[Symbol | Access, ...] = (), depth: int | None = None) -> None:
@@ -229,6 +272,28 @@ class Writer:
     def branch(self, condition: Expression, known: tuple[Any, ...] = (), otherwise: bool = False) -> Any:
         """`with w.branch(...)`: only where the condition holds (and that of the branch before does not). known: see Block."""
         return self.block(If(condition, known, otherwise))
+
+    def otherwise(self) -> Any:
+        """`with w.otherwise()`: where the condition of the branch before does not hold."""
+        return self.block(If(None, (), True))
+
+    def repeat(self, condition: Expression) -> Any:
+        """`with w.repeat(...)`: as often as the condition holds."""
+        return self.block(Repeat(condition))
+
+    def counting(self, var: Mutable, start: Operand, condition: Expression, sign: str, by: Operand, known: tuple[Any, ...] = ()) -> Any:
+        """`for (var = start; condition; var sign= by)`, or `var = by`: var is in its range where the condition holds. known: see Block."""
+        more = Update(var, sign, value(by)) if sign != "=" else Assign(var, value(by))
+        return self.block(Repeat(condition, Declare(var, self.index, value(start)), more, known))
+
+    @contextmanager
+    def halving(self, item: Var, count: int) -> Iterator[Index]:
+        """What half of `count` items, a power of two, do with those `half_size` behind them, then half of these, with barriers between."""
+        half_size = Mutable("half_size", count // 2 + 1)
+        with self.counting(half_size, count // 2, Infix(">", half_size, 0), "/", 2):
+            with self.branch(Infix("<", item, half_size)):
+                yield half_size.index
+            self.barrier()
 
     def shown(self, x: Expression) -> str:
         """An expression as a part of text that nobody looks into."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegrad.codegen.kernel.index import ZERO, Index
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Prefix, Zeros, element, place, whole
+from tracegrad.codegen.kernel.index import ZERO, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import view
-from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
+from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
@@ -39,10 +39,11 @@ def searches(group: Group, context: Context) -> list[Kernel] | None:
     return [_search(group, context, size, length, None, winners), _search(group, context, size, n, winners, None)]
 
 
-def better(node: Any, a: str, b: str) -> str:
+def better(node: Any, a: Expression, b: Expression) -> Expression:
     """Whether value a beats value b."""
-    plain = f"{a} {node.fn.better} {b}"
-    return f"({plain} || ({a} != {a} && {b} == {b}))" if node.operands[0].dtype.kind == "f" else f"({plain})"
+    plain = Infix(node.fn.better, a, b)
+    nan = Infix("&&", Infix("!=", a, a), Infix("==", b, b))
+    return Infix("||", plain, nan) if node.operands[0].dtype.kind == "f" else plain
 
 
 def _search(group: Group, context: Context, size: int, length: int, source: Temp | None, winners: Temp | None) -> Kernel:
@@ -74,42 +75,33 @@ def _search(group: Group, context: Context, size: int, length: int, source: Temp
     row = o.number("row", outer, 1 if inner == 1 else 2, "global") if outer > 1 else None
     row_at = row.index if row is not None else ZERO
     column_at = column.index if column is not None else ZERO
-    guards = ([f"column < {inner}"] if column is not None and inner % lanes else []) + (
-        [f"row < {outer}"] if row is not None and outer % lines else [])
-    known = [v for v in (column, row) if v is not None]
-    inside = f"if ({' && '.join(guards)}) {{" if guards else "{"
-    start = f"chunk * {length} + item" if chunk is not None else "item"
-    stop = str(count) if chunk is None else f"chunk * {length} + {length}" if count % length == 0 else \
-        f"min(chunk * {length} + {length}, {count})"
-    o.lines([f"{type_} best = 0;", f"{index} at = -1;"])
-    pointer = o.temp(source, "winners", "const") if source is not None else None
-    with o.block(inside, *known), o.each("i", count, start, stop, steps, tuple(v for v in (chunk, item) if v is not None)) as i:
-        where: Index = i.index
-        if pointer is not None:
-            found = o.at("number", n, f"{pointer}[{((row_at * count + i.index) * inner + column_at).c()}]", (pointer,))
-            where = found.index
-        value = o.load(x, (row_at * n + where) * inner + column_at)
-        o.lines([f"if (at < 0 || {better(node, value, 'best')}) {{ best = {value}; at = {where.c()}; }}"], (i,))
-    mine = " + ".join([*([f"line * {steps}"] if line is not None else []), "item"])
-    mine = f"item * {lanes} + lane" if lane is not None else mine
-    o.lines([f"const int to = {mine};", f"{values}[to] = best;", f"{places}[to] = at;"], (item,))
+    guards = ([(column_at, inner)] if inner % lanes else []) + ([(row_at, outer)] if outer % lines else [])
+    first, stop = o.ends(chunk, length, count)
+    best, at = w.let("best", Zeros(x.dtype), changes=True), w.let("at", whole(-1, w.index_dtype), changes=True)
+    i = Var("i", count)
+    with o.where(*guards), w.loop(i, first + item.index, stop, steps):
+        where = i.index
+        if source is not None:
+            found = element(o.temp(source, "winners", "const"), (row_at * count + i.index) * inner + column_at)
+            where = w.known("number", n, found).index
+        value = o.value(x, (row_at * n + where) * inner + column_at)
+        with w.branch(Infix("||", Infix("<", at, 0), better(node, value, best))):
+            w.assign(best, value, node)
+            w.assign(at, where, node)
+    to = item.index * lanes + (lane.index if lane is not None else 0) + (line.index * steps if line is not None else 0)
+    w.store(place(values, to), best)
+    w.store(place(places, to), at)
     o.barrier()
-    with o.block(f"for (int half_size = {steps // 2}; half_size > 0; half_size /= 2) {{"):
-        o.lines([
-            "if (item < half_size) {",
-            f"  const int other = {plus('to', ('half_size', lanes))};",
-            f"  if ({places}[other] >= 0 && ({better(node, f'{values}[other]', f'{values}[to]')} ||",
-            f"      (!{better(node, f'{values}[to]', f'{values}[other]')} && {places}[other] < {places}[to]))) {{",
-            f"    {values}[to] = {values}[other];",
-            f"    {places}[to] = {places}[other];",
-            "  }",
-            "}",
-        ], (item,))
-        o.barrier()
-    result = ((row_at * chunks + (chunk.index if chunk is not None else 0)) * inner + column_at).c()
+    with w.halving(item, steps) as half_size:
+        (a, mine), (b, others) = ((element(values, j), element(places, j)) for j in (to, to + half_size * lanes))
+        earlier = Infix("&&", Prefix("!", better(node, a, b)), Infix("<", others, mine))
+        with w.branch(Infix("&&", Infix(">=", others, 0), Infix("||", better(node, b, a), earlier))):
+            w.store(place(values, to), b)
+            w.store(place(places, to), others)
+    result = (row_at * chunks + (chunk.index if chunk is not None else 0)) * inner + column_at
     out = o.temp(winners, "winners", "out") if winners is not None else o.output()
-    with o.block(f"if ({' && '.join(['item == 0', *guards])}) {{"):
-        o.lines([put(out, result, f"{places}[to]")], tuple(v for v in (*known, chunk) if v is not None), (out,))
+    with w.branch(Infix("==", item, 0), (("range", item.index, 0, 1),)), o.where(*guards):
+        w.store(place(out, result), element(places, to), node)
     sizes = (-(-inner // lanes) * lanes, chunks * steps, outer) if inner > 1 else (chunks * steps, -(-outer // lines) * lines)
     local = (lanes, steps, 1) if inner > 1 else (steps, lines)
     return o.done(sizes, local, 0 if source is None else source.size)

@@ -13,13 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.expressions import (
+    Bits,
+    Cast,
+    Expression,
+    Infix,
+    Literal,
+    Load,
+    Prefix,
+    Select,
+    element,
+    place,
+    whole,
+)
+from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Array, Parts
-from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, plus
+from tracegrad.codegen.kernel.statements import Access, Array, Bound
+from tracegrad.codegen.kernel.types import register_dtype
+from tracegrad.codegen.kernel.vectors import ceil_div
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
+from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.dtypes import int32
 from tracegrad.ir import Node
@@ -30,11 +43,11 @@ _EACH = 4                               # elements of a tile that are one item's
 
 @dataclass(frozen=True)
 class Keys:
-    """How an element becomes an unsigned number. bits: how many of it count; text(o, at): C for that of element `at`, after its lines."""
+    """How an element becomes an unsigned number. bits: how many of it count; of(o, at): that of element `at`, in the block that is open."""
 
     wide: bool                          # 64 bits
     bits: int
-    text: Callable[[WorkGroup, Index], str]
+    of: Callable[[WorkGroup, Index], Expression]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -44,36 +57,30 @@ class Keys:
     def type(self) -> str:
         return "ulong" if self.wide else "uint"
 
-    @staticmethod
-    def of(x: Node, descending: bool) -> Keys:
-        """Numbers that stand in the order of x's elements: all zeros are one, and so are all NaNs, behind the others."""
-        held = register_dtype(x.dtype)
-        wide = held.itemsize == 8
-        type_, top = ("ulong", 1 << 63) if wide else ("uint", 1 << 31)
-        suffix = "UL" if wide else "u"
-        held_in = register_type(x.dtype)
 
-        def text(o: WorkGroup, at: Index) -> str:
-            value = o.load(x, at)
-            o.lines([f"const {held_in} value = {value};"])
-            if held.kind == "f":
-                o.lines([
-                    f"{type_} key = as_{type_}(value == 0 ? ({held_in})0 : value);",
-                    f"key = value != value ? {hex((1 << (64 if wide else 32)) - 1)}{suffix} : key >= {hex(top)}{suffix} ? ~key : "
-                    f"key | {hex(top)}{suffix};",
-                ])
-            else:
-                signed = f" ^ {hex(top)}{suffix}" if x.dtype.kind == "i" else ""
-                wider = f"({'long' if wide else 'int'})" if x.dtype.kind == "i" else ""
-                o.lines([f"{type_} key = ({type_}){wider}value{signed};"])
-            if descending:
-                o.lines(["key = ~key;"])
-            return "key"
+def in_order(x: Node, descending: bool) -> Keys:
+    """Numbers that stand in the order of x's elements: all zeros are one, and so are all NaNs, behind the others."""
+    held = register_dtype(x.dtype)
+    wide = held.itemsize == 8
+    unsigned, signed = (np.dtype(np.uint64), np.dtype(np.int64)) if wide else (np.dtype(np.uint32), np.dtype(np.int32))
+    top, all_ = (Literal(n, unsigned) for n in (1 << 8 * unsigned.itemsize - 1, (1 << 8 * unsigned.itemsize) - 1))
 
-        bits = 8 * held.itemsize
-        if x.dtype.kind in "bu" and not descending:
-            bits = 1 if x.dtype.kind == "b" else 8 * x.dtype.itemsize
-        return Keys(wide, bits, text)
+    def key(o: WorkGroup, at: Index) -> Expression:
+        w = o.writer
+        value: Expression = o.value(x, at)
+        if held.kind == "f":
+            bits = w.let("bits", Bits(Select(Infix("==", value, 0), Literal(0, held), value), unsigned), o.node)      # of -0.0, too
+            found: Expression = Select(Infix(">=", bits, top), Prefix("~", bits), Infix("|", bits, top))
+            found = Select(Infix("!=", value, value), all_, found)
+        else:
+            found = Cast(Cast(value, signed) if x.dtype.kind == "i" else value, unsigned)
+            found = Infix("^", found, top) if x.dtype.kind == "i" else found
+        return w.let("key", Prefix("~", found) if descending else found, o.node)
+
+    bits = 8 * held.itemsize
+    if x.dtype.kind in "bu" and not descending:
+        bits = 1 if x.dtype.kind == "b" else 8 * x.dtype.itemsize
+    return Keys(wide, bits, key)
 
 
 def by_digits(group: Group, context: Context, rows: int, n: int, keys: Keys, result: bool) -> tuple[list[Kernel], Temp, Temp] | None:
@@ -124,77 +131,76 @@ class _Pass:
         item = o.number("item", self.size, 0, "local")
         chunk = o.number("chunk", self.chunks, 0, "group") if self.chunks > 1 else None
         row = o.number("row", self.rows, 1, "group").index if self.rows > 1 else ZERO
-        index = o.writer.index
-        stop = f"min(first + {self.length}, {self.n})"
-        o.lines([f"const {index} first = {f'chunk * {self.length}' if chunk is not None else '0'};", f"const {index} stop = {stop};"],
-                () if chunk is None else (chunk,))
         return item, chunk, row
 
-    def key(self, o: WorkGroup, row: Index, i: Var) -> str:
+    def key(self, o: WorkGroup, row: Index, i: Index) -> Expression:
         """The key of element i of the row."""
         if self.source is None:
-            return self.keys.text(o, row * self.n + i.index)
-        pointer = o.temp(self.source[0], "keys_in", "const")
-        o.lines([f"const {self.keys.type} key = {pointer}[{(row * self.n + i.index).c()}];"], (pointer,))
-        return "key"
+            return self.keys.of(o, row * self.n + i)
+        return element(o.temp(self.source[0], "keys_in", "const"), row * self.n + i)
 
-    def digit(self, key: str) -> str:
-        return f"(int)(({key} >> {self.shift}) & {_DIGITS - 1})" if self.shift else f"(int)({key} & {_DIGITS - 1})"
+    def digit(self, o: WorkGroup, key: Expression) -> Var:
+        shifted = Infix(">>", key, whole(self.shift)) if self.shift else key
+        return o.writer.known("digit", _DIGITS, Cast(Infix("&", shifted, whole(_DIGITS - 1)), int32), node=o.node)
 
-    def at_count(self, row: Index, chunk: Var | None, digit: str) -> Term:
-        return plus(row * (_DIGITS * self.chunks) + (chunk.index if chunk is not None else 0), (digit, self.chunks))
+    def at_count(self, row: Index, chunk: Var | None, digit: Var) -> Index:
+        return (row * _DIGITS + digit.index) * self.chunks + (chunk.index if chunk is not None else 0)
 
     def count(self) -> Kernel:
         """How many of each digit a chunk has."""
         o = WorkGroup(self.group, self.context)
-        counts = o.shared("counts", "int", _DIGITS * self.size)
+        w, size = o.writer, self.size
+        counts = o.shared("counts", "int", _DIGITS * size)
         item, chunk, row = self.numbers(o)
         out = o.temp(self.counts, "digit_counts", "out")
-        o.lines([f"for (int e = 0; e < {_DIGITS}; e++) {counts}[e * {self.size} + item] = 0;"], (item,))
-        with o.each("i", self.n, "first + item", "stop", self.size, (item,)) as i:
-            o.lines([f"{counts}[{self.digit(self.key(o, row, i))} * {self.size} + item] += 1;"], (item,))
+        with o.times("e", _DIGITS) as e:
+            w.store(place(counts, e * size + item.index), whole(0))
+        first, stop = o.ends(chunk, self.length, self.n)
+        i = Var("i", self.n)
+        with w.loop(i, first + item.index, stop, size):
+            digit = self.digit(o, self.key(o, row, i.index))
+            w.update(place(counts, digit.index * size + item.index), "+", 1)
         o.barrier()
-        with o.block(f"for (int half_size = {self.size // 2}; half_size > 0; half_size /= 2) {{"):
-            o.lines([
-                f"if (item < half_size) for (int e = 0; e < {_DIGITS}; e++) "
-                f"{counts}[e * {self.size} + item] += {counts}[e * {self.size} + item + half_size];"], (item,))
-            o.barrier()
-        o.lines([f"if (item < {_DIGITS}) {put(out, self.at_count(row, chunk, 'item'), f'{counts}[item * {self.size}]')}"], (item,), (out,))
-        return o.done((self.chunks * self.size, self.rows), (self.size, 1), self.rows * self.n)
+        with w.halving(item, size) as half_size, o.times("e", _DIGITS) as e:
+            at = e * size + item.index
+            w.update(place(counts, at), "+", element(counts, at + half_size))
+        with o.where((item.index, _DIGITS)):
+            w.store(place(out, self.at_count(row, chunk, item)), element(counts, item.index * size), o.node)
+        return o.done((self.chunks * size, self.rows), (size, 1), self.rows * self.n)
 
     def places(self) -> Kernel:
         """Counts become where the first of each goes: those of lower digits, and of the same digit in earlier chunks, are before it."""
         o = WorkGroup(self.group, self.context)
+        w = o.writer
         total, size = _DIGITS * self.chunks, min(self.size, 64 if self.chunks <= 256 else 256)
-        each = -(-total // size)
+        each = ceil_div(total, size)
         scratch = o.shared("scratch", "int", size)
         item = o.number("item", size, 0, "local")
         row = o.number("row", self.rows, 1, "group").index if self.rows > 1 else ZERO
         out = o.temp(self.counts, "digit_counts", "inout")
-        here = f"{out}[{plus(row * total, 'e')}]"
-        o.lines([
-            f"const int begin = min({plus(('item', each))}, {total}), end = min(begin + {each}, {total});",
-            "int share = 0;",
-            f"for (int e = begin; e < end; e++) share += {here};",
-            f"{scratch}[item] = share;",
-        ], (item, row, out))
+        begin = w.bounding("begin", total, Bound(w.least(item.index * each, total), ZERO, item.index * each, total))
+        end = w.bounding("end", total, Bound(w.least(begin.index + each, total), ZERO, item.index * each + each, total))
+        share = w.let("share", whole(0), changes=True)
+        e = Var("e", total)
+        with w.loop(e, begin, end):
+            w.update(share, "+", element(out, row * total + e.index))
+        w.store(place(scratch, item), share)
         o.barrier()
-        o.lines([
-            "int carry = 0;",
-            f"for (int e = 0; e < item; e++) carry += {scratch}[e];",
-            "for (int e = begin; e < end; e++) {",
-            f"  const int count = {here};",
-            f"  {here} = carry;",
-            "  carry += count;",
-            "}",
-        ], (item, row), (out,))
+        carry = w.let("carry", whole(0), changes=True)
+        with o.times("e", size, item) as e_:
+            w.update(carry, "+", element(scratch, e_))
+        e = Var("e", total)
+        with w.loop(e, begin, end):
+            count = w.let("count", element(out, row * total + e.index))
+            w.store(place(out, row * total + e.index), carry)
+            w.update(carry, "+", count)
         return o.done((size, self.rows), (size, 1), self.counts.size)
 
     def move(self, into: tuple[Temp, Temp], last: bool) -> Kernel:
         """Each element goes to its place; last: only where it came from is written, as the result."""
         o = WorkGroup(self.group, self.context)
-        size, tile, type_ = self.size, self.size * _EACH, self.keys.type
-        keys, order = o.shared("keys", type_, tile + tile // 32), o.shared("order", "int", tile + tile // 32)
+        w, node, size, tile_size, type_ = o.writer, o.node, self.size, self.size * _EACH, self.keys.type
+        keys, order = (o.shared(name, t, tile_size + tile_size // 32) for name, t in (("keys", type_), ("order", "int")))
         ranks = o.shared("counts", "int", 17 * size)         # of (digit, item), a gap after every 16: those are one item's to add up
         group = 1 << ((size.bit_length() - 1) // 2)           # what items in front have is added up in two levels
         totals = o.shared("scratch", "int", size + size // group)
@@ -203,85 +209,89 @@ class _Pass:
         starts = o.temp(self.counts, "digit_counts", "const")
         pointers = [] if last else [o.temp(t, name, "out") for t, name in zip(into, ("keys_out", "order_out"), strict=True)]
         out = o.output() if last else pointers[1]
-        index = o.writer.index
-        o.lines([f"if (item < {_DIGITS}) {base}[item] = {starts}[{self.at_count(row, chunk, 'item')}];"], (item, starts))
-        held = f"e + item * {_EACH}"
+        with o.where((item.index, _DIGITS)):
+            w.store(place(base, item), element(starts, self.at_count(row, chunk, item)))
 
-        def of(array: Array, text: str) -> str:
-            return f"{array}[{text} + {text} / 32]"              # a gap after every 32, as items lie apart
+        def spread(at: Index) -> Index:
+            return at + at // 32                             # a gap after every 32, as items lie apart
 
-        def place(text: str) -> str:
-            return f"{ranks}[{text} + {text} / {_DIGITS}]"
+        def rank(digit: Index) -> Access:
+            at = digit * size + item.index
+            return place(ranks, at + at // _DIGITS)
 
-        with o.block(f"for ({index} tile = first; tile < stop; tile += {tile}) {{"):
-            o.lines([f"const int count = (int)min(stop - tile, ({index}){tile});"])
-            with o.block(f"for (int e = item; e < {tile}; e += {size}) {{"):
-                i = o.at("i", self.n, "tile + e", (item,))
-                with o.block("if (i < stop) {", i):
-                    key = self.key(o, row, i)
-                    number = "(int)i"
-                    reads: Parts = (item,)
-                    if self.source is not None:
-                        pointer = o.temp(self.source[1], "order_in", "const")
-                        number, reads = f"{pointer}[{(row * self.n + i.index).c()}]", (item, pointer)
-                    o.lines([f"{of(keys, 'e')} = {key};", f"{of(order, 'e')} = {number};"], reads)
-            o.lines([f"for (int e = 0; e < {_DIGITS}; e++) {place(f'(e * {size} + item)')} = 0;"], (item,))
+        first, stop = o.ends(chunk, self.length, self.n)
+        tile = Var("tile", self.n)
+        with w.loop(tile, first, stop, tile_size):
+            count = w.known("count", tile_size + 1, w.least(Infix("-", stop, tile), tile_size))
+            e = Var("e", tile_size)
+            with w.loop(e, item, tile_size, size), o.where((tile.index + e.index, stop)):
+                i = bounded(tile.index + e.index, 0, self.n)
+                number: Expression = Cast(w.at(i), int32) if w.index != "int" else w.at(i)
+                if self.source is not None:
+                    number = element(o.temp(self.source[1], "order_in", "const"), row * self.n + i)
+                w.store(place(keys, spread(e.index)), self.key(o, row, i), node)
+                w.store(place(order, spread(e.index)), number, node)
+            with o.times("e", _DIGITS) as digit:
+                w.store(rank(digit), whole(0))
             o.barrier()
-            o.lines([
-                f"{type_} key[{_EACH}];",
-                f"int number[{_EACH}];",
-                "#pragma unroll",                                # key and number stay in registers
-                f"for (int e = 0; e < {_EACH}; e++) if ({held} < count) {{",
-                f"  key[e] = {of(keys, f'({held})')};",
-                f"  number[e] = {of(order, f'({held})')};",
-                f"  const int digit = {self.digit('key[e]')};",
-                f"  {place(f'(digit * {size} + item)')} += 1;",
-                "}",
-            ], (item,))
+            key, held = (w.array(name, t, _EACH, reserved=True) for name, t in (("key", type_), ("number", "int")))
+            with o.times("e", _EACH, unrolled=True) as e_:     # key and number stay in registers
+                at = item.index * _EACH + e_
+                with o.where((at, count)):
+                    w.store(place(key, e_), element(keys, spread(at)))
+                    w.store(place(held, e_), element(order, spread(at)))
+                    w.update(rank(self.digit(o, element(key, e_)).index), "+", 1)
             o.barrier()
-            o.lines([
-                "int share = 0;",
-                f"for (int e = 0; e < {_DIGITS}; e++) share += {ranks}[item * {_DIGITS + 1} + e];",
-                f"{totals}[item + item / {group}] = share;",
-            ], (item,))
+            share = w.let("share", whole(0), changes=True)
+            with o.times("e", _DIGITS) as e_:
+                w.update(share, "+", element(ranks, item.index * (_DIGITS + 1) + e_))
+            w.store(place(totals, item.index + item.index // group), share)
             o.barrier()
-            o.lines([f"if (item < {size // group}) {{", "  int all = 0;",
-                     f"  for (int e = 0; e < {group}; e++) all += {totals}[item * {group + 1} + e];",
-                     f"  {keys}[item] = ({type_})all;", "}"], (item,))
+            with o.where((item.index, size // group)):
+                all_ = w.let("all", whole(0), changes=True)
+                with o.times("e", group) as e_:
+                    w.update(all_, "+", element(totals, item.index * (group + 1) + e_))
+                w.store(place(keys, item), Cast(all_, self.keys.dtype))
             o.barrier()
-            o.lines([
-                "int carry = 0;",
-                f"for (int e = 0; e < item / {group}; e++) carry += (int){keys}[e];",
-                f"for (int e = item / {group} * {group}; e < item; e++) carry += {totals}[e + item / {group}];",
-                f"for (int e = 0; e < {_DIGITS}; e++) {{",
-                f"  const int here = {ranks}[item * {_DIGITS + 1} + e];",
-                f"  {ranks}[item * {_DIGITS + 1} + e] = carry;",
-                f"  if ((item * {_DIGITS} + e) % {size} == 0) {begins}[(item * {_DIGITS} + e) / {size}] = carry;",
-                "  carry += here;",
-                "}",
-                f"if (item == {size - 1}) {begins}[{_DIGITS}] = carry;",
-            ], (item,))
+            self.carried(o, item, (keys, totals, ranks, begins), group)
             o.barrier()
-            o.lines([
-                "#pragma unroll",                                # key and number stay in registers
-                f"for (int e = 0; e < {_EACH}; e++) if ({held} < count) {{",
-                f"  const int digit = {self.digit('key[e]')};",
-                f"  const int to = {place(f'(digit * {size} + item)')};",
-                f"  {place(f'(digit * {size} + item)')} = to + 1;",
-                f"  {of(keys, 'to')} = key[e];",
-                f"  {of(order, 'to')} = number[e];",
-                "}",
-            ], (item,))
+            with o.times("e", _EACH, unrolled=True) as e_, o.where((item.index * _EACH + e_, count)):
+                digit_ = self.digit(o, element(key, e_))
+                to = w.known("to", tile_size, Load(rank(digit_.index), int32))
+                w.store(rank(digit_.index), w.at(to.index + 1))
+                w.store(place(keys, spread(to.index)), element(key, e_))
+                w.store(place(order, spread(to.index)), element(held, e_))
             o.barrier()
-            o.lines([
-                f"for (int e = item; e < count; e += {size}) {{",
-                f"  const int digit = {self.digit(of(keys, 'e'))};",
-                f"  const {index} to = {plus(row * self.n, Compound(f'{base}[digit]'))} + e - {begins}[digit];",
-                *([] if last else [f"  {put(pointers[0], 'to', of(keys, 'e'))}"]),
-                f"  {put(out, 'to', of(order, 'e'))}",
-                "}",
-            ], (item, row), (out, *pointers[:1]))
+            e = Var("e", tile_size)
+            with w.loop(e, item, count, size):
+                digit_ = self.digit(o, element(keys, spread(e.index)))
+                moved = Infix("-", Infix("+", element(base, digit_), e), element(begins, digit_))
+                to = w.known("to", self.rows * self.n, moved if row is ZERO else Infix("+", row * self.n, moved))
+                if not last:
+                    w.store(place(pointers[0], w.at(to)), element(keys, spread(e.index)))
+                w.store(place(out, w.at(to)), element(order, spread(e.index)), node)
             o.barrier()
-            o.lines([f"if (item < {_DIGITS}) {base}[item] += {begins}[item + 1] - {begins}[item];"], (item,))
+            with o.where((item.index, _DIGITS)):
+                w.update(place(base, item), "+", Infix("-", element(begins, item.index + 1), element(begins, item)))
             o.barrier()
         return o.done((self.chunks * size, self.rows), (size, 1), self.rows * self.n)
+
+    def carried(self, o: WorkGroup, item: Var, arrays: tuple[Array, ...], group: int) -> None:
+        """The counts of (digit, item) become where in the tile the first of them goes; and where the first of each digit does."""
+        w, size = o.writer, self.size
+        keys, totals, ranks, begins = arrays
+        carry = w.let("carry", whole(0), changes=True)
+        with o.times("e", size // group, item.index // group) as e_:
+            w.update(carry, "+", Cast(element(keys, e_), int32))
+        e = Var("e", size)
+        with w.loop(e, item.index // group * group, item):
+            w.update(carry, "+", element(totals, e.index + item.index // group))
+        with o.times("e", _DIGITS) as e_:
+            place_ = item.index * _DIGITS + e_                # digit * size + item of the one that it belongs to
+            here = w.let("here", element(ranks, item.index * (_DIGITS + 1) + e_))
+            w.store(place(ranks, item.index * (_DIGITS + 1) + e_), carry)
+            with w.branch(Infix("==", place_ % size, 0)):
+                w.store(place(begins, place_ // size), carry)
+            w.update(carry, "+", here)
+        with w.branch(Infix("==", item, size - 1)):
+            w.store(place(begins, _DIGITS), carry)

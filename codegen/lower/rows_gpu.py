@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Verbatim, whole
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.names import ROWS_ON_GPU
-from tracegrad.codegen.kernel.statements import Access, Array, Block, BoundLike, Declare, Local, bound, clipped, product
+from tracegrad.codegen.kernel.statements import Access, Array, BoundLike, Declare, Local, bound, clipped, product
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
@@ -22,7 +22,6 @@ from tracegrad.codegen.lower.rows_cpu import RowKernel, Shape, called, r_identit
 from tracegrad.codegen.lower.tiles_gpu import turned
 from tracegrad.codegen.schedule.grouping import Chunks, Columns, Flat, Group, Place, Rows, cost
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import bool_
 from tracegrad.ir import Node
 
 
@@ -352,11 +351,9 @@ def columns(group: Group, context: Context) -> list[Kernel]:
             w.barrier()                                      # the one before is read
         w.store(Access(array, mine), accumulators[r], r)
         w.barrier()
-        with w.block(Block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{")):
-            other = Verbatim(f"{array}[{mine.c()} + half_size * {across}]", r.dtype, 1, (Access(array, None), line, lane))
-            with w.branch(Verbatim("line < half_size", bool_, 1, (line,))):
-                w.store(Access(array, mine), ev.combined(r, Load(Access(array, mine), r.dtype), other), r)
-            w.barrier()
+        with w.halving(line, lines) as half_size:
+            pair = (Load(Access(array, at), r.dtype) for at in (mine, mine + half_size * across))
+            w.store(Access(array, mine), ev.combined(r, *pair), r)
         w.assign(accumulators[r], Load(Access(array, lane.index), r.dtype), r)
     with guarded(w, col, inner, padded), ExitStack() as first:
         if line is not None:

@@ -7,20 +7,17 @@ elements an item. Where the dimension is not the last, an item takes a part of a
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from tracegrad.codegen.kernel.expressions import Literal
-from tracegrad.codegen.kernel.index import ZERO, Index, Var
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Literal, Load, Local, Operand, Select, place
+from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Array, Bound, Buffer
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.codegen.kernel.vectors import Compound, Term, inside, plus
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.serial import scratch, view
-from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
+from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 
@@ -57,26 +54,28 @@ class _Scan(WorkGroup):
         self.fn = fn
         self.dtype = self.node.dtype
         self.type = register_type(self.dtype)
-        self.start = self.writer.shown(Literal(fn.identity(self.dtype), self.dtype))
+        self.start = Literal(fn.identity(self.dtype), self.dtype)
         self.outer, self.n, self.inner = view(self.node, self.node.attrs["dim"])
         self.x = self.node.operands[0]
 
-    def both(self, a: str, b: str) -> str:
-        if self.dtype.kind == "b":
-            return f"{a} {self.fn.bools} {b}"
-        if not self.fn.wraps or self.dtype.kind != "i":
-            return str(self.fn.combine(a, b))
-        wide = register_type(np.dtype(f"u{self.dtype.name}"))
-        return f"({self.type}){self.fn.combine(f'({wide}){a}', f'({wide}){b}')}"
+    def both(self, a: Expression, b: Expression) -> Expression:
+        return Infix(self.fn.bools, a, b) if self.dtype.kind == "b" else self.ev.combined(self.node, a, b)
 
-    def chunk(self, length: int) -> tuple[Var | None, Term, Term]:
+    def take(self, to: Local, value: Expression) -> None:
+        self.writer.assign(to, self.both(to, value), self.node)
+
+    def read(self, memory: Buffer | Array, at: Operand) -> Load:
+        return Load(place(memory, at), self.dtype)
+
+    def begun(self, name: str, value: Expression) -> Local:
+        """A running sum or product that begins so."""
+        return self.writer.let(name, value, self.node, changes=True)
+
+    def chunk(self, length: int) -> tuple[Var | None, Index, Index]:
         """The number of the group's chunk, and where it starts and stops."""
         chunks = -(-self.n // length)
-        if chunks == 1:
-            return None, 0, self.n
-        chunk = self.number("chunk", chunks, 0 if self.inner == 1 else 1, "group")
-        start = plus(("chunk", length))
-        return chunk, start, inside(plus(start, length), self.n, self.n % length == 0)
+        chunk = self.number("chunk", chunks, 0 if self.inner == 1 else 1, "group") if chunks > 1 else None
+        return chunk, *self.ends(chunk, length, self.n)
 
 
 def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) -> Kernel:
@@ -88,77 +87,67 @@ def _sums(group: Group, context: Context, size: int, length: int, sums: Temp) ->
     array = o.shared("scratch", o.type, size)
     pointer = o.temp(sums, "chunk_sums", "out")
     item = o.number("item", lines, 0 if o.inner == 1 else 1, "local")
-    lane = o.number("lane", across, 0, "local") if o.inner > 1 else None
+    lane = o.number("lane", across, 0, "local").index if o.inner > 1 else ZERO
+    column = o.number("column", o.inner, 0, "global").index if o.inner > 1 else ZERO
+    row = o.number("row", o.outer, 1 if o.inner == 1 else 2, "global").index if o.outer > 1 else ZERO
     chunk, start, stop = o.chunk(length)
     assert chunk is not None
-    column = o.number("column", o.inner, 0, "global") if o.inner > 1 else None
-    row = o.number("row", o.outer, 1 if o.inner == 1 else 2, "global").index if o.outer > 1 else ZERO
-    total = w.declare(o.fn.total, Literal(o.fn.identity(o.dtype), o.dtype), o.node)
-    guard = o.block(f"if (column < {o.inner}) {{", column) if column is not None else nullcontext()
-    with guard, o.each("i", o.n, f"{start} + item", str(stop), lines, (chunk, item)) as i:
-        value = o.load(o.x, (row * o.n + i.index) * o.inner + (column.index if column is not None else 0))
-        o.lines([f"{total.name} = {o.both(total.name, value)};"], (total,))
-    place = f"item * {across} + lane" if lane is not None else "item"
-    o.lines([f"{array}[{place}] = {total.name};"], (total, item))
+    there = [(column, o.inner)] if o.inner % across else []
+    total, i = o.begun("total", o.start), Var("i", o.n)
+    with o.where(*there), w.loop(i, start + item.index, stop, lines):
+        o.take(total, o.value(o.x, (row * o.n + i.index) * o.inner + column))
+    mine = item.index * across + lane
+    w.store(place(array, mine), total)
     o.barrier()
-    with o.block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{"):
-        other = f"item * {across} + half_size * {across} + lane" if lane is not None else "item + half_size"
-        o.lines([f"if (item < half_size) {array}[{place}] = {o.both(f'{array}[{place}]', f'{array}[{other}]')};"], (item,))
-        o.barrier()
-    where = (row * chunks + chunk.index) * o.inner
-    if column is not None:
-        line = put(pointer, (where + column.index).c(), f"{array}[lane]")
-        o.lines([f"if (item == 0 && column < {o.inner}) {line}"], (row, chunk, column), (pointer,))
+    with w.halving(item, lines) as half_size:
+        w.store(place(array, mine), o.both(o.read(array, mine), o.read(array, mine + half_size * across)))
+    with w.branch(Infix("==", item, 0), (("range", item.index, 0, 1),)), o.where(*there):
+        w.store(place(pointer, (row * chunks + chunk.index) * o.inner + column), o.read(array, lane))
+    if o.inner > 1:
         return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))
-    o.lines([f"if (item == 0) {put(pointer, where.c(), f'{array}[0]')}"], (row, chunk), (pointer,))
     return o.done((chunks * size, o.outer), (size, 1))
 
 
 def _before(group: Group, context: Context, chunks: int, sums: Temp, before: Temp) -> Kernel:
     """What all chunks before each make: a column of them is one item's."""
     o = _Scan(group, context)
-    source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
+    w, source, pointer = o.writer, o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
     column = o.item("column", o.inner)
     row = o.item("row", o.outer)
-    at = plus(row * chunks * o.inner + column, ("i", o.inner))
-    o.lines([
-        f"{o.type} carry = {o.start};",
-        f"for (int i = 0; i < {chunks}; i++) {{",
-        f"  {o.type} value = {source}[{at}];",
-        f"  {put(pointer, at, 'carry')}",
-        f"  carry = {o.both('carry', 'value')};",
-        "}",
-    ], (row, column, source), (pointer,))
+    carry = o.begun("carry", o.start)
+    with o.loop("i", chunks) as i:
+        at = (row * chunks + i) * o.inner + column
+        value = w.let("value", o.read(source, at))
+        w.store(place(pointer, at), carry)
+        o.take(carry, value)
     return replace(o.finish(), flops=sums.size, bytes=2 * sums.size * sums.dtype.itemsize)
 
 
 def _before_together(group: Group, context: Context, chunks: int, sums: Temp, before: Temp) -> Kernel:
     """The same for rows: a chunk an item (Hillis & Steele 1986)."""
     o = _Scan(group, context)
-    size = max(1 << (chunks - 1).bit_length(), min(32, context.target.max_work_group))
+    w, size = o.writer, max(1 << (chunks - 1).bit_length(), min(32, context.target.max_work_group))
     array = o.shared("scratch", o.type, size)
     source, pointer = o.temp(sums, "chunk_sums", "const"), o.temp(before, "chunks_before", "out")
     item = o.number("item", size, 0, "local")
     row = o.number("row", o.outer, 1, "group").index if o.outer > 1 else ZERO
-    at = str(plus(row * chunks, "item"))
-    o.lines([f"{array}[item] = item < {chunks} ? {source}[{plus(row * chunks, Compound(f'min(item, {chunks - 1})'))}] : {o.start};"],
-            (item, row, source))
+    at = row * chunks + item.index
+    w.store(place(array, item), Select(Infix("<", item, chunks), o.read(source, at), o.start), o.node)
     o.barrier()
-    with o.block(f"for (int step = 1; step < {chunks}; step *= 2) {{"):
-        o.lines([f"const {o.type} value = item < step ? {array}[item] : {o.both(f'{array}[item - step]', f'{array}[item]')};"], (item,))
+    step = Mutable("step", chunks)
+    with w.counting(step, 1, Infix("<", step, chunks), "*", 2):
+        both = o.both(o.read(array, item.index - step.index), o.read(array, item))
+        value = w.let("value", Select(Infix("<", item, step), o.read(array, item), both))
         o.barrier()
-        o.lines([f"{array}[item] = value;"], (item,))
+        w.store(place(array, item), value)
         o.barrier()
-    o.lines([f"if (item < {chunks}) {put(pointer, at, f'item == 0 ? {o.start} : {array}[item - 1]')}"], (item, row), (pointer,))
+    with o.where((item.index, chunks)):
+        w.store(place(pointer, at), Select(Infix(">", item, 0), o.read(array, item.index - 1), o.start))
     return o.done((size, o.outer), (size, 1), sums.size)
 
 
-def _carry(o: _Scan, before: Temp | None, where: Index) -> None:
-    if before is None:
-        o.lines([f"{o.type} carry = {o.start};"])
-        return
-    pointer = o.temp(before, "chunks_before", "const")
-    o.lines([f"{o.type} carry = {pointer}[{where.c()}];"], (pointer, where))
+def _carry(o: _Scan, before: Temp | None, where: Index) -> Local:
+    return o.begun("carry", o.start if before is None else o.read(o.temp(before, "chunks_before", "const"), where))
 
 
 def _across(group: Group, context: Context, size: int, length: int, before: Temp | None) -> Kernel:
@@ -176,56 +165,54 @@ def _across(group: Group, context: Context, size: int, length: int, before: Temp
     pitch = count + count // 32 + 1
     tile = o.shared("tile", o.type, lines * pitch)
     mine, part = o.shared("scratch", o.type, lines * (lanes + few)), o.shared("total", o.type, lines * few)
-    item = o.number("item", lanes, 0, "local")
-    line = o.number("line", lines, 1, "local") if lines > 1 else None
+    item = o.number("item", lanes, 0, "local").index
+    line = o.number("line", lines, 1, "local").index if lines > 1 else ZERO
+    row = o.number("row", o.outer, 1, "global" if lines > 1 else "group").index if o.outer > 1 else ZERO
     chunk, start, stop = o.chunk(length)
-    row = o.number("row", o.outer, 1, "global" if lines > 1 else "group") if o.outer > 1 else None
-    there = f" && row < {o.outer}" if row is not None and o.outer % lines else ""
+    there = [(row, o.outer)] if o.outer % lines else []
     out = o.output()
-    base = row.index * o.n if row is not None else ZERO
-    chunk_at = (row.index if row is not None else ZERO) * chunks + (chunk.index if chunk is not None else 0)
-    _carry(o, before, chunk_at)
-    at_tile, at_item, at_part = (f"line * {n} + " if line is not None else "" for n in (pitch, lanes + few, few))
+    carry = _carry(o, before, row * chunks + (chunk.index if chunk is not None else 0))
+    first = Var("first", o.n)
 
-    def place(text: str) -> str:
-        return f"{tile}[{at_tile}{text} + {text} / 32]"
+    def at(i: Index) -> Index:
+        return line * pitch + i + i // 32                    # a gap after every 32, as items lie apart
 
-    with o.block(f"for ({w.index} first = {start}; first < {stop}; first += {count}) {{"):
-        with o.block(f"for (int e = 0; e < {each}; e++) {{"):
-            i = o.at("i", o.n, f"first + e * {lanes} + item", (item,))
-            o.lines([f"{o.type} value = {o.start};"])
-            with o.block(f"if (i < {stop}{there}) {{", i, *((row,) if row is not None else ())):
-                o.lines([f"value = {o.load(o.x, base + i.index)};"])
-            o.lines([f"{place(f'(e * {lanes} + item)')} = value;"])
+    with w.loop(first, start, stop, count):
+        with o.times("e", each) as e:
+            i = first.index + e * lanes + item
+            value = w.let("value", o.start, changes=True)
+            with o.where((i, stop), *there):
+                w.assign(value, o.value(o.x, row * o.n + bounded(i, 0, o.n)), o.node)
+            w.store(place(tile, at(e * lanes + item)), value)
         o.barrier()
-        o.lines([
-            f"{o.type} share = {place(f'(item * {each})')};",
-            f"for (int e = 1; e < {each}; e++) share = {o.both('share', place(f'(item * {each} + e)'))};",
-            f"{mine}[{at_item}item + item / {some}] = share;",
-        ], (item,))
+        share = o.begun("share", o.read(tile, at(item * each)))
+        with o.times("e", each, first=1) as e:
+            o.take(share, o.read(tile, at(item * each + e)))
+        w.store(place(mine, line * (lanes + few) + item + item // some), share)
         o.barrier()
-        with o.block(f"if (item < {few}) {{"):
-            o.lines([
-                f"{o.type} all = {mine}[{at_item}item * {some + 1}];",
-                f"for (int e = 1; e < {some}; e++) all = {o.both('all', f'{mine}[{at_item}item * {some + 1} + e]')};",
-                f"{part}[{at_part}item] = all;",
-            ], (item,))
+        with o.where((item, few)):
+            here = line * (lanes + few) + item * (some + 1)
+            all_ = o.begun("all", o.read(mine, here))
+            with o.times("e", some, first=1) as e:
+                o.take(all_, o.read(mine, here + e))
+            w.store(place(part, line * few + item), all_)
         o.barrier()
-        o.lines([
-            f"{o.type} carried = carry;",
-            f"for (int e = 0; e < item / {some}; e++) carried = {o.both('carried', f'{part}[{at_part}e]')};",
-            f"for (int e = item / {some} * {some}; e < item; e++) carried = {o.both('carried', f'{mine}[{at_item}e + item / {some}]')};",
-            f"for (int e = 0; e < {few}; e++) carry = {o.both('carry', f'{part}[{at_part}e]')};",
-            f"for (int e = 0; e < {each}; e++) {{",
-            f"  carried = {o.both('carried', place(f'(item * {each} + e)'))};",
-            f"  {place(f'(item * {each} + e)')} = carried;",
-            "}",
-        ], (item,))
+        carried = o.begun("carried", carry)
+        with o.times("e", few, item // some) as e:
+            o.take(carried, o.read(part, line * few + e))
+        with o.times("e", lanes, item, item // some * some) as e:
+            o.take(carried, o.read(mine, line * (lanes + few) + e + item // some))
+        with o.times("e", few) as e:
+            o.take(carry, o.read(part, line * few + e))
+        with o.times("e", each) as e:
+            o.take(carried, o.read(tile, at(item * each + e)))
+            w.store(place(tile, at(item * each + e)), carried)
         o.barrier()
-        with o.block(f"for (int e = 0; e < {each}; e++) {{"):
-            i = o.at("i", o.n, f"first + e * {lanes} + item", (item,))
-            with o.block(f"if (i < {stop}{there}) {{", i):
-                o.lines([put(out, (base + i.index).c(), place(f"(e * {lanes} + item)"))], (), (out,))
+        with o.times("e", each) as e:
+            i = first.index + e * lanes + item
+            with o.where((i, stop), *there):
+                to = row * o.n + bounded(i, 0, o.n)
+                w.store(place(out, to if chunks == 1 else w.at(to)), o.read(tile, at(e * lanes + item)), o.node)
     return o.done((chunks * lanes, -(-o.outer // lines) * lines), (lanes, lines))
 
 
@@ -238,23 +225,26 @@ def _down(group: Group, context: Context, size: int, length: int, before: Temp |
     part = -(-length // lines)
     array = o.shared("scratch", o.type, across * lines)
     lane, line = o.number("lane", across, 0, "local"), o.number("line", lines, 1, "local")
-    column = o.number("column", o.inner, 0, "global")
-    chunk, start, stop = o.chunk(length)
+    column = o.number("column", o.inner, 0, "global").index
     row = o.number("row", o.outer, 2, "global").index if o.outer > 1 else ZERO
+    chunk, start, stop = o.chunk(length)
+    there = [(column, o.inner)] if o.inner % across else []
     out = o.output()
-    o.lines([f"const {w.index} begin = min({plus(start, ('line', part))}, {stop}), end = min(begin + {part}, {stop});",
-             f"{o.type} share = {o.start};"], (line, lane))
-
-    def at(i: Var) -> Index:
-        return (row * o.n + i.index) * o.inner + column.index
-
-    with o.block(f"if (column < {o.inner}) {{", column), o.each("i", o.n, "begin", "end", 1, (line,)) as i:
-        o.lines([f"share = {o.both('share', o.load(o.x, at(i)))};"])
-    o.lines([f"{array}[line * {across} + lane] = share;"])
+    at = start + line.index * part
+    begin = w.bounding("begin", o.n, Bound(w.least(at, stop), ZERO, at, o.n))
+    end = w.bounding("end", o.n, Bound(w.least(begin.index + part, stop), ZERO, at + part, o.n))
+    share, i = o.begun("share", o.start), Var("i", o.n)
+    with o.where(*there), w.loop(i, begin, end):
+        o.take(share, o.value(o.x, (row * o.n + i.index) * o.inner + column))
+    w.store(place(array, line.index * across + lane.index), share)
     o.barrier()
-    with o.block(f"if (column < {o.inner}) {{", column):
-        _carry(o, before, (row * chunks + (chunk.index if chunk is not None else 0)) * o.inner + column.index)
-        o.lines([f"for (int e = 0; e < line; e++) carry = {o.both('carry', f'{array}[e * {across} + lane]')};"])
-        with o.each("i", o.n, "begin", "end", 1, (line,)) as i:
-            o.lines([f"carry = {o.both('carry', o.load(o.x, at(i)))};", put(out, at(i).c(), "carry")], (), (out,))
+    with o.where(*there):
+        carry = _carry(o, before, (row * chunks + (chunk.index if chunk is not None else 0)) * o.inner + column)
+        with o.times("e", lines, line) as e:
+            o.take(carry, o.read(array, e * across + lane.index))
+        i = Var("i", o.n)
+        with w.loop(i, begin, end):
+            to = (row * o.n + i.index) * o.inner + column
+            o.take(carry, o.value(o.x, to))
+            w.store(place(out, to if chunks == 1 or lines * part == length else w.at(to)), carry, o.node)
     return o.done((-(-o.inner // across) * across, chunks * lines, o.outer), (across, lines, 1))

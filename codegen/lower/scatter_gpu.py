@@ -8,15 +8,23 @@ in one step. What is set is the last of a row's. Of few indices each item looks 
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.index import ZERO, Index
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracegrad.codegen.kernel.expressions import Call, Cast, Expression, Infix, Literal, Load, Local, Select, element, place, whole
+from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Array, Buffer
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.radix import Keys, by_digits
 from tracegrad.codegen.lower.serial import scratch
-from tracegrad.codegen.lower.workgroup import WorkGroup, put, room
+from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
+from tracegrad.dtypes import int64
 
 
 def scatters(group: Group, context: Context) -> list[Kernel] | None:
@@ -29,12 +37,10 @@ def scatters(group: Group, context: Context) -> list[Kernel] | None:
     if count >= 1 << 31 or rows >= 1 << 31:
         return None
 
-    def text(o: WorkGroup, at: Index) -> str:
-        value = o.load(index, at)
-        o.lines([f"const uint key = (uint)({value} < 0 ? 0 : {value} > {rows - 1} ? {rows - 1} : {value});"])
-        return "key"
+    def row(o: WorkGroup, at: Index) -> Expression:
+        return o.writer.let("key", Cast(o.ev.clamped(o.value(index, at), rows - 1), np.dtype(np.uint32)), node)
 
-    found = by_digits(group, context, 1, count, Keys(False, max(1, (rows - 1).bit_length()), text), False)
+    found = by_digits(group, context, 1, count, Keys(False, max(1, (rows - 1).bit_length()), row), False)
     if found is None:
         return None
     kernels, keys, order = found
@@ -47,53 +53,122 @@ def scatters(group: Group, context: Context) -> list[Kernel] | None:
     return [*kernels, _rows(group, context, keys, order, sums, part)]
 
 
-def _plus(o: WorkGroup, a: str, b: str) -> str:
-    return f"{a} {'|' if o.node.dtype.kind == 'b' else '+'} {b}"
+def _plus(o: WorkGroup, a: Expression, b: Expression) -> Expression:
+    return Infix("|" if o.node.dtype.kind == "b" else "+", a, b)
 
 
-def _nothing(o: WorkGroup) -> str:
+def _nothing(o: WorkGroup) -> Expression:
     """What changes nothing that it is added to, not even -0.0."""
-    return "0" if o.node.dtype.kind != "f" else "-0.0" if o.node.dtype.itemsize == 8 else "-0.0f"
+    return Literal(-0.0 if o.node.dtype.kind == "f" else 0, o.node.dtype)
 
 
 def _sums(group: Group, context: Context, keys: Temp, order: Temp, sums: Temp, part: int) -> Kernel:
     """What the parts of the sorted indices that are all one row's add up: a part and some columns a work-group, with a tree at the end."""
     o = WorkGroup(group, context)
-    node = o.node
+    w, node = o.writer, o.node
     base, index, source = node.operands
     rest, count = base.aval.size // base.shape[0], index.aval.size
-    type_ = register_type(node.dtype)
     size = room(context, 8)
     across = min(32, size, 1 << (rest - 1).bit_length())
     lines = min(size // across, 1 << (part.bit_length() - 1))
-    array = o.shared("tile", type_, across * lines)
-    lane = o.number("lane", across, 0, "local") if across > 1 else None
+    array = o.shared("tile", register_type(node.dtype), across * lines)
+    lane = o.number("lane", across, 0, "local").index if across > 1 else ZERO
     line = o.number("line", lines, 1, "local")
-    column = o.number("column", rest, 0, "global") if rest > 1 else None
+    column = o.number("column", rest, 0, "global").index if rest > 1 else ZERO
     number = o.number("part", count // part, 1, "group")
     sorted_, places, out = (o.temp(t, name, how) for t, name, how in
                             ((keys, "sorted_keys", "const"), (order, "sorted_order", "const"), (sums, "part_sums", "out")))
-    column_at = column.index if column is not None else ZERO
-    there = f"column < {rest} && " if column is not None and rest % across else ""
-    o.lines([
-        f"const int first = part * {part};",
-        f"const int all = {there}{sorted_}[first] == {sorted_}[first + {part - 1}];",
-        f"{type_} total = {_nothing(o)};",
-    ], (number, sorted_, *(() if column is None else (column,))))
-    bound_ = (column,) if column is not None else ()
-    with o.block("if (all) {", *bound_), o.each("e", count, "first + line", f"first + {part}", lines, (line,)):
-        at = o.at("number", count, f"{places}[e]", (places,))
-        o.lines([f"total = {_plus(o, 'total', o.load(source, at.index * rest + column_at))};"])
-    place = "line" if lane is None else f"line * {across} + lane"
-    other = "line + half_size" if lane is None else f"(line + half_size) * {across} + lane"
-    o.lines([f"{array}[{place}] = total;"], (line,))
-    o.barrier()
-    with o.block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{"):
-        o.lines([f"if (line < half_size) {array}[{place}] = {_plus(o, f'{array}[{place}]', f'{array}[{other}]')};"], (line,))
-        o.barrier()
-    line_ = put(out, (number.index * rest + column_at).c(), f"{array}[{'0' if lane is None else 'lane'}]")
-    o.lines([f"if (all && line == 0) {line_}"], (number, *bound_), (out,))
+    first = number.index * part
+    same: Expression = Infix("==", element(sorted_, first), element(sorted_, first + part - 1))
+    known = (("range", column, 0, rest),) if rest % across else ()
+    all_ = w.let("all", Infix("&&", Infix("<", column, rest), same) if known else same)
+    total = w.let("total", _nothing(o), node, changes=True)
+    e = Var("e", count)
+    with o.only(all_, column, known=known), w.loop(e, first + line.index, first + part, lines):
+        at = w.known("number", count, element(places, e))
+        w.assign(total, _plus(o, total, o.value(source, at.index * rest + column)), node)
+    mine = line.index * across + lane
+    _add_up(o, array, total, line, mine, lines, across)
+    with w.branch(Infix("&&", all_, Infix("==", line, 0)), (("range", line.index, 0, 1), *known)):
+        w.store(place(out, number.index * rest + column), Load(place(array, lane), node.dtype), node)
     return o.done((-(-rest // across) * across, count // part * lines), (across, lines), source.aval.size)
+
+
+def _add_up(o: WorkGroup, array: Array, total: Local, line: Var, mine: Index, lines: int, across: int) -> None:
+    """What the lines' totals add up to, in the first of them."""
+    w, dtype = o.writer, o.node.dtype
+    w.store(place(array, mine), total)
+    o.barrier()
+    with w.halving(line, lines) as half_size:
+        a, b = (Load(place(array, at), dtype) for at in (mine, mine + half_size * across))
+        w.store(place(array, mine), _plus(o, a, b))
+
+
+@dataclass
+class _Element:
+    """An element of the result while its row's are added to it. found: whether there was any, where that matters."""
+
+    o: WorkGroup
+    column: Index
+    to: Var
+    total: Local
+    found: Local | None
+
+    def add(self, value: Expression) -> None:
+        o, adds = self.o, self.o.node.fn.name == "scatter_add"
+        o.writer.assign(self.total, _plus(o, self.total, value) if adds else value, o.node)
+        if self.found is not None:
+            o.writer.assign(self.found, 1)
+
+    def take(self, number: Index) -> None:
+        """Add element `number` of the source."""
+        source = self.o.node.operands[2]
+        rest = source.aval.size // self.o.node.operands[1].aval.size
+        self.add(self.o.value(source, number * rest + self.column))
+
+
+def _search(o: WorkGroup, name: str, sign: str, keys: Buffer, to: Var, count: int) -> Mutable:
+    """How many of the sorted keys are less than `to`, or (sign "<=") not more."""
+    w = o.writer
+    low, end = w.variable(name, count + 1, 0), w.variable(f"{name}_end", count + 1, count)
+    with w.repeat(Infix("<", low, end)):
+        middle = w.known("middle", count, Infix("+", low, Infix("/", Infix("-", end, low), 2)))
+        with w.branch(Infix(sign, Cast(element(keys, middle), int64), to)):
+            w.assign(low, middle.index + 1)
+        with w.otherwise():
+            w.assign(end, middle)
+    return low
+
+
+def _sorted_ones(x: _Element, keys: Temp, order: Temp, sums: Temp | None, part: int, line: Var | None, lines: int) -> None:
+    """All of the row's: they lie side by side among the sorted indices. What is set is the last of them."""
+    o, w, count = x.o, x.o.writer, x.o.node.operands[1].aval.size
+    sorted_, places = o.temp(keys, "sorted_keys", "const"), o.temp(order, "sorted_order", "const")
+    if o.node.fn.name != "scatter_add":
+        high = _search(o, "high", "<=", sorted_, x.to, count)
+        last = Infix("==", Cast(element(sorted_, high.index - 1), int64), x.to)
+        with w.branch(Infix("&&", Infix(">", high, 0), last)):
+            x.take(w.known("number", count, element(places, high.index - 1)).index)
+        return
+    low, high = (_search(o, name, sign, sorted_, x.to, count) for name, sign in (("low", "<"), ("high", "<=")))
+    mine, e = line.index if line is not None else ZERO, Var("e", count)
+    if sums is None:
+        with w.loop(e, low.index + mine, high, lines):
+            x.take(w.known("number", count, element(places, e)).index)
+        return
+    begin = w.known("begin", count // part + 1, (low.index + part - 1) // part, "what is in whole parts")
+    end = w.known("end", count // part + 1, Call("max", begin, high.index // part))
+    before = w.known("before", count + 1, w.least(begin.index * part, high), "what is before and behind")
+    skipped = w.known("skipped", count + 1, end.index * part - before.index)
+    all_ = w.known("all", count + 1, Select(Infix(">", end, begin), high.index - skipped.index, high))
+    summed, e = o.temp(sums, "part_sums", "const"), Var("e", count // part)
+    rest = sums.size // (count // part)
+    with w.loop(e, begin.index + mine, end, lines):
+        x.add(Load(place(summed, e.index * rest + x.column), o.node.dtype))
+    e = Var("e", count)
+    with w.loop(e, low.index + mine, all_, lines):
+        behind = Infix("&&", Infix(">", end, begin), Infix(">=", e, before))
+        x.take(w.known("number", count, element(places, Select(behind, e.index + skipped.index, e))).index)
 
 
 def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None, sums: Temp | None, part: int) -> Kernel:
@@ -106,97 +181,42 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
     base, index, source = node.operands
     rows, count, size = base.shape[0], index.aval.size, base.aval.size
     rest = size // rows
-    type_, adds = register_type(node.dtype), node.fn.name == "scatter_add"
     most, lines = room(context, 8), 1
-    if adds and keys is not None:
+    if node.fn.name == "scatter_add" and keys is not None:
         while lines < 32 and 8 * lines < most and 2 * lines * size <= context.target.items and lines * rows < count:
             lines *= 2
     across = min(most // lines, 1 << (size - 1).bit_length()) if lines > 1 else min(tuning().owners, context.target.max_work_group)
     items = -(-size // across) * across
-    array = o.shared("tile", type_, across * lines) if lines > 1 else None
-    i = o.number("i", size, 0, "global")
+    array = o.shared("tile", register_type(node.dtype), across * lines) if lines > 1 else None
+    i = o.number("i", size, 0, "global").index
     lane, line = (o.number("lane", across, 0, "local"), o.number("line", lines, 1, "local")) if lines > 1 else (None, None)
-    row, column = i.index // rest, i.index % rest
     in_place = context.ref(node) is base
-    found = ["found = 1;"] if in_place and lines == 1 else []                  # an element that no index names stays as it is
-    there = f"if (i < {size}) {{" if items > size else "{"
-    pointer = o.output()
+    there = [(i, size)] if items > size else []
+    out = o.output()
 
-    def start() -> str:
-        if not in_place:
-            return o.load(base, i.index)
-        o.loaded.append(ev.load(node, context.output(group, node), i.index, (), written=True))
-        return o.loaded[-1].name
+    def start() -> Expression:
+        return ev.load(node, context.output(group, node), i, (), written=True) if in_place else o.value(base, i)
 
-    def add(number: Index) -> list[str]:
-        value = o.load(source, number * rest + column)
-        return [f"total = {_plus(o, 'total', value) if adds else value};", *found]
-
-    def sorted_ones() -> None:
-        assert keys is not None
-        assert order is not None
-        sorted_, places = o.temp(keys, "sorted_keys", "const"), o.temp(order, "sorted_order", "const")
-
-        def search(name: str, sign: str) -> list[str]:
-            return [f"int {name} = 0, {name}_end = {count};", f"while ({name} < {name}_end) {{",
-                    f"  const int middle = {name} + ({name}_end - {name}) / 2;",
-                    f"  if ((long){sorted_}[middle] {sign} to) {name} = middle + 1; else {name}_end = middle;", "}"]
-
-        o.lines([*(search("low", "<") if adds else ()), *search("high", "<=")], (sorted_,))       # where the row's begin and end
-        if not adds:
-            with o.block(f"if (high > 0 && (long){sorted_}[high - 1] == to) {{", reads=(sorted_,)):
-                number = o.at("number", count, f"{places}[high - 1]", (places,))
-                o.lines(add(number.index), (number,))
-            return
-        first, step = ("low", "e++") if line is None else ("low + line", f"e += {lines}")
-        if sums is None:
-            with o.block(f"for (int e = {first}; e < high; {step}) {{"):
-                number = o.at("number", count, f"{places}[e]", (places,))
-                o.lines(add(number.index), (number,))
-            return
-        begin = "begin" if line is None else "begin + line"
-        o.lines([                                            # what is in whole parts, and what is before and behind
-            f"const int begin = (low + {part - 1}) / {part}, end = max(begin, high / {part});",
-            f"const int before = min(begin * {part}, high), skipped = end * {part} - before;",
-            "const int all = end > begin ? high - skipped : high;",
-        ])
-        summed = o.temp(sums, "part_sums", "const")
-        at_sum = f"e * {rest} + {column.c()}" if rest > 1 else "e"
-        with o.block(f"for (int e = {begin}; e < end; {step}) {{", reads=() if line is None else (line,)):
-            o.lines([f"total = {_plus(o, 'total', f'{summed}[{at_sum}]')};", *found], (summed, column))
-        with o.block(f"for (int e = {first}; e < all; {step}) {{"):
-            number = o.at("number", count, f"{places}[end > begin && e >= before ? e + skipped : e]", (places,))
-            o.lines(add(number.index), (number,))
-
-    if array is None:
-        with o.block(there, i):
-            o.lines([f"const {w.index} to = {row.c()};", *(["int found = 0;"] if found else [])], (row,))
-            o.lines([f"{type_} total = {start()};"])
-            if keys is None:
-                with o.each("e", count, "0", str(count)) as e:
-                    at = o.load(index, e.index)
-                    o.lines([f"const int mine = ({at} < 0 ? 0 : {at} > {rows - 1} ? {rows - 1} : {at}) == to;"])
-                    with o.block("if (mine) {", e):
-                        o.lines(add(e.index), (e,))
+    if lane is None or line is None or array is None:
+        with o.where(*there):
+            to = w.known("to", rows, i // rest)
+            found = w.let("found", whole(0), changes=True) if in_place else None       # an element that no index names stays as it is
+            x = _Element(o, i % rest, to, w.let("total", start(), node, changes=True), found)
+            if keys is not None and order is not None:
+                _sorted_ones(x, keys, order, sums, part, None, 1)
             else:
-                sorted_ones()
-            stored = put(pointer, i.index.c(), "total")
-            o.lines([f"if (found) {stored}" if found else stored], (i,), (pointer,))
+                with o.times("e", count) as e, o.only(Infix("==", ev.clamped(o.value(index, e), rows - 1), to), e):
+                    x.take(e)
+            with o.only(found, ZERO) if found is not None else nullcontext():
+                w.store(place(out, i), x.total, node)
         return o.done((items,), (across,))
-    assert lane is not None
-    assert line is not None
-    place, other = f"line * {across} + lane", f"(line + half_size) * {across} + lane"
-    o.lines([f"{type_} total = {_nothing(o)};"])
-    with o.block(there, i):
-        o.lines([f"const {w.index} to = {row.c()};"], (row,))
-        sorted_ones()
-    o.lines([f"{array}[{place}] = total;"], (line,))
-    o.barrier()
-    with o.block(f"for (int half_size = {lines // 2}; half_size > 0; half_size /= 2) {{"):
-        o.lines([f"if (line < half_size) {array}[{place}] = {_plus(o, f'{array}[{place}]', f'{array}[{other}]')};"], (line,))
-        o.barrier()
-    with o.block(f"if (line == 0 && i < {size}) {{" if items > size else "if (line == 0) {", i):
-        given = start()
-        o.lines([put(pointer, i.index.c(), _plus(o, given, f"{array}[lane]"))], (i,), (pointer,))
+    assert keys is not None
+    assert order is not None
+    total = w.let("total", _nothing(o), node, changes=True)
+    with o.where(*there):
+        _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), keys, order, sums, part, line, lines)
+    _add_up(o, array, total, line, line.index * across + lane.index, lines, across)
+    with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
+        w.store(place(out, i), _plus(o, start(), Load(place(array, lane), node.dtype)), node)
     share = min(source.aval.size, 2 * part * size) + (0 if sums is None else sums.size)
     return o.done((items, lines), (across, lines), share)

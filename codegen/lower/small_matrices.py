@@ -24,7 +24,7 @@ from tracegrad.codegen.kernel.names import SMALL_MATRICES
 from tracegrad.codegen.kernel.statements import BoundLike, product
 from tracegrad.codegen.kernel.types import mask_type
 from tracegrad.codegen.kernel.vectors import LANES, ctype
-from tracegrad.codegen.lower import jacobi
+from tracegrad.codegen.lower import complex_matrices, jacobi
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
@@ -60,7 +60,7 @@ class Matrices(KernelBuilder):
         self.batch = prod(self.node.operands[0].shape[:-2])
         target, dtype = context.target, self.node.operands[0].dtype
         cpu = target.kind == "cpu"
-        self.dtype = float64 if cpu and target.fp64 and self.name != "lu_factor" else dtype
+        self.dtype = float64 if cpu and target.fp64 and not self.name.endswith("lu_factor") else dtype
         self.lanes = 1
         while cpu and self.lanes < min(16, target.simd_bytes // self.dtype.itemsize) and 2 * self.lanes <= self.batch:
             self.lanes *= 2
@@ -211,6 +211,34 @@ class Matrices(KernelBuilder):
         """C text that writes the arrays."""
         self.writer.text(lines, self.node, (array, *others), (array, *others))
 
+    def scalar(self, base: str, value: str) -> Array:
+        """The array of one number."""
+        array = self.array(base, 1)
+        self.lines(array, [f"{array}[0] = {value};"])
+        return array
+
+    def row_numbers(self) -> Array:
+        order = self.array("order", self.m, True)
+        self.lines(order, [f"for (int i = 0; i < {self.m}; i++)", f"  {order}[i] = {self.whole('i')};"])
+        return order
+
+    def clear_upper(self, a: Array) -> None:
+        self.lines(a, [
+            f"for (int r = 0; r < {self.n}; r++)",
+            f"  for (int c = r + 1; c < {self.n}; c++)",
+            f"    {a}[r * {self.n} + c] = {self.number(0)};",
+        ])
+
+    def upper(self, a: Array, rows: int) -> Array:
+        """The first rows of the upper triangle."""
+        r = self.array("upper", rows * self.n)
+        self.lines(r, [
+            f"for (int r = 0; r < {rows}; r++)",
+            f"  for (int c = 0; c < {self.n}; c++)",
+            f"    {r}[r * {self.n} + c] = c < r ? {self.number(0)} : {a}[r * {self.n} + c];",
+        ], a)
+        return r
+
     def note(self) -> Array:
         """`info`, of zeros."""
         self.info = self.array("info", 1, True)
@@ -358,19 +386,11 @@ def _cholesky_factor(k: Matrices, a: Array, nan: bool) -> None:
     ], info)
 
 
-def _clear_upper(k: Matrices, a: Array) -> None:
-    k.lines(a, [
-        f"for (int r = 0; r < {k.n}; r++)",
-        f"  for (int c = r + 1; c < {k.n}; c++)",
-        f"    {a}[r * {k.n} + c] = {k.number(0)};",
-    ])
-
-
 def _cholesky(k: Matrices) -> None:
     a = k.load(0, "a")
     _cholesky_factor(k, a, False)
     k.report()
-    _clear_upper(k, a)
+    k.clear_upper(a)
     k.store(0, a)
 
 
@@ -388,24 +408,13 @@ def _info(k: Matrices) -> None:
 def _lu(k: Matrices) -> None:
     a = k.load(0, "a")
     pivots = k.array("pivots", min(k.m, k.n), True) if k.results[1] is not None else None
-    orders: tuple[Array, ...] = ()
-    if k.results[2] is not None:
-        order = k.array("order", k.m, True)
-        k.lines(order, [f"for (int i = 0; i < {k.m}; i++)", f"  {order}[i] = {k.whole('i')};"])
-        orders = (order,)
+    orders = (k.row_numbers(),) if k.results[2] is not None else ()
     _eliminate(k, a, orders=orders, pivots=pivots, keep=True)
     k.store(0, a)
     if pivots:
         k.store(1, pivots)
     for order in orders:
         k.store(2, order)
-
-
-def _scalar(k: Matrices, base: str, value: str) -> Array:
-    """The array of one number."""
-    array = k.array(base, 1)
-    k.lines(array, [f"{array}[0] = {value};"])
-    return array
 
 
 def _triangular(k: Matrices) -> Array:
@@ -431,8 +440,8 @@ def _logarithm(k: Matrices, a: Array) -> list[str]:
 def _slogdet(k: Matrices) -> None:
     a = _triangular(k)
     k.writer.text(_logarithm(k, a), k.node, (a,))
-    k.store(0, _scalar(k, "signs", "sign"))
-    k.store(1, _scalar(k, "logarithms", "logarithm"))
+    k.store(0, k.scalar("signs", "sign"))
+    k.store(1, k.scalar("logarithms", "logarithm"))
 
 
 def _det(k: Matrices) -> None:
@@ -449,7 +458,7 @@ def _det(k: Matrices) -> None:
         "}",
         *_logarithm(k, a),
     ], k.node, (a,))
-    k.store(0, _scalar(k, "determinants", f"safe ? determinant : sign * {k.call('exp(logarithm)')}"))
+    k.store(0, k.scalar("determinants", f"safe ? determinant : sign * {k.call('exp(logarithm)')}"))
 
 
 def _qr(k: Matrices) -> None:
@@ -474,7 +483,7 @@ def _qr(k: Matrices) -> None:
         f"  for (int i = j + 1; i < {m}; i++)",
         f"    norm += ({a}[i * {n} + j] / pivot) * ({a}[i * {n} + j] / pivot);",
         f"  norm = pivot * {k.call('sqrt(norm)')};",
-        f"  const {type_} beta = flat ? alpha : alpha > {zero} ? -norm : norm;",
+        f"  const {type_} beta = flat ? alpha : -{k.call('copysign(norm, alpha)')};",
         f"  {factors}[j] = flat ? {zero} : (beta - alpha) / beta;",
         f"  for (int i = j + 1; i < {m}; i++)",
         f"    {a}[i * {n} + j] = flat ? {zero} : {a}[i * {n} + j] / (alpha - beta);",
@@ -506,14 +515,9 @@ def _qr(k: Matrices) -> None:
         ], a, factors)
         k.store(0, q)
     if k.results[1] is not None:
-        r = k.array("upper", columns * n)
-        k.lines(r, [
-            f"for (int r = 0; r < {columns}; r++)",
-            f"  for (int c = 0; c < {n}; c++)",
-            f"    {r}[r * {n} + c] = c < r ? {zero} : {a}[r * {n} + c];",
-        ], a)
-        k.store(1, r)
+        k.store(1, k.upper(a, columns))
 
 
 TEXTS = {"solve": _solve, "inv": _inv, "solve_triangular": _triangle, "det": _det, "slogdet": _slogdet, "cholesky": _cholesky,
-         "lu_factor": _lu, "qr": _qr, "factor_info": _info, "eigh": jacobi.eigh, "svd": jacobi.svd}
+         "lu_factor": _lu, "qr": _qr, "factor_info": _info, "eigh": jacobi.eigh, "svd": jacobi.svd,
+         **complex_matrices.TEXTS}

@@ -7,13 +7,11 @@ serially. Left runs come first among equals, so the sort is stable. On a GPU wor
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.expressions import Infix, Load, Local, Select, whole
-from tracegrad.codegen.kernel.index import ZERO, Var
+from tracegrad.codegen.kernel.expressions import Infix, Local, Operand, Select, element, place, whole
+from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.markup import with_comment
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Bound, Pointer, Symbol, bound
+from tracegrad.codegen.kernel.statements import Array, Bound, BoundLike, Declare, Pointer, bound
 from tracegrad.codegen.kernel.types import register_type
-from tracegrad.codegen.kernel.vectors import ctype
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder, scratch
 from tracegrad.codegen.lower.sort_gpu import sorts
@@ -53,75 +51,102 @@ def _passes(n: int) -> int:
 def _blocks(group: Group, context: Context, block: int, pairs: list[Pair]) -> Kernel:
     """Sorts blocks, one a work-item: into one of `pairs` (see _passes), or, if there is only one block, to the result."""
     o = KernelBuilder(group, context)
-    node, w, ev = o.node, o.writer, o.ev
-    n, x = node.shape[-1], node.operands[0]
-    key, short, passes = register_type(x.dtype), n <= tuning().sort_run, _passes(min(n, block))
+    node, w = o.node, o.writer
+    n, short = node.shape[-1], node.shape[-1] <= tuning().sort_run
+    passes = _passes(min(n, block))
     first, last = o.part("part", n, block)
     row = o.item("row", node.aval.size // n)
-    base = (row * n).c()
-    there: list[Symbol] = []                               # the four pointers that runs are merged between
-    for (keys, order), side in zip(pairs[:0 if short else min(passes, 1) + 1], "ab", strict=False):
-        for what, temp in (("key", keys), ("from", order)):
-            pointer = w.buffer(temp, f"{'keys' if what == 'key' else 'order'}_{side}", temp.dtype, "inout")
-            there.append(Pointer(f"{what}_{side}"))
-            w.raw(f"__global {ctype(temp.dtype)} *{there[-1]} = {pointer} + {base};", node, (pointer, row), (there[-1],))
-    start, i = Var("start", n), Var("i", min(tuning().sort_run, n))
-    ends = bound(first), bound(last)
+    sides = pairs[:0 if short else min(passes, 1) + 1]
+    buffers = [[w.buffer(t, f"{name}_{side}", t.dtype, "inout") for t, name in zip(pair, ("keys", "order"), strict=True)]
+               for pair, side in zip(sides, "ab", strict=False)]
+    pointers = [[w.pointer(f"{name}_{side}", pair[i], tuple(b[i] for b in buffers if b is not pair), row * n, n)
+                 for i, name in enumerate(("key", "from"))] for pair, side in zip(buffers, "ab", strict=False)]
+    out = context.output(group, node)
+    result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else None
+    start, size = Var("start", n), min(tuning().sort_run, n)
     with w.loop(start, first, last, tuning().sort_run):
-        length, left = Local("length", w.index_dtype), Infix("-", ends[1].value, w.at(start))
-        run = whole(tuning().sort_run)
-        w.define(length, Select(Infix("<", left, run), left, run), node, const=True)
-        mine, order_here = Array("keys", key, tuning().sort_run, False), Array("order", w.index, tuning().sort_run, False)
-        w.add(Allocate(mine, node))
-        w.add(Allocate(order_here, node))
-        stop = Bound(length, ZERO, None, min(tuning().sort_run, n))
+        length, left = Local("length", w.index_dtype), Infix("-", bound(last).value, start)
+        w.define(length, Select(Infix("<", left, tuning().sort_run), left, tuning().sort_run), node, const=True)
+        stop = Bound(length, ZERO, None, size)
+        mine, numbers = _insertion(o, row, start, size, stop)
+        i = Var("i", size)
         with w.loop(i, 0, stop, known=(("range", start.index + i.index, 0, n),)):
-            value = ev.value(x, row * n + start.index + i.index)
-            w.text([
-                f"{w.index} place = i;",
-                f"for (; place > 0 && {precedes(node, value.text, 'keys[place - 1]')}; place--) {{ "
-                "keys[place] = keys[place - 1]; order[place] = order[place - 1]; }",
-                f"keys[place] = {value.text};",
-                "order[place] = start + i;",
-            ], node, (value, start, i, mine, order_here), (mine, order_here))
-        out = context.output(group, node)
-        result = w.buffer(out.ref, w.base(node), node.dtype, out.access) if n <= block else None
-        each = Var("i", min(tuning().sort_run, n))
-        with w.loop(each, 0, stop, known=(("range", start.index + each.index, 0, n),)):
+            to = bounded(start.index + i.index, 0, n)
             if short and result:
-                at = row * n + start.index + each.index
-                w.store(Access(result, at), Load(Access(order_here, each.index), w.index_dtype), node)
+                w.store(place(result, row * n + to), element(numbers, i), node)
             else:
-                both = ["key_a[start + i] = keys[i];", "from_a[start + i] = order[i];"]
-                w.text(both, node, (start, each, mine, order_here), tuple(there))
+                w.store(place(pointers[0][0], to), element(mine, i), node)
+                w.store(place(pointers[0][1], to), element(numbers, i), node)
     if passes:
-        w.text([
-            f"for ({w.index} run = {tuning().sort_run}; run < {tuning().sort_run << passes}; run *= 2) {{",
-            f"  for ({w.index} start = {first}; start < {last}; start += 2 * run) {{",
-            f"    const {w.index} middle = min(start + run, {last}), stop = min(start + 2 * run, {last});",
-            f"    {w.index} left = start, right = middle;",
-            f"    for ({w.index} to = start; to < stop; to++) {{",
-            f"      const int from_right = left >= middle || (right < stop && {precedes(node, 'key_a[right]', 'key_a[left]')});",
-            f"      const {w.index} at = from_right ? right++ : left++;",
-            "      key_b[to] = key_a[at];",
-            "      from_b[to] = from_a[at];",
-            "    }",
-            "  }",
-            f"  __global {ctype(pairs[0][0].dtype)} *key = key_a; key_a = key_b; key_b = key;",
-            f"  __global {ctype(pairs[0][1].dtype)} *order = from_a; from_a = from_b; from_b = order;",
-            "}",
-        ], node, (*there, ends[0].value, ends[1].value), tuple(there))
+        _merges(o, pointers, first, last, tuning().sort_run << passes)
     if result and not short:
-        writes = (Access(result, None),)
-        w.raw(f"for ({w.index} i = 0; i < {n}; i++) {result}[{base} + i] = from_a[i];", node, (*there, row), writes=writes)
+        i = Var("i", n)
+        with w.loop(i, 0, n):
+            w.store(place(result, row * n + i.index), element(pointers[0][1], i), node)
     return o.finish()
+
+
+def _insertion(o: KernelBuilder, row: Index, start: Var, size: int, stop: Bound) -> tuple[Array, Array]:
+    """The keys of a run of up to `size` elements from `start` on, in order, and their numbers."""
+    w, node, x = o.writer, o.node, o.node.operands[0]
+    n = x.shape[-1]
+    keys = w.array("keys", register_type(x.dtype), tuning().sort_run, node=node, reserved=True)
+    order = w.array("order", w.index, tuning().sort_run, node=node, reserved=True)
+    i = Var("i", size)
+    with w.loop(i, 0, stop, known=(("range", start.index + i.index, 0, n),)):
+        value = o.ev.value(x, row * n + start.index + i.index)
+        to = w.variable("place", size, i)
+        with w.repeat(Infix("&&", Infix(">", to, 0), precedes(node, value, element(keys, to.index - 1)))):
+            w.store(place(keys, to), element(keys, to.index - 1), node)
+            w.store(place(order, to), element(order, to.index - 1), node)
+            w.update(to, "-", 1)
+        w.store(place(keys, to), value, node)
+        w.store(place(order, to), w.at(start.index + i.index), node)
+    return keys, order
+
+
+def _merges(o: KernelBuilder, pointers: list[list[Pointer]], first: BoundLike, last: BoundLike, size: int) -> None:
+    """Merges the runs from `first` to `last`, until there is one of `size`, to and fro between two pairs of pointers; the first pair is
+    what points to it in the end.
+    """
+    w, n = o.writer, o.node.shape[-1]
+    (key_a, from_a), (key_b, from_b) = pointers
+    run, start, to = Mutable("run", size), Mutable("start", n), Var("to", n)
+    ends = bound(first), bound(last)
+    with w.counting(run, tuning().sort_run, Infix("<", run, size), "*", 2):
+        with w.counting(start, ends[0].value, Infix("<", start, ends[1].value), "+", run.index * 2, (("between", start.index, *ends),)):
+            middle, stop = (w.known(name, n + 1, w.least(start.index + run.index * half, ends[1].value))
+                            for name, half in (("middle", 1), ("stop", 2)))
+            left, right = w.variable("left", n + 1, start), w.variable("right", n + 1, middle)
+            with w.loop(to, start, Bound(w.at(stop), None, ends[1].high)):
+                at = _next(o, key_a, left, right, middle, stop)
+                w.store(place(key_b, to), element(key_a, at))
+                w.store(place(from_b, to), element(from_a, at))
+        for name, a, b in (("key", key_a, key_b), ("order", from_a, from_b)):
+            held = Pointer(name, a.of, a.base, a.size)
+            w.add(Declare(held, held.type, a))
+            w.assign(a, b)
+            w.assign(b, held)
+
+
+def _next(o: KernelBuilder, key: Pointer, left: Var, right: Var, middle: Operand, stop: Operand) -> Var:
+    """The number of the element that comes next in the merge of what is left of two runs, `left` to `middle` and `right` to `stop`."""
+    w = o.writer
+    better = precedes(o.node, element(key, right), element(key, left))
+    at = w.variable("at", key.size, left)
+    with w.branch(Infix("||", Infix(">=", left, middle), Infix("&&", Infix("<", right, stop), better))):
+        w.assign(at, right)
+        w.update(right, "+", 1)
+    with w.otherwise():
+        w.update(left, "+", 1)
+    return at
 
 
 def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | None) -> Kernel:
     """Merges each pair of runs of `run` elements."""
     o = KernelBuilder(group, context)
     node, w = o.node, o.writer
-    n, index = node.shape[-1], w.index
+    n = node.shape[-1]
     part = min(tuning().sort_part if context.target.kind == "cpu" else tuning().sort_part_gpu, 2 * run)
     keys, order = (w.buffer(t, name, t.dtype, "const") for t, name in zip(source, ("keys_in", "order_in"), strict=True))
     if into is None:
@@ -129,29 +154,37 @@ def _merge(group: Group, context: Context, run: int, source: Pair, into: Pair | 
         written = [w.buffer(out.ref, w.base(node), node.dtype, out.access)]
     else:
         written = [w.buffer(t, name, t.dtype, "out") for t, name in zip(into, ("keys_out", "order_out"), strict=True)]
-    first = o.item("part", -(-n // part)) * part
+    first, last = o.part("part", n, part)
     row = o.item("row", node.aval.size // n)
-    w.text([
-        f"const {index} first = {first.c()};",
-        f"const {index} last = first + {part} < {n} ? first + {part} : {n};",
-        with_comment(f"const {index} start = first / {2 * run} * {2 * run};", "of the pair of runs"),
-        f"const {index} middle = start + {run} < {n} ? start + {run} : {n};",
-        f"const {index} stop = start + {2 * run} < {n} ? start + {2 * run} : {n};",
-        f"__global const {ctype(source[0].dtype)} *key = {keys} + {(row * n).c()};",
-        f"{index} done = first - start;",
-        with_comment(f"{index} low = done > stop - middle ? done - (stop - middle) : 0;", "how many come from the left run"),
-        f"{index} high = done < middle - start ? done : middle - start;",
-        "while (low < high) {",
-        f"  const {index} probe = low + (high - low) / 2;",
-        f"  const {ctype(source[0].dtype)} mine = key[start + probe], other = key[middle + done - probe - 1];",
-        f"  if {precedes(node, 'other', 'mine')} high = probe; else low = probe + 1;",
-        "}",
-        f"{index} left = start + low, right = middle + done - low;",
-        f"for ({index} to = first; to < last; to++) {{",
-        f"  const int from_right = left >= middle || (right < stop && {precedes(node, 'key[right]', 'key[left]')});",
-        f"  const {index} at = from_right ? right++ : left++;",
-        *([f"  {written[0]}[{(row * n).c()} + to] = key[at];"] if into else []),
-        f"  {written[-1]}[{(row * n).c()} + to] = {order}[{(row * n).c()} + at];",
-        "}",
-    ], node, (first, row, keys, order), tuple(Access(b, None) for b in written))
+    begin = bound(first).high
+    assert begin is not None
+    start = w.known("start", n, begin // (2 * run) * (2 * run), "of the pair of runs")
+    middle, stop = (w.known(name, n + 1, w.least(start.index + length, n)) for name, length in (("middle", run), ("stop", 2 * run)))
+    key = w.pointer("key", keys, (), row * n, n)
+    done = w.known("done", n, begin - start.index)
+    low = _cut(o, key, start, middle, stop, done)
+    left, right = w.variable("left", n + 1, start.index + low.index), w.variable("right", n + 1, middle.index + done.index - low.index)
+    to = Var("to", n)
+    with w.loop(to, first, last):
+        at = _next(o, key, left, right, middle, stop)
+        if into:
+            w.store(place(written[0], row * n + to.index), element(key, at), node)
+        w.store(place(written[-1], row * n + to.index), element(order, row * n + at.index), node)
     return o.finish()
+
+
+def _cut(o: KernelBuilder, key: Pointer, start: Var, middle: Var, stop: Var, done: Var) -> Var:
+    """How many of the first `done` elements of a merge come from the left run, which begins at `start`: a binary search."""
+    w, n = o.writer, key.size
+    left_out = w.at(done.index - (stop.index - middle.index))
+    low = w.variable("low", n + 1, Select(Infix("<", left_out, 0), whole(0), left_out), "how many come from the left run")
+    high = w.variable("high", n + 1, w.least(done, middle.index - start.index))
+    with w.repeat(Infix("<", low, high)):
+        probe = w.known("probe", n, Infix("+", low, Infix("/", Infix("-", high, low), 2)))
+        mine = w.let("mine", element(key, w.at(start.index + probe.index)), o.node)
+        other = w.let("other", element(key, w.at(middle.index + done.index - probe.index - 1)), o.node)
+        with w.branch(precedes(o.node, other, mine)):
+            w.assign(high, probe)
+        with w.otherwise():
+            w.assign(low, probe.index + 1)
+    return low

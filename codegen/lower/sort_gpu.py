@@ -6,12 +6,14 @@ memory is sorted by its digits (radix.py). For topk a work-group sorts a chunk a
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.index import ZERO, Index
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Prefix, Select, element, place, value
+from tracegrad.codegen.kernel.index import ZERO, Mutable, Var, bounded, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
+from tracegrad.codegen.kernel.statements import Bound, bound
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.lower.context import Context
-from tracegrad.codegen.lower.radix import Keys, by_digits
-from tracegrad.codegen.lower.workgroup import WorkGroup, precedes, put, room
+from tracegrad.codegen.lower.radix import by_digits, in_order
+from tracegrad.codegen.lower.workgroup import WorkGroup, precedes, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int32
@@ -36,7 +38,7 @@ def sorts(group: Group, context: Context) -> list[Kernel] | None:
     x = node.operands[0]
     if not most or n >= 1 << 31:
         return None
-    found = by_digits(group, context, node.aval.size // n, n, Keys.of(x, node.attrs["descending"]), True)
+    found = by_digits(group, context, node.aval.size // n, n, in_order(x, node.attrs["descending"]), True)
     return None if found is None else found[0]
 
 
@@ -85,47 +87,51 @@ def _bitonic(group: Group, context: Context, n: int, length: int, source: Temp |
     line = o.number("line", lines, 1, "local") if lines > 1 else None
     chunk = o.number("chunk", chunks, 0, "group") if chunks > 1 else None
     row = o.number("row", rows, 1, "global") if rows > 1 else None
-    there = f"row < {rows}" if row is not None and rows % lines else ""
-    base = row.index if row is not None else ZERO
-    at = f"line * {width} + " if line is not None else ""
-    start = f"chunk * {length} + " if chunk is not None else ""
+    first, base, at_line = (v.index * size if v is not None else ZERO for v, size in ((chunk, length), (row, 1), (line, width)))
+    there = [(row.index, rows)] if row is not None and rows % lines else []
     pointer = o.temp(source, "kept", "const") if source is not None else None
-    with o.block(f"for (int e = item; e < {width}; e += {items}) {{"):
-        i = o.at("i", n, f"{start}e", (item,))
-        o.lines([f"{order}[{at}e] = {whole};"])              # beyond the end: behind all others
-        inside = " && ".join([f"e < {length}"] * (width > length) + [f"i < {n}"] * (n % length > 0) + [there] * bool(there))
-        with o.block(f"if ({inside}) {{" if inside else "{", i, *((row,) if row is not None else ())):
-            where: Index = i.index
-            if pointer is not None:
-                where = o.at("number", whole, f"{pointer}[{(base * n + i.index).c()}]", (pointer,)).index
-            o.lines([f"{key}[{at}e] = {o.load(x, base * whole + where)};", f"{order}[{at}e] = {where.c()};"])
+    w, e = o.writer, Var("e", width)
+    with w.loop(e, item, width, items):
+        i = first + e.index
+        w.store(place(order, at_line + e.index), value(whole), node)         # beyond the end: behind all others
+        with o.where(*[(e.index, length)] * (width > length), *[(i, n)] * (n % length > 0), *there):
+            number = bounded(i, 0, n) if pointer is None else w.known("number", whole, element(pointer, base * n + i)).index
+            w.store(place(key, at_line + e.index), o.value(x, base * whole + number), node)
+            w.store(place(order, at_line + e.index), w.at(number), node)
     o.barrier()
-    mine, other = f"{key}[{at}low]", f"{key}[{at}high]"
-    first, second = f"{order}[{at}low]", f"{order}[{at}high]"
-    before = f"{second} < {whole} && ({first} == {whole} || {precedes(node, other, mine)} || " \
-        f"(!{precedes(node, mine, other)} && {second} < {first}))"
-    with o.block(f"for (int size = 2; size <= {width}; size *= 2) {{"), o.block("for (int step = size / 2; step > 0; step /= 2) {"):
-        with o.block(f"for (int e = item; e < {width // 2}; e += {items}) {{"):
-            o.lines([
-                "const int low = 2 * step * (e / step) + e % step;",
-                "const int high = step == size / 2 ? low + 2 * (step - e % step) - 1 : low + step;",
-                f"if ({first} != {second} && {before}) {{",
-                f"  const {register_type(x.dtype)} swap = {mine};",
-                f"  {mine} = {other};",
-                f"  {other} = swap;",
-                f"  const int number = {first};",
-                f"  {first} = {second};",
-                f"  {second} = number;",
-                "}",
-            ], (item,))
+    size, step, e = Mutable("size", width + 1), Mutable("step", width // 2 + 1), Var("e", width // 2)
+    with w.counting(size, 2, Infix("<=", size, width), "*", 2), w.counting(step, Infix("/", size, 2), Infix(">", step, 0), "/", 2):
+        with w.loop(e, item, width // 2, items):
+            rest, half = Infix("%", e, step), Infix("/", size, 2)
+            low = w.known("low", width, Infix("+", Infix("*", step.index * 2, Infix("/", e, step)), rest))
+            crossed = Infix("-", Infix("+", low, Infix("*", 2, Infix("-", step, rest))), 1)
+            high = w.known("high", width, Select(Infix("==", step, half), crossed, low.index + step.index))
+            a, b = at_line + low.index, at_line + high.index
+            here, there_ = w.let("here", element(order, a), node), w.let("there", element(order, b), node)
+            with w.branch(_behind(node, (element(key, a), here), (element(key, b), there_), whole)):
+                swap = w.let("swap", element(key, a), node)
+                w.store(place(key, a), element(key, b), node)
+                w.store(place(key, b), swap, node)
+                w.store(place(order, a), there_, node)
+                w.store(place(order, b), here, node)
         o.barrier()
     best = min(keep, length)
     out = o.temp(into, "kept_here", "out") if into is not None else o.output()
     per_row = keep if into is None else into.size // rows
-    place = (base * per_row + (chunk.index * best if chunk is not None else 0)).c()
-    rest = n - (chunks - 1) * length
-    stop = f"(chunk < {chunks - 1} ? {best} : {min(best, rest)})" if chunk is not None and rest < best else str(best)
-    with o.block(f"for (int e = item; e < {stop}; e += {items}) {{"):
-        line_ = put(out, f"{place} + e", f"{order}[{at}e]")
-        o.lines([f"if ({there}) {line_}" if there else line_], tuple(v for v in (row, chunk) if v is not None), (out,))
+    left = n - (chunks - 1) * length
+    stop = bound(best)
+    if chunk is not None and left < best:
+        stop = Bound(Select(Infix("<", chunk, chunks - 1), best, min(best, left)), None, constant(best))
+    e = Var("e", best)
+    to = base * per_row + (chunk.index * best if chunk is not None else 0) + e.index
+    with w.loop(e, item, stop, items), o.where(*there):
+        w.store(place(out, to if left >= best else w.at(to)), element(order, at_line + e.index), node)      # the last chunk may keep fewer
     return o.done((chunks * items, -(-rows // lines) * lines), (items, lines), 0 if source is None else source.size)
+
+
+def _behind(node: Node, a: tuple[Expression, Expression], b: tuple[Expression, Expression], whole: int) -> Expression:
+    """Whether key and number a must stand behind b: by their numbers where the keys are equal; number `whole` stands behind all others."""
+    (mine, first), (other, second) = a, b
+    equal = Infix("&&", Prefix("!", precedes(node, mine, other)), Infix("<", second, first))
+    order = Infix("||", Infix("||", Infix("==", first, whole), precedes(node, other, mine)), equal)
+    return Infix("&&", Infix("&&", Infix("!=", first, second), Infix("<", second, whole)), order)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracegrad.codegen.kernel.expressions import Infix, Load, Local, Select, Verbatim, whole
-from tracegrad.codegen.kernel.index import ZERO, Index, constant
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Load, Operand, Prefix, Select, element, place, whole
+from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel, Temp
-from tracegrad.codegen.kernel.statements import Access, Allocate, Array, Block, Bound, Buffer, Parts, bound, clipped
+from tracegrad.codegen.kernel.statements import Access, Array, Bound, Buffer, bound, clipped
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
@@ -47,21 +47,18 @@ class Heap:
 
     keys: Array
     order: Array
-    length: Local
-
-    @property
-    def parts(self) -> tuple[Array, Array, Local]:
-        return self.keys, self.order, self.length
+    length: Var
 
 
 def _start(o: KernelBuilder) -> Heap:
     w, k = o.writer, o.node.shape[-1]
-    key = register_type(o.node.operands[0].dtype)
-    heap = Heap(Array("keys", key, k, False), Array("order", w.index, k, False), Local("length", w.index_dtype))
-    w.add(Allocate(heap.keys, o.node))
-    w.add(Allocate(heap.order, o.node))
-    w.define(heap.length, whole(0, w.index_dtype), o.node)
-    return heap
+    keys = w.array("keys", register_type(o.node.operands[0].dtype), k, node=o.node, reserved=True)
+    return Heap(keys, w.array("order", w.index, k, node=o.node, reserved=True), w.variable("length", k + 1, 0, node=o.node))
+
+
+def _put(o: KernelBuilder, heap: Heap, to: Operand, key: Expression, number: Expression) -> None:
+    o.writer.store(place(heap.keys, to), key, o.node)
+    o.writer.store(place(heap.order, to), number, o.node)
 
 
 def _offer(o: KernelBuilder, heap: Heap, row: Index, at: Index) -> None:
@@ -69,48 +66,55 @@ def _offer(o: KernelBuilder, heap: Heap, row: Index, at: Index) -> None:
     w, k = o.writer, o.node.shape[-1]
     x = o.node.operands[0]
     value = o.ev.value(x, row * x.shape[-1] + at)
-    with w.branch(Infix("<", heap.length, whole(k))):
-        w.text([
-            f"{w.index} place = length++;",
-            f"for (; place > 0 && !{precedes(o.node, value.text, 'keys[(place - 1) / 2]')}; place = (place - 1) / 2) {{ "
-            "keys[place] = keys[(place - 1) / 2]; order[place] = order[(place - 1) / 2]; }",
-            f"keys[place] = {value.text};",
-            f"order[place] = {at.c()};",
-        ], o.node, (value, at, *heap.parts), heap.parts)
-    with w.block(Block(f"else if {precedes(o.node, value.text, 'keys[0]')} {{", (value, heap.keys))):
-        _sink(o, heap, value.text, at.c(), str(k), (value, at))
+    with w.branch(Infix("<", heap.length, k)):
+        to = w.variable("place", k, heap.length)
+        w.update(heap.length, "+", 1)
+        with w.repeat(Infix(">", to, 0)):
+            above = w.known("above", k, Infix("/", to.index - 1, 2))
+            with w.branch(precedes(o.node, value, element(heap.keys, above))):
+                w.leave()
+            _put(o, heap, to, element(heap.keys, above), element(heap.order, above))
+            w.assign(to, above)
+        _put(o, heap, to, value, w.at(at))
+    with w.branch(precedes(o.node, value, element(heap.keys, 0)), otherwise=True):
+        _sink(o, heap, value, w.at(at), k)
 
 
-def _sink(o: KernelBuilder, heap: Heap, key: str, number: str, length: str, parts: Parts) -> None:
+def _sink(o: KernelBuilder, heap: Heap, key: Expression, number: Expression, length: Var | int) -> None:
     """The element moves down from the root, past all that are worse."""
-    w = o.writer
-    w.text([
-        f"{w.index} place = 0;",
-        f"for ({w.index} child = 1; child < {length}; child = 2 * place + 1) {{",
-        f"  if (child + 1 < {length} && ({precedes(o.node, 'keys[child]', 'keys[child + 1]')} ||",
-        f"      (!{precedes(o.node, 'keys[child + 1]', 'keys[child]')} && order[child + 1] > order[child]))) child++;",
-        f"  if (!{precedes(o.node, key, 'keys[child]')} && ({precedes(o.node, 'keys[child]', key)} || order[child] < {number})) break;",
-        "  keys[place] = keys[child];",
-        "  order[place] = order[child];",
-        "  place = child;",
-        "}",
-        f"keys[place] = {key};",
-        f"order[place] = {number};",
-    ], o.node, (*parts, *heap.parts), heap.parts)
+    w, node, k = o.writer, o.node, o.node.shape[-1]
+    to, child = w.variable("place", k, 0), Mutable("child", k)
+
+    def worse(a: tuple[Expression, Expression], b: tuple[Expression, Expression]) -> Expression:
+        """Whether key and number a must stand behind b."""
+        equal = Infix("&&", Prefix("!", precedes(node, a[0], b[0])), Infix(">", a[1], b[1]))
+        return Infix("||", precedes(node, b[0], a[0]), equal)
+
+    with w.counting(child, 1, Infix("<", child, length), "=", to.index * 2 + 1):
+        with w.branch(Infix("<", child.index + 1, length)):
+            left, right = (w.let(name, element(heap.keys, child.index + i), node) for i, name in enumerate(("left", "right")))
+            with w.branch(worse((right, element(heap.order, child.index + 1)), (left, element(heap.order, child)))):
+                w.update(child, "+", 1)
+        other = w.let("other", element(heap.keys, child), node)
+        behind = Infix("||", precedes(node, other, key), Infix(">", number, element(heap.order, child)))
+        with w.branch(Infix("&&", Prefix("!", precedes(node, key, other)), behind)):
+            w.leave()
+        _put(o, heap, to, other, element(heap.order, child))
+        w.assign(to, child)
+    _put(o, heap, to, key, number)
 
 
 def _finish(o: KernelBuilder, heap: Heap, pointer: Buffer, first: Index) -> Kernel:
     """Takes the worst out of the heap until it is in order, and writes it."""
-    w, node = o.writer, o.node
-    with w.block(Block(f"for ({w.index} last = length - 1; last > 0; last--) {{", (heap.length,))):
-        dtype = node.operands[0].dtype
-        mine, place = Local("mine", dtype), Local("from", w.index_dtype)
-        w.define(mine, Verbatim("keys[last]", dtype, 1, (heap.keys,)), node, const=True)
-        w.define(place, Verbatim("order[last]", w.index_dtype, 1, (heap.order,)), node, const=True)
-        w.text(["keys[last] = keys[0];", "order[last] = order[0];"], node, heap.parts, heap.parts)
-        _sink(o, heap, "mine", "from", "last", (mine, place))
-    with o.loop("j", o.node.shape[-1], last=Bound(heap.length, ZERO, None, o.node.shape[-1])) as j:
-        w.store(Access(pointer, first + j), Load(Access(heap.order, j), w.index_dtype), node)
+    w, node, k = o.writer, o.node, o.node.shape[-1]
+    last = Mutable("last", k)
+    with w.counting(last, heap.length.index - 1, Infix(">", last, 0), "-", 1):
+        mine = w.let("mine", element(heap.keys, last), node)
+        number = w.let("from", element(heap.order, last), node)
+        _put(o, heap, last, element(heap.keys, 0), element(heap.order, 0))
+        _sink(o, heap, mine, number, last)
+    with o.loop("j", k, last=heap.length) as j:
+        w.store(place(pointer, first + j), element(heap.order, j), node)
     return o.finish()
 
 

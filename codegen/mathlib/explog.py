@@ -110,20 +110,26 @@ TG T tg_exp10(T x) {
     return tg_scale(p, n);
 }""",
     # expm1 = 2^n (e^r - 1) + (2^n - 1), scaled so that it overflows only where sinh does
-    "tg_expm1_parts": """
-TG T tg_expm1_parts(T x, T *small, M *direct) { // (e^x - 1) / 2; *small = e^x - 1 where *direct
-    x = x > $SINHMAX ? (T)($SINHMAX) : x;
-    x = x < $EXPM1MIN ? (T)($EXPM1MIN) : x;
+    "tg_expm1_reduced": """
+TG T tg_expm1_reduced(T x, I *n) {              // e^r - 1, where x = n ln 2 + r; x not below EXPM1MIN
     T shifted = x * $LOG2E + $MAGIC;
     T k = shifted - $MAGIC;
     T high = x - k * $LN2HI;
     T low = k * $LN2LO;
     T r = high - low;
     low = (high - r) - low;
-    T p = r + (r * r * $poly(exp, r) + low);
-    T scale = as_T(as_I(as_U(shifted) - as_U((T)($MAGIC)) + ($BIAS - 2)) << $MANT);
+    *n = as_I(as_U(shifted) - as_U((T)($MAGIC)));
+    return r + (r * r * $poly(exp, r) + low);
+}""",
+    "tg_expm1_parts": """
+TG T tg_expm1_parts(T x, T *small, M *direct) { // (e^x - 1) / 2; *small = e^x - 1 where *direct
+    x = x > $SINHMAX ? (T)($SINHMAX) : x;
+    x = x < $EXPM1MIN ? (T)($EXPM1MIN) : x;
+    I n;
+    T p = tg_expm1_reduced(x, &n);
+    T scale = as_T((n + ($BIAS - 2)) << $MANT);
     *small = x == 0.0 ? x : p;
-    *direct = k == 0.0;
+    *direct = n == 0;
     T quarter = scale * p + (scale - 0.25);
     return quarter + quarter;
 }""",
@@ -157,14 +163,9 @@ TG T tg_cosh(T x) {
 TG T tg_tanh(T x) {
     T a = tg_fabs(x) * -2.0;
     a = a < $EXPM1MIN ? (T)($EXPM1MIN) : a;
-    T shifted = a * $LOG2E + $MAGIC;
-    T k = shifted - $MAGIC;
-    T high = a - k * $LN2HI;
-    T low = k * $LN2LO;
-    T r = high - low;
-    low = (high - r) - low;
-    T p = r + (r * r * $poly(exp, r) + low);
-    T scale = as_T(as_I(as_U(shifted) - as_U((T)($MAGIC)) + $BIAS) << $MANT);
+    I n;
+    T p = tg_expm1_reduced(a, &n);
+    T scale = as_T((n + $BIAS) << $MANT);
     T t = scale * p + (scale - 1.0);
     return tg_copysign(t / (t + 2.0), x);
 }""",
@@ -182,7 +183,15 @@ TG T tg_log_parts(T x, T *e) {                  // x = (1 + result) * 2^e, 1 + r
 TG T tg_log_ends(T x, T y) {                    // y, or the value of a logarithm where x is 0, negative, inf or NaN
     return x < (T)(INFINITY) ? (x > 0.0 ? y : (x == 0.0 ? (T)(-INFINITY) : (T)(NAN))) : x;
 }""",
-    "tg_log": """
+    # float: the rest as a polynomial in f: a division takes longer
+    "tg_log": ("""
+TG T tg_log(T x) {
+    T e;
+    T f = tg_log_parts(x, &e);
+    T z = f * f;
+    T r = z * f * $poly(logrest, f);
+    return tg_log_ends(x, e * $LN2HI + (f - (z * 0.5 - (r + e * $LN2LO))));
+}""", """
 TG T tg_log(T x) {
     T e;
     T f = tg_log_parts(x, &e);
@@ -191,7 +200,7 @@ TG T tg_log(T x) {
     T half_square = f * f * 0.5;
     T r = z * $poly(log, z);
     return tg_log_ends(x, e * $LN2HI - ((half_square - (s * (half_square + r) + e * $LN2LO)) - f));
-}""",
+}"""),
     "tg_log1p": """
 TG T tg_log1p(T x) {
     T u = x + 1.0;
@@ -381,7 +390,7 @@ TG T tg_erfc_parts(T a) {                       // a >= 0
     "tg_erf_small": """
 TG T tg_erf_small(T x) {                        // |x| < 1
     T z = x * x;
-    return x * $TWO_SQRTPI + x * (z * $poly(erf, z) + $TWO_SQRTPILO);
+    return x + x * (z * $poly(erf, z) + $TWO_SQRTPIM1);
 }""",
     "tg_erfc": """
 TG T tg_erfc(T x) {
@@ -390,12 +399,22 @@ TG T tg_erfc(T x) {
     T inner = (T)(1.0) - tg_erf_small(a < 0.5 ? x : (T)(0.0));
     return a < 0.5 ? inner : (x < 0.0 ? (T)(2.0) - y : y);
 }""",
-    "tg_erf": """
+    # float: from 1 on erfc has at most 2.6 bits to say, and is an exponential of a polynomial
+    "tg_erf": ("""
+TG T tg_erf(T x) {
+    T a = tg_fabs(x);
+    a = a > 4.0 ? (T)(4.0) : a;                 // from 3.92 on it is 1
+    I n;
+    T p = tg_exp_parts(a * ($poly(logerfc, a) - a), &n);
+    T outer = (T)(1.0) - p * as_T((n + $BIAS) << $MANT);
+    T inner = tg_erf_small(a);
+    return tg_copysign(a < 1.0 ? inner : outer, x);
+}""", """
 TG T tg_erf(T x) {
     T a = tg_fabs(x);
     T inner = tg_erf_small(a < 1.0 ? a : (T)(0.0));
     return tg_copysign(a < 1.0 ? inner : (T)(1.0) - tg_erfc_parts(a), x);
-}""",
+}"""),
 }
 
 TEXTS: dict[str, Text] = {**BASIC, **EXPONENTIALS, **LOGARITHMS, **POWERS, **ERROR_FUNCTION}

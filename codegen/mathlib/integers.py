@@ -86,6 +86,7 @@ PHILOX = """
 TG void tg_philox(U k0, U k1, U c0, U c1, U c2, U c3, U *r0, U *r1, U *r2, U *r3) {
     L a = $long(c0), b = $long(c1), c = $long(c2), d = $long(c3);       // their lower halves count
     L i = $long(k0), j = $long(k1);
+    #pragma unroll
     for (int round = 0; round < 10; round++) {
         L p = (a & (L)(0xFFFFFFFFUL)) * (L)(0xD2511F53UL);
         L q = (c & (L)(0xFFFFFFFFUL)) * (L)(0xCD9E8D57UL);

@@ -81,14 +81,17 @@ TG T tg_turn(T x, T *tail, I *quadrant) {       // x = result + tail + quadrant 
     return small ? x : r;
 }"""
 
-# For |x| <= 8: the multiples of pi/2 in double are exact to 3e-16, and no float but 0 is nearer to one than 1.2e-8 (3 pi/2).
+# For |x| <= 8: pi/2 in parts of 21 bits (Cody and Waite), so that its first five multiples are exact. (No float but 0 is nearer to one than
+# 1.2e-8, at 3 pi/2: what the parts leave out is 1e-20.)
 _NARROW_FLOAT = """
 TG T tg_turn_narrow(T x, T *tail, I *quadrant) {
-    D w = $wide(x);
-    D k = w * (D)(0x1.45f306dc9c883p-1) + (D)(6755399441055744.0) - (D)(6755399441055744.0);
-    *quadrant = as_I($narrow(k) + $MAGIC);
-    *tail = (T)(0.0);
-    return $narrow(w - k * (D)(0x1.921fb54442d18p+0));
+    T shifted = x * 0x1.45f306p-1 + $MAGIC;
+    T k = shifted - $MAGIC;
+    T high = x - k * 0x1.921fbp+0;
+    T r = high - k * 0x1.5110bp-22;
+    *quadrant = as_I(shifted);
+    *tail = ((high - r) - k * 0x1.5110bp-22) - k * 0x1.184698p-44;
+    return r;
 }"""
 _NARROW_DOUBLE = """
 TG T tg_turn_narrow(T x, T *tail, I *quadrant) { return tg_turn(x, tail, quadrant); }"""

@@ -38,6 +38,7 @@ from tracegrad.codegen.kernel.vectors import (
     plus,
     register_tile,
     swizzle,
+    transposed,
     write,
 )
 from tracegrad.codegen.matmul import gpu
@@ -155,12 +156,16 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     batch = p.batch if x.batched else 1
     count = ceil_div(x.lines, panel)
     temp = Temp(f"{p.name}_packed_{x.name}", p.owner, batch * count * panel * p.k, p.dtype)
+    lines, block = min(panel, x.lines), _block_to_transpose(p, x, panel)
     chunk = max(ceil_div(tuning().pack_items, panel), ceil_div(p.k, ceil_div(4 * p.target.cores, count * batch)))
+    chunk = ceil_div(chunk, block) * block
     chunks = ceil_div(p.k, chunk)
     packed = f"packed_{x.name}"
     params = merge(x.params, (temp.buffer(packed, "out"),))
     what = f"{'rows' if x.name == 'a' else 'columns'} of {x.name.upper()}"
-    emit = Text(f"{p.name}_pack_{x.name}", f"Packs the {what} in panels of {panel} (k-major).", params, is_variable_of_product)
+    how = f"k-major, {block}x{block} transposed at a time" if block > 1 else "k-major"
+    emit = Text(f"{p.name}_pack_{x.name}", f"Packs the {what} in panels of {panel} ({how}).", params, is_variable_of_product,
+                [(p.dtype, block)])
     index = p.index
     number, line0 = ("panel", "line0") if count > 1 else (0, 0)
     if count > 1:
@@ -169,26 +174,48 @@ def _pack(p: Product, x: Operand, panel: int) -> tuple[Operand, Kernel]:
     if batch > 1:
         emit(f"const {index} b = {item(2)};")
     b = "b" if batch > 1 else 0
+    k0, k1 = ("k0", "k1") if chunks > 1 else (0, p.k)
     if chunks > 1:
         emit(f"const {index} k0 = {item(1)} * {chunk};")
         emit(f"const {index} k1 = {inside(f'k0 + {chunk}', p.k, p.k % chunk == 0, index)};")
     base = plus((plus((b, count), number), panel * p.k))
-    emit(f"for ({index} k = {'k0' if chunks > 1 else 0}; k < {'k1' if chunks > 1 else p.k}; k++) {{")
-    if panel > 1:
-        emit(f"for ({index} line = 0; line < {min(panel, x.lines)}; line++) {{")
-        value = x.load(emit, b, plus(line0, "line"), "k")
-        emit(f"{packed}[{plus(base, ('k', panel), 'line')}] = {value};")
+    if block > 1:
+        emit(f"{index} k = {k0};")
+        emit(f"for (; k + {block} <= {k1}; k += {block}) {{")
+        with emit.counting("line", lines, step=block, type_=index) as line:
+            if lines % block:
+                emit(f"const {index} at = {inside(line, lines - block, False, index)};")
+                line = "at"
+            start = plus(str(x.pointer), (b, x.strides[0]), (plus(line0, line), x.strides[1]), "k")
+            emit(f"__global const {ctype(p.dtype)} *p{x.name} = {start};")
+            emit(f"__global {ctype(p.dtype)} *to = {plus(packed, base, ('k', panel), line)};")
+            rows = [load(p.dtype, block, plus(f"p{x.name}", row * x.strides[1])) for row in range(block)]
+            for row, value in enumerate(transposed(emit, p.dtype, rows)):
+                write(emit, p.dtype, block, plus("to", row * panel), value)
         emit("}")
-    else:
-        value = x.load(emit, b, line0, "k")
-        emit(f"{packed}[{plus(base, 'k')}] = {value};")
-    emit("}")
+    if p.k % block or block == 1:
+        emit(f"for ({'' if block > 1 else f'{index} k = {k0}'}; k < {k1}; k++) {{")
+        with emit.counting("line", lines, type_=index) as line:
+            value = x.load(emit, b, plus(line0, line), "k")
+            emit(f"{packed}[{plus(base, ('k', panel), line)}] = {value};")
+        emit("}")
     kernel = emit.kernel((count, chunks, batch), (1, 1, 1), bytes=2 * temp.size * p.dtype.itemsize, note=f"packs {x.name} for {p.name}")
     operand = replace(
         x, params=(temp.buffer(packed, "const"),), pointer=packed,
         strides=(count * panel * p.k if x.batched else 0, p.k, 1),
     )
     return operand, kernel
+
+
+def _block_to_transpose(p: Product, x: Operand, panel: int) -> int:
+    """How many elements of how many lines packing reads at a time, to transpose them in registers; 1 where lines do not lie along k.
+
+    Element by element, lines that are a power of two apart share a few lines of the cache, and each read misses it: four times as long.
+    """
+    if not _along_k(x) or x.strides[1] == 1:
+        return 1
+    most = min(lanes(p.dtype, p.target), p.target.registers // 2, panel, x.lines, p.k)
+    return 1 << (most.bit_length() - 1) if most >= 4 else 1
 
 
 def _start(lines: int, panel: int, index: str) -> Term:
@@ -213,7 +240,7 @@ def _tile(p: Product, parts: int) -> list[Kernel]:
     width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
     rows, vectors = register_tile(p.m, ceil_div(p.n, width), p.target)
     columns = min(vectors * width, p.n)
-    large = p.k * p.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and p.m >= 16 * rows
+    large = p.k * p.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and p.m >= 10 * rows
     depth = _depth(p, rows, columns) if large and parts == 1 else 0
     huge = not depth and p.k * p.m * p.dtype.itemsize > 16 * p.target.l2_bytes
     packed = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tracegrad.errors import ArgumentError, IndexOutOfRange
+from tracegrad.errors import ArgumentError, ArgumentTypeError, IndexOutOfRange
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 
@@ -27,6 +27,9 @@ class _Numbered(Module):
         for module in modules:
             self.append(module)
         return self
+
+    def __iadd__(self, modules: Iterable[Module]) -> Any:
+        return self.extend(modules)
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -94,8 +97,33 @@ class Sequential(_Numbered):
         return input
 
 
+    def __add__(self, other: Sequential) -> Sequential:
+        if not isinstance(other, Sequential):
+            raise ArgumentTypeError(f"Sequential: only another Sequential can be added, got {type(other).__name__}")
+        return Sequential(*self, *other)
+
+    def __mul__(self, times: int) -> Sequential:
+        """The same modules `times` times over: they share their parameters."""
+        if times < 1:
+            raise ArgumentError(f"Sequential: it can be multiplied by positive integers, got {times!r}")
+        return Sequential(*list(self) * times)
+
+    __rmul__ = __mul__
+
+
 class ModuleList(_Numbered):
     """A list of modules whose parameters count as the owner's."""
+
+    def __add__(self, other: Iterable[Module]) -> ModuleList:
+        return ModuleList([*self, *other])
+
+    def _described(self) -> Iterator[tuple[str, str]]:
+        texts = [repr(module) for module in self]
+        first = 0
+        for i, text in enumerate(texts):
+            if i + 1 == len(texts) or texts[i + 1] != text:
+                yield (f"{first}-{i}", f"{i + 1 - first} x {text}") if first < i else (str(i), text)
+                first = i + 1
 
 
 class ModuleDict(Module):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tracegrad.errors import ArgumentError, ShapeError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tracegrad.modes import no_grad, state
 from tracegrad.nn.hooks import RemovableHandle, around_backward
 from tracegrad.nn.parameter import Buffer, Parameter
@@ -24,6 +24,10 @@ class LoadResult(NamedTuple):
 
     missing_keys: list[str]
     unexpected_keys: list[str]
+
+    def __repr__(self) -> str:
+        text = f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+        return text if any(self) else "<All keys matched successfully>"
 
 
 class Module:
@@ -146,16 +150,22 @@ class Module:
             if value is not None:
                 raise ArgumentError(f"{type(self).__name__}.{name}: expected a Parameter or None, got {type(value).__name__}")
             self._parameters[name] = None
-        elif name in own.get("_buffers", ()) and (value is None or isinstance(value, Tensor)):
+        elif name in own.get("_buffers", ()):
+            if value is not None and not isinstance(value, Tensor):
+                raise ArgumentTypeError(f"{type(self).__name__}.{name}: a buffer is a Tensor or None, got {type(value).__name__}; "
+                                        "`del` it first to make it a plain attribute")
             self._buffers[name] = value
-        elif name in own.get("_modules", ()) and value is None:
+        elif name in own.get("_modules", ()):
+            if value is not None:
+                raise ArgumentTypeError(f"{type(self).__name__}.{name}: expected a Module or None, got {type(value).__name__}; `del` it "
+                                        "first to make it a plain attribute")
             self._modules[name] = None
         else:
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         own = self.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in ("_parameters", "_modules", "_buffers"):
             found = own.get(table)
             if found and name in found:
                 return found[name]
@@ -364,50 +374,121 @@ class Module:
 
     # ----------------------------------------------------------------------------------------------- saving and loading
 
-    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
+    def get_extra_state(self) -> Any:
+        """What `state_dict` saves of the module beside its tensors, as _extra_state: define it together with set_extra_state."""
+        raise NotImplementedError(f"get_extra_state: {type(self).__name__} does not define it")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take what `get_extra_state` gave; called by `load_state_dict`."""
+        raise NotImplementedError(f"set_extra_state: {type(self).__name__} does not define it")
+
+    def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
         """All parameters and persistent buffers by dotted name; they share their values with the module, as in torch.
 
-        prefix: what names begin with. keep_vars: the parameters themselves, instead of detached tensors.
+        prefix: what names begin with. keep_vars: the parameters themselves, instead of detached tensors. Modules that define
+        `get_extra_state` have an entry for it.
         """
-        found: dict[str, Tensor] = {}
-        for path, module in self.named_modules(remove_duplicate=False):
-            for table in (module._parameters, module._buffers):
-                for name, tensor in table.items():
-                    if tensor is not None and not (table is module._buffers and name in module._not_saved):
-                        found[f"{prefix}{path}.{name}" if path else prefix + name] = tensor if keep_vars else tensor.detach()
+        places = [(f"{prefix}{path}." if path else prefix, module) for path, module in self.named_modules(remove_duplicate=False)]
+        for start, module in places:
+            for hook in list(module._hooks.get("state_pre", {}).values()):
+                hook(module, start, keep_vars)
+        found = {name: tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.detach()
+                 for start, module in places for name, tensor in module._own_state(start)}
+        for start, module in reversed(places):
+            for hook in list(module._hooks.get("state", {}).values()):
+                hook(module, found, start, {})
         return found
+
+    def _own_state(self, start: str) -> Iterator[tuple[str, Any]]:
+        """What is saved of this module alone, with the names that it is saved by."""
+        for table in (self._parameters, self._buffers):
+            for name, tensor in table.items():
+                if tensor is not None and not (table is self._buffers and name in self._not_saved):
+                    yield start + name, tensor
+        if type(self).get_extra_state is not Module.get_extra_state:
+            yield f"{start}_extra_state", self.get_extra_state()
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, prefix, keep_vars) before `state_dict` collects what there is."""
+        return self._hook("state_pre", hook, False)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, state_dict, prefix, local_metadata), which may change the dictionary, at the end of `state_dict`."""
+        return self._hook("state", hook, False)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs) before `load_state_dict`
+
+        looks at what it was given: a copy of the dictionary, in which the hook may rename, add and remove entries.
+        """
+        return self._hook("load_pre", hook, False)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(module, incompatible_keys) when `load_state_dict` has compared names; keys that it takes out of the lists count not."""
+        return self._hook("load", hook, False)
 
     def _before_loading(self, given: Mapping[str, Any]) -> None:
         """Called with the values that are about to be loaded into this module, by its own names for them: lazy ones take their shapes."""
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> LoadResult:
         """Copy values (Tensors or numpy arrays) into the parameters and buffers of the same names.
 
+        assign: put the given tensors in their places instead, with their dtypes and devices; an optimizer is to be made afterwards.
         Raises ArgumentError if names are missing or unexpected and `strict`, ShapeError where shapes differ (before anything is copied).
         """
-        for path, module in self.named_modules(remove_duplicate=False):
-            start = f"{path}." if path else ""
-            module._before_loading({k[len(start):]: v for k, v in state_dict.items() if k.startswith(start) and "." not in k[len(start):]})
-        own = self.state_dict()
-        result = LoadResult([k for k in own if k not in state_dict], [k for k in state_dict if k not in own])
+        if not isinstance(state_dict, Mapping):
+            raise ArgumentTypeError(f"load_state_dict: state_dict must be a mapping of names to tensors, got {type(state_dict).__name__}")
+        result = LoadResult([], [])
+        values, errors = dict(state_dict), []                # type: ignore[var-annotated]
+        places = [(f"{path}." if path else "", module) for path, module in self.named_modules(remove_duplicate=False)]
+        for start, module in places:
+            for hook in list(module._hooks.get("load_pre", {}).values()):
+                hook(module, values, start, {}, strict, *result, errors)
+            module._before_loading({k[len(start):]: v for k, v in values.items() if k.startswith(start) and "." not in k[len(start):]})
+        own = {name: tensor for start, module in places for name, tensor in module._own_state(start) if isinstance(tensor, Tensor)}
+        extra = {f"{start}_extra_state": module for start, module in places if type(module).set_extra_state is not Module.set_extra_state}
+        result.missing_keys.extend(k for k in (*own, *extra) if k not in values)
+        result.unexpected_keys.extend(k for k in values if k not in own and k not in extra)
+        for _, module in reversed(places):
+            for hook in list(module._hooks.get("load", {}).values()):
+                hook(module, result)
         if strict and (result.missing_keys or result.unexpected_keys):
-            raise ArgumentError(f"load_state_dict: {type(self).__name__}: missing {', '.join(result.missing_keys) or 'nothing'}; "
-                                f"unexpected {', '.join(result.unexpected_keys) or 'nothing'}; pass strict=False to load what fits")
-        wrong = [f"{k} has shape {tuple(state_dict[k].shape)}, expected {t.shape}" for k, t in own.items()
-                 if k in state_dict and tuple(state_dict[k].shape) != t.shape]
+            errors.append(f"missing {', '.join(result.missing_keys) or 'nothing'}; "
+                          f"unexpected {', '.join(result.unexpected_keys) or 'nothing'}; pass strict=False to load what fits")
+        if errors:
+            raise ArgumentError(f"load_state_dict: {type(self).__name__}: {'; '.join(errors)}")
+        wrong = [f"{k} has shape {tuple(values[k].shape)}, expected {t.shape}" for k, t in own.items()
+                 if k in values and tuple(values[k].shape) != t.shape]
         if wrong:
             raise ShapeError(f"load_state_dict: {type(self).__name__}: {'; '.join(wrong)}")
-        targets = dict([*self._named("_parameters", "", True, once=False), *self._named("_buffers", "", True, once=False)])
         with no_grad():
-            for name in own:
-                if name in state_dict:
-                    value = state_dict[name]
-                    target = targets[name]
-                    source = value.detach() if isinstance(value, Tensor) else from_array(np.asarray(value), target.device)
-                    target.copy_(source.to(device=target.device))
+            for start, module in places:
+                for name, target in list(module._own_state(start)):
+                    if name in values and name in own:
+                        value = values[name]
+                        source = value if isinstance(value, Tensor) else from_array(np.asarray(value), target.device)
+                        if assign:
+                            module._put(name[len(start):], target, source)
+                        else:
+                            target.copy_(source.detach().to(device=target.device))
+        for name, module in extra.items():
+            if name in values:
+                module.set_extra_state(values[name])
         return result
 
+    def _put(self, name: str, target: Tensor, source: Tensor) -> None:
+        """A given tensor in the place of a parameter or buffer, which it is like in whether it requires grad."""
+        if isinstance(target, Parameter):
+            given = source if isinstance(source, Parameter) else Parameter(source.detach(), target.requires_grad)
+            given.requires_grad_(target.requires_grad)
+            self._parameters[name] = given
+        else:
+            self._buffers[name] = source
+
     # ---------------------------------------------------------------------------------------------------------- description
+
+    def _get_name(self) -> str:
+        return type(self).__name__
 
     def extra_repr(self) -> str:
         """What the repr shows between the parentheses."""
@@ -415,10 +496,14 @@ class Module:
 
     def __repr__(self) -> str:
         lines = [line for line in self.extra_repr().split("\n") if line]
-        children = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in self._modules.items()]
+        children = [f"({name}): " + text.replace("\n", "\n  ") for name, text in self._described()]
         if not children and len(lines) <= 1:
-            return f"{type(self).__name__}({''.join(lines)})"
-        return "\n".join([f"{type(self).__name__}(", *(f"  {line}" for line in [*lines, *children]), ")"])
+            return f"{self._get_name()}({''.join(lines)})"
+        return "\n".join([f"{self._get_name()}(", *(f"  {line}" for line in [*lines, *children]), ")"])
+
+    def _described(self) -> Iterator[tuple[str, str]]:
+        """The modules directly below, as text."""
+        return ((name, repr(child)) for name, child in self._modules.items())
 
 
 def _move(tensor: Tensor, args: Any, kwargs: Any) -> None:

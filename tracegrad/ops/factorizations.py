@@ -137,7 +137,7 @@ def _signs(v: Any) -> Any:
     A vector's sign is nobody's, and LAPACK's depends on its steps; with this one kernels and LAPACK give the same vectors.
     """
     if not v.size:
-        return np.ones((), v.dtype)
+        return np.ones((*v.shape[:-2], 1, v.shape[-1]), v.dtype)
     first = (np.abs(v) > NOT_SMALL / v.shape[-2] ** 0.5).argmax(-2)[..., None, :]
     return np.copysign(np.ones((), v.dtype), np.take_along_axis(v, first, -2))
 

@@ -416,7 +416,8 @@ class _Mask:
 class _Key:
     """A key, taken apart for a tensor of `shape`: per dimension a slice, then reversals, dropped and new dimensions, then index arrays.
 
-    As in torch, integers are taken first and do not count as index arrays: x[0, :, rows] is x[0][:, rows] (numpy differs).
+    As in torch, integers are taken first and do not count as index arrays: x[0, :, rows] is x[0][:, rows] (numpy differs). Tensors of no
+    dimensions are integers.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...], key: Any) -> None:
@@ -531,8 +532,10 @@ class _Key:
             scale = prod(sizes[i + 1:])
             part = k if scale == 1 else k * scale
             rows = part if rows is None else rows + part
-        adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-        return mv.expand(rows, shape), dims, dims[0] if adjacent else 0     # type: ignore[arg-type]
+        rest = [d for d in range(len(self.shape)) if d not in dims or nodes[dims.index(d)].shape]
+        at = [i for i, d in enumerate(rest) if d in dims]                   # of the arrays that are no integers
+        place = at[0] if at and at == list(range(at[0], at[0] + len(at))) else 0
+        return mv.expand(rows, shape), dims, place                          # type: ignore[arg-type]
 
 
 def _checked(name: str, values: Any, n: int, d: int, shape: tuple[int, ...]) -> Any:

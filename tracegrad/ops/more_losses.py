@@ -253,8 +253,8 @@ def ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_length
     """Minus the log-probability of label sequences, summed over all alignments (Graves et al. 2006).
 
     log_probs: (T, N, C) or (T, C), log-softmax of the scores. targets: (N, S) or (S), or all sequences one after the other.
-    Lengths: tensors (N), or sequences of integers. "mean" divides by the target lengths first. zero_infinity: impossible alignments
-    count 0.
+    Lengths: tensors (N), or sequences of integers; IndexOutOfRange if one is longer than what there is. "mean" divides by the target
+    lengths first. zero_infinity: impossible alignments count 0.
 
     The recursion over T is unrolled: graphs of a few hundred steps.
     """
@@ -274,6 +274,9 @@ def ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_length
         raise ShapeError(f"ctc_loss: targets {targets.shape} must be (N, S) for log_probs {log_probs.shape}")
     into, out = (_lengths("ctc_loss", what, v, n) for what, v in (("input_lengths", input_lengths), ("target_lengths", target_lengths)))
     s = labels.shape[1]
+    into = in_range(into, steps + 1, "ctc_loss", "input_lengths", f"{steps} steps of log_probs")
+    if targets.ndim == 2 or alone:
+        out = in_range(out, s + 1, "ctc_loss", "target_lengths", f"{s} labels a sequence")
     labels = where(lt(iota((n, s), 1), unsqueeze(out, 1)), cast(labels, dtypes.int64), blank)        # padding may be anything
     labels = in_range(labels, c, "ctc_loss", "targets", f"{c} classes")
     width = 2 * s + 1

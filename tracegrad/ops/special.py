@@ -640,11 +640,19 @@ def logaddexp2(input: Array, other: Array) -> Array:
     return logaddexp(input * LN2, other * LN2) * (1.0 / LN2)
 
 
+@on_nodes
+def _floats(x: Array, y: Array) -> Any:
+    """Both, as floats of the dtype that they promote to."""
+    return tuple(common_dtype((x, y), True))
+
+
 def _times_log(x: Array, y: Array, logarithm: Any, pole: float) -> Array:
     """x times logarithm(y), 0 where x is 0 (unless y is NaN); the derivative in x is the logarithm wherever it is finite."""
     if not isinstance(y, Operators):
         value = float(REGISTRY[logarithm.__name__].numpy(np.float64(y))) if y > pole or y != y else -INF if y == pole else NAN
         return x * value if abs(value) < INF or y != y else where(eq(x, 0.0), 0.0, x * value)
+    if isinstance(x, Operators) and x.dtype != y.dtype:
+        x, y = _floats(x, y)                               # the logarithm in the dtype of the product
     finite = gt(y, pole) & lt(y, INF)
     zero = eq(x, 0.0) if isinstance(x, Operators) else x == 0
     skipped = bitwise_not(finite | ne(y, y)) & zero

@@ -8,6 +8,7 @@ that a scheduler moves (`ParamGroup.at_run_time`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ import numpy as np
 from tracegrad.compile import read, resolve
 from tracegrad.errors import ArgumentError, ArgumentTypeError, TraceError, TracegradError
 from tracegrad.modes import enable_grad, no_grad, state
+from tracegrad.nn.hooks import RemovableHandle
 from tracegrad.nn.parameter import UninitializedParameter
 from tracegrad.operators import PUBLIC
 from tracegrad.optim.update import update
@@ -111,6 +113,25 @@ class ParamGroup(MutableMapping[str, Any]):
         return f"ParamGroup({', '.join(f'{k}={v}' for k, v in self.items() if k != 'params')}, {len(self['params'])} params)"
 
 
+def hooked(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A `step` with the hooks of `register_step_pre_hook` and `register_step_post_hook` before and after it."""
+    @functools.wraps(step)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        self = args[0]
+        for hook in list(self._hooks.get("pre", {}).values()) if self._hooks else ():
+            given = hook(self, args, kwargs)
+            if given is not None:
+                if not isinstance(given, tuple) or len(given) != 2:
+                    raise ArgumentError(f"{type(self).__name__}.step: a pre-hook must return None or (args, kwargs), got {given!r}")
+                args, kwargs = given
+        result = step(*args, **kwargs)
+        for hook in list(self._hooks.get("post", {}).values()) if self._hooks else ():
+            hook(self, args, kwargs)
+        return result
+
+    return around
+
+
 class Optimizer:
     """Base of optimizers. A subclass gives `_update(group, params)`, and `_new_state(group, p)` if it keeps tensors for a parameter.
 
@@ -128,6 +149,7 @@ class Optimizer:
             if name == "differentiable" and value:
                 raise ArgumentError(f"{type(self).__name__}: differentiable=True is not supported, as a step is not recorded; write the "
                                     "update with operations (w2 = w - lr * grad) to differentiate through it")
+        self._hooks: dict[str, dict[int, Any]] = {}
         self.defaults = dict(defaults)
         self.param_groups: list[ParamGroup] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
@@ -142,6 +164,27 @@ class Optimizer:
         except TracegradError as error:
             error.called(type(self).__name__)
             raise
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "step" in vars(cls):
+            cls.step = hooked(cls.step)  # type: ignore[method-assign]
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(optimizer, args, kwargs) before each step; it may return other (args, kwargs). args: the optimizer, then step's own.
+
+        >>> handle = tg.optim.SGD([nn.Parameter(tg.ones(2))], lr=0.1).register_step_pre_hook(lambda optimizer, args, kwargs: None)
+        """
+        return self._hook("pre", hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call hook(optimizer, args, kwargs) after each step."""
+        return self._hook("post", hook)
+
+    def _hook(self, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
+        handle = RemovableHandle(self._hooks, kind)
+        self._hooks.setdefault(kind, {})[handle.id] = hook
+        return handle
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Optimize more parameters: a mapping with "params" and any options that differ from the defaults."""
@@ -180,6 +223,7 @@ class Optimizer:
             for p in group["params"]:
                 clear_grad(p, set_to_none)
 
+    @hooked
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient. closure: computes the loss and its gradients anew; its result is returned."""
         loss = None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from tracegrad import dtypes
 from tracegrad.errors import AutogradError
 from tracegrad.function import cast
 from tracegrad.modes import no_grad
@@ -75,8 +76,10 @@ def _by_device(tensors: list[Any]) -> dict[Any, list[Any]]:
 
 @on_nodes
 def _norm(tensors: list[Any], norm_type: float) -> Any:
-    """The norm of tensors on one device: of their norms."""
+    """The norm of tensors on one device: of their norms, or where powers fit the dtypes the root of what their squares add up to."""
     norm, stack = PUBLIC["norm"], PUBLIC["stack"]
+    if norm_type == 2 and all(t.dtype in (dtypes.float32, dtypes.float64) for t in tensors):
+        return PUBLIC["sqrt"](stack([(t * t).sum() for t in tensors]).sum())
     return norm(stack([norm(t.reshape(-1), norm_type) for t in tensors]), norm_type)
 
 

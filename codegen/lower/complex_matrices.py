@@ -1,0 +1,254 @@
+"""Factorisations of many small complex matrices: real parts and imaginary parts in arrays of their own. Start at `eliminate`, then `TEXTS`.
+
+The operands of a `graph.small_matrices.InParts` are the parts, and so are its results, a complex one's in turn. Steps, pivots and signs
+are LAPACK's, as in small_matrices.py; the size of a number, by which the pivot is chosen, is |x| + |y| there, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracegrad.codegen.kernel.expressions import Array
+
+if TYPE_CHECKING:
+    from tracegrad.codegen.lower.small_matrices import Matrices
+
+
+def eliminate(k: Matrices, a: Array, b: Array, orders: tuple[Array, ...] = (), pivots: Array | None = None, keep: bool = False,
+              sign: bool = False) -> None:
+    """LU with partial pivoting of a + ib (m x n): `small_matrices._eliminate`, whose arguments these are."""
+    m, n, type_, mask = k.m, k.n, k.type, k.mask
+    swap = [line for x in (a, b) for line in (
+        f"    for (int c = {'0' if keep else 'j'}; c < {n}; c++) {{",
+        f"      const {type_} x = {x}[j * {n} + c], y = {x}[i * {n} + c];",
+        f"      {x}[j * {n} + c] = here ? y : x;",
+        f"      {x}[i * {n} + c] = here ? x : y;",
+        "    }")]
+    for order in orders:
+        swap += [
+            f"    const {mask} mine = {order}[j], other = {order}[i];",
+            f"    {order}[j] = here ? other : mine;",
+            f"    {order}[i] = here ? mine : other;",
+        ]
+    k.lines(a, [
+        f"for (int j = 0; j < {min(m, n)}; j++) {{",
+        f"  {type_} best = {_size(k, a, b, 'j')};",
+        f"  {mask} row = {k.whole('j')};",
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {type_} size = {_size(k, a, b, 'i')};",
+        f"    const {mask} larger = (size > best) | ((size != size) & (best == best));",
+        "    best = larger ? size : best;",
+        f"    row = larger ? {k.whole('i')} : row;",
+        "  }",
+        *([f"  {pivots}[j] = row + 1;"] if pivots else []),
+        *([f"  sign = row == {k.whole('j')} ? sign : -sign;"] if sign else []),
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {mask} here = row == {k.whole('i')};",
+        *swap,
+        "  }",
+        *([k.noting(f"(best > {k.number(0)}) == {k.whole('0')}")] if k.info else []),
+        f"  const {mask} flat = best == {k.number(0)};",
+        f"  const {type_} norm = flat ? {k.number(1)} : best;",                     # divided out first: squares of it may be too large
+        f"  const {type_} u = flat ? norm : {a}[j * {n} + j] / norm, v = {b}[j * {n} + j] / norm;",
+        f"  const {type_} square = u * u + v * v;",
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {type_} x = {a}[i * {n} + j], y = {b}[i * {n} + j];",
+        f"    const {type_} factor = (x * u + y * v) / square / norm, turn = (y * u - x * v) / square / norm;",
+        *([f"    {a}[i * {n} + j] = factor;", f"    {b}[i * {n} + j] = turn;"] if keep else []),
+        f"    for (int c = j + 1; c < {n}; c++) {{",
+        f"      const {type_} p = {a}[j * {n} + c], q = {b}[j * {n} + c];",
+        f"      {a}[i * {n} + c] -= factor * p - turn * q;",
+        f"      {b}[i * {n} + c] -= factor * q + turn * p;",
+        "    }",
+        "  }",
+        "}",
+    ], b, *orders, *(x for x in (pivots, k.info) if x is not None))
+
+
+def _size(k: Matrices, a: Array, b: Array, line: str) -> str:
+    at = f"[{line} * {k.n} + j]"
+    return f"{k.call(f'fabs({a}{at})')} + {k.call(f'fabs({b}{at})')}"
+
+
+def _pivots(k: Matrices) -> tuple[list[str], Array, Array]:
+    """`logarithm`, that of the determinant's size, and its sign, `u` + i `v`; and U, whose diagonal that is of."""
+    a, b = k.load(0, "a"), k.load(1, "b")
+    k.writer.text([f"{k.type} sign = {k.number(1)};"], k.node)
+    eliminate(k, a, b, sign=True)
+    type_, zero, one, at = k.type, k.number(0), k.number(1), f"[j * {k.n} + j]"
+    return [
+        f"{type_} logarithm = {zero}, u = sign, v = {zero};",
+        f"for (int j = 0; j < {k.n}; j++) {{",
+        f"  const {type_} size = {_size(k, a, b, 'j')};",
+        f"  const {k.mask} flat = size == {zero};",
+        f"  const {type_} norm = flat ? {one} : size, p = {a}{at} / norm, q = {b}{at} / norm;",
+        f"  const {type_} square = flat ? {one} : {k.call('sqrt(p * p + q * q)')};",
+        f"  logarithm += {k.call('log(size * square)')};",
+        f"  const {type_} x = (u * p - v * q) / square, y = (u * q + v * p) / square;",
+        "  u = x;",
+        "  v = y;",
+        "}",
+    ], a, b
+
+
+def slogdet(k: Matrices) -> None:
+    lines, a, b = _pivots(k)
+    k.writer.text(lines, k.node, (a, b))
+    for index, name in enumerate(("u", "v", "logarithm")):
+        k.store(index, k.scalar(f"{name}s", name))
+
+
+def det(k: Matrices) -> None:
+    """The product of the pivots; where one on the way is too large or too small, by logarithms."""
+    lines, a, b = _pivots(k)
+    low, high, type_, at = float(np.finfo(k.dtype).tiny) * 1e6, float(np.finfo(k.dtype).max) / 2, k.type, f"[j * {k.n} + j]"
+    k.writer.text([
+        f"{type_} alpha = sign, beta = {k.number(0)};",
+        f"{k.mask} safe = {k.whole('1')} == {k.whole('1')};",
+        f"for (int j = 0; j < {k.n}; j++) {{",
+        f"  const {type_} p = {a}{at}, q = {b}{at};",
+        f"  const {type_} x = alpha * p - beta * q, y = alpha * q + beta * p;",
+        "  alpha = x;",
+        "  beta = y;",
+        f"  const {type_} size = {k.call('fabs(x)')} + {k.call('fabs(y)')};",
+        f"  safe &= (size > {k.number(low)}) & (size < {k.number(high)});",
+        "}",
+        *lines,
+        f"const {type_} norm = {k.call('exp(logarithm)')};",
+    ], k.node, (a, b))
+    k.store(0, k.scalar("determinants", "safe ? alpha : u * norm"))
+    k.store(1, k.scalar("imaginary", "safe ? beta : v * norm"))
+
+
+def _factored(k: Matrices, a: Array, b: Array, nan: bool) -> None:
+    """The lower triangle of a + ib becomes that of L. nan: a pivot that is NaN is noted, too."""
+    n, type_ = k.n, k.type
+    info = k.note()
+    k.lines(a, [
+        f"for (int j = 0; j < {n}; j++) {{",
+        f"  const {type_} x = {a}[j * {n} + j];",
+        k.noting(f"(x > {k.number(0)}) == {k.whole('0')}" if nan else f"x <= {k.number(0)}"),
+        f"  const {type_} pivot = {k.call('sqrt(x)')};",
+        f"  {a}[j * {n} + j] = pivot;",
+        f"  {b}[j * {n} + j] = {k.number(0)};",
+        f"  for (int i = j + 1; i < {n}; i++) {{",
+        f"    {a}[i * {n} + j] /= pivot;",
+        f"    {b}[i * {n} + j] /= pivot;",
+        "  }",
+        f"  for (int i = j + 1; i < {n}; i++) {{",
+        f"    const {type_} p = {a}[i * {n} + j], q = {b}[i * {n} + j];",
+        "    for (int c = j + 1; c <= i; c++) {",
+        f"      const {type_} u = {a}[c * {n} + j], v = {b}[c * {n} + j];",
+        f"      {a}[i * {n} + c] -= p * u + q * v;",
+        f"      {b}[i * {n} + c] -= q * u - p * v;",
+        "    }",
+        "  }",
+        "}",
+    ], b, info)
+
+
+def cholesky(k: Matrices) -> None:
+    a, b = k.load(0, "a"), k.load(1, "b")
+    _factored(k, a, b, False)
+    k.report()
+    for index, part in enumerate((a, b)):
+        k.clear_upper(part)
+        k.store(index, part)
+
+
+def info(k: Matrices) -> None:
+    a, b = k.load(0, "a"), k.load(1, "b")
+    if k.attrs["cholesky"]:
+        _factored(k, a, b, True)
+    else:
+        k.note()
+        eliminate(k, a, b)
+    assert k.info is not None
+    k.store(0, k.info)
+
+
+def lu(k: Matrices) -> None:
+    a, b = k.load(0, "a"), k.load(1, "b")
+    pivots = k.array("pivots", min(k.m, k.n), True) if k.results[2] is not None else None
+    orders = (k.row_numbers(),) if k.results[3] is not None else ()
+    eliminate(k, a, b, orders, pivots, keep=True)
+    for index, array in enumerate((a, b, pivots, *orders)):
+        k.store(index, array)
+
+
+def qr(k: Matrices) -> None:
+    """Householder's reflections, as geqrf and ungqr: 1 - t v v^H, whose t is complex, so that R's diagonal is real."""
+    m, n, type_, mask, zero = k.m, k.n, k.type, k.mask, k.number(0)
+    least = min(m, n)
+    columns = m if k.attrs["complete"] else least
+    a, b, factors, turns = k.load(0, "a"), k.load(1, "b"), k.array("factors", least), k.array("turns", least)
+
+    def reflected(u: Array, v: Array, width: int, turn: str) -> list[str]:
+        """Column c of u + iv becomes H of it, or H^H (turn: the sign of t's imaginary part)."""
+        return [
+            f"    {type_} x = {u}[j * {width} + c], y = {v}[j * {width} + c];",
+            f"    for (int i = j + 1; i < {m}; i++) {{",
+            f"      x += {a}[i * {n} + j] * {u}[i * {width} + c] + {b}[i * {n} + j] * {v}[i * {width} + c];",
+            f"      y += {a}[i * {n} + j] * {v}[i * {width} + c] - {b}[i * {n} + j] * {u}[i * {width} + c];",
+            "    }",
+            f"    const {type_} p = {factors}[j], q = {turn}{turns}[j], u = p * x - q * y, v = p * y + q * x;",
+            f"    {u}[j * {width} + c] -= u;",
+            f"    {v}[j * {width} + c] -= v;",
+            f"    for (int i = j + 1; i < {m}; i++) {{",
+            f"      {u}[i * {width} + c] -= u * {a}[i * {n} + j] - v * {b}[i * {n} + j];",
+            f"      {v}[i * {width} + c] -= u * {b}[i * {n} + j] + v * {a}[i * {n} + j];",
+            "    }",
+        ]
+
+    k.lines(a, [
+        f"for (int j = 0; j < {least}; j++) {{",
+        f"  const {type_} alpha = {a}[j * {n} + j], turn = {b}[j * {n} + j];",
+        f"  {type_} best = {_size(k, a, b, 'j')};",
+        f"  {mask} flat = turn == {zero};",
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {type_} size = {_size(k, a, b, 'i')};",
+        "    best = size > best ? size : best;",
+        f"    flat &= size == {zero};",
+        "  }",
+        f"  const {type_} pivot = best > {zero} ? best : {k.number(1)};",
+        f"  {type_} norm = (alpha / pivot) * (alpha / pivot) + (turn / pivot) * (turn / pivot);",
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {type_} x = {a}[i * {n} + j] / pivot, y = {b}[i * {n} + j] / pivot;",
+        "    norm += x * x + y * y;",
+        "  }",
+        f"  norm = pivot * {k.call('sqrt(norm)')};",
+        f"  const {type_} beta = flat ? alpha : -{k.call('copysign(norm, alpha)')};",
+        f"  {factors}[j] = flat ? {zero} : (beta - alpha) / beta;",
+        f"  {turns}[j] = flat ? {zero} : -turn / beta;",
+        f"  const {type_} p = (alpha - beta) / pivot, q = turn / pivot, square = p * p + q * q;",  # v = x / (alpha - beta)
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {type_} x = {a}[i * {n} + j] / pivot, y = {b}[i * {n} + j] / pivot;",
+        f"    {a}[i * {n} + j] = flat ? {zero} : (x * p + y * q) / square;",
+        f"    {b}[i * {n} + j] = flat ? {zero} : (y * p - x * q) / square;",
+        "  }",
+        f"  {a}[j * {n} + j] = beta;",
+        f"  {b}[j * {n} + j] = {zero};",
+        f"  for (int c = j + 1; c < {n}; c++) {{",
+        *reflected(a, b, n, "-"),
+        "  }",
+        "}",
+    ], b, factors, turns)
+    if k.results[0] is not None:
+        q, r = k.empty("q", m, columns, 1), k.empty("r", m, columns)
+        k.lines(q, [
+            f"for (int j = {least - 1}; j >= 0; j--)",
+            f"  for (int c = j; c < {columns}; c++) {{",
+            *reflected(q, r, columns, ""),
+            "  }",
+        ], r, a, b, factors, turns)
+        k.store(0, q)
+        k.store(1, r)
+    if k.results[2] is not None:
+        k.store(2, k.upper(a, columns))
+        k.store(3, k.upper(b, columns))
+
+
+TEXTS = {"complex_det": det, "complex_slogdet": slogdet, "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu,
+         "complex_qr": qr}
