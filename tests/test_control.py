@@ -326,3 +326,40 @@ def test_steps_of_gradient_descent_in_a_scan(n):
     wanted = after(lambda step, w, xs: _turns(step, w, [tuple(t[i] for t in xs) for i in range(5)]))(x, y, rate)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-9)
+
+
+def test_forward_mode_through_a_loop_in_a_branch():
+    """What a branch's loop gives depends on some of the operands only, result by result: its derivative is known to be linear."""
+    def carried(x, w):
+        return tg.scan(lambda c, r: (c * w + r, None), w, x)[0]
+
+    def stacked(x, w):
+        return tg.scan(lambda c, r: (c * 2.0 + r.sin(), (c * r).sum()), w, x)[1]
+
+    def repeated(x, w):
+        return tg.while_loop(lambda s: s[1] < 3, lambda s: ((s[0] * w + x[0]).sin(), s[1] + 1), (w, tg.tensor(0)))[0]
+
+    rng = np.random.default_rng(2)
+    x, w = rng.uniform(0.2, 0.9, (5, 7)), rng.uniform(0.2, 0.9, 7)
+    t = rng.standard_normal((5, 7)), rng.standard_normal(7)
+    previous = tg.device()
+    tg.set_device("numpy")
+    try:
+        for inner in (carried, stacked, repeated):
+            def f(x, w, inner=inner):
+                return tg.cond(w.sum() > 0, lambda x, w: inner(x, w).sin().sum(), lambda x, w: w.sum(), x, w)
+
+            def slopes(x, w, f=f):
+                return tg.cat([g.reshape(-1) for g in tg.grad(f, (0, 1))(x, w)])
+
+            def both_at(h, g):
+                return g(*(tg.tensor(a + h * b) for a, b in zip((x, w), t, strict=True))).numpy()
+
+            given, along = tuple(map(tg.tensor, (x, w))), tuple(map(tg.tensor, t))
+            first, second = tg.trace(lambda *a, f=f, s=slopes, along=along: (tg.jvp(f, a, along)[1], tg.jvp(s, a, along)[1]))(*given)
+            for found, g in ((first, f), (second, slopes)):
+                wanted = (both_at(1e-5, g) - both_at(-1e-5, g)) / 2e-5
+                assert np.abs(wanted).max() > 1e-2
+                np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6, atol=1e-6, err_msg=inner.__name__)
+    finally:
+        tg.set_device(previous)

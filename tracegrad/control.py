@@ -18,7 +18,7 @@ import numpy as np
 import optree
 
 from tracegrad import dtypes
-from tracegrad.autodiff import dense, stand_in, substituted, variable, vjp
+from tracegrad.autodiff import dense, stand_in, substituted, that_matter, variable, vjp
 from tracegrad.batching import batch
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, iota, placeholder
@@ -100,7 +100,7 @@ def choose(pred: Node, yes: NodeFn, no: NodeFn, operands: Sequence[Node]) -> lis
     raw = [bind(_DETACH, (r,), {}) if r.needs_grad else r for r in raw]
     alike: dict[tuple[int, ...], list[int]] = {}           # results that depend on the same operands are one call
     for k, r in enumerate(raw):
-        used = set(topological([r]))
+        used = set(topological([r], operands_of=that_matter))
         alike.setdefault(tuple(i for i, d in enumerate(detached) if d in used), []).append(k)
     out = list(raw)
     for places, group in alike.items():
