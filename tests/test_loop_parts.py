@@ -129,7 +129,8 @@ def test_dtypes(dtype):
         traced = body_of(APART[name])
         with Checked({"two": TARGETS["two"]}, tuning=LAUNCHED) as checked:
             call(traced, np.dtype(dtype))
-        assert checked.count and notes(traced)
+        assert checked.count
+        assert notes(traced)
 
 
 @pytest.mark.usefixtures("on_numpy")
