@@ -5,8 +5,7 @@ a third of a DCGAN's first step (98 kernels). So some kernels become functions o
 them to be. Its other arguments are what any of them takes, by type and in order; those that one of them does not take are null. A launch
 takes as long as before: PoCL inlines the functions, `restrict` and all, and where to go is decided once a work-item. They are `noinline`
 for clang, which comes before PoCL and would otherwise inline and optimize them, too (a neural ODE's build: 2.0 s instead of 1.5).
-A kernel with arrays of its own stays one: with PoCL 3.1 such a function gave wrong numbers (topk), while what clang has put into registers
-before PoCL sees it is only a function of values.
+The arrays of all parts lie side by side on a thread's stack, so there is a limit to them.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ _NOTE = re.compile(r"^// part (\w+) (\w+) (\d+) ([\d,]*) ([\w ,]*)$", re.MULTILI
 MOST = 16                                  # parts of a kernel, at most
 LENGTH = 30_000                            # and characters of their texts (more in one kernel gains little), and arguments
 ARGUMENTS = 40
+ARRAYS = 1 << 18                           # and bytes of arrays, as many as one kernel has at most where it copies what it reads of
 _POINTER = "__global void *"
 _SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "int": 4, "uint": 4, "float": 4, "long": 8, "ulong": 8, "double": 8}
 
@@ -53,12 +53,13 @@ def packed(functions: Sequence[Function], called: Callable[[str], str]) -> list[
         texts.append(_one(pack, called) if len(pack) > 1 else pack[0].text(called(pack[0].key)))
 
     for function in functions:
-        if function.alone or function.group is None:
+        if function.cooperates or function.group is None:
             texts.append(function.text(called(function.key)))
             continue
         pack = packs.setdefault(function.group, [])
         together = [*pack, function]
-        if pack and (len(together) > MOST or sum(len(f.body) for f in together) > LENGTH or len(_types(together)) >= ARGUMENTS):
+        if pack and (len(together) > MOST or sum(len(f.body) for f in together) > LENGTH or sum(f.arrays for f in together) > ARRAYS
+                     or len(_types(together)) >= ARGUMENTS):
             close(pack)
             together = [function]
         packs[function.group] = together

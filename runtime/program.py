@@ -28,6 +28,7 @@ from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.plan import Function, Plan
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
+from tracegrad.runtime.intel_cpu import is_intel, one_item
 from tracegrad.runtime.packing import packed, parts_of
 from tracegrad.runtime.pocl_cpu import PLATFORM, is_pocl
 from tracegrad.runtime.pocl_halves import any_address
@@ -111,15 +112,16 @@ def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
 
 
 def load_compiler(device: Device, name: str) -> None:
-    """Have a CPU driver load its compiler, in a thread, for what is about to be compiled; `name` tells it from anything else.
+    """Have PoCL load its compiler, in a thread, for what is about to be compiled; `name` tells it from anything else.
 
-    PoCL reads a library of 7 MB when it builds the first program (0.3 s), which needs neither Python nor the program. It reads nothing
-    for a text that it has built before, so this one has a name in it.
+    It reads a library of 7 MB when it builds the first program (0.3 s), which needs neither Python nor the program. It reads nothing
+    for a text that it has built before, so this one has a name in it. (Others load theirs in less than a tenth.)
     """
-    if device in _loading or device.kind != "cpu":
+    side = device.first_side
+    if device in _loading or not is_pocl(side):
         return
     _loading.add(device)
-    side, text = device.first_side, f"__kernel void loads_{name[:32]}() {{}}\n"
+    text = f"__kernel void loads_{name[:32]}() {{}}\n"
 
     def load() -> None:                                    # (without _build, which sets the warning filter, under the lock)
         with contextlib.suppress(cl.Error), tempfile.TemporaryDirectory() as nowhere:
@@ -262,7 +264,8 @@ def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequ
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
         warnings.simplefilter("ignore", cl.CompilerWarning)
         try:
-            program = cl.Program(context, any_address(source) if is_pocl(cl_device) else source)
+            text = any_address(source) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
+            program = cl.Program(context, text)
             program.build([*_QUIET, *options], devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
             return program
         except cl.Error as error:

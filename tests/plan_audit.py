@@ -208,7 +208,7 @@ class _Sample:
         self.turns: dict[Any, int] = defaultdict(int)
         self.bytes: dict[int, int] = {}
         self.count: dict[int, int] = defaultdict(int)
-        self.item = self.total = 0
+        self.item = self.total = self.barriers = 0
 
     def run(self) -> None:
         sizes = tuple((*self.step.global_size, 1, 1)[:3])
@@ -236,6 +236,7 @@ class _Sample:
                         except StopIteration:
                             pass
                     runs = left
+                    self.barriers += 1
             except _Enough:
                 pass
 
@@ -246,8 +247,8 @@ class _Sample:
         size = m.array.dtype.itemsize
         self.bytes[id(m)] = m.array.nbytes
         key = (sys._getframe(2).f_lineno, id(m), writes, shared)
-        turn = self.turns[self.item, key]
-        self.turns[self.item, key] = turn + 1
+        turn = self.barriers, self.turns[self.item, key, self.barriers]          # items that skipped a branch meet again at a barrier
+        self.turns[self.item, key, self.barriers] += 1
         self.touched[key][self.item // WARP, turn].append((at * size, lanes * size))
         self.count[self.item] += not shared
         self.total += 1

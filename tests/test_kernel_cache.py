@@ -17,8 +17,9 @@ from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, proc
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.compile import upload
 from tracegrad.plan import Function, Launch, Loop, Parameter
-from tracegrad.runtime import packing, pocl_header, program
+from tracegrad.runtime import intel_cpu, packing, pocl_header, program
 from tracegrad.runtime.launch import Executable
+from tracegrad.runtime.pocl_cpu import is_pocl
 
 
 def plan_of(name, target="avx2"):
@@ -185,10 +186,16 @@ def test_some_kernels_are_parts_of_one(monkeypatch):
 
 def test_what_cannot_be_a_part_stays_a_kernel():
     plain, other, local, last = several(4)
-    other, local = replace(other, group=(2, 1, 1)), replace(local, alone=True)
+    other, local = replace(other, group=(2, 1, 1)), replace(local, cooperates=True)
     texts = packing.packed([plain, other, local, last], str)
     assert sorted(text.count("__kernel void") for text in texts) == [1, 1, 1]
     assert sorted(packing.parts_of("\n".join(texts))) == [plain.key, last.key]
+
+
+def test_the_arrays_of_parts_have_room_on_a_threads_stack():
+    functions = [replace(f, arrays=packing.ARRAYS // 4 if i else packing.ARRAYS) for i, f in enumerate(several(9))]
+    texts = packing.packed(functions, str)
+    assert sorted(text.count("// part") for text in texts) == [0, 4, 4]
 
 
 @pytest.mark.usefixtures("on_a_driver")
@@ -271,7 +278,17 @@ def test_a_compiler_is_loaded_in_a_thread_once_for_a_device(name, monkeypatch):
     device = tg.device()
     program.load_compiler(device, name)
     program.load_compiler(device, name)
-    assert len(started) == (device.kind == "cpu")
+    assert len(started) == is_pocl(device.cl_device)
     for thread in started:
         thread.join(60)
         assert not thread.is_alive()
+
+
+def test_intels_driver_is_told_which_kernels_have_no_work_items_to_join():
+    functions = [replace(f, group=group) for f, group in zip(several(4), [(1, 1, 1), (8, 1, 1), None, (1, 1, 1)], strict=True)]
+    text = program.text_of(functions, ())
+    hinted = intel_cpu.one_item(text)
+    assert [line for line in hinted.splitlines() if "vec_len_hint" in line] == [
+        "__attribute__((intel_vec_len_hint(1))) __attribute__((reqd_work_group_size(1, 1, 1)))"] * 2
+    assert hinted.replace("__attribute__((intel_vec_len_hint(1))) ", "") == text
+    assert hinted.count("\n") == text.count("\n")                    # errors name lines

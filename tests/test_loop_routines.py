@@ -87,5 +87,6 @@ def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):
     loop, = {node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if node.fn.reverse}
     loop.turns(tuple(i for i, o in enumerate(loop.graph.outputs) if o not in loop.graph.inputs))
     turn, before, after = sizes
-    assert turn < before + 6
+    assert turn <= 33                                   # of 53; what the gates are, the first loop has kept
+    assert before >= 20
     assert after == 2                                   # the sum of the gradients of the weights: no addition in a turn

@@ -360,3 +360,19 @@ def test_containers_are_added_and_multiplied():
     for bad in (lambda: a + nn.ReLU(), lambda: a * 0):
         with pytest.raises(tg.TracegradError, match="Sequential"):
             bad()
+
+
+def test_buffers_and_modules_are_not_hidden_by_other_values():
+    norm, model = nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3))
+    with pytest.raises(TypeError, match=r"BatchNorm1d.running_mean: a buffer is a Tensor or None, got int; `del` it first"):
+        norm.running_mean = 3
+    model.head = nn.ReLU()
+    with pytest.raises(TypeError, match=r"Sequential.head: expected a Module or None, got function; `del` it first"):
+        model.head = lambda x: x
+    assert (norm.running_mean.tolist(), type(model.head)) == ([0.0] * 3, nn.ReLU)
+    del norm.running_mean, model.head
+    norm.running_mean, model.head = 3, abs
+    assert (norm.running_mean, model.head, "running_mean" in norm.state_dict(), len(model)) == (3, abs, False, 1)
+    norm.running_var = None
+    norm.running_var = tg.ones(3)
+    assert "running_var" in norm.state_dict()

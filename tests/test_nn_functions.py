@@ -654,6 +654,17 @@ def test_dropouts_draw_whole_channels_and_keep_moments(on_numpy: Any) -> None:
     assert -0.21 < r.max() <= -0.2
 
 
+def test_binary_cross_entropy_of_what_is_no_probability_is_no_number(on_numpy: Any) -> None:
+    p = tg.tensor([0.0, 1.0, 0.5, -0.1, 1.5, 7.0, -0.0, float("nan")])
+    for target in (0.0, 1.0, 0.3):
+        found = F_.binary_cross_entropy(p, tg.full((8,), target), reduction="none").numpy()
+        np.testing.assert_array_equal(np.isnan(found), [False, False, False, True, True, True, False, True])
+        np.testing.assert_allclose(found[[0, 1, 6]], [100 * target, 100 * (1 - target), 100 * target], rtol=1e-6)
+    x = tg.tensor([0.0, 1.0, 0.25], requires_grad=True)
+    F_.binary_cross_entropy(x, tg.tensor([1.0, 0.0, 1.0]), reduction="sum").backward()
+    assert x.grad.tolist() == [0.0, 0.0, -4.0]
+
+
 def test_gumbel_softmax(on_numpy: Any) -> None:
     tg.manual_seed(0)
     logits = tg.tensor(np.log([[0.1, 0.2, 0.7]] * 4000), requires_grad=True)

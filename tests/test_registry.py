@@ -9,8 +9,8 @@ import pytest
 
 from tests.nodes import check_gradient, evaluate
 from tracegrad import ops  # noqa: F401 - fills the registry
-from tracegrad.function import REGISTRY, Bundle, Elementwise, bind, const
-from tracegrad.ir import Aval
+from tracegrad.function import REGISTRY, Bundle, Elementwise, bind, const, placeholder
+from tracegrad.ir import Aval, topological
 from tracegrad.ops.contraction import swap_last
 
 DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
@@ -144,6 +144,15 @@ TABLES = {
     "tracegrad/nn": "names of functions",
     "tracegrad/array_api": "names of functions", "tracegrad/masked.py": "names of functions",
 }
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.of_value], ids=lambda op: op.name)
+def test_what_has_a_derivative_of_its_value_reads_nothing_else(op: Any) -> None:
+    x = placeholder(Aval((3,), np.dtype(np.float32)))
+    y, ct = bind(op, (x,), {}), placeholder(x.aval)
+    pulled = op.vjp(ct, y, x)[0]
+    assert x not in topological([pulled], lambda n: n is y)
+    assert y in topological([pulled])
 
 
 def test_what_is_known_of_an_op_stands_in_its_class():

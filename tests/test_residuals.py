@@ -4,6 +4,7 @@ from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import autodiff, ops  # noqa: F401
 from tracegrad.codegen.passes import compile_graph
-from tracegrad.codegen.schedule.rematerialization import rematerialized
+from tracegrad.codegen.schedule.rematerialization import SINK, SOURCE, rematerialized, sinks_side
 from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, bind, placeholder
 from tracegrad.ir import Aval, Graph, Node
@@ -126,3 +127,23 @@ def test_random_draws_are_never_made_twice() -> None:
     step(tg.randn(128, 64), tg.randn(64, 96))
     kernels = str(step.kernels()).split("__kernel")[1:]
     assert sum("tg_philox" in kernel for kernel in kernels) == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_sinks_side_is_networkxs(seed: int) -> None:
+    """Random networks, some with edges given twice and edges both ways, no path without a limit."""
+    rng = np.random.default_rng(seed)
+    nodes = [SOURCE, *range(int(rng.integers(1, 40))), SINK]
+    edges = [(nodes[a], nodes[b], None if 0 < a and b < len(nodes) - 1 and rng.random() < 0.3 else int(rng.integers(0, 9)))
+             for a, b in rng.integers(0, len(nodes), (int(rng.integers(0, 6 * len(nodes))), 2)) if a != b and b and a < len(nodes) - 1]
+    network = nx.DiGraph()
+    network.add_nodes_from((SOURCE, SINK))
+    for a, b, capacity in edges:
+        network.add_edge(a, b)
+        network[a][b].clear()
+        network[a][b].update({} if capacity is None else {"capacity": capacity})
+    value, (_, there) = nx.minimum_cut(network, SOURCE, SINK)
+    found = sinks_side(edges)
+    assert found == there
+    final = {(a, b): c for a, b, c in edges}
+    assert sum(c for (a, b), c in final.items() if a not in found and b in found) == value

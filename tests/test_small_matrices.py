@@ -168,6 +168,14 @@ def test_derivatives_of_any_order_in_kernels() -> None:
     assert "host code" not in first.explain()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_reflections_of_columns_that_begin_with_zero(dtype: str, kernels: None) -> None:
+    """The sign of R's diagonal is LAPACK's there, too: minus that of the first number, 0 being positive and -0.0 negative."""
+    a = np.stack([np.eye(3)[::-1], np.eye(3), np.zeros((3, 3)), np.roll(np.eye(3), 1, 0) - 0.0, -np.eye(3)[::-1]]).astype(dtype)
+    for y, w in zip(tg.trace(lambda a: tuple(L.qr(a)))(tg.tensor(a)), np.linalg.qr(a), strict=True):
+        np.testing.assert_allclose(y.numpy(), w, atol=1e-14)
+
+
 def test_vmap_scan_and_cond() -> None:
     a, b, _, _ = matrices((6, 5), 4, 1, "float64")
     y = tg.trace(tg.vmap(L.solve))(tg.tensor(a), tg.tensor(b))
@@ -223,7 +231,7 @@ def test_complex_matrices(batch: tuple[int, ...], n: int, k: int, dtype: str) ->
 
 def of_parts(a: Any, p: Any, tall: Any) -> Any:
     return (L.det(a), *L.slogdet(a), L.cholesky(p), L.cholesky_ex(a).info, L.inv_ex(a).info, *L.lu_factor(a), *L.lu(tall),
-            *L.lu_factor(tall.mT))
+            *L.lu_factor(tall.mT), *L.qr(a), *L.qr(tall, mode="complete"), *L.qr(tall.mT))
 
 
 def complex_operands(batch: tuple[int, ...], n: int, dtype: str) -> list[Any]:
@@ -286,7 +294,8 @@ def test_errors_and_derivatives_of_complex_factors() -> None:
     assert found.startswith("cholesky: matrix (1, 3) of the batch (3, 5) (4x4) is not positive definite (pivot 3)")
     assert message(lambda p, *_: L.cholesky(p), p, p, p) == found
     a, p, _ = (tg.tensor(x[:2], requires_grad=True) for x in complex_operands((4,), 3, "complex128"))
-    of_a = [lambda a: abs(L.det(a)), lambda a: L.slogdet(a)[1], lambda a: L.slogdet(a)[0].imag, lambda a: abs(L.lu_factor(a)[0])]
+    of_a = [lambda a: abs(L.det(a)), lambda a: L.slogdet(a)[1], lambda a: L.slogdet(a)[0].imag, lambda a: abs(L.lu_factor(a)[0]),
+            lambda a: abs(L.qr(a).R) + abs(L.qr(a).Q) ** 2]
     assert gradcheck(tg.trace(lambda a: [f(a).sum() for f in of_a]), [a])
     assert gradcheck(tg.trace(lambda a: abs(L.cholesky(a @ a.mH + 3 * tg.eye(3))).sum()), [a])
 

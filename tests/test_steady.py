@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import backward_cache, function, nn
+from tracegrad import backward_cache, call_cache, eager, function, nn
+from tracegrad import compile as tg_compile
 from tracegrad.ir import INTERN
 from tracegrad.nn import functional as F
 from tracegrad.ops import arguments
@@ -443,3 +444,116 @@ def test_indices_whose_range_is_known_and_those_whose_is_not(device):
             tg.gather(scores, 1, outside[:, None]).numpy()
         with pytest.raises(tg.IndexOutOfRange):              # an argmax, of a larger range than this table has
             tg.arange(3.0)[scores.argmin(1) + 2].numpy()
+
+
+# ---------------------------------------------------------------------------------------------- looking in the middle of a history
+
+
+def episodes():
+    """Values are looked at in the middle of a history, in every turn, and how many turns there are differs."""
+    policy = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 3))
+    with tg.no_grad():
+        for k, p in enumerate(policy.parameters()):
+            p.copy_(given(k, *p.shape) * 0.3)
+    optimizer = tg.optim.Adam(policy.parameters(), lr=0.01)
+    found = []
+    for k in range(24):
+        chances = []
+        for t in range(3 + k % 4):
+            logits = policy(tg.tensor([0.1 * t, 1.0]))
+            found.append(tg.softmax(logits, -1)[1].item())
+            chances.append(tg.log_softmax(logits, -1)[t % 3])
+        loss = tg.stack(chances).sum() / len(chances)
+        found.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [*map(tg.tensor, found), *policy.parameters()]
+
+
+@pytest.fixture
+def looking(monkeypatch):
+    """What is looked at twice is computed when it is called. Tells how many templates are."""
+    tg.flush()
+    monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)
+    monkeypatch.setattr(tg_compile, "LOOKS", 2)
+    eager._known.clear()
+    eager._size[0] = 0
+    gc.collect()
+    for template in call_cache._owners.values():
+        template.looked, template.calls = False, 0
+    yield lambda: len({id(t) for t in call_cache._owners.values() if t.looked})
+    for template in call_cache._owners.values():
+        template.looked, template.prepared = False, None
+
+
+def test_what_is_looked_at_is_computed_when_it_is_called(looking, at_length):
+    if tg.device().kind == "numpy" or not tg.device().in_host_memory:
+        pytest.skip("of small work by numpy")
+    found = [t.detach().numpy() for t in episodes()]
+    assert looking() >= 4
+    flushed = eager.counts["interpreted"]
+    episodes()
+    assert eager.counts["interpreted"] - flushed <= 4 * 24                   # of losses, backwards, steps: not of 108 looks
+    at_length()
+    for a, b in zip(found, episodes(), strict=True):
+        np.testing.assert_array_equal(a, b.detach().numpy())
+
+
+def test_what_is_seldom_looked_at_is_put_off(looking):
+    w = given(0, 33).requires_grad_()
+    for k in range(60):
+        y = (w * 2.0).tanh().sum()
+        if k % 10 == 9:
+            y.item()
+        y.backward()
+        w.grad = None
+    assert looking() == 0
+
+
+def test_histories_that_are_computed_at_once(looking):
+    """Hooks, freed histories, derivatives of derivatives, views, changes in place, indices out of range: as ever."""
+    def look(index):
+        w = given(0, 7, 13).requires_grad_()
+        table = given(1, 5, 13).requires_grad_()
+        inner = w * 2.0 + table[index].sum(0)
+        part = inner[2:5].T
+        y = part.tanh()
+        return w, table, inner, part, y
+
+    for _ in range(12):
+        look(tg.tensor([1, 4]))[-1].sum().item()
+    if tg.device().kind != "numpy" and tg.device().in_host_memory:
+        assert looking() >= 4
+    seen = []
+    w, table, inner, part, y = look(tg.tensor([1, 4]))
+    inner.register_hook(lambda g: seen.append(1) or g * 10)
+    y.retain_grad()
+    loss = y.square().sum()
+    loss.backward(retain_graph=True)
+    a, b = w.detach().numpy() * 2 + table.detach().numpy()[[1, 4]].sum(0), np.zeros((7, 13), np.float32)
+    b[2:5] = 20 * 2 * np.tanh(a[2:5]) * (1 - np.tanh(a[2:5]) ** 2)
+    np.testing.assert_allclose(w.grad.numpy(), b, rtol=2e-5, atol=1e-5)
+    np.testing.assert_allclose(y.grad.numpy(), 2 * np.tanh(a[2:5].T), rtol=2e-5)
+    assert seen == [1]
+    np.testing.assert_array_equal(part.detach().numpy(), inner.detach().numpy()[2:5].T)
+    gradient, = tg.autograd.grad(loss, w, create_graph=True)
+    gradient.sum().backward()
+    assert w.grad.abs().sum().item() > 0
+    with pytest.raises(tg.AutogradError, match="freed"):
+        loss.backward()
+    w, table, inner, part, y = look(tg.tensor([0, 2]))
+    before = y.detach().clone()
+    with tg.no_grad():
+        w += 1.0                                        # y keeps the values that it was computed of
+    np.testing.assert_array_equal(y.detach().numpy(), before.numpy())
+    y.sum().backward()
+    inner2 = look(tg.tensor([0, 2]))[2]
+    inner2[0] = 3.0
+    assert inner2[0].sum().item() == 39.0
+    with pytest.raises(tg.IndexOutOfRange, match="5, out of range"):
+        look(tg.tensor([1, 5]))[-1].sum().item()
+    node = weakref.ref(y._n)
+    del w, table, inner, part, y, loss, gradient, inner2, before
+    gc.collect()
+    assert node() is None

@@ -49,15 +49,16 @@ class _Call(NamedTuple):
 class Prepared:
     """The calls of a template, done by numpy.
 
-    views: whether the results are views, which need nodes that tell their way from the base; those of other calls are leaves. results: for
-    each, its place in the template, aval, and what leaves know of themselves.
+    views: whether the results are views, which need nodes that tell their way from the base; those of other calls are leaves. history: they
+    are parts of one, and have all their nodes. results: for each, its place in the template, aval, and what leaves know of themselves.
     """
 
-    __slots__ = ("constants", "device", "order", "products", "results", "routine", "views", "wide")
+    __slots__ = ("constants", "device", "history", "order", "products", "results", "routine", "views", "wide")
 
     def __init__(self, template: Template, order: Sequence[tuple[int, _Call, tuple[int, ...]]], made: Any) -> None:
         """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
         self.device: Any = None                         # one that it was seen to be fit for
+        self.history = template.looked
         self.constants = [_constant(n) for n in template.constants]
         leaves = list(range(template.made))
         for k, step in enumerate(template.steps, template.made):
@@ -74,8 +75,8 @@ class Prepared:
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
         self.results = [(k, made[k].aval, _attributes(made[k])) for k in ends]
 
-    def __call__(self, template: Template, nodes: Sequence[Node], device: Any) -> Any:
-        """The results' nodes by place, which have values; None where that cannot be done now."""
+    def __call__(self, template: Template, nodes: Sequence[Node], device: Any, values: Any = None) -> Any:
+        """The results' nodes by place, which have values; None where that cannot be done now. values: the nodes of a history."""
         if device is not self.device:
             if not device.in_host_memory or device.kind == "numpy" or (self.wide and not device.fp64):
                 return None
@@ -108,12 +109,13 @@ class Prepared:
         if notes and any(notes):
             return None
         AT_ONCE[0] += 1
-        if not self.views:
+        if not (self.views or self.history):
             made = {}
             for (k, aval, attrs), array in zip(self.results, found, strict=True):
                 made[k] = data(aval, Held(device, array) if array.base is None else held_part(device, array), attrs)
             return made
-        values = _fresh(template, nodes)
+        if values is None:
+            values = _fresh(template, nodes)
         for (k, _, _), array in zip(self.results, found, strict=True):
             values[k].value = held_part(device, array)
         return values
@@ -209,7 +211,7 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
     for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
         if fn is _OFFSET:
             continue
-        if needs_grad or REGISTRY.get(fn.name) is not fn or fn.family not in _FAMILIES or aval.weak:
+        if (needs_grad and not template.looked) or REGISTRY.get(fn.name) is not fn or fn.family not in _FAMILIES or aval.weak:
             return False
         total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
         order.append((k, _Call(fn, attrs, aval), places))

@@ -9,6 +9,8 @@ the signature.
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from types import EllipsisType, NoneType
@@ -22,6 +24,7 @@ from tracegrad.ir import INTERN, Node, Size, enter, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
+SELDOM = 4                                   # a value is looked at in every so many turns at least, if it is computed at once
 KEPT = 1000                                  # signatures of one function; when there are more, those not used since are forgotten
 _ARRAY, _INTEGER, _FLOAT, _PLAIN, _LIST, _SLICE, _OTHER = range(7)
 _KINDS: dict[type, int] = {int: _INTEGER, bool: _INTEGER, float: _FLOAT, str: _PLAIN, NoneType: _PLAIN, EllipsisType: _PLAIN, tuple: _LIST,
@@ -44,15 +47,16 @@ class Template:
     steps: (primitive, attributes, these as items, aval, whether a derivative goes through it, places of its operands, what takes these from
     the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
     node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see
-    at_once.py); None: not asked for yet, False: nothing does. used: since templates were last forgotten.
+    at_once.py); None: not asked for yet, False: nothing does. looked: somebody looks at values that depend on these before their derivative
+    is taken, so they are computed at once, too. calls: how many made nodes. used: since templates were last forgotten.
     """
 
-    __slots__ = ("call", "constants", "made", "prepared", "result", "shared", "steps", "used")
+    __slots__ = ("__weakref__", "call", "calls", "constants", "looked", "made", "prepared", "result", "shared", "steps", "used")
 
     def __init__(self, nodes: Sequence[Node], result: Any) -> None:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
         self.prepared: Any = None
-        self.used = True
+        self.used, self.looked, self.calls = True, False, 0
         place: dict[Node, int] = {}
         for n in nodes:
             place.setdefault(n, len(place))
@@ -90,6 +94,8 @@ class Template:
         self.shared = type(self.result) is int and self.result >= self.made and not ends[0].needs_grad
         if any(n.fn.family == "host_call" for n in order):          # its error is the line's (see factorizations.run)
             self.shared = False
+        for n in order:
+            _owners[id(n.attrs)] = self
 
     def ends(self) -> list[int]:
         """The places of the results, each once."""
@@ -103,6 +109,10 @@ class Template:
                 found.append(r)
         return found
 
+    def history(self) -> bool:
+        """Whether all results are parts of a history."""
+        return all(k >= self.made and self.steps[k - self.made][4] for k in self.ends())
+
     def make(self, nodes: Sequence[Node], device: Any) -> Sequence[Node] | dict[int, Node]:
         """The nodes by place, of the results at least, for other operands of the same signature. They carry the user's line, or a value."""
         self.used = True
@@ -110,6 +120,11 @@ class Template:
         if prepared is None:
             prepared = self.prepared = prepare(self, nodes)
         if prepared:
+            if prepared.history:
+                values = self.nodes(nodes)
+                if state.anomaly is None:
+                    prepared(self, nodes, device, values)
+                return values
             made: Sequence[Node] | dict[int, Node] | None = prepared(self, nodes, device)
             if made is not None:
                 return made
@@ -117,6 +132,7 @@ class Template:
 
     def nodes(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
         """The nodes by place; of a call whose result is there, that."""
+        self.calls += 1
         values = [*nodes, *self.constants]
         key: Any
         if self.shared and len(self.steps) > 1:
@@ -178,6 +194,20 @@ def _never(template: Template, nodes: Sequence[Node]) -> Any:
 
 
 prepare: Callable[[Template, Sequence[Node]], Any] = _never                 # set where numpy can be asked: see at_once.py
+# Of attributes, by id, that templates give to nodes: the template.
+_owners: weakref.WeakValueDictionary[int, Template] = weakref.WeakValueDictionary()
+
+
+def look(order: Sequence[Node], looks: int) -> None:
+    """Somebody looked so often at what these nodes, parts of a history, made, and nearly as often as they were made: from now on it is
+
+    computed when it is called.
+    """
+    owners = Counter([_owners.get(id(n.attrs)) for n in order if n.needs_grad])
+    for template, count in owners.items():
+        often = template is not None and template.calls * len(template.steps) <= SELDOM * looks * count
+        if template is not None and often and not template.looked and template.history():
+            template.looked, template.prepared = True, None
 
 
 def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, list[Node], Any] | None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad import eager, plan_cache
+from tracegrad.call_cache import look
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
@@ -38,6 +39,7 @@ from tracegrad.runtime.program import load_compiler
 _VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
 _OFFSET, _SLICE_AT = REGISTRY["offset"], REGISTRY["slice_at"]
+LOOKS = 12   # so often somebody looks at values of one history until they are computed when they are called (see call_cache.look)
 PLANS = 512  # cached plans; the least recently used is dropped
 
 
@@ -376,6 +378,10 @@ def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] 
                 forget_operands(node)
         for node in nodes:
             cut_detached(node)
+        if keep is not None:
+            seen = work.seen
+            if seen is not None and seen.uses % LOOKS == 0 and seen.patience == eager.NEVER:
+                look(work.order, seen.uses)
 
 
 def compute(work: Work, inputs: Sequence[Node], values: Sequence[Any]) -> list[Any]:
@@ -504,10 +510,10 @@ class Work:
     """Pending nodes by structure. Values have places: see `_pending`.
 
     places: those of each node's operands. ends: of the targets. key: what two pieces of work share that differ in nothing but the
-    values of leaves and constants. constants: the nodes, values: what they are.
+    values of leaves and constants. constants: the nodes, values: what they are. seen: what is known of the structure, once it was computed.
     """
 
-    __slots__ = ("constants", "device", "ends", "key", "leaves", "order", "places", "targets", "values")
+    __slots__ = ("constants", "device", "ends", "key", "leaves", "order", "places", "seen", "targets", "values")
 
     def __init__(self, targets: list[Node], device: Device, keep: Callable[[Node], bool] | None = None,
                  inputs: Sequence[Node] = ()) -> None:
@@ -520,6 +526,7 @@ class Work:
         self.ends = tuple([number[t] for t in targets])
         self.key = Key((device, config.eager, *parts, None, *self.ends))
         self.values = tuple([n.attrs["bits"] for n in self.constants])
+        self.seen: eager.Structure | None = None
 
     def program(self, seen: eager.Structure, later: bool = False) -> Program:
         """The nodes as a program of placeholders, so that it holds neither values nor the user's nodes."""
@@ -551,7 +558,7 @@ class Work:
 def _values(work: Work) -> list[Any]:
     """Buffers with the values of the targets: with numpy or by kernels, as the structure and the number of its uses say (see eager.py)."""
     device = work.device
-    seen = eager.known(work.key, work.order, device)
+    seen = work.seen = eager.known(work.key, work.order, device)
     seen.note(work.values, work.constants)
     if seen.uses <= seen.patience:
         results = eager.run(work, seen)

@@ -576,7 +576,10 @@ def _label(node: Node) -> str:
 
 
 def _slow(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
-    """Values on the way that take long to compute: products, reductions, gathers, inner loops."""
+    """Values on the way that take long to compute: products, reductions, gathers, inner loops.
+
+    Of a product, instead, what a derivative reads if it reads no more: the gates' values, not what they are of.
+    """
     depends = reaching(outs, inputs)
     found: list[Node] = []
     for node in topological(outs, set(inputs).__contains__):
@@ -587,7 +590,31 @@ def _slow(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
             found += outputs(node, raw)
         elif node.fn.expensive and node.fn.family != "loop" and node.fn.name != "philox":
             found.append(node)
-    return [n for n in dict.fromkeys(found) if n not in outs]
+    found = [n for n in dict.fromkeys(found) if n not in outs]
+    users: dict[Node, list[Node]] = {}
+    for node in topological(outs, set(inputs).__contains__):
+        for o in node.operands:
+            users.setdefault(o, []).append(node)
+    kept: dict[Node, None] = {}
+    for node in found:
+        kept |= dict.fromkeys((_read_of(node, users) if node.fn.name == "matmul" else None) or [node])
+    return list(kept)
+
+
+def _read_of(x: Node, users: dict[Node, list[Node]]) -> list[Node] | None:
+    """The values that a derivative reads of all that is made of x; None if it reads something else, too, or they are larger than x."""
+    found: dict[Node, None] = {}
+    todo, seen = [x], {x}
+    while todo:
+        for user in users.get(todo.pop(), ()):
+            if user.fn.of_value:
+                found[user] = None
+            elif user.fn.saves or isinstance(user.fn, LoopCall):
+                return None
+            elif user not in seen:
+                seen.add(user)
+                todo.append(user)
+    return list(found) if found and sum(n.aval.nbytes for n in found) <= x.aval.nbytes else None
 
 
 def _constants(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:

@@ -250,7 +250,7 @@ class Function:
 
     entry: what it is called in `Plan.source`. key: the hash of all that is built for it; kernels of one key are one. above: which of
     `Plan.parts` stand in front of it, in groups, each of which comes before the next. group: the work-groups that it requires, if it
-    does. alone: it has arrays of its own, or its work-items wait for each other.
+    does. cooperates: the items of a work-group have to do with each other. arrays: bytes of the arrays that a work-item has of its own.
     """
 
     entry: str
@@ -259,7 +259,8 @@ class Function:
     body: str
     above: tuple[tuple[int, ...], ...]
     group: tuple[int, ...] | None = (1, 1, 1)
-    alone: bool = False
+    cooperates: bool = False
+    arrays: int = 0
 
     def text(self, name: str) -> str:
         """The whole kernel, called so."""

@@ -17,6 +17,7 @@ from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
 from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
+from tracegrad.codegen.kernel.types import size_of
 from tracegrad.plan import Function
 
 
@@ -60,7 +61,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates", "alone")
+_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates", "arrays")
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Kernel:
         parameters = tuple([p.plain(numbered(p.name)) for p in self.parameters])
         body = "\n".join([line for line in self._called(numbered) if line])
         group = None if self.group is None else (*self.group, 1, 1)[:3]
-        return Function(self.entry, "", parameters, plain(body), above, group, self.alone)
+        return Function(self.entry, "", parameters, plain(body), above, group, self.cooperates, self.arrays)
 
     def _called(self, name: Callable[[str], str]) -> list[str]:
         """The lines of the body, without comments, variables called name(what they are called)."""
@@ -181,6 +182,14 @@ class Kernel:
                 else:
                     yield item
 
+    @cached_property
+    def _by_class(self) -> dict[type[Statement], list[Any]]:
+        """The statements of each kind."""
+        found: dict[type[Statement], list[Any]] = {}
+        for s in self.statements():
+            found.setdefault(type(s), []).append(s)
+        return found
+
     @property
     def foreign(self) -> bool:
         """Whether it is a user's text, about which nothing is known."""
@@ -189,15 +198,17 @@ class Kernel:
     @cached_property
     def cooperates(self) -> bool:
         """Whether the items of a work-group have to do with each other."""
-        return any(
-            isinstance(s, Barrier) or (isinstance(s, Item) and s.of != "global") or (isinstance(s, Allocate) and s.array.shared)
-            or (isinstance(s, Raw) and s.cooperates) for s in self.statements()
-        )
+        of = self._by_class
+        return (Barrier in of or any(s.of != "global" for s in of.get(Item, ())) or any(s.array.shared for s in of.get(Allocate, ()))
+                or any(s.cooperates for s in of.get(Raw, ())))
 
     @cached_property
-    def alone(self) -> bool:
-        """Whether it has arrays of its own, or its work-items wait for each other."""
-        return any(isinstance(s, (Allocate, Barrier)) or (isinstance(s, Raw) and (s.allocates or s.cooperates)) for s in self.statements())
+    def arrays(self) -> int:
+        """Bytes of a work-item's own arrays."""
+        of = self._by_class
+        sizes: list[int] = [size_of(s.array.type) * s.array.size for s in of.get(Allocate, ())]
+        sizes += [s.allocates for s in of.get(Raw, ())]
+        return sum(sizes)
 
     @cached_property
     def names(self) -> set[str]:

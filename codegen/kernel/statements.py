@@ -184,7 +184,7 @@ class Break(Statement):
 class Raw(Statement):
     """C text that nobody looks into: it reads its parts, makes `defines` and `writes`; cooperates: with other items of the work-group.
 
-    allocates: it, or a line beside it, declares arrays. names: of more variables that it has in common with other statements.
+    allocates: the bytes of arrays that it and lines beside it declare. names: of more variables that it shares with other statements.
     """
 
     __slots__ = ("allocates", "code", "cooperates", "defines", "given", "writes")
@@ -192,7 +192,7 @@ class Raw(Statement):
     def __init__(
         self, code: str, node: Node | None = None, parts: Parts = (), defines: tuple[Symbol, ...] = (),
         writes: tuple[Symbol | Access, ...] = (), cooperates: bool = False, names: Set[str] = frozenset(),
-        allocates: bool = False,
+        allocates: int = 0,
     ) -> None:
         self.code, self.node, self.given = marked_in(code, names_of((*parts, *defines, *writes)) | names), node, parts
         self.defines, self.writes, self.cooperates, self.allocates = defines, writes, cooperates, allocates

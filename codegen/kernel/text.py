@@ -14,6 +14,7 @@ import numpy as np
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.names import is_variable
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
+from tracegrad.codegen.kernel.types import size_of
 from tracegrad.codegen.kernel.vectors import Term, inside
 
 
@@ -31,7 +32,7 @@ class Text:
         self.entry, self.comment, self.parameters, self.reserved = entry, comment, tuple(parameters), reserved
         self.vectors, self.group, self.cooperates = frozenset(vectors), group, cooperates
         self.lines: list[str] = []
-        self.allocates = False
+        self.allocates = 0                                   # bytes of the arrays
         self.opened: list[int] = []                          # the lines that open the blocks we are in
         self.whole: tuple[int, int] | None = None            # a block that is all of the block around it, so far
 
@@ -50,7 +51,7 @@ class Text:
 
     def array(self, type_: str, name: str, size: int, start: str = "") -> None:
         """Emits the declaration of a work-item's array. start: what it begins as."""
-        self.allocates = True
+        self.allocates += size_of(type_) * size
         self(f"{type_} {name}[{size}]{start and f' = {start}'};")
 
     def part(self, index: str, first: str, last: str, step: int, total: Term) -> None:
@@ -74,7 +75,8 @@ class Text:
         """The kernel, once all lines are there."""
         body = Block("")
         names = {p.name for p in self.parameters}
-        body.items += [Raw(line, cooperates=self.cooperates, names=names, allocates=self.allocates) for line in self.lines]
+        body.items += [Raw(line, cooperates=self.cooperates, names=names, allocates=0 if i else self.allocates)
+                       for i, line in enumerate(self.lines)]
         return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
                       comment=self.comment, wide=1 << 30, reserved=self.reserved, held=self.vectors)
 

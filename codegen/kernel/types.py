@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracegrad.codegen.kernel.vectors import computed_in, ctype
-from tracegrad.dtypes import DType, int32
+from tracegrad.dtypes import OPENCL, DType, int32
 
 
 def register_type(dtype: DType, width: int = 1, mask: int = 4) -> str:
@@ -23,4 +23,11 @@ def mask_type(size: int, width: int) -> str:
     return f"{_SIGNED[size]}{width}"
 
 
+def size_of(type_: str) -> int:
+    """Bytes of a value of an OpenCL type."""
+    name = type_.rstrip("0123456789")
+    return _SIZES[name] * int(type_[len(name):] or 1)
+
+
+_SIZES = {name: dtype.itemsize for dtype, name in OPENCL.items()}
 _SIGNED = {1: "char", 2: "short", 4: "int", 8: "long"}

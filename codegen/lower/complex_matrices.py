@@ -178,4 +178,77 @@ def lu(k: Matrices) -> None:
         k.store(index, array)
 
 
-TEXTS = {"complex_det": det, "complex_slogdet": slogdet, "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu}
+def qr(k: Matrices) -> None:
+    """Householder's reflections, as geqrf and ungqr: 1 - t v v^H, whose t is complex, so that R's diagonal is real."""
+    m, n, type_, mask, zero = k.m, k.n, k.type, k.mask, k.number(0)
+    least = min(m, n)
+    columns = m if k.attrs["complete"] else least
+    a, b, factors, turns = k.load(0, "a"), k.load(1, "b"), k.array("factors", least), k.array("turns", least)
+
+    def reflected(u: Array, v: Array, width: int, turn: str) -> list[str]:
+        """Column c of u + iv becomes H of it, or H^H (turn: the sign of t's imaginary part)."""
+        return [
+            f"    {type_} x = {u}[j * {width} + c], y = {v}[j * {width} + c];",
+            f"    for (int i = j + 1; i < {m}; i++) {{",
+            f"      x += {a}[i * {n} + j] * {u}[i * {width} + c] + {b}[i * {n} + j] * {v}[i * {width} + c];",
+            f"      y += {a}[i * {n} + j] * {v}[i * {width} + c] - {b}[i * {n} + j] * {u}[i * {width} + c];",
+            "    }",
+            f"    const {type_} p = {factors}[j], q = {turn}{turns}[j], u = p * x - q * y, v = p * y + q * x;",
+            f"    {u}[j * {width} + c] -= u;",
+            f"    {v}[j * {width} + c] -= v;",
+            f"    for (int i = j + 1; i < {m}; i++) {{",
+            f"      {u}[i * {width} + c] -= u * {a}[i * {n} + j] - v * {b}[i * {n} + j];",
+            f"      {v}[i * {width} + c] -= u * {b}[i * {n} + j] + v * {a}[i * {n} + j];",
+            "    }",
+        ]
+
+    k.lines(a, [
+        f"for (int j = 0; j < {least}; j++) {{",
+        f"  const {type_} alpha = {a}[j * {n} + j], turn = {b}[j * {n} + j];",
+        f"  {type_} best = {_size(k, a, b, 'j')};",
+        f"  {mask} flat = turn == {zero};",
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {type_} size = {_size(k, a, b, 'i')};",
+        "    best = size > best ? size : best;",
+        f"    flat &= size == {zero};",
+        "  }",
+        f"  const {type_} pivot = best > {zero} ? best : {k.number(1)};",
+        f"  {type_} norm = (alpha / pivot) * (alpha / pivot) + (turn / pivot) * (turn / pivot);",
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {type_} x = {a}[i * {n} + j] / pivot, y = {b}[i * {n} + j] / pivot;",
+        "    norm += x * x + y * y;",
+        "  }",
+        f"  norm = pivot * {k.call('sqrt(norm)')};",
+        f"  const {type_} beta = flat ? alpha : -{k.call('copysign(norm, alpha)')};",
+        f"  {factors}[j] = flat ? {zero} : (beta - alpha) / beta;",
+        f"  {turns}[j] = flat ? {zero} : -turn / beta;",
+        f"  const {type_} p = (alpha - beta) / pivot, q = turn / pivot, square = p * p + q * q;",  # v = x / (alpha - beta)
+        f"  for (int i = j + 1; i < {m}; i++) {{",
+        f"    const {type_} x = {a}[i * {n} + j] / pivot, y = {b}[i * {n} + j] / pivot;",
+        f"    {a}[i * {n} + j] = flat ? {zero} : (x * p + y * q) / square;",
+        f"    {b}[i * {n} + j] = flat ? {zero} : (y * p - x * q) / square;",
+        "  }",
+        f"  {a}[j * {n} + j] = beta;",
+        f"  {b}[j * {n} + j] = {zero};",
+        f"  for (int c = j + 1; c < {n}; c++) {{",
+        *reflected(a, b, n, "-"),
+        "  }",
+        "}",
+    ], b, factors, turns)
+    if k.results[0] is not None:
+        q, r = k.empty("q", m, columns, 1), k.empty("r", m, columns)
+        k.lines(q, [
+            f"for (int j = {least - 1}; j >= 0; j--)",
+            f"  for (int c = j; c < {columns}; c++) {{",
+            *reflected(q, r, columns, ""),
+            "  }",
+        ], r, a, b, factors, turns)
+        k.store(0, q)
+        k.store(1, r)
+    if k.results[2] is not None:
+        k.store(2, k.upper(a, columns))
+        k.store(3, k.upper(b, columns))
+
+
+TEXTS = {"complex_det": det, "complex_slogdet": slogdet, "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu,
+         "complex_qr": qr}

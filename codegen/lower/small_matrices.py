@@ -229,6 +229,16 @@ class Matrices(KernelBuilder):
             f"    {a}[r * {self.n} + c] = {self.number(0)};",
         ])
 
+    def upper(self, a: Array, rows: int) -> Array:
+        """The first rows of the upper triangle."""
+        r = self.array("upper", rows * self.n)
+        self.lines(r, [
+            f"for (int r = 0; r < {rows}; r++)",
+            f"  for (int c = 0; c < {self.n}; c++)",
+            f"    {r}[r * {self.n} + c] = c < r ? {self.number(0)} : {a}[r * {self.n} + c];",
+        ], a)
+        return r
+
     def note(self) -> Array:
         """`info`, of zeros."""
         self.info = self.array("info", 1, True)
@@ -473,7 +483,7 @@ def _qr(k: Matrices) -> None:
         f"  for (int i = j + 1; i < {m}; i++)",
         f"    norm += ({a}[i * {n} + j] / pivot) * ({a}[i * {n} + j] / pivot);",
         f"  norm = pivot * {k.call('sqrt(norm)')};",
-        f"  const {type_} beta = flat ? alpha : alpha > {zero} ? -norm : norm;",
+        f"  const {type_} beta = flat ? alpha : -{k.call('copysign(norm, alpha)')};",
         f"  {factors}[j] = flat ? {zero} : (beta - alpha) / beta;",
         f"  for (int i = j + 1; i < {m}; i++)",
         f"    {a}[i * {n} + j] = flat ? {zero} : {a}[i * {n} + j] / (alpha - beta);",
@@ -505,13 +515,7 @@ def _qr(k: Matrices) -> None:
         ], a, factors)
         k.store(0, q)
     if k.results[1] is not None:
-        r = k.array("upper", columns * n)
-        k.lines(r, [
-            f"for (int r = 0; r < {columns}; r++)",
-            f"  for (int c = 0; c < {n}; c++)",
-            f"    {r}[r * {n} + c] = c < r ? {zero} : {a}[r * {n} + c];",
-        ], a)
-        k.store(1, r)
+        k.store(1, k.upper(a, columns))
 
 
 TEXTS = {"solve": _solve, "inv": _inv, "solve_triangular": _triangle, "det": _det, "slogdet": _slogdet, "cholesky": _cholesky,

@@ -240,7 +240,7 @@ def _tile(p: Product, parts: int) -> list[Kernel]:
     width = min(lanes(p.dtype, p.target), 1 << (p.n.bit_length() - 1))
     rows, vectors = register_tile(p.m, ceil_div(p.n, width), p.target)
     columns = min(vectors * width, p.n)
-    large = p.k * p.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and p.m >= 16 * rows
+    large = p.k * p.n * p.dtype.itemsize >= 2 * p.target.l2_bytes and p.m >= 10 * rows
     depth = _depth(p, rows, columns) if large and parts == 1 else 0
     huge = not depth and p.k * p.m * p.dtype.itemsize > 16 * p.target.l2_bytes
     packed = []

@@ -150,16 +150,22 @@ class Module:
             if value is not None:
                 raise ArgumentError(f"{type(self).__name__}.{name}: expected a Parameter or None, got {type(value).__name__}")
             self._parameters[name] = None
-        elif name in own.get("_buffers", ()) and (value is None or isinstance(value, Tensor)):
+        elif name in own.get("_buffers", ()):
+            if value is not None and not isinstance(value, Tensor):
+                raise ArgumentTypeError(f"{type(self).__name__}.{name}: a buffer is a Tensor or None, got {type(value).__name__}; "
+                                        "`del` it first to make it a plain attribute")
             self._buffers[name] = value
-        elif name in own.get("_modules", ()) and value is None:
+        elif name in own.get("_modules", ()):
+            if value is not None:
+                raise ArgumentTypeError(f"{type(self).__name__}.{name}: expected a Module or None, got {type(value).__name__}; `del` it "
+                                        "first to make it a plain attribute")
             self._modules[name] = None
         else:
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         own = self.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in ("_parameters", "_modules", "_buffers"):
             found = own.get(table)
             if found and name in found:
                 return found[name]

@@ -469,7 +469,7 @@ class Analytic(Float):
 class Exp(Analytic):
     """e to the x."""
     name = "exp"
-    flops = 12
+    of_value, flops = True, 12
     numpy = staticmethod(np.exp)
     def vjp(self, ct, y, x): return (ct * y,)
     def opencl(self, x): return f"exp({x})"
@@ -478,7 +478,7 @@ class Exp(Analytic):
 class Exp2(Analytic):
     """2 to the x."""
     name = "exp2"
-    flops = 12
+    of_value, flops = True, 12
     numpy = staticmethod(np.exp2)
     def vjp(self, ct, y, x): return (ct * y * 0.6931471805599453,)
     def opencl(self, x): return f"exp2({x})"
@@ -488,7 +488,7 @@ class Exp2(Analytic):
 class Expm1(Analytic):
     """exp(x) - 1, accurate near 0."""
     name = "expm1"
-    flops = 20
+    of_value, flops = True, 20
 
     def numpy(self, x):
         if x.dtype.kind != "c":
@@ -548,7 +548,7 @@ class Log1p(Analytic):
 class Sqrt(Analytic):
     """Square root; NaN below zero."""
     name, domain = "sqrt", (0.1, 4.0)
-    flops = 4
+    of_value, flops = True, 4
     numpy = staticmethod(np.sqrt)
     def vjp(self, ct, y, x): return (ct / (y * 2.0),)
     def opencl(self, x): return f"sqrt({x})"
@@ -557,7 +557,7 @@ class Sqrt(Analytic):
 class Rsqrt(Analytic):
     """1 / sqrt(x)."""
     name, domain = "rsqrt", (0.1, 4.0)
-    flops = 5
+    of_value, flops = True, 5
     def numpy(self, x): return (1 / np.sqrt(x)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
     def opencl(self, x): return f"rsqrt({x})"
@@ -585,7 +585,7 @@ class Cos(Analytic):
 class Tan(Analytic):
     """Tangent of x radians."""
     name, domain = "tan", (-1.2, 1.2)
-    flops = 30
+    of_value, flops = True, 30
     numpy = staticmethod(np.tan)
     def vjp(self, ct, y, x): return (ct * (y * y + 1.0),)
     def opencl(self, x): return f"tan({x})"
@@ -653,7 +653,7 @@ class Cosh(Analytic):
 class Tanh(Analytic):
     """Hyperbolic tangent."""
     name = "tanh"
-    flops = 20
+    of_value, flops = True, 20
     numpy = staticmethod(np.tanh)
     def vjp(self, ct, y, x): return (ct * (1.0 - y * y),)
     def opencl(self, x): return f"tanh({x})"
@@ -662,6 +662,7 @@ class Tanh(Analytic):
 class Sigmoid(Analytic):
     """1 / (1 + exp(-x)), without overflow."""
     name = "sigmoid"
+    of_value = True
     def numpy(self, x):
         with np.errstate(over="ignore"):
             return (1 / (1 + np.exp(-x))).astype(x.dtype)

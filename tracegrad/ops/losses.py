@@ -15,7 +15,7 @@ from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.elementwise import exp, log, where
-from tracegrad.ops.pointwise import abs_, eq, ge, le, log1p, lt, ne
+from tracegrad.ops.pointwise import abs_, eq, le, log1p, lt, ne
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.reduction import total
 from tracegrad.ops.statistics import mean, reduce, sum_
@@ -205,9 +205,12 @@ _SMALLEST = 3.720075976020836e-44       # exp(-100)
 @functional
 @on_nodes
 def binary_cross_entropy(input: Array, target: Array, weight: Array = None, reduction: str = "mean") -> Array:
-    """-(t log p + (1 - t) log(1 - p)), the logs limited to -100 below, as in torch. Where they are, they have no gradient (torch: 1e12)."""
+    """-(t log p + (1 - t) log(1 - p)), the logs limited to -100 below, as in torch. Where they are, they have no gradient (torch: 1e12).
+
+    NaN where the input is no probability, outside [0, 1] (torch: an error); binary_cross_entropy_with_logits takes scores.
+    """
     _same_shape("binary_cross_entropy", input, target)
-    zero, one = le(input, _SMALLEST), ge(input, 1.0)
+    zero, one = le(abs_(input), _SMALLEST), eq(input, 1.0)
     yes = where(zero, -100.0, log(where(zero, 1.0, input)))
     no = where(one, -100.0, log1p(-where(one, 0.0, input)))
     loss = -(target * yes + (1.0 - target) * no)
