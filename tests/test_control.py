@@ -227,3 +227,102 @@ def test_the_forms_of_torch(wrap):
         tg.cond(True, abs, abs, x, operands=(x,))
     with pytest.raises(tg.ArgumentError, match=r"while_loop: carried_inputs must be a tuple, and stands for init; got Tensor"):
         tg.while_loop(bool, abs, carried_inputs=x)
+
+
+# ------------------------------------------------------------------------------------- transforms in what is recorded
+
+
+def _cube(v):
+    return (v ** 3).sum()
+
+
+INNER = {
+    "grad": tg.grad(_cube),
+    "value_and_grad": lambda x: tg.value_and_grad(_cube)(x)[1],
+    "vjp": lambda x: tg.vjp(lambda v: v ** 3, x)[1](x.sin())[0],
+    "jvp": lambda x: tg.jvp(lambda v: v ** 3, (x,), (x * 1.0,))[1],
+    "linearize": lambda x: tg.linearize(lambda v: v ** 3, x)[1](x * 1.0),
+    "jacobian": lambda x: tg.jacobian(lambda v: v ** 3)(x).sum(1),
+    "jacfwd": lambda x: tg.jacfwd(lambda v: v ** 3)(x).sum(1),
+    "hessian": lambda x: tg.hessian(_cube)(x).sum(0),
+    "hvp": lambda x: tg.hvp(_cube, (x,), (x * 1.0,))[1],
+    "vmap of grad": tg.vmap(tg.grad(lambda v: v ** 3)),
+    "grad of grad": tg.grad(lambda v: tg.grad(_cube)(v).sin().sum()),
+}
+
+
+def _turns(step, carry, rows):
+    ys = []
+    for row in rows:
+        carry, y = step(carry, row)
+        ys.append(y)
+    return carry, tg.stack(ys)
+
+
+def _while(test, body, value):
+    while bool(test(value)):
+        value = body(value)
+    return value
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+def test_derivatives_through_a_transform_in_a_body(inner):
+    """What a transform makes of a carry, a row or an operand has a history: only the bodies' stand-ins for them say so."""
+    def in_scan(scan, _, __):
+        def f(x):
+            c, ys = scan(lambda c, r: (inner(c) * 0.1 + inner(r), inner(r * c).sum()), x[0], x)
+            return c.sin().sum() + ys.sin().sum()
+        return f
+
+    def in_while(_, loop, __):
+        def f(x):
+            return loop(lambda s: s[1] < 3, lambda s: (inner(s[0]).sin() + s[0] * x[1], s[1] + 1), (x[0], tg.tensor(0)))[0].sum()
+        return f
+
+    def in_cond(_, __, branch):
+        def f(x):
+            return branch(x.sum() < 100, lambda x: inner(x[0] * x[1]).sum(), lambda x: inner(x[1]).sum() * 2.0, x)
+        return f
+
+    x = tg.tensor(np.random.default_rng(5).uniform(0.2, 0.9, (3, 7)))
+    previous = tg.device()
+    tg.set_device("numpy")
+    try:
+        x = tg.tensor(x.numpy())
+        for program in (in_scan, in_while, in_cond):
+            traced = program(tg.scan, tg.while_loop, tg.cond)
+            plain = program(_turns, _while, lambda p, yes, no, *operands: (yes if bool(p) else no)(*operands))
+            wanted = tg.grad(plain)(x).numpy()
+            assert np.abs(wanted).max() > 0.1
+            np.testing.assert_allclose(tg.trace(tg.grad(traced))(x).numpy(), wanted, rtol=1e-10, atol=1e-10, err_msg=program.__name__)
+            leaf = x.clone().requires_grad_()
+            tg.trace(traced)(leaf).backward()
+            np.testing.assert_allclose(leaf.grad.numpy(), wanted, rtol=1e-10, atol=1e-10, err_msg=program.__name__)
+            twice = tg.grad(lambda x, f=plain: tg.grad(f)(x).sin().sum())(x).numpy()
+            found = tg.trace(tg.grad(lambda x, f=traced: tg.grad(f)(x).sin().sum()))(x).numpy()
+            np.testing.assert_allclose(found, twice, rtol=1e-8, atol=1e-8, err_msg=program.__name__)
+    finally:
+        tg.set_device(previous)
+
+
+@pytest.mark.parametrize("n", [7, 33, 65])
+def test_steps_of_gradient_descent_in_a_scan(n):
+    """On the device: how the loss after some steps depends on the data and on the learning rate (as hyperparameters are learnt)."""
+    rng = np.random.default_rng(n)
+    x, y, rate = tg.tensor(rng.standard_normal((5, n))), tg.tensor(rng.standard_normal(5)), tg.tensor(0.02, dtype=tg.float64)
+
+    def after(scan):
+        def f(x, y, rate):
+            def step(w, t):
+                def loss(w):
+                    return ((w.tanh() * t[0]).sum() - t[1]) ** 2 + 0.01 * (w ** 4).sum()
+                w = w - rate * tg.grad(loss)(w)
+                return w, loss(w)
+            w, losses = scan(step, x[0] * 0.1, (x, y))
+            return losses.sum() + (w * w).sum()
+        return tg.grad(f, (0, 1, 2))
+
+    found = tg.trace(after(tg.scan))(x, y, rate)
+    wanted = after(lambda step, w, xs: _turns(step, w, [tuple(t[i] for t in xs) for i in range(5)]))(x, y, rate)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-9)

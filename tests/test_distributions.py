@@ -28,6 +28,8 @@ CONTINUOUS = {
     "laplace": (lambda: D.Laplace(t(ANY), t(POSITIVE)), stats.laplace(ANY, POSITIVE), ANY[::-1]),
     "cauchy": (lambda: D.Cauchy(t(ANY), t(POSITIVE)), stats.cauchy(ANY, POSITIVE), ANY[::-1]),
     "gumbel": (lambda: D.Gumbel(t(ANY), t(POSITIVE)), stats.gumbel_r(ANY, POSITIVE), ANY[::-1]),
+    "half_normal": (lambda: D.HalfNormal(t(POSITIVE)), stats.halfnorm(scale=POSITIVE), POSITIVE[::-1]),
+    "half_cauchy": (lambda: D.HalfCauchy(t(POSITIVE)), stats.halfcauchy(scale=POSITIVE), POSITIVE[::-1]),
     "uniform": (lambda: D.Uniform(t(ANY), t(ANY + POSITIVE)), stats.uniform(ANY, POSITIVE), ANY + POSITIVE / 3),
     "exponential": (lambda: D.Exponential(t(POSITIVE)), stats.expon(scale=1 / POSITIVE), POSITIVE[::-1]),
     "gamma": (lambda: D.Gamma(t(POSITIVE), t(POSITIVE[::-1].copy())), stats.gamma(POSITIVE, scale=1 / POSITIVE[::-1]), POSITIVE),
@@ -42,7 +44,7 @@ DISCRETE = {
     "binomial": (lambda: D.Binomial(17, t(CHANCE)), stats.binom(17, CHANCE), COUNTS),
     "poisson": (lambda: D.Poisson(t(POSITIVE)), stats.poisson(POSITIVE), COUNTS),
 }
-NO_MOMENTS = ("cauchy",)
+NO_MOMENTS = ("cauchy", "half_cauchy")
 
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
@@ -270,3 +272,53 @@ def test_checks_can_be_left_out():
     finally:
         D.Distribution.set_default_validate_args(True)
     assert tg.trace(lambda x: D.Normal(x, -1.0).mean)(tg.ones(3)).tolist() == [1.0] * 3          # a trace has no values to check
+
+
+def test_mixtures(run):
+    weights, loc, scale = t(CHANCE.reshape(11, 3)), t(ANY.reshape(11, 3)), t(POSITIVE.reshape(11, 3))
+    x = t(ANY[1::3].copy())
+    d = D.MixtureSameFamily(D.Categorical(weights), D.Normal(loc, scale))
+    w = CHANCE.reshape(11, 3) / CHANCE.reshape(11, 3).sum(1, keepdims=True)
+    reference = stats.norm(ANY.reshape(11, 3), POSITIVE.reshape(11, 3))
+    close(d.log_prob(x), np.log((w * reference.pdf(ANY[1::3, None])).sum(1)))
+    close(d.cdf(x), (w * reference.cdf(ANY[1::3, None])).sum(1))
+    mean = (w * reference.mean()).sum(1)
+    close(d.mean, mean)
+    close(d.variance, (w * (reference.var() + reference.mean()**2)).sum(1) - mean**2)
+    assert (d.batch_shape, d.batch_shape.numel(), d.event_shape, d.expand((2, 11)).batch_shape) == ((11,), 11, (), (2, 11))
+    drawn = d.sample((20000,))
+    assert drawn.shape == (20000, 11)
+    assert (abs(drawn.mean(0) - d.mean) < 5 * d.stddev / 20000**0.5).all()
+    assert (abs(drawn.var(0) / d.variance - 1) < 0.1).all()
+
+    def loss(logits, loc, scale):
+        pairs = D.Normal(loc.unsqueeze(-1), scale.unsqueeze(-1).expand(11, 3, 2))
+        d = D.MixtureSameFamily(D.Categorical(logits=logits), D.Independent(pairs, 1))
+        return d.log_prob(tg.stack([x, x * 0.5], -1)).sum()
+
+    tg.testing.gradcheck(loss, tuple(p.clone().requires_grad_() for p in (weights, loc, scale)))
+    found = run(loss)(weights, loc, scale)
+    parts = reference.logpdf(ANY[1::3, None]) + reference.logpdf(ANY[1::3, None] * 0.5) + CHANCE.reshape(11, 3)
+    shift = np.log(np.exp(CHANCE.reshape(11, 3)).sum(1))
+    close(found, (np.log(np.exp(parts).sum(1)) - shift).sum())
+    pairs = D.MixtureSameFamily(D.Categorical(tg.ones(3)), D.MultivariateNormal(tg.zeros(3, 4), t(COVARIANCE).float()))
+    assert (pairs.sample((7, 2)).shape, pairs.mean.shape, pairs.event_shape) == ((7, 2, 4), (4,), (4,))
+
+
+@pytest.mark.parametrize(("wrong", "error", "match"), [
+    (lambda: D.MixtureSameFamily(D.Normal(0.0, 1.0), D.Normal(tg.zeros(3), 1.0)), ArgumentError, "takes a Categorical and a Distribution"),
+    (lambda: D.MixtureSameFamily(D.Categorical(tg.ones(4)), D.Normal(tg.zeros(3), 1.0)), ShapeError, r"\(4,\) do not fit .* batch \(3,\)"),
+    (lambda: D.MixtureSameFamily(D.Categorical(tg.ones(5, 3)), D.Normal(tg.zeros(3), 1.0)), ShapeError, "do not fit"),
+    (lambda: D.MixtureSameFamily(D.Categorical(tg.ones(3)), D.Exponential(tg.ones(3))).log_prob(tg.tensor(-1.0)), ArgumentError, "support"),
+    (lambda: D.HalfNormal(-1.0), ArgumentError, "parameter scale"),
+    (lambda: D.HalfNormal(1.0).log_prob(tg.tensor(-1.0)), ArgumentError, "support"),
+])
+def test_mistakes_with_mixtures_and_halves(wrong, error, match):
+    with pytest.raises(error, match=match):
+        wrong()
+
+
+def test_kl_of_half_normals():
+    p, q = D.HalfNormal(t(POSITIVE)), D.HalfNormal(t(POSITIVE[::-1].copy()))
+    x = p.icdf(tg.linspace(0.5 / 20001, 1 - 0.5 / 20001, 20001, dtype=tg.float64).unsqueeze(1))
+    close(D.kl_divergence(p, q), (p.log_prob(x) - q.log_prob(x)).mean(0), 2e-3)

@@ -17,6 +17,7 @@ CALLS = {
     "select": lambda x: x.select(1, -2), "unsqueeze": lambda x: x.unsqueeze(-1), "expand": lambda x: x[:, :1].expand(7, 5, 16),
     "movedim": lambda x: x.movedim(0, 2), "diagonal": lambda x: x.diagonal(0, 1, 2), "T": lambda x: x[0].T, "mT": lambda x: x.mT,
     "unfold": lambda x: x.unfold(2, 4, 3), "twice": lambda x: x.transpose(0, 2).transpose(0, 1), "squeeze": lambda x: x[:1].squeeze(0),
+    "item": lambda x: x[3], "items": lambda x: x[2, -1, 5], "slices": lambda x: x[1:-1, ..., ::3], "new": lambda x: x[None, 2, :, 4:9],
     "a copy": lambda x: x.transpose(1, 2).reshape(7, 64), "of a part": lambda x: x.chunk(2, -1)[1].reshape(7, 4, 4, 2),
 }
 SEVERAL = {"split": lambda x: x.split(5, dim=2), "split_sizes": lambda x: x.split((3, 13), 2), "chunk": lambda x: x.chunk(3, 1),
@@ -72,7 +73,7 @@ def test_a_view_is_the_same_and_shares_memory_as_before(name, taken, monkeypatch
         found += [view.numpy(), view._version]
         if name not in ("unfold", "expand"):
             view.add_(1.0)                              # and the other way
-            view[0] = 5.0
+            view[...] = view * 3.0
             found += [view.numpy(), x.numpy(), x._version]
         y = view * 2.0
         return [*found, y.numpy(), (y.sum() + view.sum()).item()]
@@ -119,9 +120,12 @@ def test_arguments_that_are_equal_and_no_integers_are_errors_or_ways_of_their_ow
     x = given()
     for _ in range(5):
         assert x.transpose(1, 0).shape == (4, 7, 16)
+        assert x[1].shape == (4, 16)
+        assert x[True].shape == (1, 7, 4, 16)
+        assert x[1, 0].shape == x[[1, 2], [0, 0]][0].shape == (16,)
         assert x.reshape(7, 64).shape == x.reshape((7, 64)).shape == (7, 64)
     for bad in (lambda: x.transpose(1.0, 0), lambda: x.transpose(True, 0), lambda: x.reshape(7, 65), lambda: x.transpose(1, 3),
-                lambda: x.reshape(7.0, 64), lambda: x.split(5, dim=1.0)):
+                lambda: x.reshape(7.0, 64), lambda: x.split(5, dim=1.0), lambda: x[7], lambda: x[0, 0, 0, 0], lambda: x[1.0]):
         with pytest.raises(tg.TracegradError):
             bad()
 

@@ -273,6 +273,18 @@ def variable(x: Node) -> Node:
     return node
 
 
+# The variables that somebody else waits for when a transform is done: those of the transforms around it, and those that stand for values
+# while the body of a loop or a branch is recorded. What depends on one keeps its history.
+awaited: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def stand_in(x: Node) -> Node:
+    """A variable for x in a body that is being recorded."""
+    node = variable(x)
+    awaited.add(node)
+    return node
+
+
 def zeros_like(x: Node) -> Node:
     """Zeros of x's shape and dtype."""
     return expand(const(0, x.dtype), x.shape)

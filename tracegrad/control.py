@@ -18,7 +18,7 @@ import numpy as np
 import optree
 
 from tracegrad import dtypes
-from tracegrad.autodiff import dense, substituted, variable, vjp
+from tracegrad.autodiff import dense, stand_in, substituted, variable, vjp
 from tracegrad.batching import batch
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, as_node, bind, cast, iota, placeholder
@@ -240,7 +240,7 @@ def while_loop(
         if grown == varies:
             break
         varies = grown
-    outer = _outer([test, *outs], set(inputs), lambda n: n.fn.name != "const")
+    outer = _outer([test, *outs], set(inputs), lambda n: not n.constant)        # constants have no derivative: of exponents, NaN
     given = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in outer]
     free = [placeholder(n.aval, "") for n in given]
     new = dict(zip([*inputs, *outer], [*inputs, *free], strict=True))
@@ -425,7 +425,7 @@ def _strong(aval: Aval) -> Any:
 
 def _stand_in(aval: Aval, label: str, varies: bool) -> Node:
     node = placeholder(aval, label)
-    return variable(node) if varies else node
+    return stand_in(node) if varies else node
 
 
 def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse: bool) -> tuple[Any, Any]:
@@ -505,7 +505,7 @@ _UNSTACK = Unstack()
 def _input(node: Node) -> Node:
     """A stand-in for `node` in a recorded branch."""
     fresh = placeholder(node.aval, "operand")
-    return variable(fresh) if node.needs_grad else fresh
+    return stand_in(fresh) if node.needs_grad else fresh
 
 
 def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node], Any]:

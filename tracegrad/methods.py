@@ -95,6 +95,24 @@ def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _as_item(getitem: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """Tensor.__getitem__, with views that are known."""
+    known = Views()
+
+    @functools.wraps(getitem)
+    def __getitem__(self: Tensor, key: Any) -> Tensor:
+        described = known.item_key(self, key)
+        taken = None if described is None else known.take(described, self)
+        if taken is not None:
+            return taken  # type: ignore[no-any-return]
+        found = getitem(self, key)
+        if described is not None:
+            known.learn(described, self, found)
+        return found
+
+    return __getitem__
+
+
 def _in_place(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function as a method that writes its result into the first operand."""
 
@@ -134,6 +152,7 @@ def install() -> None:
             PUBLIC[name] = views[fn]
             if name not in ("real", "imag"):                       # those are properties
                 setattr(Tensor, name, views[fn])
+    Tensor.__getitem__ = _as_item(Tensor.__getitem__)  # type: ignore[method-assign]
     for name in ("T", "mT"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:

@@ -50,21 +50,34 @@ class Views:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[Any, _View | tuple[type, list[_View]]] = {}
+        self._known: dict[Any, _View | tuple[type, list[_View]] | None] = {}                      # None: seen once
 
     def key(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells a call from others; None where views are not taken here. args: the first one is the base."""
         node = base._n
-        if node.needs_grad or type(node.value) is not Held or node.aval.bounded or not config.eager:        # of integers, ranges are known
-            return None
-        if state.trace is not None or base._trace is not None or state.examples or state.hidden or state.pulling or state.holds:
-            return None
-        if state.turning or (base._base is not None and (base._node() is not node or node.value.suspicions)):
+        if node.needs_grad or type(node.value) is not Held or not _alone(base, node):
             return None
         for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             if type(a) is not int and not (type(a) is tuple and all(type(n) is int for n in a)):            # 1.0 equals 1, and so does True
                 return None
         return (node.aval, *args[1:], *kwargs.items()) if kwargs else (node.aval, *args[1:])
+
+    def item_key(self, base: Tensor, key: Any) -> Any:
+        """The same of base[key]."""
+        node = base._n
+        if node.needs_grad or type(node.value) is not Held or not _alone(base, node):
+            return None
+        parts: list[Any] = [node.aval, type(key) is tuple]
+        for k in key if type(key) is tuple else (key,):
+            if type(k) is slice:
+                parts += (slice, k.start, k.stop, k.step)
+                if not all(n is None or type(n) is int for n in parts[-3:]):
+                    return None
+            elif type(k) is int or k is None or k is Ellipsis:
+                parts.append(k)
+            else:
+                return None
+        return tuple(parts)
 
     def take(self, key: Any, base: Tensor) -> Any:
         """What a known call gives; None where it is not known, or cannot be done at once."""
@@ -85,10 +98,22 @@ class Views:
         return cls(view.of(base, node, array) for view in views)
 
     def learn(self, key: Any, base: Tensor, found: Tensor | Sequence[Tensor]) -> None:
-        """Note what a call gave."""
-        views = [found] if isinstance(found, Tensor) else list(found)
-        if all(v._base is base and not v._detached and type(v._n.value) is Held for v in views):
+        """Note what a call gave; from the second time on, how."""
+        if key not in self._known:
             if len(self._known) >= KEPT:
                 self._known.clear()
+            self._known[key] = None
+            return
+        views = [found] if isinstance(found, Tensor) else list(found)
+        if all(v._base is base and not v._detached and type(v._n.value) is Held for v in views):
             made = [_View(v._chain, v._n.aval) for v in views]
             self._known[key] = made[0] if isinstance(found, Tensor) else (type(found), made)
+
+
+def _alone(base: Tensor, node: Node) -> bool:
+    """Whether a view of `base`, whose node is said to be `node`, concerns nobody but numpy."""
+    if node.aval.bounded or not config.eager or state.trace is not None or base._trace is not None:          # of integers, ranges are known
+        return False
+    if state.examples or state.hidden or state.pulling or state.holds or state.turning:
+        return False
+    return base._base is None or base._node() is node

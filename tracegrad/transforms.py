@@ -119,14 +119,11 @@ def _names(fn: Callable[..., Any], numbers: Sequence[int], flat: Sequence[Sequen
     return names
 
 
-_active: set[Node] = set()  # the variables of transforms that are running
-
-
 def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Tensor, outer: bool) -> list[Tensor]:
     """Results as the caller sees them: part of the caller's history if they depend on a variable that is not the transform's own."""
-    _active.difference_update(t._n for group in fresh for t in group)
+    autodiff.awaited.difference_update(t._n for group in fresh for t in group)
     order = topological(nodes, lambda n: not n.needs_grad) if outer else ()
-    recorded = any(n.fn is _VARIABLE and (n in _active or n.attrs["uid"] in leaves_of_users) for n in order)
+    recorded = any(n.fn is _VARIABLE and (n in autodiff.awaited or n.attrs["uid"] in leaves_of_users) for n in order)
     return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), like._device, state.trace) for n in nodes]
 
 
@@ -139,7 +136,7 @@ def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tup
             raise ArgumentError(f"{call}: argnums {k} is out of range for {len(args)} positional arguments")
         leaves, tree = _leaves(call, args[k])
         fresh = _fresh(leaves)
-        _active.update(t._n for t in fresh)
+        autodiff.awaited.update(t._n for t in fresh)
         new[k] = optree.tree_unflatten(tree, fresh)
         flat.append(fresh)
         trees.append(tree)
@@ -359,8 +356,7 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
         front = permute(node, (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim)))
         example = placeholder(Aval(front.shape[1:], front.dtype), "example")
         if front.needs_grad:           # the batch has a history, of which a transform inside is a part
-            example = autodiff.variable(example)
-            _active.add(example)
+            example = autodiff.stand_in(example)
         mapped[example] = front
         size = front.shape[0]
         with _examples():
@@ -373,7 +369,7 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
             out = fn(*optree.tree_unflatten(tree, examples))
     finally:
         state.mapped = before
-        _active.difference_update(mapped)
+        autodiff.awaited.difference_update(mapped)
     outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
     places = _spread_dims("out_dims", out_dims, out)
     nodes = [t._n if isinstance(t, Tensor) else as_node(t) for t in outs]

@@ -14,6 +14,8 @@ from tracegrad.distributions.continuous import (
     Exponential,
     Gamma,
     Gumbel,
+    HalfCauchy,
+    HalfNormal,
     Laplace,
     LogNormal,
     MultivariateNormal,
@@ -32,6 +34,7 @@ from tracegrad.distributions.discrete import (
 )
 from tracegrad.distributions.distribution import Distribution, Independent
 from tracegrad.distributions.divergence import kl_divergence, register_kl
+from tracegrad.distributions.mixture import MixtureSameFamily
 from tracegrad.distributions.transforms import (
     AffineTransform,
     ComposeTransform,
@@ -44,7 +47,8 @@ from tracegrad.distributions.transforms import (
 
 __all__ = [
     "AffineTransform", "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ComposeTransform", "Dirichlet", "Distribution",
-    "ExpTransform", "Exponential", "Gamma", "Geometric", "Gumbel", "Independent", "Laplace", "LogNormal", "MultivariateNormal", "Normal",
-    "OneHotCategorical", "OneHotCategoricalStraightThrough", "Poisson", "SigmoidTransform", "StudentT", "TanhTransform", "Transform",
-    "TransformedDistribution", "Uniform", "constraints", "kl_divergence", "register_kl", "transforms",
+    "ExpTransform", "Exponential", "Gamma", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "Laplace", "LogNormal",
+    "MixtureSameFamily", "MultivariateNormal", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough", "Poisson",
+    "SigmoidTransform", "StudentT", "TanhTransform", "Transform", "TransformedDistribution", "Uniform", "constraints", "kl_divergence",
+    "register_kl", "transforms",
 ]

@@ -176,6 +176,71 @@ class Cauchy(_LocationScale):
         return math.log(4 * math.pi) + self.scale.log()
 
 
+class _Half(Distribution):
+    """The absolute value of a symmetric distribution around 0: twice its density above."""
+
+    arg_constraints = {"scale": constraints.positive}
+    support = constraints.nonnegative
+    has_rsample = True
+    _whole: type[_LocationScale]
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        (self.scale,) = parameters(type(self).__name__, scale)
+        super().__init__(self.scale.shape, (), validate_args)
+
+    @property
+    def _both(self) -> _LocationScale:
+        return self._whole(0.0 * self.scale, self.scale, False)
+
+    @property
+    def mode(self) -> Any:
+        return 0.0 * self.scale
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return self._both.rsample(sample_shape).abs()
+
+    def log_prob(self, value: Tensor) -> Any:
+        value = self._value("log_prob", value)
+        return _within(value >= 0, self._both.log_prob(value) + math.log(2), -math.inf)
+
+    def cdf(self, value: Tensor) -> Any:
+        return 2 * self._both.cdf(self._value("cdf", value)) - 1
+
+    def icdf(self, value: Tensor) -> Any:
+        return self._both.icdf((value + 1) / 2)
+
+    def entropy(self) -> Any:
+        return self._both.entropy() - math.log(2)
+
+
+class HalfNormal(_Half):
+    """The absolute value of a normal number of mean 0 and standard deviation scale."""
+
+    _whole = Normal
+
+    @property
+    def mean(self) -> Any:
+        return self.scale * math.sqrt(2 / math.pi)
+
+    @property
+    def variance(self) -> Any:
+        return self.scale**2 * (1 - 2 / math.pi)
+
+
+class HalfCauchy(_Half):
+    """The absolute value of a Cauchy number around 0."""
+
+    _whole = Cauchy
+
+    @property
+    def mean(self) -> Any:
+        return self.scale * math.inf
+
+    @property
+    def variance(self) -> Any:
+        return self.scale * math.inf
+
+
 class Gumbel(_LocationScale):
     """The Gumbel distribution: of the largest of many."""
 

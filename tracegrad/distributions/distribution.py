@@ -10,6 +10,7 @@ from tracegrad.creation import rand, tensor
 from tracegrad.distributions.constraints import Constraint
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.function import broadcast_shapes
+from tracegrad.ir import Size
 from tracegrad.modes import no_grad, state
 from tracegrad.tensor import Tensor
 
@@ -49,7 +50,7 @@ class Distribution:
         Distribution._default_validate_args = bool(value)
 
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: bool | None = None) -> None:
-        self._batch_shape, self._event_shape = tuple(batch_shape), tuple(event_shape)
+        self._batch_shape, self._event_shape = Size(batch_shape), Size(event_shape)
         self._validate_args = Distribution._default_validate_args if validate_args is None else validate_args
         if not self._validate_args or state.trace is not None:
             return
@@ -64,11 +65,11 @@ class Distribution:
     # -- shapes
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> Size:
         return self._batch_shape
 
     @property
-    def event_shape(self) -> tuple[int, ...]:
+    def event_shape(self) -> Size:
         return self._event_shape
 
     def _shape(self, sample_shape: Sequence[int] | int = ()) -> tuple[int, ...]:
@@ -79,7 +80,7 @@ class Distribution:
         """The same distribution with its parameters broadcast to batch_shape."""
         made = object.__new__(type(self))
         made.__dict__.update(vars(self))
-        batch = tuple(batch_shape)
+        batch = Size(batch_shape)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 last = self.arg_constraints[name].event_dim if name in self.arg_constraints else 0

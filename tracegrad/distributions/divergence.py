@@ -11,6 +11,7 @@ from tracegrad.distributions.continuous import (
     Dirichlet,
     Exponential,
     Gamma,
+    HalfNormal,
     Laplace,
     LogNormal,
     MultivariateNormal,
@@ -53,6 +54,11 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
 def _normal(p: Normal, q: Normal) -> Any:
     ratio = (p.scale / q.scale)**2
     return 0.5 * (ratio + ((p.loc - q.loc) / q.scale)**2 - 1 - ratio.log())
+
+
+@register_kl(HalfNormal, HalfNormal)
+def _half_normal(p: HalfNormal, q: HalfNormal) -> Any:
+    return _normal(Normal(0.0 * p.scale, p.scale, False), Normal(0.0 * q.scale, q.scale, False))
 
 
 @register_kl(LogNormal, LogNormal)

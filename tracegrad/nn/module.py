@@ -165,7 +165,7 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         own = self.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in ("_parameters", "_modules", "_buffers"):
             found = own.get(table)
             if found and name in found:
                 return found[name]
