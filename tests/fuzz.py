@@ -129,9 +129,10 @@ def wide(way: Any, rng: random.Random, target: Target, tuning: Tuning, kind: str
         return False
     if way is wide_ways.stencil and rng.random() < 0.5:      # most of what is special about them is so in long vectors
         target = Target(simd_bytes=64, registers=32, cores=2)
-    if way in (wide_ways.equals, wide_ways.special) and kind != "cpu" and rng.random() < 0.5:          # and here, on GPUs
-        items = rng.choice([8, 64, 256]) if way is wide_ways.equals else 64
-        target = Target("gpu", 16, 16, 4, items, 32768, plain_math=False, clang_builtins=False)
+    if way is wide_ways.special and target.kind == "gpu":   # and here, on GPUs whose items work together: half of them are for CPUs
+        target = Target("gpu", 16, 16, 4, 64, 32768, plain_math=False, clang_builtins=False)
+    if way is wide_ways.equals and kind != "cpu" and rng.random() < 0.5:
+        target = Target("gpu", 16, 16, 4, rng.choice([8, 64, 256]), 32768, plain_math=False, clang_builtins=False)
     with Checked({"drawn": target}, tuning=tuning, slack=WIDER.get(way, 1.0)):
         try:
             run()

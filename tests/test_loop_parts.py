@@ -122,6 +122,28 @@ def test_kernels(name):
     assert checked.count
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "float16", "float64"])
+@pytest.mark.usefixtures("on_numpy")
+def test_dtypes(dtype):
+    for name in ("elements", "product", "bias", "parts"):
+        traced = body_of(APART[name])
+        with Checked({"two": TARGETS["two"]}, tuning=LAUNCHED) as checked:
+            call(traced, np.dtype(dtype))
+        assert checked.count
+        assert notes(traced)
+
+
+@pytest.mark.usefixtures("on_numpy")
+def test_turns_that_take_nothing_in():
+    """What every turn makes of constants, or of nothing, has no batch."""
+    same = tg.trace(lambda x: tg.scan(lambda c, _: (c, tg.ones(64, 100)), x, None, length=3))
+    given = tg.trace(lambda x, v: tg.scan(lambda c, _: (c, (v * 2).exp() + tg.ones(4, 1)), x, None, length=3))
+    with Checked(TARGETS, tuning=LAUNCHED) as checked:
+        same(tg.ones(3))
+        given(tg.ones(3), tg.ones(4, 5))
+    assert checked.count
+
+
 @pytest.mark.usefixtures("on_numpy")
 def test_how_many_parts():
     traced = body_of(APART["product"])

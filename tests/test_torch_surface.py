@@ -462,3 +462,32 @@ def test_tensors_in_texts() -> None:
     with pytest.raises(TypeError, match=r"format: '.2f' is for one number, the tensor has shape \(3,\)"):
         f"{tg.ones(3):.2f}"
     assert [x.tolist() for x in (reversed(tg.arange(6).reshape(3, 2)), reversed(tg.tensor(2)))] == [[[4, 5], [2, 3], [0, 1]], 2]
+
+
+@pytest.mark.parametrize("way", [lambda f: f, tg.trace])
+def test_writing_to_a_detached_copy(way: Any) -> None:
+    q = nn.Parameter(tg.ones(13))
+
+    def written(s: Any) -> Any:
+        s.add_(1.0)
+        s[0] = 7.0
+        s[1:].mul_(3.0)
+        with tg.no_grad():
+            s -= 1.0
+        return s
+
+    for make, value in ((lambda: q.clone().detach(), 5.0), (lambda: (q * 2).data, 8.0), (lambda: (q * 2)[None].detach()[0], 8.0)):
+        assert way(lambda q, make=make: written(make()))(q).tolist() == [6.0] + [value] * 12
+    z = q * 3
+    d, squared = z.detach(), z * z
+    del z
+    d.add_(5.0)                                          # nobody else sees it: the history of squared keeps what it saved
+    squared.sum().backward()
+    assert (q.grad.tolist(), d.tolist(), d.requires_grad) == ([18.0] * 13, [8.0] * 13, False)
+    y = q * 2
+    part, s = y[:2], y.detach()
+    for seen in (y, part):                               # by y and by a view of it
+        with pytest.raises(tg.AutogradError, match=r"derivative history was modified .*detach\(\)\); clone\(\) it first"):
+            s.add_(1.0)
+        assert seen[0].item() == 2.0
+        y = None

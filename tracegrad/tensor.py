@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from math import prod
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -199,6 +200,8 @@ class Tensor(Operators):
             if dtypes.category(node.dtype) > dtypes.category(old.dtype):
                 raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation that is not in place")
             node = cast(node, old.dtype)
+        if self._base is not None and self._detached and self._is_last():
+            self._base, self._steps, self._detached, self._source, self._n = None, (), False, None, old
         if self._base is not None and not (state.trace is not None and state.trace.stands_alone(self)):
             with set_grad_enabled(state.grad and not self._detached):  # detach() shares its memory but no history
                 with own_nodes():
@@ -223,6 +226,18 @@ class Tensor(Operators):
         self._set_node(node)
         self._versions += 1
         return self
+
+    def _is_last(self) -> bool:
+        """Of what detach() made: whether nobody else holds the tensor with a history that it shares memory with: x.clone().detach().
+
+        Nobody then sees what is written to it but through it, and the history need not know.
+        """
+        base: Tensor = self
+        while base._base is not None:
+            base = base._base
+            if getrefcount(base) > 3:                       # the attribute, the variable, the argument
+                return False
+        return base._n.needs_grad and not base._is_leaf()
 
     def _set_node(self, node: Node) -> None:
         if node.fn is _VARIABLE:

@@ -25,9 +25,8 @@ def mask_type(size: int, width: int) -> str:
 
 def size_of(type_: str) -> int:
     """Bytes of a value of an OpenCL type."""
-    name = type_.rstrip("0123456789")
-    return _SIZES[name] * int(type_[len(name):] or 1)
+    return _SIZES[type_]
 
 
-_SIZES = {name: dtype.itemsize for dtype, name in OPENCL.items()}
+_SIZES = {f"{name}{lanes if lanes > 1 else ''}": dtype.itemsize * lanes for dtype, name in OPENCL.items() for lanes in (1, 2, 4, 8, 16)}
 _SIGNED = {1: "char", 2: "short", 4: "int", 8: "long"}

@@ -23,6 +23,8 @@ def parts_of(graph: Graph, own: int, cores: int) -> int:
 
     1 if there is no such dimension, or more than half of the cores would have nothing to do.
     """
+    if not own:
+        return 1
     moving = [*graph.inputs[:own], *graph.outputs]
     sizes = {n.shape[0] if n.shape else 1 for n in moving}
     if len(sizes) != 1:
