@@ -304,6 +304,13 @@ def test_scans_and_sorting(on: Any, dtype: Any, length: int) -> None:
     check(on, fn, *draw(dtype, (5, length)), tolerance=5e-5)
 
 
+@pytest.mark.parametrize("rows", [5, 100])
+def test_the_few_largest(on: Any, dtype: Any, rows: int) -> None:
+    """How many are kept is the size of small arrays, which a compiler takes apart for each size in another way."""
+    x = np.random.default_rng(rows).permutation(rows * 60).reshape(rows, 60).astype(dtype)
+    check(on, lambda x: [part for k in (1, 2, 3, 4, 5, 6, 7, 9, 16, 33) for part in x.topk(k, -1)], x)
+
+
 def test_random_bits(on: Any) -> None:
     """The stream is the same on every device, bit for bit, and goes on from one replay to the next."""
     def streams(device: Any) -> Any:

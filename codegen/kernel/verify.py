@@ -199,6 +199,10 @@ class _Check:
         elif whole:
             high -= step - 1
         self.ranges[var] = low, max(low, high)
+        item = start.low.terms[0][0].var if start.low is not None and len(start.low.terms) == 1 else None
+        if item in self.items and start.low == item.index and ends:            # the others do not come in
+            first, last = self.ranges[item]
+            self.ranges[item] = first, max(first, min(last, min(ends) - 1))
         if low < var.lo or high > var.hi:
             raise self.fail(f"{var} is taken to be in {var.lo}..{var.hi}, and is in {low}..{high}")
         if start.low is not None and stop.high is not None:

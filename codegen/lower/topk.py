@@ -51,9 +51,14 @@ class Heap:
 
 
 def _start(o: KernelBuilder) -> Heap:
+    """Nothing kept yet.
+
+    The arrays have one element more: LLVM 14 (PoCL 3.1) reads element child + 1 before it asks whether there is one, and of arrays
+    of three it concludes that there always is.
+    """
     w, k = o.writer, o.node.shape[-1]
-    keys = w.array("keys", register_type(o.node.operands[0].dtype), k, node=o.node, reserved=True)
-    return Heap(keys, w.array("order", w.index, k, node=o.node, reserved=True), w.variable("length", k + 1, 0, node=o.node))
+    keys = w.array("keys", register_type(o.node.operands[0].dtype), k + 1, node=o.node, reserved=True)
+    return Heap(keys, w.array("order", w.index, k + 1, node=o.node, reserved=True), w.variable("length", k + 1, 0, node=o.node))
 
 
 def _put(o: KernelBuilder, heap: Heap, to: Operand, key: Expression, number: Expression) -> None:
