@@ -19,8 +19,8 @@ _NUMBERS = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", 
 _WIDTHS = ("", "2", "3", "4", "8", "16")
 _ITEMS = ("get_global_id", "get_local_id", "get_group_id", "get_global_size", "get_local_size", "get_num_groups")
 _FLOAT_CALLS = ("sqrt(x)", "floor(x)", "ceil(x)", "rint(x)", "trunc(x)", "fabs(x)", "fmod(x, x)", "copysign(x, x)", "fma(x, x, x)",
-                "lgamma(x)")
-_OF_FLOATS = {call.partition("(")[0]: call.count("x") for call in _FLOAT_CALLS}                 # and how many operands they take
+                "lgamma(x)", "nextafter(x, x)")
+_OF_FLOATS = {name: given.count("x") for name, _, given in (call.partition("(") for call in _FLOAT_CALLS)}   # and how many operands
 _CALL = re.compile(r"\b(get_\w+|convert_\w+|min|max|atomic_max|" + "|".join(_OF_FLOATS) + r")\(")
 _HALF = re.compile(r"\bhalf(?:2|3|4|8|16)?\b")            # the type, and no name with that word in it
 _CONVERSION = re.compile(rf"convert_({'|'.join(_NUMBERS)})(2|3|4|8|16)?")

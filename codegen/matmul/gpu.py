@@ -211,6 +211,15 @@ def held(target: Target, size: int) -> int:
     return target.cores * max(2, 512 // size)
 
 
+def parts_of_k(p: Product, groups: int, full: int) -> int:
+    """Into how many parts k is cut for `groups` work-groups to become about the `full` that a device has at a time.
+
+    With fewer some of it has nothing to do, with more a second wave follows the first: whichever costs less.
+    """
+    most = max(1, min(ceil_div(full, groups), p.k // tuning().split_k))
+    return min(range(max(1, min(full // groups, most)), most + 1), key=lambda parts: ceil_div(groups * parts, full) / parts)
+
+
 def _sizes(p: Product) -> tuple[int, int]:
     """(work-items along one side of the work-group, elements along one side of a work-item's tile): what takes the least time.
 
@@ -230,7 +239,7 @@ def _sizes(p: Product) -> tuple[int, int]:
         parts = 1
         full = held(p.target, side * side)
         if 2 * groups < full and p.flops >= tuning().split_flops:
-            parts = max(1, min(ceil_div(full, groups), p.k // tuning().split_k))
+            parts = parts_of_k(p, groups, full)
         time = ceil_div(groups * parts, full) * block * block * _COST[tile] / parts
         if not best or time < best:
             best, found = time, tile

@@ -132,7 +132,7 @@ def _split(p: Product, schedule: Callable[[Product, int], list[Kernel]]) -> list
     kernels = schedule(p, 1)
     size = math.prod(kernels[-1].local_size or (1,))
     items, full = math.prod(kernels[-1].global_size) // size, 2 * p.target.cores if p.target.kind == "cpu" else gpu.wanted(p, size)
-    parts = min(ceil_div(full, items), p.k // tuning().split_k)
+    parts = gpu.parts_of_k(p, items, full) if p.target.kind == "gpu" else min(ceil_div(full, items), p.k // tuning().split_k)
     if 2 * items >= full or parts < 2 or p.flops < tuning().split_flops:
         return kernels
 
