@@ -26,28 +26,9 @@ def eliminate(k: Matrices, a: Array, b: Array, orders: tuple[Array, ...] = (), p
         f"      {x}[j * {n} + c] = here ? y : x;",
         f"      {x}[i * {n} + c] = here ? x : y;",
         "    }")]
-    for order in orders:
-        swap += [
-            f"    const {mask} mine = {order}[j], other = {order}[i];",
-            f"    {order}[j] = here ? other : mine;",
-            f"    {order}[i] = here ? mine : other;",
-        ]
     k.lines(a, [
         f"for (int j = 0; j < {min(m, n)}; j++) {{",
-        f"  {type_} best = {_size(k, a, b, 'j')};",
-        f"  {mask} row = {k.whole('j')};",
-        f"  for (int i = j + 1; i < {m}; i++) {{",
-        f"    const {type_} size = {_size(k, a, b, 'i')};",
-        f"    const {mask} larger = (size > best) | ((size != size) & (best == best));",
-        "    best = larger ? size : best;",
-        f"    row = larger ? {k.whole('i')} : row;",
-        "  }",
-        *([f"  {pivots}[j] = row + 1;"] if pivots else []),
-        *([f"  sign = row == {k.whole('j')} ? sign : -sign;"] if sign else []),
-        f"  for (int i = j + 1; i < {m}; i++) {{",
-        f"    const {mask} here = row == {k.whole('i')};",
-        *swap,
-        "  }",
+        *k.pivot(lambda line: _size(k, a, b, line), orders, swap, pivots, sign),
         *([k.noting(f"(best > {k.number(0)}) == {k.whole('0')}")] if k.info else []),
         f"  const {mask} flat = best == {k.number(0)};",
         f"  const {type_} norm = flat ? {k.number(1)} : best;",                     # divided out first: squares of it may be too large

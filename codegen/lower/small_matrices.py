@@ -8,7 +8,7 @@ Eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -250,6 +250,36 @@ class Matrices(KernelBuilder):
         at = f"{self.info}[0]"
         return f"  {at} = (({at} == {self.whole('0')}) & ({bad})) ? {self.whole('j + 1')} : {at};"
 
+    def pivot(self, size: Callable[[str], str], orders: tuple[Array, ...], swap: list[str], pivots: Array | None, sign: bool) -> list[str]:
+        """The start of step j of an elimination: the row with the largest element of column j, `best` in size, comes to row j.
+
+        size: that of the element of a line; a NaN is the largest. swap: exchanges rows i and j where `here`; the rest as in `_eliminate`.
+        """
+        type_, mask, m = self.type, self.mask, self.m
+        for order in orders:
+            swap = [
+                *swap,
+                f"    const {mask} mine = {order}[j], other = {order}[i];",
+                f"    {order}[j] = here ? other : mine;",
+                f"    {order}[i] = here ? mine : other;",
+            ]
+        return [
+            f"  {type_} best = {size('j')};",
+            f"  {mask} row = {self.whole('j')};",
+            f"  for (int i = j + 1; i < {m}; i++) {{",
+            f"    const {type_} size = {size('i')};",
+            f"    const {mask} larger = (size > best) | ((size != size) & (best == best));",
+            "    best = larger ? size : best;",
+            f"    row = larger ? {self.whole('i')} : row;",
+            "  }",
+            *([f"  {pivots}[j] = row + 1;"] if pivots else []),
+            *([f"  sign = row == {self.whole('j')} ? sign : -sign;"] if sign else []),
+            f"  for (int i = j + 1; i < {m}; i++) {{",
+            f"    const {mask} here = row == {self.whole('i')};",
+            *swap,
+            "  }",
+        ]
+
 
 # ------------------------------------------------------------------------------------------------------------- the algorithms
 
@@ -283,28 +313,9 @@ def _eliminate(k: Matrices, a: Array, *others: tuple[Array, int], orders: tuple[
             f"      {lower} = here ? x : y;",
             "    }",
         ]
-    for order in orders:
-        swap += [
-            f"    const {mask} mine = {order}[j], other = {order}[i];",
-            f"    {order}[j] = here ? other : mine;",
-            f"    {order}[i] = here ? mine : other;",
-        ]
     k.lines(a, [
         f"for (int j = 0; j < {min(m, n)}; j++) {{",
-        f"  {type_} best = {k.call(f'fabs({a}[j * {n} + j])')};",
-        f"  {mask} row = {k.whole('j')};",
-        f"  for (int i = j + 1; i < {m}; i++) {{",
-        f"    const {type_} size = {k.call(f'fabs({a}[i * {n} + j])')};",
-        f"    const {mask} larger = (size > best) | ((size != size) & (best == best));",
-        "    best = larger ? size : best;",
-        f"    row = larger ? {k.whole('i')} : row;",
-        "  }",
-        *([f"  {pivots}[j] = row + 1;"] if pivots else []),
-        *([f"  sign = row == {k.whole('j')} ? sign : -sign;"] if sign else []),
-        f"  for (int i = j + 1; i < {m}; i++) {{",
-        f"    const {mask} here = row == {k.whole('i')};",
-        *swap,
-        "  }",
+        *k.pivot(lambda line: k.call(f"fabs({a}[{line} * {n} + j])"), orders, swap, pivots, sign),
         f"  const {mask} flat = best == {k.number(0)};",
         *([k.noting(f"(best > {k.number(0)}) == {k.whole('0')}")] if k.info else []),
         f"  const {type_} pivot = flat ? {k.number(1)} : {a}[j * {n} + j];",
