@@ -242,6 +242,20 @@ def test_a_folded_node_is_an_ordinary_one_from_the_first_look_on(device):
         F.linear(x, w, b)._n.anything
 
 
+def test_lines_of_code_that_comes_and_goes():
+    """What is known of an instruction is of that code, not of another one that has its place in memory later."""
+    x = given(7, 3).requires_grad_()
+    for k in range(50):
+        names = {"x": x, "F": F}
+        exec(compile("\n" * k + "def f(): return x * 2.0, (x\n + 1.0)\ny = f(); z = F.softmax(x, 0)", f"file {k}", "exec"), names)
+        lines = [(n._n.loc.filename, n._n.loc.line, n._n.loc.function) for n in (*names["y"], names["z"])]
+        assert [line[0] for line in lines] == [f"file {k}"] * 3
+        assert lines[0][1:] == (k + 1, "f")
+        assert lines[1][1] in (k + 1, k + 2)
+        assert lines[2][1:] == (k + 3, "<module>")
+        del names
+
+
 @pytest.mark.parametrize("numbers", [[1e300, -0.0, float("nan")], [0.1, 2.0], [float("-inf")]])
 def test_tensors_of_floats_are_what_numpy_makes_of_them(numbers, device):
     with np.errstate(over="ignore"):
