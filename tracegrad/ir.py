@@ -232,7 +232,7 @@ def on_behalf_of(location: Location) -> located:
 class Node(Operators):
     """One application of a primitive. Make nodes with `function.bind`, never directly."""
 
-    __slots__ = ("__weakref__", "attrs", "aval", "constant", "fn", "loc", "needs_grad", "operands", "value")
+    __slots__ = ("__weakref__", "attrs", "aval", "behind", "constant", "fn", "loc", "needs_grad", "operands", "value")
 
     fn: Primitive
     operands: tuple[Node, ...]
@@ -242,6 +242,7 @@ class Node(Operators):
     constant: bool        # made of constants alone, so the same whoever asks for it, on whatever device
     needs_grad: bool      # a differentiable path leads from a Variable to this node
     value: Any            # the Buffer that holds the result, once known
+    behind: Any           # of a Folded one only
 
     def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
         self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval
@@ -275,6 +276,37 @@ class Node(Operators):
     def __repr__(self) -> str:
         attrs = "".join(f", {k}={v}" for k, v in self.attrs.items())
         return f"<{self.fn.name}({', '.join(str(o.aval) for o in self.operands)}{attrs}) -> {self.aval}>"
+
+
+class Folded(Node):
+    """The result of a call whose nodes are known (see call_cache.py): a part of a history whose operands are made when somebody asks.
+
+    From then on it is an ordinary Node. Nobody asks where the derivative is known, too. behind: (the Template, the nodes that the call was
+    given, whether a backward has freed it).
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "operands":
+            self.unfold()
+            return self.operands
+        raise AttributeError(f"Node has no attribute {name!r}")
+
+    def unfold(self) -> Sequence[Any]:
+        """Make the operands. The call's nodes by place, where they were not made before."""
+        with _unfolding:
+            if type(self) is not Folded:
+                return ()
+            template, nodes, freed = self.behind
+            values: Sequence[Any] = template.unfolded(self, nodes, freed)
+            self.operands = template.steps[-1][-1](values)
+            self.__class__ = Node  # type: ignore[assignment]
+            del self.behind
+            return values
+
+
+_unfolding = threading.RLock()
 
 
 class Entry(weakref.ref[Node]):
@@ -316,7 +348,11 @@ def forget_operands(node: Node, instead: tuple[Node, ...] = ()) -> None:
 
     instead: what is left in their place, for the derivative's way through a node that is part of a history.
     """
-    if node.operands:
+    if type(node) is Folded:
+        node.operands = instead
+        node.__class__ = Node  # type: ignore[assignment]
+        del node.behind
+    elif node.operands:
         key = (node.fn, node.operands, *node.attrs.items())
         entry = INTERN.get(key)
         if entry is not None and entry() is node:
