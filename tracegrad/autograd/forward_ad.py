@@ -8,7 +8,7 @@ a function, which needs no level.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracegrad import autodiff
 from tracegrad.dtypes import differentiable
@@ -84,7 +84,7 @@ class dual_level:
         exit_dual_level()
 
 
-def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> Tensor:
+def make_dual(tensor: Any, tangent: Tensor, *, level: int | None = None) -> Tensor:
     """A tensor of the values of `tensor` that carries `tangent`, of its shape and in its dtype, through what is computed with it.
 
     Raises AutogradError outside of levels and under no_grad, ArgumentError for integers, ShapeError and DeviceError where the two do
