@@ -23,9 +23,10 @@ from tracegrad.ops.arguments import integer
 from tracegrad.ops.movement import expand
 from tracegrad.ops.pointwise import where
 from tracegrad.ops.ranges import in_range
-from tracegrad.tensor import Tensor, from_array, new_tensor
+from tracegrad.tensor import Tensor, from_array, from_own, new_tensor
 
 _FIRST = methods                    # imported for what it makes of Tensor
+_FLOATS = {float}
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
 
 
@@ -116,6 +117,8 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         out = data.detach().clone()
         out = out.to(device=device) if device is not None else out
         out = out.to(dtype=dtype) if dtype is not None else out
+    elif dtype is None and type(data) is list and set(map(type, data)) == _FLOATS:
+        out = from_own(np.array(data).astype(dtypes.get_default_dtype()), device)
     else:
         out = _entered("tensor", _array("tensor", data), data, dtype, device, copy=True)
     return out.requires_grad_() if requires_grad else out
