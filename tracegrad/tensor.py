@@ -606,8 +606,11 @@ class Tensor(Operators):
         """Another tensor on the same memory, as in torch; of one that requires grad a copy, which is a leaf."""
         if not self.requires_grad:
             return self.detach()
-        restore, given = self.__reduce__()
-        return restore(*given)  # type: ignore[no-any-return]
+        restore, given, *own = self.__reduce__()
+        copied: Tensor = restore(*given)
+        for attributes in own:
+            vars(copied).update(attributes)
+        return copied
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = self.detach().clone()
