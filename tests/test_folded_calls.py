@@ -242,6 +242,20 @@ def test_a_folded_node_is_an_ordinary_one_from_the_first_look_on(device):
         F.linear(x, w, b)._n.anything
 
 
+def test_lines_of_code_that_comes_and_goes():
+    """What is known of an instruction is of that code, not of another one that has its place in memory later."""
+    x = given(7, 3).requires_grad_()
+    for k in range(50):
+        names = {"x": x, "F": F}
+        exec(compile("\n" * k + "def f(): return x * 2.0, (x\n + 1.0)\ny = f(); z = F.softmax(x, 0)", f"file {k}", "exec"), names)
+        lines = [(n._n.loc.filename, n._n.loc.line, n._n.loc.function) for n in (*names["y"], names["z"])]
+        assert [line[0] for line in lines] == [f"file {k}"] * 3
+        assert lines[0][1:] == (k + 1, "f")
+        assert lines[1][1] in (k + 1, k + 2)
+        assert lines[2][1:] == (k + 3, "<module>")
+        del names
+
+
 @pytest.mark.parametrize("numbers", [[1e300, -0.0, float("nan")], [0.1, 2.0], [float("-inf")]])
 def test_tensors_of_floats_are_what_numpy_makes_of_them(numbers, device):
     with np.errstate(over="ignore"):
@@ -257,3 +271,26 @@ def test_tensors_of_floats_are_what_numpy_makes_of_them(numbers, device):
             np.testing.assert_array_equal(np.signbit(x.numpy()), np.signbit(wanted))
             x.add_(0.0)
             assert tg.tensor(numbers, requires_grad=True).requires_grad
+
+
+def test_what_is_remembered_of_structures_is_counted_and_forgotten(monkeypatch):
+    monkeypatch.setattr(backward_cache, "REMEMBERED", 3000)
+    monkeypatch.setattr(tg.config, "eager", True)
+    x, w, b = parameters()
+
+    def step(n):
+        loss = x.sum()
+        for k in range(n):
+            loss = loss + F.log_softmax(F.linear(x, w, b), -1)[k % 5, k % 7]
+        loss.backward()
+        found = w.grad.numpy()
+        x.grad = w.grad = b.grad = None
+        return found
+
+    first = [step(n) for n in range(1, 9)]
+    for _ in range(2):
+        for n in (1, 2, 8, 3, 7, 4, 6, 5, 8, 1):
+            np.testing.assert_allclose(step(n), first[n - 1], rtol=1e-4, atol=1e-5)
+    known = backward_cache._recipes
+    assert backward_cache._size[0] == sum(backward_cache._parts(*item) for item in known.items())
+    assert backward_cache._size[0] <= 3000 or len(known) == 1

@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from operator import index
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, overload
 
 import optree
@@ -154,6 +155,8 @@ class Location(_Line):
 # By file names, whose hashes are known: that of a code object is computed from all its constants and names at every look-up.
 _internal: dict[str, bool] = {}
 _locations: dict[tuple[str, int | None, str, str], Location] = {}  # of lines that were asked for, made once
+# By the identity of code, the instruction and `call`: the code, which is kept alive, and what was found. (A frame's line takes a search.)
+_instructions: dict[tuple[int, int, str], tuple[CodeType, Location]] = {}
 LOCATIONS = 10_000  # so many of them are kept
 
 
@@ -184,15 +187,25 @@ def user_location(depth: int = 1, call: str = "") -> Location:
             internal = _internal[name] = name.startswith(INTERNAL)
         outer = frame.f_back if internal else None
         if outer is None:
-            key = (name, frame.f_lineno, code.co_name, call)
-            found = _locations.get(key)
-            if found is None:
-                if len(_locations) > LOCATIONS:
-                    _locations.clear()
-                found = _locations[key] = Location(*key[:3])
-                found.call = call
-            return found
+            known = _instructions.get((id(code), frame.f_lasti, call))
+            return _located(frame, call) if known is None else known[1]
         frame = outer
+
+
+def _located(frame: FrameType, call: str) -> Location:
+    """The line where a frame is; `user_location` finds it from then on."""
+    code = frame.f_code
+    key = (code.co_filename, frame.f_lineno, code.co_name, call)
+    found = _locations.get(key)
+    if found is None:
+        if len(_locations) > LOCATIONS:
+            _locations.clear()
+        found = _locations[key] = Location(*key[:3])
+        found.call = call
+    if len(_instructions) > LOCATIONS:
+        _instructions.clear()
+    _instructions[id(code), frame.f_lasti, call] = code, found
+    return found
 
 
 class located:

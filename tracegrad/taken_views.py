@@ -32,11 +32,12 @@ class _View:
     call: of a part of a history, its nodes.
     """
 
-    __slots__ = ("attrs", "aval", "call", "reshaped", "rules", "steps")
+    __slots__ = ("attrs", "aval", "call", "copied", "reshaped", "rules", "steps")
 
     def __init__(self, steps: Steps, aval: Aval, call: Template | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, aval, {"aval": aval}, call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
+        self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
@@ -54,7 +55,13 @@ class _View:
             view = Tensor(made, device)
         view._base, view._steps, view._layout, view._detached = base, self.steps, len(base._moved), False
         view._source = (weakref.ref(node), base._version) if call is None else None
-        return Tensor(view._n, view._device) if self.reshaped and moved(view) else view
+        if self.copied is None or base._base is not None:
+            copied = self.reshaped and moved(view)
+            if base._base is None:
+                self.copied = copied
+        else:
+            copied = self.copied
+        return Tensor(view._n, view._device) if copied else view
 
 
 class Views:
