@@ -216,33 +216,41 @@ def test_places_that_differ_only_in_where_they_start_share_a_derivative_and_keep
 
 
 def test_numbers_and_dimensions_are_a_part_of_a_calls_structure(device):
-    x = given(3, 9, 9).requires_grad_()
-    a = x.detach().numpy().astype(np.float64)
-    for k in range(8):
-        slope, dim = (0.25, -0.5)[k % 2], k // 2 % 2
-        y = F.softmax(x, dim) * given(4, 9, 9)
-        (y.sum() + F.elu(x, 0.5 + slope).sum() + F.leaky_relu(x, slope).sum()).backward()
+    x, c = given(3, 9, 9).requires_grad_(), given(4, 9, 9)
+    a, weights = x.detach().numpy().astype(np.float64), c.numpy().astype(np.float64)
+
+    def elu(alpha):
+        return F.elu(x, alpha), weights * np.where(a > 0, 1, alpha * np.exp(a))
+
+    def rolled(k):                                                   # which differs in attributes alone
+        return x.roll(k), np.roll(weights, -k)
+
+    def softmax(dim):
         p = np.exp(a) / np.exp(a).sum(dim, keepdims=True)
-        c = given(4, 9, 9).numpy()
-        wanted = p * (c - (p * c).sum(dim, keepdims=True)) + np.where(a > 0, 1, (0.5 + slope) * np.exp(a)) + np.where(a > 0, 1, slope)
-        np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-4, atol=1e-5)
-        x.grad = None
+        return F.softmax(x, dim), p * (weights - (p * weights).sum(dim, keepdims=True))
+
+    for fn, ways in ((elu, (0.75, -0.5)), (rolled, (1, 20)), (softmax, (0, 1))):
+        for k in range(8):
+            y, wanted = fn(ways[k % 2])
+            (y * c).sum().backward()
+            np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-4, atol=1e-5)
+            x.grad = None
 
 
 def test_a_call_that_was_freed_lets_go_of_what_it_saved(device):
     x, w, b = parameters()
     alive = []
     for _ in range(TURNS):
-        hidden = (x * 2.0).softmax(0)
-        y = F.linear(hidden, w, b)
-        ref = weakref.ref(hidden._n)
+        hidden, bias = (x * 2.0).softmax(0), b.exp()
+        y = F.linear(hidden, w, bias)                                # the way to the bias stays
+        refs = weakref.ref(hidden._n), weakref.ref(bias._n)
         y.sum().backward()
-        del hidden
+        del hidden, bias
         gc.collect()
-        alive.append(ref() is not None)
-        assert y.grad_fn is not None                                 # and is a part of a history still
+        alive.append([ref() is not None for ref in refs])
+        assert [f.name() for f, _ in y.grad_fn.next_functions][1] == "exp"
         x.grad = w.grad = b.grad = None
-    assert alive == [False] * TURNS
+    assert alive == [[False, False]] * TURNS
 
 
 def test_a_freed_call_still_has_the_way_that_nothing_was_saved_for(device):
