@@ -28,7 +28,8 @@ LINES = 3000            # longer ones stay as they are
 SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
 
 _CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
-_ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
+_ADD, _PAD, _SUM, _MATMUL = REGISTRY["add"], REGISTRY["pad"], REGISTRY["sum"], REGISTRY["matmul"]
+_REDUCE = {_SUM: np.add.reduce, REGISTRY["amax"]: np.maximum.reduce, REGISTRY["amin"]: np.minimum.reduce}
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
@@ -270,7 +271,7 @@ class _Writer:
         self.names: dict[str, Any] = {"asarray": np.asarray}        # what the text names: its last arguments, which nobody gives
         self.known: dict[int, str] = {}                 # what is in `names`, by id
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
-        self.steps = self._needed([self._direct(step) for step in routine.steps])
+        self.steps = self._keeping(self._needed([self._direct(step) for step in routine.steps]))
         lines = self._lines()
         code = _read("\n ".join([f"def function(inputs, constants, nodes, notes, {', '.join(self.names)}):", *lines]))
         self.function: Callable[..., list[Any]] = FunctionType(code, {}, "function", tuple(self.names.values()))
@@ -320,6 +321,36 @@ class _Writer:
                 wanted.update(step.operands)
                 found.append(step._replace(dead=dead))
         return found[::-1]
+
+    def _keeping(self, steps: list[_Step]) -> list[_Step]:
+        """The steps, with reductions that keep their dims where a reshape put them back: of what lies row by row that is the same array."""
+        uses = Counter(o for step in steps for o in step.operands)
+        uses.update(self.routine.ends)
+        at = {step.place: k for k, step in enumerate(steps)}
+        gone = set[int]()
+        for k, step in enumerate(steps):
+            made = steps[at[step.operands[0]]] if step.fn is _RESHAPE and step.operands[0] in at else None
+            source = None if made is None or made.fn not in _REDUCE or uses[made.place] != 1 else self._shape(made.operands[0])
+            if made is None or source is None or not self._reduces_itself(made):
+                continue
+            aval, strides = self.routine.avals[step.place], self.strides[made.place]
+            kept = tuple(1 if d in made.attrs["dim"] else n for d, n in enumerate(source))
+            if aval.shape == kept and strides == np.empty(self.routine.avals[made.place].shape, aval.dtype).strides:
+                gone.add(made.place)
+                dead = (*made.dead, *[o for o in step.dead if o != made.place])
+                steps[k] = made._replace(place=step.place, dead=dead, attrs={"dim": made.attrs["dim"], "keepdim": True})
+        return [step for step in steps if step.place not in gone]
+
+    def _reduces_itself(self, step: _Step) -> bool:
+        """Whether numpy's reduction is what the rule does to floats of this shape.
+
+        Sums of many go through float64, but along the last dim.
+        """
+        shape = self._shape(step.operands[0])
+        dtype, dims = self.routine.avals[step.place].dtype, step.attrs["dim"]
+        if shape is None or self.routine.avals[step.operands[0]].dtype is not dtype or dtype.char not in "fd":
+            return False
+        return step.fn is not _SUM or len(shape) - 1 in dims or prod(shape) <= 256 or (len(dims) == 1 and shape[dims[0]] <= 256)
 
     def _name(self, what: Any, hint: str) -> str:
         name = self.known.get(id(what))
@@ -388,4 +419,10 @@ class _Writer:
             return f"{arguments[0]}.T"
         if step.fn is _RESHAPE and step.attrs["shape"]:
             return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.attrs['shape'])), 's')})"
+        if step.fn in _REDUCE and self._reduces_itself(step):
+            keeps = ", None, None, True" if "keepdim" in step.attrs else ""
+            return f"{self._name(_REDUCE[step.fn], 'r')}({arguments[0]}, {self._name(step.attrs['dim'], 's')}{keeps})"
+        if step.fn is _MATMUL and self.routine.avals[step.place].dtype.char != "e":
+            product = np.dot if len(self.routine.avals[step.place].shape) == 2 else np.matmul
+            return f"{self._name(product, 'r')}({', '.join(arguments)})"
         return f"{self._name(step.rule, 'r')}({', '.join(arguments)})"

@@ -55,29 +55,19 @@ class Views:
     def key(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells a call from others; None where views are not taken here. args: the first one is the base."""
         node = base._n
-        if node.needs_grad or type(node.value) is not Held or not _alone(base, node):
-            return None
+        return None if node.needs_grad or type(node.value) is not Held or not _alone(base, node) else self._described(node, args, kwargs)
+
+    def of_call(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[type | None, list[_View]] | None:
+        """How a call's results are made, and the type of a sequence that they come in, if they do; None where that is not known."""
+        key = self._described(base._n, args, kwargs) if _alone(base, base._n) else None
+        known = None if key is None else self._known.get(key)
+        return (None, [known]) if isinstance(known, _View) else known
+
+    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             if type(a) is not int and not (type(a) is tuple and all(type(n) is int for n in a)):            # 1.0 equals 1, and so does True
                 return None
         return (node.aval, *args[1:], *kwargs.items()) if kwargs else (node.aval, *args[1:])
-
-    def item_key(self, base: Tensor, key: Any) -> Any:
-        """The same of base[key]."""
-        node = base._n
-        if node.needs_grad or type(node.value) is not Held or not _alone(base, node):
-            return None
-        parts: list[Any] = [node.aval, type(key) is tuple]
-        for k in key if type(key) is tuple else (key,):
-            if type(k) is slice:
-                parts += (slice, k.start, k.stop, k.step)
-                if not all(n is None or type(n) is int for n in parts[-3:]):
-                    return None
-            elif type(k) is int or k is None or k is Ellipsis:
-                parts.append(k)
-            else:
-                return None
-        return tuple(parts)
 
     def take(self, key: Any, base: Tensor) -> Any:
         """What a known call gives; None where it is not known, or cannot be done at once."""
@@ -108,6 +98,26 @@ class Views:
         if all(v._base is base and not v._detached and type(v._n.value) is Held for v in views):
             made = [_View(v._chain, v._n.aval) for v in views]
             self._known[key] = made[0] if isinstance(found, Tensor) else (type(found), made)
+
+
+class Items(Views):
+    """The same of base[key]."""
+
+    __slots__ = ()
+
+    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        key = args[1]
+        parts: list[Any] = [node.aval, type(key) is tuple]
+        for k in key if type(key) is tuple else (key,):
+            if type(k) is slice:
+                parts += (slice, k.start, k.stop, k.step)
+                if not all(n is None or type(n) is int for n in parts[-3:]):
+                    return None
+            elif type(k) is int or k is None or k is Ellipsis:
+                parts.append(k)
+            else:
+                return None
+        return tuple(parts)
 
 
 def _alone(base: Tensor, node: Node) -> bool:
