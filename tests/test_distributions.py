@@ -322,3 +322,25 @@ def test_kl_of_half_normals():
     p, q = D.HalfNormal(t(POSITIVE)), D.HalfNormal(t(POSITIVE[::-1].copy()))
     x = p.icdf(tg.linspace(0.5 / 20001, 1 - 0.5 / 20001, 20001, dtype=tg.float64).unsqueeze(1))
     close(D.kl_divergence(p, q), (p.log_prob(x) - q.log_prob(x)).mean(0), 2e-3)
+
+
+def test_a_traced_function_reaches_a_distribution():
+    """Its tensors are watched: the closure variable is a distribution, or an attribute of one's object."""
+    prior = D.Independent(D.Normal(tg.zeros(65), tg.ones(65)), 1)
+    flow = D.TransformedDistribution(D.Normal(tg.zeros(5), tg.ones(5)), [D.AffineTransform(tg.full((5,), 2.0), tg.ones(5))])
+
+    @tg.trace
+    def density(x):
+        return prior.log_prob(x).sum(), flow.log_prob(x[:, :5]).sum()
+
+    x = tg.ones(3, 65)
+    for shift in (0.0, 1.5):
+        prior.base_dist.loc = tg.full((65,), shift)
+        first, second = density(x)
+        close(first, 3 * 65 * stats.norm(shift).logpdf(1.0), 1e-5)
+        close(second, 15 * stats.norm(2).logpdf(1.0), 1e-5)
+
+
+def test_what_is_no_probability_draws_nan():
+    drawn = tg.bernoulli(tg.tensor([1.0, 1.5, 0.0, -0.5, np.nan])).numpy()
+    np.testing.assert_array_equal(drawn, [1.0, np.nan, 0.0, np.nan, np.nan])

@@ -751,3 +751,10 @@ def test_the_device_agrees(device: Any) -> None:
 def test_errors(fn: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         fn(tg.ones(3, 3, 3))
+
+
+def test_binary_cross_entropy_of_what_is_no_probability():
+    """NaN, of the input and of the target; the ends of [0, 1] are probabilities."""
+    p, t = tg.tensor([0.5, 0.0, 1.0, 1.5, 0.5, 0.5]), tg.tensor([1.0, 0.0, 1.0, 1.0, 1.25, -0.25])
+    loss = F_.binary_cross_entropy(p, t, reduction="none").numpy()
+    np.testing.assert_allclose(loss, [np.log(2), 0.0, 0.0, np.nan, np.nan, np.nan], rtol=1e-6)

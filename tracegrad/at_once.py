@@ -34,6 +34,7 @@ DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
 _FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
                        "scan"))
+_MORE = frozenset(("conv", "pool", "index", "sort", "selection", "attention", "recurrence"))     # that need not be computed at once
 _OFFSET = REGISTRY["offset"]
 
 
@@ -220,4 +221,10 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
     return Prepared(template, order, made) if order and total <= LIMIT and known else False
 
 
-call_cache.prepare = prepare
+def _is_plain(node: Node) -> bool:
+    """Whether what a node is, and its derivative, are functions of its operands and attributes alone."""
+    fn = node.fn
+    return REGISTRY.get(fn.name) is fn and not fn.reports and (fn.family in _FAMILIES or fn.family in _MORE or fn is _OFFSET)
+
+
+call_cache.prepare, call_cache.is_plain = prepare, _is_plain

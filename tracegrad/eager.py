@@ -28,7 +28,7 @@ from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
 from tracegrad.numpy_routines import Routine, out_of_memory
 from tracegrad.operators import public
-from tracegrad.runtime.buffer import hold
+from tracegrad.runtime.buffer import Held, hold
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.program import counts as kernels
 
@@ -220,7 +220,11 @@ def _once(order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence
 
 
 def _array(leaf: Node) -> np.ndarray[Any, Any]:
-    aval = leaf.aval
+    aval, value = leaf.aval, leaf.value
+    if type(value) is Held:                                             # in few steps
+        array = value.array
+        if array is not None and array.shape == aval.shape and array.dtype is aval.dtype:
+            return array
     return np.asarray(leaf.value, aval.dtype) if aval.weak else leaf.value.contents(aval.shape, aval.dtype)     # weak: a Python number
 
 

@@ -368,9 +368,10 @@ def _add(tape: Tape, a: Any, cls: type, parts: list[Any], fresh: list[Any]) -> b
 def _enter(tape: Tape, tensor: Tensor, parts: list[Any], fresh: list[Any]) -> bool:
     """The same of a value that a tape is to start from."""
     node = tensor._n
-    if node in fresh:
-        parts.append(_numbered(len(tape.places) + fresh.index(node) // 2))
-        return True
+    for k in range(0, len(fresh), 2):
+        if fresh[k] is node:
+            parts.append(_numbered(len(tape.places) + k // 2))
+            return True
     if tensor._device is not tape.device:
         if tape.stage is not None or fresh:
             return False
@@ -507,7 +508,7 @@ def _places(tape: Tape, args: Sequence[Any], kwargs: dict[str, Any], fresh: list
             rest += reversed(a)
         elif isinstance(a, Tensor):
             number = tape.places.get(a._n)
-            place = len(tape.places) + fresh.index(a._n) // 2 if number is None else number.index
+            place = len(tape.places) + next(k for k, node in enumerate(fresh[::2]) if node is a._n) if number is None else number.index
             if place not in found:
                 found.append(place)
     return found

@@ -23,7 +23,7 @@ from tracegrad.plan import MatrixCheck, Target
 KERNELS = (lapack.SOLVE, lapack.INV, lapack.TRIANGLE, lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO,
            lapack.EIGH, lapack.SVD_)
 OF_REALS = (lapack.SOLVE, lapack.INV)
-OF_PARTS = (lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO)
+OF_PARTS = (lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO, lapack.EIGH, lapack.SVD_)
 
 
 def in_kernels(graph: Graph, target: Target) -> Graph:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Array
+from tracegrad.codegen.lower import jacobi
 
 if TYPE_CHECKING:
     from tracegrad.codegen.lower.small_matrices import Matrices
@@ -232,4 +233,4 @@ def qr(k: Matrices) -> None:
 
 
 TEXTS = {"complex_det": det, "complex_slogdet": slogdet, "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu,
-         "complex_qr": qr}
+         "complex_qr": qr, "complex_eigh": jacobi.eigh, "complex_svd": jacobi.svd}

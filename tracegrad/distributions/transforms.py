@@ -19,6 +19,7 @@ class Transform:
 
     codomain = constraints.real
     sign: Any = 1
+    _trace_all_attributes = True                                         # a traced function may reach it: its tensors are watched
 
     def __init__(self, cache_size: int = 0) -> None:
         self._cache_size = cache_size
