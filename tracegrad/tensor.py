@@ -157,7 +157,8 @@ class Tensor(Operators):
                 self._n, self._source = node, (weakref.ref(source), viewed._version)
             return node
         base = self._n
-        if type(base) is Folded and not base.behind[2] and base.behind[1][0] is node and len(base.behind[1]) == 1:
+        behind = getattr(base, "behind", None) if type(base) is Folded else None
+        if behind is not None and not behind[2] and behind[1][0] is node and len(behind[1]) == 1:
             return base
         for _ in self._chain:
             base = base.operands[0] if base.operands else base
