@@ -35,7 +35,7 @@ CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numb
 _FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
                        "scan"))
 _MORE = frozenset(("conv", "pool", "index", "sort", "selection", "attention", "recurrence"))     # that need not be computed at once
-_OFFSET = REGISTRY["offset"]
+_OFFSET, _VARIABLE = REGISTRY["offset"], REGISTRY["variable"]
 
 
 class Call(NamedTuple):
@@ -88,6 +88,8 @@ class Prepared:
         arrays = []
         for node in nodes:
             value = node.value
+            if value is None and node.fn is _VARIABLE:          # in few steps
+                value = node.operands[0].value
             if value is None:
                 value = _value(node, device)
             if type(value) is not Held or value.suspicions:
@@ -119,7 +121,7 @@ class Prepared:
         if values is None:
             values = _fresh(template, nodes)
         for (k, _, _), array in zip(self.results, found, strict=True):
-            values[k].value = held_part(device, array)
+            values[k].value = Held(device, array) if array.base is None else held_part(device, array)
         return values
 
 
