@@ -271,3 +271,26 @@ def test_tensors_of_floats_are_what_numpy_makes_of_them(numbers, device):
             np.testing.assert_array_equal(np.signbit(x.numpy()), np.signbit(wanted))
             x.add_(0.0)
             assert tg.tensor(numbers, requires_grad=True).requires_grad
+
+
+def test_what_is_remembered_of_structures_is_counted_and_forgotten(monkeypatch):
+    monkeypatch.setattr(backward_cache, "REMEMBERED", 3000)
+    monkeypatch.setattr(tg.config, "eager", True)
+    x, w, b = parameters()
+
+    def step(n):
+        loss = x.sum()
+        for k in range(n):
+            loss = loss + F.log_softmax(F.linear(x, w, b), -1)[k % 5, k % 7]
+        loss.backward()
+        found = w.grad.numpy()
+        x.grad = w.grad = b.grad = None
+        return found
+
+    first = [step(n) for n in range(1, 9)]
+    for _ in range(2):
+        for n in (1, 2, 8, 3, 7, 4, 6, 5, 8, 1):
+            np.testing.assert_allclose(step(n), first[n - 1], rtol=1e-4, atol=1e-5)
+    known = backward_cache._recipes
+    assert backward_cache._size[0] == sum(backward_cache._parts(*item) for item in known.items())
+    assert backward_cache._size[0] <= 3000 or len(known) == 1

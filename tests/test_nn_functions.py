@@ -665,6 +665,13 @@ def test_binary_cross_entropy_of_what_is_no_probability_is_no_number(on_numpy: A
     assert x.grad.tolist() == [0.0, 0.0, -4.0]
 
 
+def test_binary_cross_entropy_of_complex_numbers_is_refused(on_numpy: Any) -> None:
+    p, t = tg.full((3,), 0.5), tg.ones(3)
+    for given in ((p.cfloat(), t), (p, t.cfloat())):
+        with pytest.raises(tg.DTypeError, match="binary_cross_entropy"):
+            F_.binary_cross_entropy(*given)
+
+
 def test_gumbel_softmax(on_numpy: Any) -> None:
     tg.manual_seed(0)
     logits = tg.tensor(np.log([[0.1, 0.2, 0.7]] * 4000), requires_grad=True)

@@ -170,6 +170,12 @@ def run(work: Any, seen: Structure) -> list[Any]:
     return results
 
 
+def prepare(work: Any, seen: Structure) -> None:
+    """Make the routine that the next use takes, of a structure that is expected to come again."""
+    if seen.routine is None and seen.uses < seen.patience:
+        seen.routine = Routine(work.order, work.places, work.ends)
+
+
 def again(seen: Structure, leaves: Sequence[Node], constants: Sequence[Node], reporting: dict[int, Node],
           device: Any) -> list[Any] | None:
     """What `run` gives, from the structure's routine and without the nodes of the work; None where there is something to report.

@@ -210,6 +210,7 @@ def binary_cross_entropy(input: Array, target: Array, weight: Array = None, redu
 
     NaN where the input or the target is no probability, outside [0, 1] (torch: an error); binary_cross_entropy_with_logits takes scores.
     """
+    refuse_complex("binary_cross_entropy", input, target)
     _same_shape("binary_cross_entropy", input, target)
     zero, one = le(abs_(input), _SMALLEST), eq(input, 1.0)
     yes = where(zero, -100.0, log(where(zero, 1.0, input)))
