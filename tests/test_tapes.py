@@ -260,6 +260,27 @@ def test_errors_are_raised_by_the_call():
             assert (y * 2.0).shape == (3, 4)
 
 
+def test_indices_are_looked_at_when_they_are_used(at_once):
+    tg.manual_seed(0)
+    table = nn.Embedding(9, 4)
+    rows = table.weight.detach().numpy()
+    with tg.no_grad():
+        for turn in range(12):
+            for wrong in (turn > 4 and turn % 2 == 0, False):
+                i = tg.tensor([[turn % 9, 8, 0], [1, 9 if wrong else 5, -1 if wrong and turn % 4 else 3]])
+                x = table(i) * 2.0
+                y = tg.softmax(x, -1)
+                if wrong:
+                    with pytest.raises(tg.errors.IndexOutOfRange, match=r"embedding.*test_tapes"):
+                        y.numpy()
+                    continue
+                assert turn < 3 or later(y)
+                np.testing.assert_array_equal(x.numpy(), rows[i.numpy()] * 2.0)
+            j = tg.tensor([turn % 5 - 2, 1]) + 0                  # computed indices, and negative ones
+            np.testing.assert_array_equal((y + 0.0)[0][j].numpy(), y.numpy()[0][j.numpy()])
+            np.testing.assert_array_equal(x[tg.tensor([1, -1, turn % 2])].numpy(), x.numpy()[[1, -1, turn % 2]])
+
+
 def test_what_a_block_made_is_let_go_of_with_it():
     for turn in range(5):
         x = given(0, 33)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import ceil, isfinite, log1p, nan, pi, prod
 from typing import Any
 
@@ -26,7 +27,7 @@ from tracegrad.ops.ranges import in_range
 from tracegrad.tensor import Tensor, from_array, from_own, new_tensor
 
 _FIRST = methods                    # imported for what it makes of Tensor
-_FLOATS = {float}
+_FLOATS, _INTEGERS, _LISTS = {float}, {int}, {list}
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
 
 
@@ -117,8 +118,8 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         out = data.detach().clone()
         out = out.to(device=device) if device is not None else out
         out = out.to(dtype=dtype) if dtype is not None else out
-    elif dtype is None and type(data) is list and set(map(type, data)) == _FLOATS:
-        out = from_own(np.array(data).astype(dtypes.get_default_dtype()), device)
+    elif dtype is None and type(data) is list and (array := _of_numbers(data)) is not None:
+        out = from_own(array, device)
     else:
         out = _entered("tensor", _array("tensor", data), data, dtype, device, copy=True)
     return out.requires_grad_() if requires_grad else out
@@ -211,6 +212,19 @@ def _converted(
     if copy is False and out is not obj:
         raise error(f"{call}: copy=False, but the tensor is {obj.dtype} on {obj.device}, not {out.dtype} on {out.device}; leave copy out")
     return out.clone() if copy and out is obj else out
+
+
+def _of_numbers(data: list[Any]) -> np.ndarray[Any, Any] | None:
+    """A list of Python's floats or of its integers, or of such lists of one length, as an array that nobody else has; None of others."""
+    kinds = set(map(type, data))
+    if kinds == _LISTS:
+        if len(set(map(len, data))) != 1:
+            return None
+        kinds = set(map(type, chain.from_iterable(data)))
+    if kinds == _FLOATS:
+        return np.array(data).astype(dtypes.get_default_dtype())
+    array = np.array(data) if kinds == _INTEGERS else None
+    return array if array is not None and array.dtype == np.int64 else None             # others do not fit
 
 
 def _array(call: str, data: Any, copy: bool | None = True) -> np.ndarray[Any, Any]:

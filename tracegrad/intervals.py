@@ -20,7 +20,7 @@ def interval(node: Node) -> Interval:
     if not node.aval.bounded or not has_range(node.fn):
         return all_of(node.aval.dtype)
     if not node.operands:
-        return _kept(node)
+        return all_of(node.aval.dtype) if len(node.attrs) == 1 and node.fn.name == "data" else _kept(node)     # of which nothing is known
     if len(node.operands) == 1 and not node.operands[0].operands:               # as of a view
         return _kept(node, interval(node.operands[0]))
     known: dict[Node, Interval] = {}

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from sys import getrefcount
+from threading import get_ident
 from typing import Any
 
 from tracegrad import call_cache, dtypes
@@ -26,7 +27,7 @@ from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLIC
 from tracegrad.config import config
 from tracegrad.describing import moved
 from tracegrad.eager import AT_ONCE
-from tracegrad.function import NOWHERE, REGISTRY
+from tracegrad.function import NOWHERE, REGISTRY, data
 from tracegrad.intervals import has_range, interval
 from tracegrad.ir import Aval, Node
 from tracegrad.modes import state
@@ -72,23 +73,30 @@ class _Result:
 class Stage:
     """A call, after those before it.
 
-    next: the stages after it, by what is called. first: the place of its first result. calls: what numpy does, and with what: k >= 0 is
+    next: the stages after it, by what is called, its `key`. likely: the one that was last. only: the result, of a call that gives one
+    tensor, with the `number` of its place. first: the place of its first result. calls: what numpy does, and with what: k >= 0 is
     the result of an earlier one of them, ~k the k-th of `leaves`, which are places on the tape or arrays. ends: the calls that give the
-    results. form: None for one tensor, else the type of a sequence. run: does it for arrays.
+    results. checks: operations that may have an error to report, and where on the list of new values that is. form: None for one
+    tensor, else the type of a sequence. run: does it for arrays.
     """
 
-    __slots__ = ("before", "calls", "depth", "ends", "first", "form", "last", "leaves", "made", "next", "products", "results", "routines",
-                 "run", "uses")
+    __slots__ = ("before", "calls", "checks", "depth", "ends", "first", "form", "key", "last", "leaves", "likely", "made", "next", "number",
+                 "only", "products", "results", "routines", "run", "uses")
 
     def __init__(self, before: Stage | None) -> None:
         self.before = before
         self.depth: int = 0 if before is None else before.depth + 1
         self.last = self.depth >= LONG
         self.next: dict[Any, Stage | None] = {}
+        self.likely: Stage | None = None
+        self.key: Any = None
+        self.only: _Result | None = None
+        self.number: Any = None
         self.first = self.uses = 0
         self.calls: list[tuple[Call, tuple[int, ...]]] = []
         self.leaves: list[Any] = []
         self.ends: list[int] = []
+        self.checks: list[tuple[int, Call]] = []
         self.results: list[_Result] = []
         self.form: Any = None
         self.run: Any = None
@@ -163,6 +171,7 @@ class Stage:
         order: list[Any] = [calls[k][0] for k in numbers]
         places = [tuple([o if o < 0 else numbers[o] for o in calls[k][1]]) for k in numbers]
         routine = Routine(order, places, [numbers[at[p]] for p in wanted])
+        routine.steps = [step._replace(reports=False) for step in routine.steps]             # they were looked at
         return routine, constants, order, any(s.products for s in self.way())
 
 
@@ -173,7 +182,7 @@ class Tape:
     how many calls were.
     """
 
-    __slots__ = ("closed", "counted", "device", "dtype", "inputs", "lock", "nbytes", "places", "stage")
+    __slots__ = ("closed", "counted", "device", "dtype", "inputs", "lock", "nbytes", "places", "stage", "thread")
 
     def __init__(self) -> None:
         self.places: dict[Node, Number] = {}
@@ -182,7 +191,7 @@ class Tape:
         self.device: Any = None
         self.dtype: Any = None
         self.nbytes, self.counted, self.closed = 0, 0, False
-        self.lock = threading.RLock()
+        self.lock, self.thread = threading.RLock(), get_ident()
 
     def compute(self) -> None:
         """Give values to the nodes on the tape that somebody holds, and end it. (Another thread may ask for one of them.)"""
@@ -191,19 +200,20 @@ class Tape:
             if state.tape is self:
                 state.tape = None
             stage = self.stage
-            if stage is None:
+            if stage is None or not self.places:
                 return
             AT_ONCE[0] += stage.depth - self.counted
             self.counted = stage.depth
             nodes, inputs = list(self.places), self.inputs.copy()
             wanted = _held(nodes, stage.places())
             if wanted:
+                device = self.device
                 for place, array in zip(wanted, stage.values(wanted, inputs), strict=True):
-                    nodes[place].value = hold(self.device, array) if array.base is None else held_part(self.device, array)
-            for place in stage.places():                # no cycle is left; what its thread adds meanwhile stays
-                node = nodes[place]
-                if hasattr(node, "later"):
+                    node = nodes[place]
+                    node.value = hold(device, array) if array.base is None else held_part(device, array)
                     del node.later
+            if self.thread == get_ident():              # else its thread may be about to add a node, which can be asked for, too
+                self.places, self.inputs = {}, []       # (or there would be a cycle)
 
 
 def _held(nodes: list[Node], places: Sequence[int]) -> tuple[int, ...]:
@@ -241,7 +251,7 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
         cls = a.__class__
         if cls is int:
             parts.append(a)
-        elif cls is Tensor:
+        elif cls is Tensor or KINDS.get(cls) == ARRAY:
             if a._base is not None and not a._is_current():
                 return None
             place = places.get(a._n)
@@ -264,47 +274,69 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
     elif dtypes.get_default_dtype() is not tape.dtype:
         return None
     key = tuple(parts)
-    stage = before.next.get(key, before)
-    if stage is before:
-        stage = _learn(tape, before, key, known, args, kwargs, fresh)
-    if stage is None:
-        return None
-    count = len(places)
+    stage = before.likely
+    if stage is None or stage.key != key:
+        stage = before.next.get(key, before)
+        if stage is before:
+            stage = _learn(tape, before, key, known, args, kwargs, fresh)
+        if stage is None:
+            return None
+        before.likely = stage
+    if stage.checks and any(any(call.fn.excess(fresh[k], call)) for k, call in stage.checks):
+        return None                                     # done otherwise, it is reported
     if fresh:
-        for k in range(0, len(fresh), 2):
-            places[fresh[k]] = _numbered(count)
-            count += 1
-            tape.inputs.append(fresh[k + 1])
-            tape.nbytes += fresh[k + 1].nbytes
-    if count + len(stage.results) > len(NUMBERS):
-        _numbered(count + len(stage.results))
-    made: Any = None
-    for result in stage.results:
+        _start(tape, fresh)
+    only = stage.only
+    if only is not None:
         node = _new_node(Node)
-        node.fn, node.operands, node.attrs, node.aval, node.loc = _DATA, (), result.attrs, result.aval, NOWHERE
+        node.fn, node.operands, node.attrs, node.aval, node.loc = _DATA, (), only.attrs, only.aval, NOWHERE
         node.needs_grad, node.constant, node.later = False, False, tape
-        places[node] = NUMBERS[count]
+        places[node] = stage.number
+        made = _new_tensor(Tensor)
+        made._n, made._device, made._trace, made._versions, made._moved = node, tape.device, None, 0, ()
+        made._base = made._grad = made._hooks = made._source = None
+        if only.steps is not None:
+            base = args[0]
+            made._steps, made._layout, made._detached = only.steps, len(base._moved), False
+            made._base, made._source = base, (_ref(base._n), base._versions if base._base is None else base._source[1])    # it is current
+            if only.reshaped and only.moved(made, base):
+                made._base = made._source = None
+    else:
+        made = _several(tape, stage, args)
+    tape.stage = stage
+    if stage.last or tape.nbytes > LARGE:
+        tape.compute()
+    return made
+
+
+def _start(tape: Tape, fresh: list[Any]) -> None:
+    """Put values that a tape starts from on it."""
+    places, count = tape.places, len(tape.places)
+    for k in range(0, len(fresh), 2):
+        places[fresh[k]] = _numbered(count)
         count += 1
-        tensor = _new_tensor(Tensor)
-        tensor._n, tensor._device, tensor._trace, tensor._versions, tensor._moved = node, tape.device, None, 0, ()
-        tensor._base = tensor._grad = tensor._hooks = tensor._source = None
+        tape.inputs.append(fresh[k + 1])
+        tape.nbytes += fresh[k + 1].nbytes
+
+
+def _several(tape: Tape, stage: Stage, args: Sequence[Any]) -> Any:
+    """The results of a call that gives a sequence."""
+    made = []
+    for k, result in enumerate(stage.results, stage.first):
+        node = data(result.aval, None, result.attrs)
+        del node.value
+        node.later = tape
+        tape.places[node] = _numbered(k)
+        tensor = Tensor(node, tape.device)
         if result.steps is not None:
             base = args[0]
             tensor._base, tensor._steps, tensor._layout, tensor._detached = base, result.steps, len(base._moved), False
             tensor._source = _ref(base._n), base._version
             if result.reshaped and result.moved(tensor, base):
                 tensor._base = tensor._source = None
-        if stage.form is None:
-            made = tensor
-        elif made is None:
-            made = [tensor]
-        else:
-            made.append(tensor)
-    tape.stage = stage
-    if stage.last or tape.nbytes > LARGE:
-        tape.compute()
+        made.append(tensor)
     form = stage.form
-    return made if form is None else form(*made) if hasattr(form, "_fields") else form(made)
+    return form(*made) if hasattr(form, "_fields") else form(made)
 
 
 class Number:
@@ -332,7 +364,18 @@ def _add(tape: Tape, a: Any, cls: type, parts: list[Any], fresh: list[Any]) -> b
     fresh: gets node and array of values that are not on the tape yet.
     """
     kind = KINDS.get(cls)
-    if kind == PLAIN:
+    if kind == FLOAT:
+        parts.append(cls)
+        parts.append(a if a and a == a else repr(a))                # NaN is not itself, and 0.0 equals -0.0
+    elif kind == LIST:
+        parts.append(cls)
+        parts.append(len(a))
+        for b in a:
+            if b.__class__ is int:
+                parts.append(b)
+            elif not _add(tape, b, b.__class__, parts, fresh):
+                return False
+    elif kind == PLAIN:
         parts.append(cls)
         parts.append(a)
     elif kind == ARRAY:
@@ -342,15 +385,6 @@ def _add(tape: Tape, a: Any, cls: type, parts: list[Any], fresh: list[Any]) -> b
         if place is None:
             return _enter(tape, a, parts, fresh)
         parts.append(place)
-    elif kind == FLOAT:
-        parts.append(cls)
-        parts.append(a if a and a == a else repr(a))                # NaN is not itself, and 0.0 equals -0.0
-    elif kind == LIST:
-        parts.append(cls)
-        parts.append(len(a))
-        for b in a:
-            if not _add(tape, b, b.__class__, parts, fresh):
-                return False
     elif kind == INTEGER:
         if cls is not int:                                          # True is not 1
             parts.append(cls)
@@ -427,6 +461,8 @@ def _learn(tape: Tape, before: Stage, key: Any, known: Any, args: Sequence[Any],
         _roots.clear()                                  # tapes keep those that they are at
         before.next.clear()
     _count[0] += 1
+    stage.key, stage.number = key, _numbered(stage.first)
+    stage.only = stage.results[0] if stage.form is None and made else None
     before.next[key] = stage if made else None
     return stage if made else None
 
@@ -442,9 +478,13 @@ def _of_template(stage: Stage, tape: Tape, known: Any, args: Sequence[Any], kwar
     prepared = template.prepared
     if not isinstance(prepared, Prepared) or prepared.history or prepared.views or (prepared.wide and not tape.device.fp64):
         return False
-    if any(call.fn.reports for call in prepared.order):
-        return False
     leaves = _places(tape, args, kwargs, fresh)
+    for call, operands in zip(prepared.order, prepared.operands, strict=True):
+        if call.fn.reports:                             # indices that come from outside are looked at when they are used
+            place = leaves[~operands[0]] if 0 <= ~operands[0] < len(leaves) else -1
+            if place < len(tape.places):
+                return False
+            stage.checks.append((2 * (place - len(tape.places)) + 1, call))
     result = template.result
     stage.form, ends = (None, [result]) if type(result) is int else result
     if len(leaves) != len(described[1]) or any(type(k) is not int or k < template.made for k in ends):

@@ -165,10 +165,15 @@ class Module:
 
     def __getattr__(self, name: str) -> Any:
         own = self.__dict__
-        for table in ("_parameters", "_modules", "_buffers"):
-            found = own.get(table)
-            if found and name in found:
-                return found[name]
+        table = own.get("_parameters")
+        if table and name in table:
+            return table[name]
+        table = own.get("_modules")
+        if table and name in table:
+            return table[name]
+        table = own.get("_buffers")
+        if table and name in table:
+            return table[name]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:

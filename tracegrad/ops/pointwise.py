@@ -370,14 +370,17 @@ def acceptable(other: Any) -> bool:
     return isinstance(other, (Operators, bool, int, float, complex)) or hasattr(other, "dtype")
 
 
-def _plain(name: str) -> Any:
-    """A function that is the operation itself where its other arguments are left out, without the detour."""
+def _plain(name: str) -> tuple[Any, Any]:
+    """An operator and the one with its operands exchanged, which are the operation itself where its other arguments are left out."""
     op = REGISTRY[name]
-    return lambda a, b: call(op, (a, b), {})
+    return (lambda self, other: call(op, (self, other), {}) if isinstance(other, Operators) or acceptable(other) else NotImplemented,
+            lambda self, other: call(op, (other, self), {}) if acceptable(other) else NotImplemented)
 
 
-for _name, _fn in {"add": _plain("add"), "sub": _plain("sub"), "mul": _plain("mul"), "truediv": _plain("div"),
-                   "floordiv": floor_divide, "mod": remainder, "pow": pow,
+for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}.items():
+    for _kind, _fn in zip(("", "r"), _plain(_op), strict=True):
+        setattr(Operators, f"__{_kind}{_name}__", _fn)
+for _name, _fn in {"floordiv": floor_divide, "mod": remainder, "pow": pow,
                    "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_left_shift,
                    "rshift": bitwise_right_shift}.items():
     setattr(Operators, f"__{_name}__", _straight(_fn))
