@@ -170,12 +170,12 @@ def measure(name: str, turns: int, loop: str) -> dict[str, float]:
     value = call()
     first, used = time.perf_counter() - start, sum(os.times()[:4]) - used
     times: list[float] = []
-    again = sum(os.times()[:4])
+    again = time.process_time()
     while len(times) < 5 or (sum(times) < 1 and len(times) < 200):
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    again = (sum(os.times()[:4]) - again) / len(times)
+    again = (time.process_time() - again) / len(times)
     return {"first": first, "used": used, "call": float(np.median(times)), "again": again, "value": value,
             "launches": 0 if f is None else len(f.plan.launches)}
 
