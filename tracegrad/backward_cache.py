@@ -126,12 +126,11 @@ class _Walk:
                 call = None
                 if not known or node.needs_grad:
                     depth = len(stack)
-                    if type(node) is Folded:
-                        call, operands, freed = node.behind
-                        if freed:
-                            call, operands = None, node.operands
-                    else:
+                    behind = _behind(node) if type(node) is Folded else None
+                    if behind is None or behind[2]:
                         operands = node.operands
+                    else:
+                        call, operands, _ = behind
                     for o in operands:
                         at = get(o)
                         if at is None and o.value is not None and not o.needs_grad:         # a leaf, in few steps
@@ -190,10 +189,10 @@ class _Walk:
         """Make the nodes of all calls, to learn what becomes of them."""
         for i in self.calls:
             result = self.nodes[i]
-            if isinstance(result, Folded):
-                call = result.behind[0]
-                values = result.unfold()
-                self.inside.update(n for n in values[call.made:])
+            behind, values = _behind(result), result.unfold() if isinstance(result, Folded) else ()
+            if behind is not None and values:                       # nobody else has asked for them in the meantime
+                call = behind[0]
+                self.inside.update(values[call.made:])
                 for k, (place, _) in enumerate(call.offsets, i + 1):
                     self.number[values[place]] = k
 
@@ -246,8 +245,6 @@ class Backward:
         _recipes.move_to_end(walk.key)
         self.walk = None
         compile_.free_saved([nodes[i] for i in recipe.saving])
-        for i in recipe.staying:
-            _leave(nodes[i])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
         walk.number.clear()
         walk.pending.clear()
@@ -263,16 +260,24 @@ class Backward:
         if walk is None or walk.key is None:
             return
         key = walk.key
-        new = key not in _recipes
-        if new:
-            _recipes[key] = None
-            _size[0] += len(key.parts)
-        often = not new or walk.calls                               # most structures are never seen again, but these calls were
-        if often and len(works) == 1 and works[0].device is walk.device:
+        recipe = None
+        # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
+        if (key in _recipes or walk.calls) and len(works) == 1 and works[0].device is walk.device:
             with contextlib.suppress(KeyError):
-                _recipes[key] = _Recipe(works[0], walk, order, grads)
+                recipe = _Recipe(works[0], walk, order, grads)
+                eager.prepare(works[0], recipe.seen)
+        if key in _recipes:
+            recipe = recipe or _recipes[key]
+            _size[0] -= _parts(key, _recipes[key])
+        _recipes[key] = recipe
+        _size[0] += _parts(key, recipe)
         while _size[0] > REMEMBERED and len(_recipes) > 1:
-            _size[0] -= len(_recipes.popitem(last=False)[0].parts)
+            _size[0] -= _parts(*_recipes.popitem(last=False))
+
+
+def _parts(key: Key, recipe: _Recipe | None) -> int:
+    """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
+    return len(key.parts) + (0 if recipe is None else 10 * recipe.seen.size)
 
 
 def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
@@ -316,30 +321,31 @@ def _line(recipe: _Recipe, nodes: Sequence[Node], position: int) -> Location:
     return derivative_of(nodes[number].loc) if derived else nodes[number].loc
 
 
-def _leave(node: Node) -> None:
-    """A call of which something was freed lets go of what was given to that."""
-    if isinstance(node, Folded):
-        call, given, _ = node.behind
-        left = call.left()
-        node.behind = call, [o if i in left else None for i, o in enumerate(given)], True
+def _behind(node: Node | None) -> Any:
+    """What is behind a call's result; None where somebody (another thread, even) has asked for its nodes."""
+    return getattr(node, "behind", None)
 
 
 def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
     """Of nodes that keep their operands: those that somebody still holds go on without the freed ones, as in autograd._drop_history."""
     stand_ins: dict[Node, Node] = {}
+    for ref in reversed(staying):       # those that read others first: what they let go of may be gone then
+        _stay(ref(), stand_ins)
 
-    def left(o: Any) -> Any:
-        if o is None or type(o) is Folded or o.operands or not saves(o):
+
+def _stay(node: Node | None, stand_ins: dict[Node, Node]) -> None:
+    def left(o: Node) -> Node:
+        if type(o) is Folded or o.operands or not saves(o):
             return o
         if o not in stand_ins:
             stand_ins[o] = Node(o.fn, (), o.attrs, o.aval, True)
             stand_ins[o].loc = o.loc
         return stand_ins[o]
 
-    for ref in staying:
-        node = ref()
-        if isinstance(node, Folded):
-            call, given, freed = node.behind
-            node.behind = call, [left(o) for o in given], freed
-        elif node is not None:
-            forget_operands(node, tuple([left(o) for o in node.operands]))
+    behind = _behind(node)
+    if node is not None and behind is not None:
+        call, given, _ = behind
+        kept = call.left()
+        node.behind = call, [left(o) if i in kept else None for i, o in enumerate(given)], True
+    elif node is not None:
+        forget_operands(node, tuple([left(o) for o in node.operands]))

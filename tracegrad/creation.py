@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from math import ceil, isfinite, log1p, pi, prod
+from math import ceil, isfinite, log1p, nan, pi, prod
 from typing import Any
 
 import numpy as np
@@ -600,7 +600,10 @@ def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bo
 
 @_create(draws=True)
 def bernoulli(input: Tensor, p: Any = None) -> Tensor:
-    """1 with probability `input` (or with probability p, if given), else 0; its shape and dtype."""
+    """1 with probability `input` (or with probability p, if given), else 0; its shape and dtype.
+
+    A tensor's elements that are no probabilities give NaN (torch: an error); a number outside [0, 1] is an ArgumentError.
+    """
     if p is None and not dtypes.is_float(input.dtype):
         raise DTypeError(f"bernoulli: takes probabilities in a float tensor, got {input.dtype}; use x.float(), or give p")
     return _bernoulli("bernoulli", input, input if p is None else p)
@@ -610,7 +613,10 @@ def _bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
     wide = p.dtype if isinstance(p, Tensor) and p.dtype == dtypes.float64 else dtypes.float32
-    return (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)  # type: ignore[no-any-return]
+    drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)
+    if not isinstance(p, Tensor) or not dtypes.is_float(x.dtype):
+        return drawn
+    return where((p >= 0.0) & (p <= 1.0), drawn, nan)  # type: ignore[no-any-return]
 
 
 @_create(draws=True)

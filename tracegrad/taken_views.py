@@ -32,11 +32,12 @@ class _View:
     call: of a part of a history, its nodes.
     """
 
-    __slots__ = ("attrs", "aval", "call", "reshaped", "rules", "steps")
+    __slots__ = ("attrs", "aval", "call", "copied", "reshaped", "rules", "steps")
 
     def __init__(self, steps: Steps, aval: Aval, call: Template | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, aval, {"aval": aval}, call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
+        self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
@@ -54,7 +55,13 @@ class _View:
             view = Tensor(made, device)
         view._base, view._steps, view._layout, view._detached = base, self.steps, len(base._moved), False
         view._source = (weakref.ref(node), base._version) if call is None else None
-        return Tensor(view._n, view._device) if self.reshaped and moved(view) else view
+        if self.copied is None or base._base is not None:
+            copied = self.reshaped and moved(view)
+            if base._base is None:
+                self.copied = copied
+        else:
+            copied = self.copied
+        return Tensor(view._n, view._device) if copied else view
 
 
 class Views:
@@ -70,29 +77,19 @@ class Views:
         node = base._n
         if not (state.grad if node.needs_grad else type(node.value) is Held) or not _alone(base, node):
             return None
+        return self._described(node, args, kwargs)
+
+    def of_call(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[type | None, list[_View]] | None:
+        """How a call's results are made, and the type of a sequence that they come in, if they do; None where that is not known."""
+        key = self._described(base._n, args, kwargs) if _alone(base, base._n) else None
+        known = None if key is None else self._known.get(key)
+        return (None, [known]) if isinstance(known, _View) else known
+
+    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             if type(a) is not int and not (type(a) is tuple and all(type(n) is int for n in a)):            # 1.0 equals 1, and so does True
                 return None
         return (node.aval, node.needs_grad, *args[1:], *kwargs.items()) if kwargs else (node.aval, node.needs_grad, *args[1:])
-
-    def item_key(self, base: Tensor, key: Any) -> Any:
-        """The same of base[key]."""
-        node = base._n
-        if not (state.grad if node.needs_grad else type(node.value) is Held) or not _alone(base, node):
-            return None
-        if type(key) is int:
-            return node.aval, node.needs_grad, key
-        parts: list[Any] = [node.aval, node.needs_grad, type(key) is tuple]
-        for k in key if type(key) is tuple else (key,):
-            if type(k) is slice:
-                parts += (slice, k.start, k.stop, k.step)
-                if not all(n is None or type(n) is int for n in parts[-3:]):
-                    return None
-            elif type(k) is int or k is None or k is Ellipsis:
-                parts.append(k)
-            else:
-                return None
-        return tuple(parts)
 
     def take(self, key: Any, base: Tensor) -> Any:
         """What a known call gives; None where it is not known, or cannot be done at once."""
@@ -134,6 +131,28 @@ class Views:
             for v, call in zip(views, calls, strict=True):
                 if call is not None:
                     call.fold((node,), v._n)
+
+
+class Items(Views):
+    """The same of base[key]."""
+
+    __slots__ = ()
+
+    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        key = args[1]
+        if type(key) is int:
+            return node.aval, node.needs_grad, key
+        parts: list[Any] = [node.aval, node.needs_grad, type(key) is tuple]
+        for k in key if type(key) is tuple else (key,):
+            if type(k) is slice:
+                parts += (slice, k.start, k.stop, k.step)
+                if not all(n is None or type(n) is int for n in parts[-3:]):
+                    return None
+            elif type(k) is int or k is None or k is Ellipsis:
+                parts.append(k)
+            else:
+                return None
+        return tuple(parts)
 
 
 def _alone(base: Tensor, node: Node) -> bool:
