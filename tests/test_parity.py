@@ -140,6 +140,17 @@ def test_negative_pads_cut_off(run, mode):
     np.testing.assert_allclose(gradient.numpy()[0, 1], expected)
 
 
+def test_pads_with_zeros_of_either_sign(run):
+    """Attributes that are equal and not the same: -0.0 equals 0.0, so the nodes, and what is remembered of them, were one."""
+    values = [0.0, -0.0, complex(0.0, -0.0), complex(-0.0, 0.0), complex(-0.0, -0.0), complex(1.0, -0.0), complex(-0.0, 2.0), 0.0, 1.0 + 0j]
+    x = tg.arange(1.0, 34.0)
+    f = run(lambda x: [F.pad(x if isinstance(v, float) else x.to(tg.complex64), (1, 2), value=v) for v in values])
+    for _ in range(3):
+        for v, y in zip(values, f(x), strict=True):
+            edge = np.array(v, y.numpy().dtype)
+            assert y.numpy().tobytes() == np.pad(x.numpy().astype(edge.dtype), (1, 2), constant_values=edge).tobytes(), v
+
+
 def test_pads_of_two_dimensions_and_their_limits():
     x = tg.arange(40.0).reshape(1, 2, 4, 5)
     image = x.numpy()[0, 0]

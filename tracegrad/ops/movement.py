@@ -260,7 +260,12 @@ def pad(x: Node, low: Shape, high: Shape, interior: Shape | None = None, value: 
     interior = interior or (0,) * len(x.shape)
     if not any(low) and not any(high) and not any(interior):
         return x
-    attrs = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior), "value": x.dtype.type(value).item()}
+    exact = x.dtype.type(value)
+    for part, mirror in ((exact.real, "neg"), (exact.imag, "conj")):
+        if x.dtype.kind in "fc" and part == 0 and np.signbit(part):     # -0.0 equals 0.0: nodes that differ in it alone would be one
+            fn = REGISTRY[mirror]
+            return bind(fn, (pad(bind(fn, (x,), {}), low, high, interior, fn.numpy(exact)),), {})
+    attrs = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior), "value": exact.item()}
     return bind(REGISTRY["pad"], (x,), attrs)
 
 
