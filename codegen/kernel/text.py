@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.markup import marked_in
 from tracegrad.codegen.kernel.names import is_variable
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
 from tracegrad.codegen.kernel.types import size_of
@@ -60,9 +61,9 @@ class Text:
              f"{last} = {inside(f'{first} + {step}', total, False, index)};")
 
     @contextmanager
-    def counting(self, name: str, n: int, first: int = 0, step: int = 1, type_: str = "int") -> Iterator[Term]:
+    def counting(self, name: str, n: Term, first: int = 0, step: int = 1, type_: str = "int") -> Iterator[Term]:
         """A loop in which `name` counts from `first` to `n`; yields what to call it. Of one turn it is none, and the variable a number."""
-        if first < n <= first + step:
+        if isinstance(n, int) and first < n <= first + step:
             yield first
             return
         self(f"for ({type_} {name} = {first}; {name} < {n}; {f'{name} += {step}' if step > 1 else f'{name}++'}) {{")
@@ -75,8 +76,8 @@ class Text:
         """The kernel, once all lines are there."""
         body = Block("")
         names = {p.name for p in self.parameters}
-        body.items += [Raw(line, cooperates=self.cooperates, names=names, allocates=0 if i else self.allocates)
-                       for i, line in enumerate(self.lines)]
+        lines = [marked_in(line, names) if any(name in line for name in names) else line for line in self.lines]
+        body.items += [Raw(line, cooperates=self.cooperates, allocates=0 if i else self.allocates) for i, line in enumerate(lines)]
         return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
                       comment=self.comment, wide=1 << 30, reserved=self.reserved, held=self.vectors)
 

@@ -52,11 +52,16 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
     """The LOAD and STORE macros that are in use, each of its types: once in front of a program whose kernels use them."""
     names = {name for name, _ in uses}
     out = [f"#define {name}(V, {given}) {name}_##V({given})" for name, given in ACCESS.items() if name in names]
+    using: dict[str, set[str]] = {}
+    for name, type_ in uses:
+        if name in ACCESS:
+            using.setdefault(type_, set()).add(name)
     sizes = {scalar: dtype.itemsize for dtype, scalar in OPENCL.items() if dtype != np.float16 and (dtype != np.float64 or target.fp64)}
     for scalar, size in sorted(sizes.items()):
         for width in WIDTHS:
-            v = f"{scalar}{width}"
-            own = {name for name, type_ in uses if type_ == v and name in ACCESS}
+            own = using.get(v := f"{scalar}{width}")
+            if not own:
+                continue
             if target.clang_builtins:
                 aligned = [f"typedef {v} __attribute__((aligned({size}))) {v}_u;"]
                 how = {"LOAD": f"(p) (*(__global const {v}_u *)(p))", "LOAD_PRIVATE": f"(p) (*(const {v}_u *)(p))",
@@ -66,7 +71,7 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
                 how = dict.fromkeys(("LOAD", "LOAD_PRIVATE"), f"(p) vload{width}(0, p)") | {"STORE": f"(p, v) vstore{width}(v, 0, p)"}
             if "LOAD_LOCAL" in own:
                 out.append(f"#define LOAD_LOCAL_{v}(p) (*(__local const {v} *)(p))")
-            out += aligned if own else []
+            out += aligned
             out += [f"#define {name}_{v}{text}" for name, text in how.items() if name in own]
     return out
 
@@ -140,7 +145,7 @@ def transposed(emit: Emit, dtype: np.dtype[Any], rows: Sequence[str]) -> list[st
 
 def plus(*terms: tuple[Term | Index, int] | Term | Index) -> Term:
     """A readable C sum: pairs (index, stride) as a product; zeros and ones vanish."""
-    out: list[str] = []
+    out = ""
     total = 0
     for term in terms:
         index, stride = term if isinstance(term, tuple) else (term, 1)
@@ -149,14 +154,15 @@ def plus(*terms: tuple[Term | Index, int] | Term | Index) -> Term:
         if isinstance(index, int):
             total += index * stride
         elif stride == 1:
-            out.append(index)
+            out = Compound(f"{out} + {index}") if out else index
         elif stride:
-            out.append(Compound(f"({index}) * {stride}" if isinstance(index, Compound) else f"{index} * {stride}"))
+            factor = f"({index})" if isinstance(index, Compound) else index
+            sign, by = (" - ", -stride) if out and stride < 0 else (" + ", stride)
+            product = f"{factor} * {by}" if by != 1 else factor
+            out = Compound(f"{out}{sign}{product}" if out else product)
     if not out:
         return total
-    if len(out) == 1 and not total:
-        return out[0]
-    return Compound(" + ".join(out) + (f" {'-' if total < 0 else '+'} {abs(total)}" if total else ""))
+    return Compound(f"{out} {'-' if total < 0 else '+'} {abs(total)}") if total else out
 
 
 def inside(at: Term, most: Term, exact: bool, index: str = "int") -> Term:
