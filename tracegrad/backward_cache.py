@@ -245,8 +245,6 @@ class Backward:
         _recipes.move_to_end(walk.key)
         self.walk = None
         compile_.free_saved([nodes[i] for i in recipe.saving])
-        for i in recipe.staying:
-            _leave(nodes[i])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
         walk.number.clear()
         walk.pending.clear()
@@ -328,32 +326,26 @@ def _behind(node: Node | None) -> Any:
     return getattr(node, "behind", None)
 
 
-def _leave(node: Node) -> None:
-    """A call of which something was freed lets go of what was given to that."""
-    behind = _behind(node)
-    if behind is not None:
-        call, given, _ = behind
-        left = call.left()
-        node.behind = call, [o if i in left else None for i, o in enumerate(given)], True
-
-
 def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
     """Of nodes that keep their operands: those that somebody still holds go on without the freed ones, as in autograd._drop_history."""
     stand_ins: dict[Node, Node] = {}
+    for ref in reversed(staying):       # those that read others first: what they let go of may be gone then
+        _stay(ref(), stand_ins)
 
-    def left(o: Any) -> Any:
-        if o is None or type(o) is Folded or o.operands or not saves(o):
+
+def _stay(node: Node | None, stand_ins: dict[Node, Node]) -> None:
+    def left(o: Node) -> Node:
+        if type(o) is Folded or o.operands or not saves(o):
             return o
         if o not in stand_ins:
             stand_ins[o] = Node(o.fn, (), o.attrs, o.aval, True)
             stand_ins[o].loc = o.loc
         return stand_ins[o]
 
-    for ref in staying:
-        node = ref()
-        behind = _behind(node)
-        if node is not None and behind is not None:
-            call, given, freed = behind
-            node.behind = call, [left(o) for o in given], freed
-        elif node is not None:
-            forget_operands(node, tuple([left(o) for o in node.operands]))
+    behind = _behind(node)
+    if node is not None and behind is not None:
+        call, given, _ = behind
+        kept = call.left()
+        node.behind = call, [left(o) if i in kept else None for i, o in enumerate(given)], True
+    elif node is not None:
+        forget_operands(node, tuple([left(o) for o in node.operands]))

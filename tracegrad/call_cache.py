@@ -26,14 +26,14 @@ from tracegrad.operators import Operators
 
 SELDOM = 4                                   # a value is looked at in every so many turns at least, if it is computed at once
 KEPT = 1000                                  # signatures of one function; when there are more, those not used since are forgotten
-_ARRAY, _INTEGER, _FLOAT, _PLAIN, _LIST, _SLICE, _OTHER = range(7)
-_KINDS: dict[type, int] = {int: _INTEGER, bool: _INTEGER, float: _FLOAT, str: _PLAIN, NoneType: _PLAIN, EllipsisType: _PLAIN, tuple: _LIST,
-                           list: _LIST, Size: _LIST, slice: _SLICE, Node: _OTHER, Folded: _OTHER}      # of arguments, by their class
+ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
+KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
+                           list: LIST, Size: LIST, slice: SLICE, Node: OTHER, Folded: OTHER}      # of arguments, by their class
 
 
 def _kind(cls: type) -> int:
     """The kind of a class that was not met before."""
-    kind = _KINDS[cls] = _ARRAY if issubclass(cls, Operators) else _PLAIN if issubclass(cls, np.dtype) else _OTHER
+    kind = KINDS[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
     return kind
 
 
@@ -271,12 +271,17 @@ def _never(template: Template, nodes: Sequence[Node]) -> Any:
     return False
 
 
+def _not(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return None
+
+
 def _not_plain(node: Node) -> bool:
     return False
 
 
 is_plain: Callable[[Node], bool] = _not_plain       # whether it is an operation of tracegrad's that reports nothing: see at_once.py
 prepare: Callable[[Template, Sequence[Node]], Any] = _never                 # set where numpy can be asked: see at_once.py
+follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any] = _not     # set where calls can be put off: see tapes.py
 # Of attributes, by id, that templates give to nodes: the template.
 _owners: weakref.WeakValueDictionary[int, Template] = weakref.WeakValueDictionary()
 
@@ -330,10 +335,10 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
     """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before."""
     for a in args:
         cls = a.__class__
-        kind = _KINDS.get(cls)
+        kind = KINDS.get(cls)
         if kind is None:
             kind = _kind(cls)
-        if kind == _ARRAY:
+        if kind == ARRAY:
             if first is None:
                 first = a
             elif a._device is not first._device:
@@ -353,19 +358,19 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
                 parts.append(node.needs_grad)
                 if aval.bounded and has_range(node.fn):
                     parts.append(interval(node))                          # checks of indices depend on it
-        elif kind == _INTEGER:
+        elif kind == INTEGER:
             parts.append(cls)
             parts.append(a)                                               # 1 is not True, nor 1.0
-        elif kind == _FLOAT:
+        elif kind == FLOAT:
             parts.append(cls)
             parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
-        elif kind == _PLAIN:
+        elif kind == PLAIN:
             parts.append(a)
-        elif kind == _LIST:
+        elif kind == LIST:
             parts.append(cls)
             parts.append(len(a))
             first = _add(a, parts, nodes, first)
-        elif kind == _SLICE:
+        elif kind == SLICE:
             if any(isinstance(end, Operators) for end in (a.start, a.stop, a.step)):
                 raise _Unknown                                            # its value decides on the result's shape
             parts.append(cls)

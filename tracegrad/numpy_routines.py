@@ -275,7 +275,7 @@ class _Writer:
         self.names: dict[str, Any] = {"asarray": np.asarray}        # what the text names: its last arguments, which nobody gives
         self.known: dict[int, str] = {}                 # what is in `names`, by id
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
-        self.steps = self._needed([self._direct(step) for step in routine.steps])
+        self.steps = self._keeping(self._needed([self._direct(step) for step in routine.steps]))
         lines = self._lines()
         code = _read("\n ".join([f"def function(inputs, constants, nodes, notes, {', '.join(self.names)}):", *lines]))
         self.function: Callable[..., list[Any]] = FunctionType(code, {}, "function", tuple(self.names.values()))
@@ -325,6 +325,24 @@ class _Writer:
                 wanted.update(step.operands)
                 found.append(step._replace(dead=dead))
         return found[::-1]
+
+    def _keeping(self, steps: list[_Step]) -> list[_Step]:
+        """The steps, with reductions that keep their dims where a reshape put them back: of what lies row by row that is the same array."""
+        uses = Counter(o for step in steps for o in step.operands)
+        uses.update(self.routine.ends)
+        at = {step.place: k for k, step in enumerate(steps)}
+        gone = set[int]()
+        for k, step in enumerate(steps):
+            made = steps[at[step.operands[0]]] if step.fn is _RESHAPE and step.operands[0] in at else None
+            if made is None or made.fn not in _REDUCTIONS or uses[made.place] != 1 or self._by_itself(made) is None:
+                continue
+            aval, strides = self.routine.avals[step.place], self.strides[made.place]
+            kept = tuple(1 if d in made.attrs["dim"] else n for d, n in enumerate(self._array(made.operands[0])[0]))
+            if aval.shape == kept and strides == np.empty(self.routine.avals[made.place].shape, aval.dtype).strides:
+                gone.add(made.place)
+                dead = (*made.dead, *[o for o in step.dead if o != made.place])
+                steps[k] = made._replace(place=step.place, dead=dead, attrs={"dim": made.attrs["dim"], "keepdim": True})
+        return [step for step in steps if step.place not in gone]
 
     def _name(self, what: Any, hint: str) -> str:
         name = self.known.get(id(what))
@@ -397,7 +415,8 @@ class _Writer:
         if rule is _DOT:
             return f"{arguments[0]}.dot({arguments[1]})"
         if rule is not None:
-            return f"{self._name(rule, 'r')}({arguments[0]}, {self._name(step.attrs['dim'], 'd')})"
+            keeps = ", None, None, True" if "keepdim" in step.attrs else ""
+            return f"{self._name(rule, 'r')}({arguments[0]}, {self._name(step.attrs['dim'], 'd')}{keeps})"
         return f"{self._name(step.rule, 'r')}({', '.join(arguments)})"
 
     def _by_itself(self, step: _Step) -> Any:

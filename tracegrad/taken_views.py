@@ -77,29 +77,19 @@ class Views:
         node = base._n
         if not (state.grad if node.needs_grad else type(node.value) is Held) or not _alone(base, node):
             return None
+        return self._described(node, args, kwargs)
+
+    def of_call(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[type | None, list[_View]] | None:
+        """How a call's results are made, and the type of a sequence that they come in, if they do; None where that is not known."""
+        key = self._described(base._n, args, kwargs) if _alone(base, base._n) else None
+        known = None if key is None else self._known.get(key)
+        return (None, [known]) if isinstance(known, _View) else known
+
+    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             if type(a) is not int and not (type(a) is tuple and all(type(n) is int for n in a)):            # 1.0 equals 1, and so does True
                 return None
         return (node.aval, node.needs_grad, *args[1:], *kwargs.items()) if kwargs else (node.aval, node.needs_grad, *args[1:])
-
-    def item_key(self, base: Tensor, key: Any) -> Any:
-        """The same of base[key]."""
-        node = base._n
-        if not (state.grad if node.needs_grad else type(node.value) is Held) or not _alone(base, node):
-            return None
-        if type(key) is int:
-            return node.aval, node.needs_grad, key
-        parts: list[Any] = [node.aval, node.needs_grad, type(key) is tuple]
-        for k in key if type(key) is tuple else (key,):
-            if type(k) is slice:
-                parts += (slice, k.start, k.stop, k.step)
-                if not all(n is None or type(n) is int for n in parts[-3:]):
-                    return None
-            elif type(k) is int or k is None or k is Ellipsis:
-                parts.append(k)
-            else:
-                return None
-        return tuple(parts)
 
     def take(self, key: Any, base: Tensor) -> Any:
         """What a known call gives; None where it is not known, or cannot be done at once."""
@@ -141,6 +131,28 @@ class Views:
             for v, call in zip(views, calls, strict=True):
                 if call is not None:
                     call.fold((node,), v._n)
+
+
+class Items(Views):
+    """The same of base[key]."""
+
+    __slots__ = ()
+
+    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        key = args[1]
+        if type(key) is int:
+            return node.aval, node.needs_grad, key
+        parts: list[Any] = [node.aval, node.needs_grad, type(key) is tuple]
+        for k in key if type(key) is tuple else (key,):
+            if type(k) is slice:
+                parts += (slice, k.start, k.stop, k.step)
+                if not all(n is None or type(n) is int for n in parts[-3:]):
+                    return None
+            elif type(k) is int or k is None or k is Ellipsis:
+                parts.append(k)
+            else:
+                return None
+        return tuple(parts)
 
 
 def _alone(base: Tensor, node: Node) -> bool:

@@ -42,7 +42,8 @@ from tracegrad.runtime.buffer import held, hold
 if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
 
-_VARIABLE, _DETACH, _SLICE, _SLICE_AT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["slice"], REGISTRY["slice_at"]
+_DATA, _VARIABLE, _DETACH = REGISTRY["data"], REGISTRY["variable"], REGISTRY["detach"]
+_SLICE, _SLICE_AT = REGISTRY["slice"], REGISTRY["slice_at"]
 
 
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
@@ -93,7 +94,7 @@ class Tensor(Operators):
         self._n, self._device, self._trace = node, device, trace
         self._base = self._grad = self._hooks = self._source = None
         self._versions, self._moved = 0, ()
-        if trace is None and node.value is None and not state.examples:
+        if trace is None and node.fn is not _DATA and node.value is None and not state.examples:        # (what has no operands has a value)
             waiting.append(weakref.ref(self))
             if len(waiting) > config.pending and not state.holds:
                 flush()
@@ -249,7 +250,7 @@ class Tensor(Operators):
             state.trace.rebind(self, node)
         else:
             self._n = node = node.twin() if node.constant and self._trace is None else node
-            if self._trace is None and node.value is None and not state.examples:
+            if self._trace is None and node.fn is not _DATA and node.value is None and not state.examples:
                 waiting.append(weakref.ref(self))
 
     def _receive(self, call: str, result: Any) -> Tensor:

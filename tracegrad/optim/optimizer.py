@@ -105,6 +105,9 @@ class ParamGroup(MutableMapping[str, Any]):
             object.__setattr__(self, name, value)
 
     def __getitem__(self, name: str) -> Any:
+        own = self.__dict__
+        if name in own and not name.startswith("_"):            # in few steps
+            return own[name]
         if name not in self:
             raise KeyError(name)
         return getattr(self, name)
