@@ -24,7 +24,7 @@ from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, entered, method, 
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arguments import known_values, on_nodes
 from tracegrad.ops.complex_numbers import real
-from tracegrad.ops.elementwise import Analytic, Float, erfc_of, lgamma_of
+from tracegrad.ops.elementwise import Analytic, Float, erfc_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, polynomial
 from tracegrad.ops.pointwise import (
     abs_,
@@ -130,14 +130,6 @@ class Erfc(Float):
     def opencl(self, x): return f"erfc({x})"
 
 
-class Lgamma(Float):
-    """The logarithm of |gamma(x)|; inf at 0 and the negative integers."""
-    name, domain = "lgamma", (0.3, 4.0)
-    def numpy(self, x): return lgamma_of(x).astype(x.dtype)
-    def vjp(self, ct, y, x): return (ct * digamma(x),)
-    def opencl(self, x): return f"lgamma({x})"
-
-
 class Hypot(Elementwise):
     """sqrt(a² + b²), without overflow. (NaN has no derivative at the origin, as in torch.)"""
     name, nin, kinds, domain = "hypot", 2, "f", (0.3, 2.0)
@@ -193,6 +185,13 @@ _B = _bernoulli(24)
 _DIGAMMA = [float(_B[2 * k] / (2 * k)) for k in range(1, 9)]                   # [DLMF] 5.11.2
 _ZETA = [float(_B[2 * k] / factorial(2 * k)) for k in range(1, 13)]             # [DLMF] 2.10.1 (Euler and Maclaurin)
 _STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]      # [DLMF] 5.11.1
+
+
+class Lgamma(Formula):
+    """The logarithm of |gamma(x)|; inf at 0 and the negative integers."""
+    name, domain = "lgamma", (0.3, 4.0)
+    def formula(self, m, x): return m.lgamma(x)
+    def vjp(self, ct, y, x): return (ct * digamma(x),)
 
 
 class Digamma(Formula):
@@ -514,19 +513,37 @@ class I1(I1e):
         return (ct * (i0(x) - where(zero, 0.5, y / where(zero, 1.0, x))),)
 
 
+class Entr(Formula):
+    """-x log(x): 0 at 0, -inf below."""
+    name, domain = "entr", (0.1, 3.0)
+
+    def formula(self, m, x):
+        positive = x > 0.0
+        return m.where(positive, -x * m.log(m.where(positive, x, 1.0)), m.where(x < 0.0, -INF, m.where(x == x, 0.0, NAN)))
+
+    def vjp(self, ct, y, x): return (-ct * (log(x) + 1.0),)
+
+
 class Logaddexp(Formula):
     """log(exp(a) + exp(b)), without overflow."""
     name, nin = "logaddexp", 2
+    unit = 1.0                                                      # the logarithm of the base
 
     def formula(self, m, a, b):
         larger = m.where((a > b) | (a != a), a, b)
-        value = larger + m.log1p(m.exp(-m.fabs(a - b)))
+        more = m.log1p(m.exp(m.fabs(a - b) * -self.unit)) * (1.0 / self.unit)
+        value = larger + m.where(a == b, LN2 / self.unit, more)
         return m.where((a == b) & (m.fabs(a) == INF), a, value)
 
     def vjp(self, ct, y, a, b):
         infinite = eq(a, b) & eq(abs_(a), INF)
-        share = sigmoid(where(infinite, 0.0, a - b))
+        share = sigmoid(where(infinite, 0.0, a - b) * self.unit)
         return ct * share, ct * (1.0 - share)
+
+
+class Logaddexp2(Logaddexp):
+    """log2(2^a + 2^b), without overflow."""
+    name, unit = "logaddexp2", LN2
 
 
 # ---------------------------------------------------------------------------------------------------- torch's functions
@@ -561,7 +578,7 @@ def _special(*names: str) -> Callable[[F], F]:
 acosh, asinh = _operation("acosh", "acosh", "arccosh"), _operation("asinh", "asinh", "arcsinh")
 atanh = _operation("atanh", "atanh", "arctanh")
 hypot, copysign, nextafter = _operation("hypot", "hypot"), _operation("copysign", "copysign"), _operation("nextafter", "nextafter")
-gcd = _operation("gcd", "gcd")
+gcd, logaddexp2 = _operation("gcd", "gcd"), _operation("logaddexp2", "logaddexp2")
 erfc, erfinv = _operation("erfc", "erfc", special=("erfc",)), _operation("erfinv", "erfinv", special=("erfinv",))
 lgamma, digamma = _operation("lgamma", "lgamma", special=("gammaln",)), _operation("digamma", "digamma", special=("digamma", "psi"))
 igamma = _operation("igamma", "igamma", special=("gammainc",))
@@ -571,6 +588,7 @@ i1, i0e = _operation("i1", special=("i1", "modified_bessel_i1")), _operation("i0
 i1e = _operation("i1e", special=("i1e",))
 erfcx, ndtri, zeta = (_operation(name, special=(name,)) for name in ("erfcx", "ndtri", "zeta"))
 ndtr, log_ndtr = (_operation(name, special=(name,)) for name in ("ndtr", "log_ndtr"))
+entr = _operation("entr", special=("entr",))
 SPECIAL.update(erf=PUBLIC["erf"], exp2=PUBLIC["exp2"], expit=PUBLIC["sigmoid"], expm1=PUBLIC["expm1"], log1p=PUBLIC["log1p"],
                round=PUBLIC["round"], softmax=PUBLIC["softmax"], log_softmax=PUBLIC["log_softmax"], logsumexp=PUBLIC["logsumexp"])
 
@@ -634,12 +652,6 @@ def _complex_logaddexp(input: Array, other: Any) -> Any:
     return where(nothing, b, where(endless, total, large + log1p(exp(difference))))
 
 
-@public("logaddexp2")
-def logaddexp2(input: Array, other: Array) -> Array:
-    """log2(2^input + 2^other), without overflow."""
-    return logaddexp(input * LN2, other * LN2) * (1.0 / LN2)
-
-
 @on_nodes
 def _floats(x: Array, y: Array) -> Any:
     """Both, as floats of the dtype that they promote to."""
@@ -678,14 +690,6 @@ def _as_float(x: Array) -> Array:
     return x if x.dtype.kind == "f" else x * 1.0
 
 
-@_special()
-def entr(input: Array) -> Array:
-    """-x log(x): 0 at 0, -inf below."""
-    input = _as_float(input)
-    positive = input > 0
-    return where(positive, -input * log(where(positive, input, 1)), where(input < 0, -INF, where(isnan(input), input, 0.0)))
-
-
 @public("sinc")
 def sinc(input: Array) -> Array:
     """sin(pi x) / (pi x), 1 at 0. Near 0 its Taylor series, so that derivatives of every order are right there."""
@@ -719,9 +723,11 @@ def logit(input: Array, eps: float | None = None) -> Array:
     x = _as_float(input)
     if eps is not None:
         x = where(lt(x, eps), eps, where(gt(x, 1.0 - eps), 1.0 - eps, x))           # as in torch where eps is above 1/2
+    else:
+        x = x * where(lt(x, 0.0) | gt(x, 1.0), NAN, 1.0)            # so that the derivative is NaN there, too
     middle = (x > 0.25) & (x < 0.75)                    # the ratio is close to 1, whose logarithm is small
     half = where(middle, x, 0.5)
-    return where(middle, log1p((half * 2.0 - 1.0) / (1.0 - half)), log(x / (1.0 - x)))
+    return where(middle, log1p((half * 2.0 - 1.0) / (1.0 - half)), log(x) - log1p(-x))      # whose derivatives are infinite at 0 and 1
 
 
 _special()(logit)
