@@ -11,7 +11,7 @@ from math import pi
 from math import sqrt as root
 
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.formula import INF, NAN, Formula, chebyshev
+from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, next_to_zero
 from tracegrad.ops.pointwise import eq
 from tracegrad.ops.special import _operation
 
@@ -179,6 +179,7 @@ class BesselY0(Formula):
         small = m.where((x > 0.0) & (x <= 8.0), x, 1.0)
         t = small * small / 32.0 - 1.0
         near = chebyshev(m, _Y0_SMALL, t) + (2.0 / pi) * _log(m, small) * chebyshev(m, _J0_SMALL, t)
+        near = next_to_zero(m, x, near, (0.893576979637146, -1.3357978474508862e-08), (0.8794208024971948, -0.49207893426297755, 0.2205528))
         return _second(m, 0, x, near)
 
     def vjp(self, ct, y, x): return (-ct * bessel_y1(x),)
@@ -272,7 +273,7 @@ class AiryAi(Formula):
         above = chebyshev(m, _AI_LARGE, 2.0 * _zeta(2.0) / z - 1.0) * m.exp(-z) / (m.sqrt(m.sqrt(right)) * (2.0 * root(pi)))
         above = m.where(x > 200.0, 0.0, above)
         left = m.where((x < -5.0) & (x >= -1e6), -x, 6.0)
-        z = left * m.sqrt(left) * (2.0 / 3.0)
+        z = left * m.sqrt(left) * (2.0 / 3.0) if m.double else m.sqrt(left * left * left * (4.0 / 9.0))      # which rounds less
         t = 2.0 * _zeta(5.0) ** 2 / (z * z) - 1.0
         s, c = m.sin(z), m.cos(z)
         wave = chebyshev(m, _AI_P, t) * (s + c) - chebyshev(m, _AI_Q, t) / z * (c - s)

@@ -25,7 +25,7 @@ from tracegrad.ops import statistics  # noqa: F401 - its exports are listed unde
 from tracegrad.ops.arguments import known_values, on_nodes
 from tracegrad.ops.complex_numbers import real
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of, lgamma_of
-from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, polynomial
+from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, next_to_zero, polynomial
 from tracegrad.ops.pointwise import (
     abs_,
     bitwise_not,
@@ -130,14 +130,6 @@ class Erfc(Float):
     def opencl(self, x): return f"erfc({x})"
 
 
-class Lgamma(Float):
-    """The logarithm of |gamma(x)|; inf at 0 and the negative integers."""
-    name, domain = "lgamma", (0.3, 4.0)
-    def numpy(self, x): return lgamma_of(x).astype(x.dtype)
-    def vjp(self, ct, y, x): return (ct * digamma(x),)
-    def opencl(self, x): return f"lgamma({x})"
-
-
 class Hypot(Elementwise):
     """sqrt(a² + b²), without overflow. (NaN has no derivative at the origin, as in torch.)"""
     name, nin, kinds, domain = "hypot", 2, "f", (0.3, 2.0)
@@ -195,6 +187,48 @@ _ZETA = [float(_B[2 * k] / factorial(2 * k)) for k in range(1, 13)]             
 _STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]      # [DLMF] 5.11.1
 
 
+_LGAMMA = (                                                                     # of lgamma(x) / ((x - 1) (x - 2)) in x - 1.5
+    0.5233830675936226, -0.17797233729529863, 0.043707765509376, -0.012436054693716324, 0.0038166273622453444,
+    -0.0012248310110168689, 0.0004046307309337695, -0.0001363999286478383, 4.6669854564403646e-05, -1.6152571568530024e-05,
+    5.641861294289138e-06, -1.985468608994096e-06, 7.031292350156658e-07, -2.503431672683324e-07, 8.954655195462511e-08,
+    -3.216038816813161e-08, 1.1591674196198932e-08, -4.191331343092517e-09, 1.5198287942838018e-09, -5.525248244354367e-10,
+    2.0133461407895695e-10, -7.351973399346738e-11, 2.6898575436827364e-11, -9.85882886617758e-12, 3.619354400654772e-12,
+    -1.3307382122555227e-12, 4.899613435234918e-13, -1.8063242404502505e-13, 6.667388160934133e-14, -2.4638096705345538e-14,
+    9.114199669747885e-15, -3.3749037208856614e-15, 1.2508630658961872e-15, -4.640235454740319e-16,
+)
+
+
+def _lgamma_of_pair(m: Any, x: Any) -> Any:
+    """lgamma in pairs: by a series that has its zeros up to 2.5, by recurrence up to 4.5, Stirling's series beyond, reflection below 0.5."""
+    reflected = x < 0.5
+    y = m.where(reflected, 1.0 - x, x)
+    near, far = y < 2.5, y > 4.5
+    z = m.where(near, y, m.where(far, 3.5, y) - 2.0)
+    middle = (z - 1.0) * (z - 2.0) * chebyshev(m, _LGAMMA, z - 1.5)
+
+    def up(z, product):
+        small = z < 8.0
+        return m.where(small, z + 1.0, z), m.where(small, product * z, product)
+
+    shifted, product = m.loop(4, (m.where(far, y, 8.0), 1.0), up)
+    step = m.log(m.where(far, product, m.where(near, 1.0, (z + 1.0) * z)))
+    inverse = 1.0 / shifted
+    series = inverse * polynomial(_STIRLING, inverse * inverse) + 0.5 * ln(2.0 * pi)
+    beyond = (shifted - 0.5) * m.log(shifted) - shifted + series - step
+    beyond = m.where(y > 1e30, y * (m.log(shifted) - 1.0), beyond)
+    value = m.where(far, beyond, middle + step)
+    rest = x - m.rint(x)
+    value = m.where(reflected, m.where(rest == 0.0, INF, ln(pi) - m.log(m.fabs(m.sin(rest * pi))) - value), value)
+    return m.where(m.fabs(x) == INF, INF, m.where(x == x, value, NAN))
+
+
+class Lgamma(Formula):
+    """The logarithm of |gamma(x)|; inf at 0 and the negative integers."""
+    name, domain = "lgamma", (0.3, 4.0)
+    def formula(self, m, x): return m.lgamma(x)
+    def vjp(self, ct, y, x): return (ct * digamma(x),)
+
+
 class Digamma(Formula):
     """The derivative of lgamma: ln(x) and an asymptotic series from 10 on, by recurrence below, by reflection below 0.5 ([DLMF] 5.5, 5.11).
 
@@ -213,6 +247,7 @@ class Digamma(Formula):
         y, total = m.loop(10, (y, 0.0 * y), up)
         z = 1.0 / (y * y)
         value = total + (m.log(y) - 0.5 / y - z * polynomial(_DIGAMMA, z))
+        value = next_to_zero(m, x, value, (1.4616321325302124, 1.2438149938918909e-08), (0.9676722454476212, -0.4427631689835921, 0.2584998))
         value = m.where(y == INF, y, value)
         rest = x - m.rint(x)
         pole = m.where(x == 0.0, -1.0 / x, NAN)
@@ -440,6 +475,16 @@ class Ndtr(Formula):
     def vjp(self, ct, y, x): return (ct * exp(x * x * -0.5) * (1.0 / root(2.0 * pi)),)
 
 
+def _erfc_of_pair(m: Any, x: Any) -> Any:
+    """erfc in pairs."""
+    size = m.fabs(x)
+    value = Erfcx.formula(REGISTRY["erfcx"], m, size) * m.exp(-size * size)
+    return m.where(x < 0.0, 2.0 - value, value)
+
+
+PAIR_FORMULAS = {"lgamma": _lgamma_of_pair, "erfc": _erfc_of_pair}                 # builtins, where there is no float64
+
+
 class LogNdtr(Erfcx):
     """log(ndtr(x)), accurate in both tails."""
     name = "log_ndtr"
@@ -517,16 +562,22 @@ class I1(I1e):
 class Logaddexp(Formula):
     """log(exp(a) + exp(b)), without overflow."""
     name, nin = "logaddexp", 2
+    unit = 1.0                                                      # the logarithm of the base
 
     def formula(self, m, a, b):
         larger = m.where((a > b) | (a != a), a, b)
-        value = larger + m.log1p(m.exp(-m.fabs(a - b)))
+        value = larger + m.log1p(m.exp(m.fabs(a - b) * -self.unit)) * (1.0 / self.unit)
         return m.where((a == b) & (m.fabs(a) == INF), a, value)
 
     def vjp(self, ct, y, a, b):
         infinite = eq(a, b) & eq(abs_(a), INF)
-        share = sigmoid(where(infinite, 0.0, a - b))
+        share = sigmoid(where(infinite, 0.0, a - b) * self.unit)
         return ct * share, ct * (1.0 - share)
+
+
+class Logaddexp2(Logaddexp):
+    """log2(2^a + 2^b), without overflow."""
+    name, unit = "logaddexp2", LN2
 
 
 # ---------------------------------------------------------------------------------------------------- torch's functions
@@ -561,7 +612,7 @@ def _special(*names: str) -> Callable[[F], F]:
 acosh, asinh = _operation("acosh", "acosh", "arccosh"), _operation("asinh", "asinh", "arcsinh")
 atanh = _operation("atanh", "atanh", "arctanh")
 hypot, copysign, nextafter = _operation("hypot", "hypot"), _operation("copysign", "copysign"), _operation("nextafter", "nextafter")
-gcd = _operation("gcd", "gcd")
+gcd, logaddexp2 = _operation("gcd", "gcd"), _operation("logaddexp2", "logaddexp2")
 erfc, erfinv = _operation("erfc", "erfc", special=("erfc",)), _operation("erfinv", "erfinv", special=("erfinv",))
 lgamma, digamma = _operation("lgamma", "lgamma", special=("gammaln",)), _operation("digamma", "digamma", special=("digamma", "psi"))
 igamma = _operation("igamma", "igamma", special=("gammainc",))
@@ -632,12 +683,6 @@ def _complex_logaddexp(input: Array, other: Any) -> Any:
     endless = same & gt(real(a), 0.0)
     total = log(exp(where(endless, a, const(0, a.dtype))) + exp(where(endless, b, const(0, a.dtype))))
     return where(nothing, b, where(endless, total, large + log1p(exp(difference))))
-
-
-@public("logaddexp2")
-def logaddexp2(input: Array, other: Array) -> Array:
-    """log2(2^input + 2^other), without overflow."""
-    return logaddexp(input * LN2, other * LN2) * (1.0 / LN2)
 
 
 @on_nodes
