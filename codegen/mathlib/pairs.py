@@ -1,9 +1,9 @@
 """C templates: pairs of numbers, for twice the digits where the device has no float64. Rendered by `library`; start at `tg_pair_add`.
 
-A pair (x, x_low) is the sum x + x_low of a number and what its rounding lost: |x_low| <= ulp(x) / 2. A function returns the number and leaves
-the rest in *low. The error-free transformations are Knuth's (sum) and Dekker's (product): T. J. Dekker, "A floating-point technique for
-extending the available precision", Numer. Math. 18, 1971. Each result is within 2^-46 or so. `Pairs` in ops/formula.py writes the calls.
-They are written in OpenCL's names, which `mathlib.translate` spells for each target.
+A pair (x, x_low) is the sum x + x_low of a number and what its rounding lost: |x_low| <= ulp(x) / 2. A function returns the number and
+leaves the rest in *low. The error-free transformations are Knuth's (sum) and Dekker's (product): T. J. Dekker, "A floating-point
+technique for extending the available precision", Numer. Math. 18, 1971. Sums and products are within 2^-46 or so, exponentials 2^-41.
+`_Pairs` in ops/formula.py writes the calls. The texts are in OpenCL's names, which `mathlib.translate` spells for each target.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ TG T tg_pair_sqrt(T x, T x_low, T *low) {
 }""",
     "tg_pair_exp_parts": f"""
 TG T tg_pair_exp_parts(T x, T x_low, T *low, I *n) {{     // e^x = 2^n (1 + result): ln 2 in parts of which n times is exact, a series
+    x_low = (x > 89.0) | (x < -104.5) ? (T)(0.0) : x_low;
     x = x > 89.0 ? (T)(89.0) : x;
     x = x < -104.5 ? (T)(-104.5) : x;
     T shifted = x * $LOG2E + $MAGIC;
@@ -200,7 +201,7 @@ TG T tg_pair_log1p(T x, T x_low, T *low) {
     f = e == 0.0 ? x : f;
     f_low = e == 0.0 ? x_low : f_low;
     T y_low, y = tg_pair_log_sum(f, f_low, e, &y_low);
-    y = tg_log_ends(u, y);
+    y = x == 0.0 ? x : tg_log_ends(u, y);
     *low = fabs(y) < (T)(INFINITY) ? y_low : (T)(0.0);
     return y;
 }""",

@@ -6,7 +6,7 @@ from functools import cache
 
 from tracegrad.function import REGISTRY
 from tracegrad.ops.formula import Formula, pair_text
-from tracegrad.ops.special import PAIR_FORMULAS
+from tracegrad.ops.pair_functions import PAIR_FORMULAS
 
 _PAIRS = {f"tg_pair_{name}": formula for name, formula in PAIR_FORMULAS.items()}
 NAMES = frozenset(f"tg_{name}" for name, op in REGISTRY.items() if isinstance(op, Formula)) | frozenset(_PAIRS)

@@ -23,6 +23,7 @@ class Numpy:
     """The mathematics of numpy arrays of float64."""
 
     double = True
+    rough = staticmethod(lambda x: x)
     exp, expm1, log, log1p, sqrt = np.exp, np.expm1, np.log, np.log1p, np.sqrt
     sin, cos, tan, floor, rint, fabs, pow = np.sin, np.cos, np.tan, np.floor, np.rint, np.abs, np.power
     where, erf, erfc, lgamma = staticmethod(np.where), staticmethod(erf_of), staticmethod(erfc_of), staticmethod(lgamma_of)
@@ -59,6 +60,10 @@ class _C:
 
     def where(self, condition: _Value, a: Any, b: Any) -> _Value:
         return self.let(f"{condition.name} ? {self.text(a)} : {self.text(b)}")
+
+    def rough(self, x: _Value) -> _Value:
+        """x for what needs no more digits than a float has: only pairs have more."""
+        return x
 
     def loop(self, count: int, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         variables = [self.let(self.text(s)) for s in state]
@@ -115,13 +120,16 @@ class _Pairs(_C):
 
     def pair(self, x: Any) -> _Pair:
         """x, a pair or a number, as a pair."""
-        if isinstance(x, _Pair):
-            return x
+        if isinstance(x, _Value):
+            return x if isinstance(x, _Pair) else _Pair(self, x.name, None)
         if not abs(x) < INF:
             return _Pair(self, self.text(x), None)
         high = np.float32(x)
         low = np.float32(x - float(high))
         return _Pair(self, f"(T)({high})", f"(T)({low})" if low else None, float(x))
+
+    def rough(self, x: Any) -> _Value:
+        return _Value(self, x.name)
 
     def call(self, name: str, *operands: _Pair, lows: bool = True) -> _Pair:
         """A function's result: `lows` says whether all operands are given as pairs, or single floats as such."""
@@ -166,7 +174,11 @@ class _Pairs(_C):
     def rint(self, x: Any) -> _Pair: return _Pair(self, self.let(f"rint({x.name})").name, None)
     def fabs(self, x: Any) -> _Pair: return self.both(lambda half: f"{x.name} < 0.0 ? -{half} : {half}" if x.low else f"fabs({half})", x)
     def tan(self, x: Any) -> Any: return self.sin(x) / self.cos(x)  # type: ignore[attr-defined]
-    def pow(self, x: Any, y: Any) -> Any: return self.exp(y * self.log(x))  # type: ignore[attr-defined]
+
+    def pow(self, x: Any, y: Any) -> Any:
+        logarithm = self.log(x)  # type: ignore[attr-defined]
+        return self.where(logarithm == 0.0, 1.0, self.exp(y * logarithm))  # type: ignore[attr-defined]
+
 
 
 for _name in ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "lgamma", "erfc"):
@@ -204,7 +216,8 @@ def _quotient(a: _Pair, b: _Pair) -> _Pair:
     return a.m.call("div", a, b)
 
 
-for _name, _apply in {"add": lambda a, b: _sum(a, b, 1.0), "sub": lambda a, b: _sum(a, b, -1.0), "mul": _product, "truediv": _quotient}.items():
+_ARITHMETIC = {"add": lambda a, b: _sum(a, b, 1.0), "sub": lambda a, b: _sum(a, b, -1.0), "mul": _product, "truediv": _quotient}
+for _name, _apply in _ARITHMETIC.items():
     setattr(_Pair, f"__{_name}__", lambda self, other, _apply=_apply: _apply(self, self.m.pair(other)))
     setattr(_Pair, f"__r{_name}__", lambda self, other, _apply=_apply: _apply(self.m.pair(other), self))
 
@@ -245,27 +258,38 @@ class Formula(Float):
         return "\n".join([head, *m.lines, f"    return {result};", "}"])
 
 
-def polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """coefficients[0] + coefficients[1] x + ..., by Horner's rule."""
+def polynomial(coefficients: Sequence[float], x: Any, m: Any = None, full: int = 0) -> Any:
+    """coefficients[0] + coefficients[1] x + ..., by Horner's rule. With m, pairs from the first `full` terms on only."""
+    z = x if m is None else m.rough(x)
     out: Any = coefficients[-1]
-    for c in reversed(coefficients[:-1]):
-        out = out * x + c
+    for k in reversed(range(len(coefficients) - 1)):
+        out = out * (z if k >= full else x) + coefficients[k]
     return out
 
 
-def chebyshev(m: Any, coefficients: Sequence[float], x: Any) -> Any:
-    """The sum of coefficients[k] T_k(x), |x| <= 1, by Clenshaw's recurrence. For floats, only as many as they can hold."""
-    kept = [c for c in coefficients if m.double or abs(c) > 1e-16 * abs(coefficients[0])]
-    twice = x + x
+def chebyshev(m: Any, coefficients: Sequence[float], x: Any, zeros: bool = False) -> Any:
+    """The sum of coefficients[k] T_k(x), |x| <= 1, by Clenshaw's recurrence.
+
+    In pairs: as many terms as they can hold, and those that are small in floats; `zeros`: what is small counts next to zeros of the result.
+    """
+    limit = max(map(abs, coefficients)) * (0.0 if m.double else 2.0 ** (-24 if zeros else -6))
+    kept = [c for c in coefficients if abs(c) >= limit * 2.0 ** -26]
+    full = max(k for k, c in enumerate(kept) if abs(c) >= limit)
+    z = m.rough(x) if full < len(kept) - 1 else x
+    twice = z + z
     b1: Any = kept[-1]
     b2: Any = 0.0
-    for c in reversed(kept[1:-1]):
-        b1, b2 = twice * b1 + (c - b2), b1
+    for k in reversed(range(1, len(kept) - 1)):
+        if k == full:
+            twice, b1, b2 = x + x, m.pair(b1), m.pair(b2)
+        b1, b2 = twice * b1 + (kept[k] - b2), b1
+    if full == 0:
+        b1, b2 = m.pair(b1), m.pair(b2)
     return x * b1 + (kept[0] - b2)
 
 
 def next_to_zero(m: Any, x: Any, value: Any, zero: tuple[float, float], derivatives: Sequence[float]) -> Any:
-    """value; in pairs, next to a zero of the function (a float and what it lacks), the Taylor series there: pairs alone lose an ulp or two."""
+    """value; in pairs, next to a zero (a float and what it lacks), the Taylor series there: pairs alone are an ulp or two too far off."""
     if m.double:
         return value
     away = x - zero[0]                                              # no digit is lost

@@ -24,7 +24,7 @@ from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, entered, method, 
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
 from tracegrad.ops.arguments import known_values, on_nodes
 from tracegrad.ops.complex_numbers import real
-from tracegrad.ops.elementwise import Analytic, Float, erfc_of, lgamma_of
+from tracegrad.ops.elementwise import Analytic, Float, erfc_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, next_to_zero, polynomial
 from tracegrad.ops.pointwise import (
     abs_,
@@ -184,42 +184,7 @@ def _bernoulli(count: int) -> list[Fraction]:
 _B = _bernoulli(24)
 _DIGAMMA = [float(_B[2 * k] / (2 * k)) for k in range(1, 9)]                   # [DLMF] 5.11.2
 _ZETA = [float(_B[2 * k] / factorial(2 * k)) for k in range(1, 13)]             # [DLMF] 2.10.1 (Euler and Maclaurin)
-_STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]      # [DLMF] 5.11.1
-
-
-_LGAMMA = (                                                                     # of lgamma(x) / ((x - 1) (x - 2)) in x - 1.5
-    0.5233830675936226, -0.17797233729529863, 0.043707765509376, -0.012436054693716324, 0.0038166273622453444,
-    -0.0012248310110168689, 0.0004046307309337695, -0.0001363999286478383, 4.6669854564403646e-05, -1.6152571568530024e-05,
-    5.641861294289138e-06, -1.985468608994096e-06, 7.031292350156658e-07, -2.503431672683324e-07, 8.954655195462511e-08,
-    -3.216038816813161e-08, 1.1591674196198932e-08, -4.191331343092517e-09, 1.5198287942838018e-09, -5.525248244354367e-10,
-    2.0133461407895695e-10, -7.351973399346738e-11, 2.6898575436827364e-11, -9.85882886617758e-12, 3.619354400654772e-12,
-    -1.3307382122555227e-12, 4.899613435234918e-13, -1.8063242404502505e-13, 6.667388160934133e-14, -2.4638096705345538e-14,
-    9.114199669747885e-15, -3.3749037208856614e-15, 1.2508630658961872e-15, -4.640235454740319e-16,
-)
-
-
-def _lgamma_of_pair(m: Any, x: Any) -> Any:
-    """lgamma in pairs: by a series that has its zeros up to 2.5, by recurrence up to 4.5, Stirling's series beyond, reflection below 0.5."""
-    reflected = x < 0.5
-    y = m.where(reflected, 1.0 - x, x)
-    near, far = y < 2.5, y > 4.5
-    z = m.where(near, y, m.where(far, 3.5, y) - 2.0)
-    middle = (z - 1.0) * (z - 2.0) * chebyshev(m, _LGAMMA, z - 1.5)
-
-    def up(z, product):
-        small = z < 8.0
-        return m.where(small, z + 1.0, z), m.where(small, product * z, product)
-
-    shifted, product = m.loop(4, (m.where(far, y, 8.0), 1.0), up)
-    step = m.log(m.where(far, product, m.where(near, 1.0, (z + 1.0) * z)))
-    inverse = 1.0 / shifted
-    series = inverse * polynomial(_STIRLING, inverse * inverse) + 0.5 * ln(2.0 * pi)
-    beyond = (shifted - 0.5) * m.log(shifted) - shifted + series - step
-    beyond = m.where(y > 1e30, y * (m.log(shifted) - 1.0), beyond)
-    value = m.where(far, beyond, middle + step)
-    rest = x - m.rint(x)
-    value = m.where(reflected, m.where(rest == 0.0, INF, ln(pi) - m.log(m.fabs(m.sin(rest * pi))) - value), value)
-    return m.where(m.fabs(x) == INF, INF, m.where(x == x, value, NAN))
+STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]      # [DLMF] 5.11.1
 
 
 class Lgamma(Formula):
@@ -246,8 +211,8 @@ class Digamma(Formula):
 
         y, total = m.loop(10, (y, 0.0 * y), up)
         z = 1.0 / (y * y)
-        value = total + (m.log(y) - 0.5 / y - z * polynomial(_DIGAMMA, z))
-        value = next_to_zero(m, x, value, (1.4616321325302124, 1.2438149938918909e-08), (0.9676722454476212, -0.4427631689835921, 0.2584998))
+        value = total + (m.log(y) - 0.5 / y - z * polynomial(_DIGAMMA, z, m, 3))
+        value = next_to_zero(m, x, value, (1.4616321325302124, 1.2438149938918909e-8), (0.967672245447621, -0.442763168983592, 0.2584998))
         value = m.where(y == INF, y, value)
         rest = x - m.rint(x)
         pole = m.where(x == 0.0, -1.0 / x, NAN)
@@ -337,13 +302,13 @@ class Igamma(Formula):
         s = mu / (2.0 + mu)
         near = m.fabs(mu) < 0.5
         s = m.where(near, s, 0.0)
-        bend = m.where(near, s * s * s * 2.0 * polynomial(_ATANH, s * s) - mu * s, m.log(x / a) - mu)      # log(1 + mu) - mu
+        bend = m.where(near, s * s * s * 2.0 * polynomial(_ATANH, s * s, m, 3) - mu * s, m.log(x / a) - mu)      # log(1 + mu) - mu
         inverse = 1.0 / a
-        stirling = inverse * polynomial(_STIRLING, inverse * inverse)
+        stirling = inverse * polynomial(STIRLING, inverse * inverse, m)
         far = m.exp(a * bend - stirling) / m.sqrt(2.0 * pi * a)
         logarithm = a * m.log(x) - m.lgamma(a + 1.0)
         front = m.where(a > 10.0, far, m.exp(logarithm - x))
-        count = 140 if m.double else 70
+        count = 140 if m.double else 40
 
         def series(term, total, n):
             n = n + 1.0
@@ -380,10 +345,10 @@ class Igamma(Formula):
         small = -m.expm1(logarithm) - m.exp(logarithm) * (a * tail)         # Q for small x: 1 - P would lose what it has
         eta = m.sqrt(m.where(bend < 0.0, -2.0 * bend, 0.0))
         eta = m.where(x < a, -eta, eta)
-        rows = [polynomial(row, eta) for row in (_TEMME if m.double else [row[:8] for row in _TEMME[:4]])]
-        between = m.exp(a * bend) / m.sqrt(2.0 * pi * a) * polynomial(rows, inverse)
+        rows = [polynomial(row if m.double else row[:12], eta, m) for row in _TEMME]
+        between = m.exp(a * bend) / m.sqrt(2.0 * pi * a) * polynomial(rows, inverse, m)
         argument = eta * m.sqrt(0.5 * a)
-        temme = (a > 100.0) & (m.fabs(mu) < 0.4)
+        temme = (a > (100.0 if m.double else 20.0)) & (m.fabs(mu) < 0.4)
         by_tail = (x <= 1.1) & (x * 1.1 >= a)
         by_series = x < a + 1.0
         if self.upper:
@@ -475,16 +440,6 @@ class Ndtr(Formula):
     def vjp(self, ct, y, x): return (ct * exp(x * x * -0.5) * (1.0 / root(2.0 * pi)),)
 
 
-def _erfc_of_pair(m: Any, x: Any) -> Any:
-    """erfc in pairs."""
-    size = m.fabs(x)
-    value = Erfcx.formula(REGISTRY["erfcx"], m, size) * m.exp(-size * size)
-    return m.where(x < 0.0, 2.0 - value, value)
-
-
-PAIR_FORMULAS = {"lgamma": _lgamma_of_pair, "erfc": _erfc_of_pair}                 # builtins, where there is no float64
-
-
 class LogNdtr(Erfcx):
     """log(ndtr(x)), accurate in both tails."""
     name = "log_ndtr"
@@ -566,7 +521,8 @@ class Logaddexp(Formula):
 
     def formula(self, m, a, b):
         larger = m.where((a > b) | (a != a), a, b)
-        value = larger + m.log1p(m.exp(m.fabs(a - b) * -self.unit)) * (1.0 / self.unit)
+        more = m.log1p(m.exp(m.fabs(a - b) * -self.unit)) * (1.0 / self.unit)
+        value = larger + m.where(a == b, LN2 / self.unit, more)
         return m.where((a == b) & (m.fabs(a) == INF), a, value)
 
     def vjp(self, ct, y, a, b):
