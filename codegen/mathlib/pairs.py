@@ -20,14 +20,14 @@ def literals(x: float | Fraction) -> str:
     """x as the two arguments that make a pair."""
     high = np.float32(x)
     low = np.float32(x - Fraction(float(high)) if isinstance(x, Fraction) else x - float(high))
-    return f"(T)({high}), (T)({low})"
+    return f"(T)({high!s}), (T)({low!s})"
 
 
 def _horner(x: str, coefficients: list[Fraction], full: int) -> str:
     """Statements: (y, y_low) becomes coefficients[0] + coefficients[1] x + ..., of which from the `full`-th on in numbers, not pairs."""
-    tail = f"(T)({np.float32(coefficients[-1])})"
+    tail = f"(T)({np.float32(coefficients[-1])!s})"
     for c in reversed(coefficients[full:-1]):
-        tail = f"({tail} * {x} + {np.float32(c)})"
+        tail = f"({tail} * {x} + {np.float32(c)!s})"
     lines = [f"    T y_low, y = tg_pair_mul({x}, {x}_low, {tail}, &y_low);"]
     for k in reversed(range(full)):
         lines.append(f"    y = tg_pair_add(y, y_low, {literals(coefficients[k])}, &y_low);")
@@ -37,7 +37,8 @@ def _horner(x: str, coefficients: list[Fraction], full: int) -> str:
 
 
 _LN2 = Fraction("0.693147180559945309417232121458176568")
-_LN2_PARTS = (Fraction(float.fromhex("0x1.62e4p-1")), Fraction(float.fromhex("0x1.7f7cp-20")))
+_LN2_PARTS = ("0x1.62e4p-1", "0x1.7f7cp-20")
+_LN2_REST = np.float32(_LN2 - sum(Fraction(float.fromhex(part)) for part in _LN2_PARTS))
 _HALF_PI = Fraction("1.57079632679489661923132169163975144")
 
 # 2/pi in words of 32 bits after one of zeros: what of it makes whole turns of a float can be left out, and 96 bits are enough
@@ -46,7 +47,7 @@ _WORDS = [0, *(_DIGITS >> (32 * k) & 0xFFFFFFFF for k in reversed(range(7)))]
 TABLES = {"tg_pair_digits": f"__constant uint tg_pair_digits[8] = {{{', '.join(f'0x{w:08x}u' for w in _WORDS)}}};   // of 2/pi"}
 
 _SPLIT = """
-    T a_high = as_T(as_I(a) & (I)(0xfffff000)), b_high = as_T(as_I(b) & (I)(0xfffff000));          // 12 bits: their products are exact
+    T a_high = as_T(as_I(a) & (I)(0xfffff000)), b_high = as_T(as_I(b) & (I)(0xfffff000));     // 12 bits: products are exact
     T a_rest = a - a_high, b_rest = b - b_high;
     *low = ((a_high * b_high - product) + a_high * b_rest + a_rest * b_high) + a_rest * b_rest;"""
 _FMA = """
@@ -142,8 +143,8 @@ TG T tg_pair_exp_parts(T x, T x_low, T *low, I *n) {{     // e^x = 2^n (1 + resu
     T shifted = x * $LOG2E + $MAGIC;
     T k = shifted - $MAGIC;
     *n = as_I(as_U(shifted) - as_U((T)($MAGIC)));
-    T r_low, r = tg_two_sum(x - k * {float(_LN2_PARTS[0]).hex()}, -k * {float(_LN2_PARTS[1]).hex()}, &r_low);
-    r = tg_pair(r, r_low + (x_low - k * {float(_LN2 - sum(_LN2_PARTS)).hex()}), &r_low);
+    T r_low, r = tg_two_sum(x - k * {_LN2_PARTS[0]}, -k * {_LN2_PARTS[1]}, &r_low);
+    r = tg_pair(r, r_low + (x_low - k * {_LN2_REST!s}), &r_low);
 {_horner("r", [Fraction(1, factorial(k)) for k in range(1, 13)], 5)}
     return tg_pair_mul(y, y_low, r, r_low, low);
 }}""",

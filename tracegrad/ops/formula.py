@@ -126,7 +126,7 @@ class _Pairs(_C):
             return _Pair(self, self.text(x), None)
         high = np.float32(x)
         low = np.float32(x - float(high))
-        return _Pair(self, f"(T)({high})", f"(T)({low})" if low else None, float(x))
+        return _Pair(self, f"(T)({high!s})", f"(T)({low!s})" if low else None, float(x))
 
     def rough(self, x: Any) -> _Value:
         return _Value(self, x.name)
@@ -197,6 +197,8 @@ class _Pair(_Value):
 
 
 def _sum(a: _Pair, b: _Pair, sign: float) -> _Pair:
+    if a is b and sign > 0:
+        return _product(a, a.m.pair(2.0))
     b = b if sign > 0 else b.m.pair(-b.value) if b.value is not None else -b
     a, b = (a, b) if a.low else (b, a)
     return a.m.call("add", a, b, lows=False)

@@ -47,7 +47,7 @@ def _lgamma(m: Any, x: Any) -> Any:
 def _erfc(m: Any, x: Any) -> Any:
     """By the scaled one."""
     size = m.fabs(x)
-    value = Erfcx().formula(m, size) * m.exp(-size * size)
+    value = Erfcx().decaying(m, size) * m.exp(-size * size)
     return m.where(x < 0.0, 2.0 - value, value)
 
 

@@ -392,11 +392,11 @@ _TAIL = ((6.65790464350110377720e0, 5.46378491116411436990e0, 1.7848265399172913
 def _quantile(m: Any, central: Any, below: Any) -> Any:
     """The normal quantile of 0.5 + central; below: the smaller of the two probabilities ([W])."""
     z = 0.180625 - central * central
-    middle = central * (polynomial(_CENTRAL[0], z) / polynomial(_CENTRAL[1], z))
+    middle = central * (polynomial(_CENTRAL[0], z, m, 4) / polynomial(_CENTRAL[1], z, m, 4))
     r = m.sqrt(-m.log(below))
     near, far = r - 1.6, r - 5.0
-    outer = polynomial(_TAIL[0], far) / polynomial(_TAIL[1], far)
-    size = m.where(r <= 5.0, polynomial(_MIDDLE[0], near) / polynomial(_MIDDLE[1], near), outer)
+    outer = polynomial(_TAIL[0], far, m) / polynomial(_TAIL[1], far, m)
+    size = m.where(r <= 5.0, polynomial(_MIDDLE[0], near, m) / polynomial(_MIDDLE[1], near, m), outer)
     size = m.where(below == 0.0, INF, size)
     return m.where(m.fabs(central) <= 0.425, middle, m.where(central < 0.0, -size, size))
 
@@ -419,12 +419,15 @@ class Erfcx(Formula):
     """exp(x²) erfc(x), without overflow or underflow for positive x: Chebyshev's series in (x - 3.75) / (x + 3.75) ([SL])."""
     name = "erfcx"
 
-    def formula(self, m, x):
-        size = m.fabs(x)
-        far = size > 1e6
-        a = m.where(far, 1.0, size)
+    def decaying(self, m, x):
+        """The function for x >= 0."""
+        far = x > 1e6
+        a = m.where(far, 1.0, x)
         value = chebyshev(m, _ERFCX, (a - 3.75) / (a + 3.75)) / (1.0 + 2.0 * a)
-        value = m.where(far, 1.0 / (size * root(pi)), value)
+        return m.where(far, 1.0 / (x * root(pi)), value)
+
+    def formula(self, m, x):
+        value = self.decaying(m, m.fabs(x))
         high = m.where(m.fabs(x) < 1e4, m.rint(x * 128.0) / 128.0, 1e4)      # x² in two parts, so that no digit of it is lost
         square = m.exp(high * high) * m.exp((x - high) * (x + high))
         reflected = m.where(x < -30.0, INF, 2.0 * square - value)
@@ -448,7 +451,7 @@ class LogNdtr(Erfcx):
         low = x < -1.0
         t = m.where(low, x * -root(0.5), 1.0)
         near = m.log1p(m.erfc(m.where(low, 0.0, x * root(0.5))) * -0.5)
-        return m.where(low, m.log(super().formula(m, t) * 0.5) - t * t, near)
+        return m.where(low, m.log(self.decaying(m, t) * 0.5) - t * t, near)
 
     def vjp(self, ct, y, x): return (ct * root(2.0 / pi) / erfcx(x * -root(0.5)),)
 
