@@ -413,6 +413,15 @@ def test_sinc_has_derivatives_at_zero(on_numpy: Any) -> None:
     np.testing.assert_allclose(second.numpy(), -(np.pi**2) / 3, rtol=1e-12)
 
 
+def test_gradients_at_the_ends_are_torchs(on_numpy: Any) -> None:
+    points = [-1.0, 0.0, 0.25, 1.0, 2.0, inf, nan]
+    for fn, expected in ((tg.logit, [nan, inf, 16 / 3, inf, nan, nan, nan]), (lambda x: tg.logit(x, 0.0), [0, inf, 16 / 3, inf, 0, 0, nan]),
+                         (tg.special.entr, [nan, inf, np.log(4) - 1, -1, -np.log(2) - 1, -inf, nan])):
+        x = tg.tensor(points, dtype=tg.float64, requires_grad=True)
+        fn(x).sum().backward()
+        np.testing.assert_allclose(x.grad.numpy(), expected)
+
+
 def test_bessel_functions_have_derivatives_at_zero(on_numpy: Any) -> None:
     x = tg.tensor(0.0, dtype=tg.float64)
     for fn, first, second in ((tg.i0, 0.0, 0.5), (tg.special.i1, 0.5, 0.0), (tg.special.i1e, 0.5, None)):

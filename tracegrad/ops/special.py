@@ -395,8 +395,8 @@ def _quantile(m: Any, central: Any, below: Any) -> Any:
     middle = central * (polynomial(_CENTRAL[0], z, m, 4) / polynomial(_CENTRAL[1], z, m, 4))
     r = m.sqrt(-m.log(below))
     near, far = r - 1.6, r - 5.0
-    outer = polynomial(_TAIL[0], far, m) / polynomial(_TAIL[1], far, m)
-    size = m.where(r <= 5.0, polynomial(_MIDDLE[0], near, m) / polynomial(_MIDDLE[1], near, m), outer)
+    outer = polynomial(_TAIL[0], far, m, 3) / polynomial(_TAIL[1], far, m, 3)
+    size = m.where(r <= 5.0, polynomial(_MIDDLE[0], near, m, 5) / polynomial(_MIDDLE[1], near, m, 5), outer)
     size = m.where(below == 0.0, INF, size)
     return m.where(m.fabs(central) <= 0.425, middle, m.where(central < 0.0, -size, size))
 
@@ -517,6 +517,17 @@ class I1(I1e):
         return (ct * (i0(x) - where(zero, 0.5, y / where(zero, 1.0, x))),)
 
 
+class Entr(Formula):
+    """-x log(x): 0 at 0, -inf below."""
+    name, domain = "entr", (0.1, 3.0)
+
+    def formula(self, m, x):
+        positive = x > 0.0
+        return m.where(positive, -x * m.log(m.where(positive, x, 1.0)), m.where(x < 0.0, -INF, m.where(x == x, 0.0, NAN)))
+
+    def vjp(self, ct, y, x): return (-ct * (log(x) + 1.0),)
+
+
 class Logaddexp(Formula):
     """log(exp(a) + exp(b)), without overflow."""
     name, nin = "logaddexp", 2
@@ -581,6 +592,7 @@ i1, i0e = _operation("i1", special=("i1", "modified_bessel_i1")), _operation("i0
 i1e = _operation("i1e", special=("i1e",))
 erfcx, ndtri, zeta = (_operation(name, special=(name,)) for name in ("erfcx", "ndtri", "zeta"))
 ndtr, log_ndtr = (_operation(name, special=(name,)) for name in ("ndtr", "log_ndtr"))
+entr = _operation("entr", special=("entr",))
 SPECIAL.update(erf=PUBLIC["erf"], exp2=PUBLIC["exp2"], expit=PUBLIC["sigmoid"], expm1=PUBLIC["expm1"], log1p=PUBLIC["log1p"],
                round=PUBLIC["round"], softmax=PUBLIC["softmax"], log_softmax=PUBLIC["log_softmax"], logsumexp=PUBLIC["logsumexp"])
 
@@ -682,14 +694,6 @@ def _as_float(x: Array) -> Array:
     return x if x.dtype.kind == "f" else x * 1.0
 
 
-@_special()
-def entr(input: Array) -> Array:
-    """-x log(x): 0 at 0, -inf below."""
-    input = _as_float(input)
-    positive = input > 0
-    return where(positive, -input * log(where(positive, input, 1)), where(input < 0, -INF, where(isnan(input), input, 0.0)))
-
-
 @public("sinc")
 def sinc(input: Array) -> Array:
     """sin(pi x) / (pi x), 1 at 0. Near 0 its Taylor series, so that derivatives of every order are right there."""
@@ -723,9 +727,11 @@ def logit(input: Array, eps: float | None = None) -> Array:
     x = _as_float(input)
     if eps is not None:
         x = where(lt(x, eps), eps, where(gt(x, 1.0 - eps), 1.0 - eps, x))           # as in torch where eps is above 1/2
+    else:
+        x = x * where(lt(x, 0.0) | gt(x, 1.0), NAN, 1.0)            # so that the derivative is NaN there, too
     middle = (x > 0.25) & (x < 0.75)                    # the ratio is close to 1, whose logarithm is small
     half = where(middle, x, 0.5)
-    return where(middle, log1p((half * 2.0 - 1.0) / (1.0 - half)), log(x / (1.0 - x)))
+    return where(middle, log1p((half * 2.0 - 1.0) / (1.0 - half)), log(x) - log1p(-x))      # whose derivatives are infinite at 0 and 1
 
 
 _special()(logit)
