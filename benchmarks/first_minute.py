@@ -1,8 +1,9 @@
 """How tracegrad feels in the first minute, beside torch: `make bench-first-minute`, `python -m benchmarks.first_minute --help`.
 
 First LINES, typed one after the other as in an interactive session: the time of each until its result is there; nothing is traced. In fresh
-processes, with every cache on disk empty (cold) and with those that a first process left (warm). Then the training programs of
-benchmarks/programs: as whole processes, and in the steady state, by turns with torch. Last, what was asked for, and whether it is met.
+processes, with every cache on disk empty (cold) and with those that a first process left (warm), with the driver that pip installs and,
+apart, with those of the system too. Then the training programs of benchmarks/programs: as whole processes, and in the steady state, by
+turns with torch. Last, what was asked for, and whether it is met.
 
 Lines are written once: `T` is the framework, `F` its nn.functional, `grad` its functional gradient.
 """
@@ -81,10 +82,10 @@ def work(name: str) -> None:
     print(json.dumps(times))
 
 
-def measure(python: str, name: str, caches: str) -> tuple[float, list[float]]:
+def measure(python: str, name: str, caches: str, **more: str) -> tuple[float, list[float]]:
     """Seconds of the whole process, and of each line."""
     start = time.perf_counter()
-    done = subprocess.run([python, "-m", "benchmarks.first_minute", "--work", name], cwd=ROOT, env=environment(caches),
+    done = subprocess.run([python, "-m", "benchmarks.first_minute", "--work", name], cwd=ROOT, env=environment(caches, **more),
                           capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - start
     if done.returncode:
@@ -119,9 +120,10 @@ def main() -> None:
             for name, python in contenders.items()]
     slow: list[str] = []
     for name, python in contenders.items():
-        with tempfile.TemporaryDirectory() as caches:
-            for state in ("cold", "warm"):
-                seconds, times = measure(python, name, caches)
+        with tempfile.TemporaryDirectory() as caches, tempfile.TemporaryDirectory() as none:
+            alone = {"OCL_ICD_VENDORS": none}       # what `pip install` brings; the loader opens each driver that the system names, too
+            for state, more in (("cold", alone), ("warm", alone), *([("warm, every driver", {})] if name == "tracegrad" else [])):
+                seconds, times = measure(python, name, caches, **more)
                 found[f"{len(LINES)} lines, {state}: median", name] = f"{1e3 * statistics.median(times):.2f} ms"
                 found[f"{len(LINES)} lines, {state}: longest", name] = f"{1e3 * max(times):.1f} ms"
                 found[f"{len(LINES)} lines, {state}: process", name] = f"{seconds:.2f} s"

@@ -1,7 +1,7 @@
 """Many small matrices, and complex numbers: traced tracegrad beside NumPy, and torch where it is installed. Start at `main`.
 
     python -m benchmarks.small_matrices                      # all of them
-    python -m benchmarks.small_matrices solve qr --n 4 16 --batch 1 1000 --dtype float32
+    python -m benchmarks.small_matrices solve qr --n 4 16 --batch 1 1000 --dtype float32 complex64
     python -m benchmarks.small_matrices --complex --size 1000000
 
 Calls are interleaved; each figure is the median, and the ratio of medians is what counts.
@@ -42,6 +42,12 @@ NUMBERS: dict[str, Call] = {
 }
 
 
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Any:
+    """Normal random numbers."""
+    x = rng.standard_normal(shape)
+    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("complex") else x).astype(dtype)
+
+
 def medians(calls: dict[str, Call], repeats: int) -> dict[str, float]:
     """The median time of each call in seconds, one after the other in turn."""
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -74,8 +80,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="operation")
     parser.add_argument("--n", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 33, 1000, 100_000])
-    parser.add_argument("--dtype", nargs="+", default=["float32", "float64"])
-    parser.add_argument("--complex", action="store_true", help="complex numbers instead of matrices")
+    parser.add_argument("--dtype", nargs="+", default=["float32", "float64", "complex64", "complex128"])
+    parser.add_argument("--complex", action="store_true", help="arithmetic of complex numbers instead of matrices")
     parser.add_argument("--size", type=int, nargs="+", default=[1000, 1_000_000], help="how many complex numbers")
     parser.add_argument("--repeats", type=int, default=15)
     given = parser.parse_args()
@@ -83,7 +89,7 @@ def main() -> None:
     if given.complex:
         for dtype in ("complex64", "complex128"):
             for size in given.size:
-                x, y = ((rng.standard_normal(size) + 1j * rng.standard_normal(size)).astype(dtype) for _ in range(2))
+                x, y = (drawn(rng, (size,), dtype) for _ in range(2))
                 for name, fn in NUMBERS.items():
                     compared(f"{name}, {dtype}[{size}]", fn, (x, y), tg, np, torch, given.repeats)
         return
@@ -91,8 +97,8 @@ def main() -> None:
         for dtype in given.dtype:
             for n in given.n:
                 for batch in given.batch:
-                    a, b = rng.standard_normal((batch, n, n)), rng.standard_normal((batch, n, 1))
-                    arrays = tuple(x.astype(dtype) for x in (a, b, a @ a.swapaxes(-1, -2) + n * np.eye(n)))
+                    a, b = (drawn(rng, (batch, n, columns), dtype) for columns in (n, 1))
+                    arrays = tuple(x.astype(dtype) for x in (a, b, a @ a.conj().swapaxes(-1, -2) + n * np.eye(n)))
                     compared(f"{name}, {batch} of {n} x {n}, {dtype}", MATRICES[name], arrays, tg.linalg, np.linalg,
                              torch and torch.linalg, given.repeats)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import tracegrad as tg
 from tests.values import close
@@ -35,6 +35,12 @@ CONTINUOUS = {
     "gamma": (lambda: D.Gamma(t(POSITIVE), t(POSITIVE[::-1].copy())), stats.gamma(POSITIVE, scale=1 / POSITIVE[::-1]), POSITIVE),
     "chi2": (lambda: D.Chi2(t(POSITIVE)), stats.chi2(POSITIVE), POSITIVE[::-1]),
     "beta": (lambda: D.Beta(t(POSITIVE), t(POSITIVE[::-1].copy())), stats.beta(POSITIVE, POSITIVE[::-1]), CHANCE),
+    "weibull": (lambda: D.Weibull(t(POSITIVE), t(POSITIVE[::-1].copy())), stats.weibull_min(POSITIVE[::-1], scale=POSITIVE), POSITIVE),
+    "pareto": (lambda: D.Pareto(t(POSITIVE), t(POSITIVE + 2)), stats.pareto(POSITIVE + 2, scale=POSITIVE), 2 * POSITIVE),
+    "generalized_pareto": (lambda: D.GeneralizedPareto(t(ANY), t(POSITIVE), t(ANY / 7)), stats.genpareto(ANY / 7, ANY, POSITIVE),
+                           ANY + CHANCE),
+    "inverse_gamma": (lambda: D.InverseGamma(t(POSITIVE + 2), t(POSITIVE)), stats.invgamma(POSITIVE + 2, scale=POSITIVE), POSITIVE),
+    "fisher_snedecor": (lambda: D.FisherSnedecor(t(POSITIVE), t(POSITIVE + 4)), stats.f(POSITIVE, POSITIVE + 4), POSITIVE),
     "student_t": (lambda: D.StudentT(t(POSITIVE + 2.5), t(ANY), t(POSITIVE)), stats.t(POSITIVE + 2.5, ANY, POSITIVE), ANY[::-1]),
 }
 DISCRETE = {
@@ -42,6 +48,7 @@ DISCRETE = {
     "bernoulli_logits": (lambda: D.Bernoulli(logits=t(ANY)), stats.bernoulli(1 / (1 + np.exp(-ANY))), COUNTS % 2),
     "geometric": (lambda: D.Geometric(t(CHANCE)), stats.geom(CHANCE, loc=-1), COUNTS),
     "binomial": (lambda: D.Binomial(17, t(CHANCE)), stats.binom(17, CHANCE), COUNTS),
+    "negative_binomial": (lambda: D.NegativeBinomial(t(POSITIVE), t(CHANCE)), stats.nbinom(POSITIVE, 1 - CHANCE), COUNTS),
     "poisson": (lambda: D.Poisson(t(POSITIVE)), stats.poisson(POSITIVE), COUNTS),
 }
 NO_MOMENTS = ("cauchy", "half_cauchy")
@@ -57,14 +64,16 @@ def test_against_scipy(name):
         close(d.mean, reference.mean())
         close(d.variance, reference.var())
         close(d.stddev, reference.std())
-    if name != "poisson":
+    if name in ("fisher_snedecor", "negative_binomial"):
+        pass                                                                     # no entropy, as in torch
+    elif name != "poisson":
         close(d.entropy(), reference.entropy(), 1e-7)
     else:
         with pytest.raises(MissingRuleError, match=r"Poisson\.entropy: there is no closed form"):
             d.entropy()
-    if name in CONTINUOUS and name not in ("beta", "student_t"):
+    if name in CONTINUOUS and name not in ("beta", "fisher_snedecor", "student_t"):
         close(d.cdf(x), reference.cdf(values))
-    if name in ("normal", "log_normal", "laplace", "cauchy", "gumbel", "uniform", "exponential"):
+    if name in ("normal", "log_normal", "laplace", "cauchy", "gumbel", "uniform", "exponential", "weibull", "pareto", "generalized_pareto"):
         close(d.icdf(t(CHANCE)), reference.ppf(CHANCE))
 
 
@@ -184,8 +193,8 @@ def test_gradients(run):
     chosen = t(np.array([0, 1, 2, 3, 0]))
     (g,) = tg.autograd.grad(run(lambda z: D.Categorical(logits=z).log_prob(chosen).sum())(logits), logits)
     close(g, np.eye(4)[[0, 1, 2, 3, 0]] - 0.25)
-    with pytest.raises(MissingRuleError, match=r"Gamma\.rsample: its samples have no derivative.*use sample\(\) and log_prob\(\)"):
-        D.Gamma(1.0, 1.0).rsample()
+    with pytest.raises(MissingRuleError, match=r"VonMises\.rsample: its samples have no derivative.*use sample\(\) and log_prob\(\)"):
+        D.VonMises(1.0, 1.0).rsample()
 
 
 @pytest.mark.usefixtures("device")
@@ -322,3 +331,173 @@ def test_kl_of_half_normals():
     p, q = D.HalfNormal(t(POSITIVE)), D.HalfNormal(t(POSITIVE[::-1].copy()))
     x = p.icdf(tg.linspace(0.5 / 20001, 1 - 0.5 / 20001, 20001, dtype=tg.float64).unsqueeze(1))
     close(D.kl_divergence(p, q), (p.log_prob(x) - q.log_prob(x)).mean(0), 2e-3)
+
+
+def test_a_traced_function_reaches_a_distribution():
+    """Its tensors are watched: the closure variable is a distribution, or an attribute of one's object."""
+    prior = D.Independent(D.Normal(tg.zeros(65), tg.ones(65)), 1)
+    flow = D.TransformedDistribution(D.Normal(tg.zeros(5), tg.ones(5)), [D.AffineTransform(tg.full((5,), 2.0), tg.ones(5))])
+
+    @tg.trace
+    def density(x):
+        return prior.log_prob(x).sum(), flow.log_prob(x[:, :5]).sum()
+
+    x = tg.ones(3, 65)
+    for shift in (0.0, 1.5):
+        prior.base_dist.loc = tg.full((65,), shift)
+        first, second = density(x)
+        close(first, 3 * 65 * stats.norm(shift).logpdf(1.0), 1e-5)
+        close(second, 15 * stats.norm(2).logpdf(1.0), 1e-5)
+
+
+def test_what_is_no_probability_draws_nan():
+    drawn = tg.bernoulli(tg.tensor([1.0, 1.5, 0.0, -0.5, np.nan])).numpy()
+    np.testing.assert_array_equal(drawn, [1.0, np.nan, 0.0, np.nan, np.nan])
+
+
+# ------------------------------------------------------------------------------------------------------ relaxed, of low rank, angles
+
+
+def integrated(f, a=0.0, b=1.0, points=200):
+    """The integral of a function of a tensor of (points, 1), for each of what it is of, by Gauss's rule."""
+    x, w = np.polynomial.legendre.leggauss(points)
+    return (w[:, None] * f(t((a + b) / 2 + (b - a) / 2 * x[:, None])).numpy()).sum(0) * (b - a) / 2
+
+
+UNIT = {
+    "kumaraswamy": lambda: D.Kumaraswamy(t(POSITIVE + 1), t(POSITIVE[::-1] + 1)),
+    "continuous_bernoulli": lambda: D.ContinuousBernoulli(t(np.r_[CHANCE[:-1], 0.5002])),
+    "continuous_bernoulli_logits": lambda: D.ContinuousBernoulli(logits=t(ANY)),
+    "relaxed_bernoulli": lambda: D.RelaxedBernoulli(t(2.0), logits=t(ANY / 3)),
+}
+
+
+@pytest.mark.parametrize("name", UNIT)
+def test_on_the_unit_interval(name):
+    """Densities add up to 1; moments, entropy and cdf are integrals; samples are spread evenly by the cdf."""
+    d = UNIT[name]()
+    density = lambda x: d.log_prob(x).exp()
+    close(integrated(density), np.ones(N), 1e-5)
+    tg.manual_seed(3)
+    x = d.rsample((4000,))
+    assert (x.shape, x.dtype) == ((4000, N), tg.float64)
+    if name != "relaxed_bernoulli":
+        mean = integrated(lambda x: density(x) * x)
+        close(d.mean, mean, 1e-6)
+        close(d.variance, integrated(lambda x: density(x) * x**2) - mean**2, 1e-6)
+        close(d.entropy(), -integrated(lambda x: density(x) * d.log_prob(x)), 1e-5)
+        close(d.cdf(t(np.full(N, 0.4))), integrated(density, 0.0, 0.4), 1e-3)
+        close(d.cdf(d.icdf(t(CHANCE))), CHANCE, 1e-9)
+    spread = (d.cdf(x) if name != "relaxed_bernoulli" else (2.0 * x.logit() - t(ANY / 3)).sigmoid()).numpy()
+    for q in (0.1, 0.5, 0.9):
+        assert (np.abs((spread <= q).mean(0) - q) < 5 * np.sqrt(q * (1 - q) / 4000)).all(), q
+
+
+def test_relaxed_choices(run):
+    """Rows add up to 1, tend to one-hot ones, and have a derivative; the density of two choices is that of RelaxedBernoulli."""
+    logits = t(np.stack([ANY / 3, np.zeros(N)], -1))
+    p = t(np.stack([CHANCE, 1 - CHANCE], -1))
+    found = run(lambda logits, p: D.RelaxedOneHotCategorical(t(0.7), logits=logits).log_prob(p))(logits, p)
+    close(found, D.RelaxedBernoulli(t(0.7), logits=t(ANY / 3)).log_prob(t(CHANCE)))
+    logits.requires_grad_()
+    tg.manual_seed(1)
+    x = D.RelaxedOneHotCategorical(t(0.05), logits=logits).rsample((2000,))
+    close(x.detach().sum(-1), np.ones((2000, N)), 1e-12)
+    np.testing.assert_allclose(x.detach().round().mean(0)[:, 0], 1 / (1 + np.exp(-ANY / 3)), atol=0.06)
+    x.square().mean().backward()
+    assert (logits.grad != 0).all()
+
+
+def test_logistic_normal():
+    """The density of its two probabilities is the normal one of their odds, stretched."""
+    d = D.LogisticNormal(t(ANY[:, None]), t(POSITIVE[:, None]))
+    assert (d.batch_shape, d.event_shape, d.expand((3, N)).sample().shape) == ((N,), (2,), (3, N, 2))
+    p = np.stack([CHANCE, 1 - CHANCE], -1)
+    close(d.log_prob(t(p)), stats.norm(ANY, POSITIVE).logpdf(np.log(CHANCE / (1 - CHANCE))) - np.log(CHANCE * (1 - CHANCE)))
+    with pytest.raises(MissingRuleError, match="no closed form"):
+        d.cdf(t(p))
+
+
+def test_low_rank_normal(run):
+    w, diagonal, at = _A[:, :, :2], np.exp(_A[:, 0]), _A[1, :3]
+    low = D.LowRankMultivariateNormal(t(at), t(w), t(diagonal))
+    full = [w[i] @ w[i].T + np.diag(diagonal[i]) for i in range(3)]
+    x = run(lambda x, *parts: D.LowRankMultivariateNormal(*parts).log_prob(x))(t(_A[2]).unsqueeze(1), t(at), t(w), t(diagonal))
+    close(x, np.stack([stats.multivariate_normal(at[i], full[i]).logpdf(_A[2]) for i in range(3)], -1))
+    close(low.entropy(), [stats.multivariate_normal(at[i], full[i]).entropy() for i in range(3)])
+    close(low.covariance_matrix, full)
+    close(low.precision_matrix, np.linalg.inv(full))
+    close(low.variance, np.diagonal(full, 0, 1, 2))
+    tg.manual_seed(2)
+    drawn = low.rsample((20000,)).numpy()
+    for i in range(3):
+        np.testing.assert_allclose(np.cov(drawn[:, i].T), full[i], atol=0.15)
+
+
+def test_multinomial(run):
+    p = np.exp(_A[0, 0:3]) / np.exp(_A[0, 0:3]).sum(-1, keepdims=True)
+    d, counts = D.Multinomial(9, t(p)), np.array([4.0, 0.0, 3.0, 2.0])
+    close(d.log_prob(t(counts)), [stats.multinomial(9, row).logpmf(counts) for row in p])
+    close(run(lambda p: D.Multinomial(9, p).entropy())(t(p)), [stats.multinomial(9, row).entropy() for row in p])
+    close(d.variance, 9 * p * (1 - p))
+    tg.manual_seed(4)
+    x = d.sample((4000,)).numpy()
+    assert (x.sum(-1) == 9).all()
+    np.testing.assert_allclose(x.mean(0), 9 * p, atol=0.12)
+
+
+def test_angles():
+    d = D.VonMises(t(ANY), t(10 * POSITIVE))
+    close(d.log_prob(t(ANY[::-1].copy())), stats.vonmises(10 * POSITIVE, ANY).logpdf(ANY[::-1]))
+    tg.manual_seed(6)
+    x = d.sample((4000,)).numpy()
+    assert (np.abs(x) <= np.pi).all()
+    np.testing.assert_allclose(np.cos(x - ANY).mean(0), 1 - d.variance.numpy(), atol=0.05)
+    np.testing.assert_allclose(np.sin(x - ANY).mean(0), 0.0, atol=0.06)
+
+
+@pytest.mark.parametrize("size", [0.05, 0.7, 3.0, 40.0, 3000.0])
+def test_gamma_numbers_move_with_their_shape(size):
+    """So that the share of smaller numbers stays: the derivative is -(dP/da) / density, which SciPy's gammainc tells by differences."""
+    tg.manual_seed(8)
+    a = tg.full((257,), size, dtype=tg.float64, requires_grad=True)
+    z = D.Gamma(a, 1.0).rsample()
+    z.sum().backward()
+    x, h = z.detach().numpy(), 1e-4 * size
+    steps = [special.gammainc(size + k * h, x) for k in (-2, -1, 1, 2)]
+    moved = (steps[0] - 8 * steps[1] + 8 * steps[2] - steps[3]) / (12 * h)
+    some = (special.gammainc(size, x) > 0.01) & (special.gammainc(size, x) < 0.99)
+    np.testing.assert_allclose(a.grad.numpy()[some], (-moved / stats.gamma(size).pdf(x))[some], rtol=1e-6)
+
+
+def test_samples_of_gammas_have_the_derivative_of_their_mean(run):
+    """d E[x] / d parameter, within the error of 20,000 samples; traced, too."""
+    a, b = t(np.array([0.6, 2.0, 9.0])), t(np.array([1.5, 3.0, 0.8]))
+    for make in (D.Gamma, D.Beta, D.FisherSnedecor):
+        p, q = (a, b) if make is not D.FisherSnedecor else (a + 8, b + 8)
+        tg.manual_seed(9)
+        found = run(lambda p, q, make=make: tg.grad(lambda p, q: make(p, q).rsample((20000,)).mean(0).sum(), (0, 1))(p, q))(p, q)
+        wanted = tg.grad(lambda p, q, make=make: make(p, q).mean.sum(), (0, 1))(p, q)
+        for f, w in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(f.numpy(), w.numpy(), rtol=0.1, atol=0.01)
+    rows = t(np.array([[0.6, 2.0, 9.0], [1.5, 3.0, 0.8]]))
+    found = tg.grad(lambda c: D.Dirichlet(c).rsample((20000,)).mean(0)[:, 1].sum())(rows)
+    np.testing.assert_allclose(found.numpy(), tg.grad(lambda c: D.Dirichlet(c).mean[:, 1].sum())(rows).numpy(), atol=0.01)
+
+
+def test_stick_breaking_and_other_transforms():
+    x, T = t(_A[0]), D.transforms
+    for made in (T.StickBreakingTransform(), T.SoftplusTransform(), T.PowerTransform(2.5), T.LowerCholeskyTransform(),
+                 T.ComposeTransform([T.AffineTransform(0.5, 2.0), T.StickBreakingTransform()]),
+                 T.IndependentTransform(T.ExpTransform(), 1)):
+        given = x.abs() + 0.1 if isinstance(made, T.PowerTransform) else x.tril() if isinstance(made, T.LowerCholeskyTransform) else x
+        y = made(given)
+        close(made.inv(y), given)
+        assert (tuple(y.shape), tuple(made.inv.forward_shape(y.shape))) == (tuple(made.forward_shape(x.shape)), (4, 4))
+    made = T.StickBreakingTransform()
+    for row in x:
+        jacobian = tg.jacobian(lambda r: made(r)[:-1])(row)
+        close(made.log_abs_det_jacobian(row, made(row)), tg.linalg.slogdet(jacobian)[1])
+    flow = D.TransformedDistribution(D.Normal(t(_A[0]), 1.0), [T.IndependentTransform(T.ExpTransform(), 1)])
+    assert (flow.batch_shape, flow.event_shape, flow.expand((2, 4)).sample().shape) == ((4,), (4,), (2, 4, 4))
+    close(flow.log_prob(t(np.exp(_A[1]))), stats.norm(_A[0], 1.0).logpdf(_A[1]).sum(-1) - _A[1].sum(-1))

@@ -62,8 +62,8 @@ _planned: dict[tuple[Any, str], Any] = {}
 
 
 def planned(on: Any, target: str, program: Program, derivative: bool = False) -> Any:
-    """The device, planned for as TARGETS says; as it is, if the program needs float64 and the target has none."""
-    double = derivative or "float64" in program.text() or any(a.dtype == np.float64 for a in program.arrays(0))
+    """The device, planned for as TARGETS says; as it is, if the program needs float64 and the target has none (arguments count)."""
+    double = derivative or "float64" in program.text() or any(a.dtype in (np.float64, np.complex128) for a in program.arrays(0))
     if target == "own" or (target == "no float64" and double):
         return on
     key = (on, target)
@@ -103,10 +103,10 @@ class Watched:
         self.script: Path | None = None
         self._real = real = tg_compile.Program.__call__
 
-        def call(program: Any, values: Any) -> Any:
+        def call(program: Any, values: Any, lines: Any = None) -> Any:
             given = [v if weak else v.download(n.shape, n.dtype) for v, weak, n in
                      zip(values, program.weak, program.graph.inputs, strict=True)]
-            out = real(program, values)
+            out = real(program, values, lines)
             if program.plan is not None and self.script is None:
                 wanted = interpret(tg_compile.executable_graph(program.graph), given)
                 found = [b.download(n.shape, n.dtype) for b, n in zip(out, program.graph.outputs, strict=True)]

@@ -249,6 +249,19 @@ def test_many_small_matrices(on: Any, dtype: Any, n: int) -> None:
     check(on, fn, *draw(dtype, (37, n, n)), tolerance=2e-4)
 
 
+@pytest.mark.parametrize("n", [2, 3, 7, 16])
+def test_many_small_complex_matrices(on: Any, dtype: Any, n: int) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        a = tg.complex(x, y)
+        p = a @ a.mH + tg.eye(n, dtype=x.dtype)
+        values, vectors = tg.linalg.eigh(p)
+        u, s, vh = tg.linalg.svd(a)
+        every = ((vectors * values[:, None]) @ vectors.mH, (u * s[:, None]) @ vh, tg.linalg.solve(p, a),
+                 tg.linalg.solve_triangular(p, a, upper=True), tg.linalg.cholesky(p))
+        return values, s, *(tg.view_as_real(z) for z in every)
+    check(on, fn, *draw(dtype, (37, n, n), (37, n, n)), tolerance=2e-4)
+
+
 def test_grouped_queries_and_many_keys(on: Any, dtype: Any) -> None:
     def fn(q: Any, k: Any, v: Any) -> Any:
         def loss(q: Any, k: Any, v: Any) -> Any:

@@ -376,3 +376,37 @@ def test_buffers_and_modules_are_not_hidden_by_other_values():
     norm.running_var = None
     norm.running_var = tg.ones(3)
     assert "running_var" in norm.state_dict()
+
+
+# --------------------------------------------------------------------------------------------------- attributes of Parameters
+
+
+def test_parameters_take_attributes():
+    layer = nn.Linear(7, 3)
+    layer.bias.no_decay, layer.weight.tag = True, {"a": [1]}
+    assert [name for name, p in layer.named_parameters() if getattr(p, "no_decay", False)] == ["bias"]
+    assert layer.double().weight.tag == {"a": [1]}
+    assert pickle.loads(pickle.dumps(layer.weight)).tag == copy.copy(layer.weight).tag == {"a": [1]}
+    assert not hasattr(copy.deepcopy(layer.weight), "tag")                       # as in torch
+    buffer = nn.Buffer(tg.ones(2))
+    buffer.kind = "mean"
+    assert pickle.loads(pickle.dumps(buffer)).kind == "mean"
+
+
+def test_a_traced_function_sees_attributes_change():
+    layer = nn.Linear(65, 1)
+    x = tg.ones(65)
+    reached = tg.trace(lambda: x * getattr(layer.bias, "scale", 1.0))
+    given = tg.trace(lambda w: x * getattr(w, "scale", 1.0))
+    seen = []
+    for value in (None, None, 2.0, 3.0, tg.full((65,), 4.0), None):
+        if value is not None:
+            layer.bias.scale = value
+        elif hasattr(layer.bias, "scale"):
+            del layer.bias.scale
+        seen.append([reached()[64].item(), given(layer.bias)[64].item()])
+    assert seen == [[v, v] for v in (1.0, 1.0, 2.0, 3.0, 4.0, 1.0)]
+    layer.bias.scale = tg.ones(65)
+    assert (reached()[0].item(), given(layer.bias)[0].item()) == (1.0, 1.0)
+    layer.bias.scale.mul_(5.0)
+    assert (reached()[0].item(), given(layer.bias)[0].item()) == (5.0, 5.0)

@@ -665,6 +665,13 @@ def test_binary_cross_entropy_of_what_is_no_probability_is_no_number(on_numpy: A
     assert x.grad.tolist() == [0.0, 0.0, -4.0]
 
 
+def test_binary_cross_entropy_of_complex_numbers_is_refused(on_numpy: Any) -> None:
+    p, t = tg.full((3,), 0.5), tg.ones(3)
+    for given in ((p.cfloat(), t), (p, t.cfloat())):
+        with pytest.raises(tg.DTypeError, match="binary_cross_entropy"):
+            F_.binary_cross_entropy(*given)
+
+
 def test_gumbel_softmax(on_numpy: Any) -> None:
     tg.manual_seed(0)
     logits = tg.tensor(np.log([[0.1, 0.2, 0.7]] * 4000), requires_grad=True)
@@ -751,3 +758,10 @@ def test_the_device_agrees(device: Any) -> None:
 def test_errors(fn: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         fn(tg.ones(3, 3, 3))
+
+
+def test_binary_cross_entropy_of_what_is_no_probability():
+    """NaN, of the input and of the target; the ends of [0, 1] are probabilities."""
+    p, t = tg.tensor([0.5, 0.0, 1.0, 1.5, 0.5, 0.5]), tg.tensor([1.0, 0.0, 1.0, 1.0, 1.25, -0.25])
+    loss = F_.binary_cross_entropy(p, t, reduction="none").numpy()
+    np.testing.assert_allclose(loss, [np.log(2), 0.0, 0.0, np.nan, np.nan, np.nan], rtol=1e-6)

@@ -51,11 +51,18 @@ def with_views(x, w, b):
     return (part * 3.0).sum(0), turned.sum(0), z * y, y.reshape(-1)[::7], tg.stack([z, z]).sum(0)
 
 
-PROGRAMS = [normalized, with_columns, compared, with_numbers, with_views]
+def with_reductions(x, w, b):
+    y = x * w
+    products = x @ y.T, y.T @ x, (x + b) @ w[:, None]
+    sums = x.sum(0), y.sum(0), y.T.sum(1), y.sum((0, 1)), x.sum(1), (y.sum(1) * 2.0).sum(0)
+    return *products, *sums, x.amax(0), y.amin((0, 1)), y.T.amax(1)
+
+
+PROGRAMS = [with_reductions, normalized, with_columns, compared, with_numbers, with_views]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-@pytest.mark.parametrize("shape", [(7, 13), (33, 65), (1, 16), (129, 100)])
+@pytest.mark.parametrize("shape", [(7, 13), (33, 65), (1, 16), (129, 100), (300, 5)])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy):
     random = np.random.default_rng(0)

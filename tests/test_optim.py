@@ -358,13 +358,52 @@ class TestInterface:
         (lambda w: optim.SGD([w * 2], lr=0.1), "not a leaf"),
         (lambda w: optim.SGD([3.0], lr=0.1), "expected Tensors"),
         (lambda w: optim.SGD([w], lr=-0.1), "negative"),
-        (lambda w: optim.SGD([w], lr=tg.tensor(0.1)), "Python number"),
+        (lambda w: optim.SGD([w], lr="0.1"), "Python number"),
+        (lambda w: optim.SGD([w], lr=tg.tensor(-0.1)), "negative"),
+        (lambda w: optim.SGD([w], lr=tg.tensor([0.1, 0.2])), r"one float, got float32\[2\]"),
         (lambda w: optim.SGD([w], lr=0.1, nesterov=True), "nesterov"),
         (lambda w: optim.Adam([w], betas=(1.0, 0.9)), "betas"),
     ])
     def test_bad_arguments(self, make, match):
         with pytest.raises(ArgumentError, match=match):
             make(tg.ones(2, requires_grad=True))
+
+    @pytest.mark.parametrize("traced", [False, True])
+    @pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW, optim.Adadelta, optim.RAdam, optim.ASGD, optim.Rprop])
+    def test_a_learning_rate_that_is_a_tensor(self, kind, traced):
+        def trained(lr, halve, replace):
+            w = nn.Parameter(tg.tensor(np.linspace(-2.0, 3.0, 65)))
+            opt = kind([w], lr=lr)
+
+            def step():
+                opt.zero_grad()
+                ((w - 0.5) ** 2 * w).mean().backward()
+                opt.step()
+            step = tg.trace(step) if traced else step
+            for k in range(5):
+                if k == 2:
+                    halve(opt.param_groups[0])
+                if k == 4:
+                    opt.param_groups[0]["lr"] = replace
+                step()
+            assert not traced or len(step.compilations) <= 2           # the second: another tensor
+            return w.detach().numpy()
+
+        def halve(group):
+            if isinstance(group["lr"], tg.Tensor):
+                group["lr"].mul_(0.5)
+            else:
+                group["lr"] *= 0.5
+        np.testing.assert_allclose(trained(tg.tensor(0.25), halve, tg.tensor(0.0625)), trained(0.25, halve, 0.0625), rtol=1e-6)
+
+    def test_schedulers_write_into_a_learning_rate_that_is_a_tensor(self):
+        lr = tg.tensor(0.5)
+        opt = optim.SGD([tg.ones(3, requires_grad=True)], lr=lr)
+        scheduler = optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
+        scheduler.step()
+        assert opt.param_groups[0]["lr"] is lr
+        assert lr.item() == 0.25
+        assert scheduler.get_last_lr() == [0.25]
 
     def test_what_torch_takes_to_choose_an_implementation(self):
         w = tg.ones(2, requires_grad=True)

@@ -34,10 +34,11 @@ DEPTH = 8                   # of what constants are made of
 CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numbers are remembered, and of how many calls of a function
 _FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
                        "scan"))
-_OFFSET = REGISTRY["offset"]
+_MORE = frozenset(("conv", "pool", "index", "sort", "selection", "attention", "recurrence"))     # that need not be computed at once
+_OFFSET, _VARIABLE = REGISTRY["offset"], REGISTRY["variable"]
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """What a Routine asks of a node."""
 
     fn: Any
@@ -53,9 +54,9 @@ class Prepared:
     are parts of one, and have all their nodes. results: for each, its place in the template, aval, and what leaves know of themselves.
     """
 
-    __slots__ = ("constants", "device", "history", "order", "products", "results", "routine", "views", "wide")
+    __slots__ = ("constants", "device", "history", "operands", "order", "products", "results", "routine", "views", "wide")
 
-    def __init__(self, template: Template, order: Sequence[tuple[int, _Call, tuple[int, ...]]], made: Any) -> None:
+    def __init__(self, template: Template, order: Sequence[tuple[int, Call, tuple[int, ...]]], made: Any) -> None:
         """order: the operations, their places and those of their operands. made: the nodes of one call, by place."""
         self.device: Any = None                         # one that it was seen to be fit for
         self.history = template.looked
@@ -68,7 +69,8 @@ class Prepared:
         at = {place: ~k for k, place in enumerate(leaves)} | {k: i for i, (k, _, _) in enumerate(order)}
         self.order: Sequence[Any] = [call for _, call, _ in order]
         ends = template.ends()
-        self.routine = Routine(self.order, [tuple([at[p] for p in places]) for _, _, places in order], [at[k] for k in ends])
+        self.operands = [tuple([at[p] for p in places]) for _, _, places in order]
+        self.routine = Routine(self.order, self.operands, [at[k] for k in ends])
         self.views = all(isinstance(call.fn, Movement) or call.fn.part or call.fn.family == "dynamic_slice" for call in self.order)
         self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
                             for _, call, places in order)
@@ -86,6 +88,8 @@ class Prepared:
         arrays = []
         for node in nodes:
             value = node.value
+            if value is None and node.fn is _VARIABLE:          # in few steps
+                value = node.operands[0].value
             if value is None:
                 value = _value(node, device)
             if type(value) is not Held or value.suspicions:
@@ -117,7 +121,7 @@ class Prepared:
         if values is None:
             values = _fresh(template, nodes)
         for (k, _, _), array in zip(self.results, found, strict=True):
-            values[k].value = held_part(device, array)
+            values[k].value = Held(device, array) if array.base is None else held_part(device, array)
         return values
 
 
@@ -214,9 +218,15 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
         if (needs_grad and not template.looked) or REGISTRY.get(fn.name) is not fn or fn.family not in _FAMILIES or aval.weak:
             return False
         total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
-        order.append((k, _Call(fn, attrs, aval), places))
+        order.append((k, Call(fn, attrs, aval), places))
     known = all(_constant(n) is not None for n in template.constants) and all(k >= template.made for k in template.ends())
     return Prepared(template, order, made) if order and total <= LIMIT and known else False
 
 
-call_cache.prepare = prepare
+def _is_plain(node: Node) -> bool:
+    """Whether what a node is, and its derivative, are functions of its operands and attributes alone."""
+    fn = node.fn
+    return REGISTRY.get(fn.name) is fn and not fn.reports and (fn.family in _FAMILIES or fn.family in _MORE or fn is _OFFSET)
+
+
+call_cache.prepare, call_cache.is_plain = prepare, _is_plain

@@ -21,7 +21,7 @@ from tracegrad.compile import Device, Key
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
 from tracegrad.function import REGISTRY, CustomCall, data, saves
-from tracegrad.ir import Location, Node, derivative_of, forget_operands
+from tracegrad.ir import Folded, Location, Node, derivative_of, forget_operands
 from tracegrad.modes import state
 from tracegrad.pending import no_longer_pending, pending_nodes
 from tracegrad.tensor import Tensor, leaves
@@ -58,9 +58,11 @@ class _Recipe:
         position = {t: k for k, t in enumerate(work.targets)}
         self.values = [(number[t], k) for t, k in position.items() if t in number]
         self.grads = [(number[n], position[g]) for n, g in grads]
-        self.saving = [number[n] for n in reversed(order) if saves(n)]
-        self.staying = [number[n] for n in order
-                        if n.needs_grad and not saves(n) and n.fn is not _VARIABLE and any(saves(o) for o in n.operands)]
+        calls = set(walk.calls)
+        outside = [n for n in order if n not in walk.inside]
+        self.saving = [number[n] for n in reversed(outside) if saves(n)]
+        self.staying = [number[n] for n in outside if n.needs_grad and not saves(n) and n.fn is not _VARIABLE
+                        and (number[n] in calls or any(saves(o) for o in n.operands))]
         self.reporting = {i: number[n] for i, n in enumerate(work.order) if n.fn.reports}
         on_host = [(i, n) for i, n in enumerate(work.order) if n.fn.family == "host_call"]
         stands = {(n.loc[:3], n.loc.call): k for n, k in number.items()} if on_host else {}
@@ -68,15 +70,21 @@ class _Recipe:
 
 
 class _Walk:
-    """The pending work and the history of a root: nodes and their numbers, which have values, what tells the structure."""
+    """The pending work and the history of a root: nodes and their numbers, which have values, what tells the structure.
 
-    __slots__ = ("device", "key", "nodes", "number", "pending", "valued")
+    Of a call whose nodes nobody has asked for (ir.Folded) that is the call's; the numbers after its result's are those of its offsets.
+    calls: the numbers of such results. inside: the nodes behind them, once they were made.
+    """
+
+    __slots__ = ("calls", "device", "inside", "key", "nodes", "number", "pending", "valued")
 
     def __init__(self, device: Device, pending: list[Node]) -> None:
         self.device, self.pending = device, pending
         self.number: dict[Node, int] = {}
         self.nodes: list[Node] = []
         self.valued: set[int] = set()
+        self.calls: list[int] = []
+        self.inside: set[Node] = set()
         self.key: Key | None = None
 
     def follow(self, root: Node) -> bool:
@@ -107,7 +115,7 @@ class _Walk:
         return True
 
     def _follow(self, starts: Sequence[Node], parts: list[Any], variables: list[Node]) -> bool:
-        number, nodes, valued = self.number, self.nodes, self.valued
+        number, nodes, valued, calls = self.number, self.nodes, self.valued, self.calls
         get = number.get
         for start in starts:
             stack = [start]
@@ -115,9 +123,15 @@ class _Walk:
                 node = stack[-1]
                 known = node.value is not None
                 place = []
+                call = None
                 if not known or node.needs_grad:
                     depth = len(stack)
-                    for o in node.operands:
+                    behind = _behind(node) if type(node) is Folded else None
+                    if behind is None or behind[2]:
+                        operands = node.operands
+                    else:
+                        call, operands, _ = behind
+                    for o in operands:
                         at = get(o)
                         if at is None and o.value is not None and not o.needs_grad:         # a leaf, in few steps
                             at = number[o] = len(nodes)
@@ -140,6 +154,13 @@ class _Walk:
                     parts.append(node.aval)
                 number[node] = len(nodes)
                 nodes.append(node)
+                if call is not None:
+                    calls.append(number[node])
+                    parts.append(call.structure)
+                    parts += place
+                    if call.offsets:
+                        nodes += [n for _, n in call.offsets]
+                    continue
                 if known and not (node.needs_grad and place):
                     parts.append(node.needs_grad)
                     continue
@@ -164,6 +185,18 @@ class _Walk:
         return True
 
 
+    def unfold(self) -> None:
+        """Make the nodes of all calls, to learn what becomes of them."""
+        for i in self.calls:
+            result = self.nodes[i]
+            behind, values = _behind(result), result.unfold() if isinstance(result, Folded) else ()
+            if behind is not None and values:                       # nobody else has asked for them in the meantime
+                call = behind[0]
+                self.inside.update(values[call.made:])
+                for k, (place, _) in enumerate(call.offsets, i + 1):
+                    self.number[values[place]] = k
+
+
 class Backward:
     """One call of backward from `root`, whose structure may be known. Where `run` cannot make it, `learn` is told how it was made."""
 
@@ -183,12 +216,13 @@ class Backward:
         """Make the backward of a structure that is remembered: gradients go to the leaves, pending work is computed, the history freed."""
         walk = self.walk
         recipe = None if walk is None or walk.key is None else _recipes.get(walk.key)
-        if walk is None or recipe is None:
+        if walk is None:
             return False
         nodes = walk.nodes
         with compile_.lock:
-            results = _results(recipe, walk)
-            if results is None:
+            results = None if recipe is None else _results(recipe, walk)
+            if recipe is None or results is None:
+                walk.unfold()
                 return False
             for i, k in recipe.values:
                 nodes[i].value = results[k]
@@ -226,14 +260,24 @@ class Backward:
         if walk is None or walk.key is None:
             return
         key = walk.key
-        if key not in _recipes:
-            _recipes[key] = None                                    # most structures are never seen again
-            _size[0] += len(key.parts)
-        elif len(works) == 1 and works[0].device is walk.device:
+        recipe = None
+        # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
+        if (key in _recipes or walk.calls) and len(works) == 1 and works[0].device is walk.device:
             with contextlib.suppress(KeyError):
-                _recipes[key] = _Recipe(works[0], walk, order, grads)
+                recipe = _Recipe(works[0], walk, order, grads)
+                eager.prepare(works[0], recipe.seen)
+        if key in _recipes:
+            recipe = recipe or _recipes[key]
+            _size[0] -= _parts(key, _recipes[key])
+        _recipes[key] = recipe
+        _size[0] += _parts(key, recipe)
         while _size[0] > REMEMBERED and len(_recipes) > 1:
-            _size[0] -= len(_recipes.popitem(last=False)[0].parts)
+            _size[0] -= _parts(*_recipes.popitem(last=False))
+
+
+def _parts(key: Key, recipe: _Recipe | None) -> int:
+    """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
+    return len(key.parts) + (0 if recipe is None else 10 * recipe.seen.size)
 
 
 def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:
@@ -277,19 +321,31 @@ def _line(recipe: _Recipe, nodes: Sequence[Node], position: int) -> Location:
     return derivative_of(nodes[number].loc) if derived else nodes[number].loc
 
 
+def _behind(node: Node | None) -> Any:
+    """What is behind a call's result; None where somebody (another thread, even) has asked for its nodes."""
+    return getattr(node, "behind", None)
+
+
 def _let_go(staying: Sequence[weakref.ref[Node]]) -> None:
     """Of nodes that keep their operands: those that somebody still holds go on without the freed ones, as in autograd._drop_history."""
     stand_ins: dict[Node, Node] = {}
-    for ref in staying:
-        node = ref()
-        if node is not None:
-            operands = []
-            for o in node.operands:
-                if o.operands or not saves(o):
-                    operands.append(o)
-                    continue
-                if o not in stand_ins:
-                    stand_ins[o] = Node(o.fn, (), o.attrs, o.aval, True)
-                    stand_ins[o].loc = o.loc
-                operands.append(stand_ins[o])
-            forget_operands(node, tuple(operands))
+    for ref in reversed(staying):       # those that read others first: what they let go of may be gone then
+        _stay(ref(), stand_ins)
+
+
+def _stay(node: Node | None, stand_ins: dict[Node, Node]) -> None:
+    def left(o: Node) -> Node:
+        if type(o) is Folded or o.operands or not saves(o):
+            return o
+        if o not in stand_ins:
+            stand_ins[o] = Node(o.fn, (), o.attrs, o.aval, True)
+            stand_ins[o].loc = o.loc
+        return stand_ins[o]
+
+    behind = _behind(node)
+    if node is not None and behind is not None:
+        call, given, _ = behind
+        kept = call.left()
+        node.behind = call, [left(o) if i in kept else None for i, o in enumerate(given)], True
+    elif node is not None:
+        forget_operands(node, tuple([left(o) for o in node.operands]))

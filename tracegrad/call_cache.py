@@ -20,20 +20,20 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.intervals import has_range, interval
-from tracegrad.ir import INTERN, Node, Size, enter, user_location
+from tracegrad.ir import INTERN, Folded, Node, Size, enter, user_location
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
 SELDOM = 4                                   # a value is looked at in every so many turns at least, if it is computed at once
 KEPT = 1000                                  # signatures of one function; when there are more, those not used since are forgotten
-_ARRAY, _INTEGER, _FLOAT, _PLAIN, _LIST, _SLICE, _OTHER = range(7)
-_KINDS: dict[type, int] = {int: _INTEGER, bool: _INTEGER, float: _FLOAT, str: _PLAIN, NoneType: _PLAIN, EllipsisType: _PLAIN, tuple: _LIST,
-                           list: _LIST, Size: _LIST, slice: _SLICE, Node: _OTHER}      # of arguments, by their class
+ARRAY, INTEGER, FLOAT, PLAIN, LIST, SLICE, OTHER = range(7)
+KINDS: dict[type, int] = {int: INTEGER, bool: INTEGER, float: FLOAT, str: PLAIN, NoneType: PLAIN, EllipsisType: PLAIN, tuple: LIST,
+                           list: LIST, Size: LIST, slice: SLICE, Node: OTHER, Folded: OTHER}      # of arguments, by their class
 
 
 def _kind(cls: type) -> int:
     """The kind of a class that was not met before."""
-    kind = _KINDS[cls] = _ARRAY if issubclass(cls, Operators) else _PLAIN if issubclass(cls, np.dtype) else _OTHER
+    kind = KINDS[cls] = ARRAY if issubclass(cls, Operators) else PLAIN if issubclass(cls, np.dtype) else OTHER
     return kind
 
 
@@ -48,10 +48,13 @@ class Template:
     the values). result: a place, or (type, results) of a tuple or list. made: the first place of a node. shared: the result is the same
     node for the same operands, as long as it is alive and was not computed (compare ir.INTERN). prepared: what does calls at once (see
     at_once.py); None: not asked for yet, False: nothing does. looked: somebody looks at values that depend on these before their derivative
-    is taken, so they are computed at once, too. calls: how many made nodes. used: since templates were last forgotten.
+    is taken, so they are computed at once, too. calls: how many made nodes. used: since templates were last forgotten. structure: of calls
+    whose result is made without the nodes behind it (ir.Folded), what two share that differ in offsets only; else None. offsets: what
+    stands for the latter then, and at which places.
     """
 
-    __slots__ = ("__weakref__", "call", "calls", "constants", "looked", "made", "prepared", "result", "shared", "steps", "used")
+    __slots__ = ("__weakref__", "call", "calls", "constants", "kept", "looked", "made", "offsets", "prepared", "result", "shared", "steps",
+                 "structure", "used")  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], result: Any) -> None:
         """nodes: those behind the tensors of the call. Raises _Unknown where what was made is not a function of them."""
@@ -96,6 +99,19 @@ class Template:
             self.shared = False
         for n in order:
             _owners[id(n.attrs)] = self
+        self.structure: Structure | None = None
+        self.offsets: list[tuple[int, Node]] = []
+        self.kept: frozenset[int] | None = None
+        given = self.made - len(constants)
+        last = type(self.result) is int and self.result == self.made + len(order) - 1 and len(order) > 1 and ends[0].needs_grad
+        if last and given <= len({p for at in places for p in at if p < given}) and all(map(is_plain, order)):
+            steps = [(n.fn, n.aval, n.needs_grad, at, None if n.fn.name == "offset" else tuple(n.attrs.items()))
+                     for n, at in zip(order, places, strict=True)]
+            key = (given, *constants, *steps)
+            self.structure = _structures.get(key)
+            if self.structure is None:
+                self.structure = _structures[key] = Structure()
+            self.offsets = [(k, _offset(n)) for k, n in enumerate(order, self.made) if n.fn.name == "offset"]
 
     def ends(self) -> list[int]:
         """The places of the results, each once."""
@@ -121,14 +137,59 @@ class Template:
             prepared = self.prepared = prepare(self, nodes)
         if prepared:
             if prepared.history:
-                values = self.nodes(nodes)
+                values = self.nodes(nodes) if self.structure is None else self.folded(nodes)
                 if state.anomaly is None:
                     prepared(self, nodes, device, values)
                 return values
             made: Sequence[Node] | dict[int, Node] | None = prepared(self, nodes, device)
             if made is not None:
                 return made
-        return self.nodes(nodes)
+        return self.nodes(nodes) if self.structure is None else self.folded(nodes)
+
+    def folded(self, nodes: Sequence[Node]) -> dict[int, Node]:
+        """The result's node, by its place, which has its operands made when somebody asks for them."""
+        self.calls += 1
+        node = Node.__new__(Folded)
+        node.fn, node.attrs, _, node.aval, node.needs_grad, _, _ = self.steps[-1]
+        node.loc, node.constant, node.value, node.behind = user_location(4, self.call), False, None, (self, nodes, False)
+        return {self.result: node}
+
+    def fold(self, nodes: Sequence[Node], result: Any) -> None:
+        """Of the call that this was learned from: what `folded` would have made. Nobody else has the nodes behind its result."""
+        if self.structure is not None and type(result) is Node:
+            result.__class__ = Folded
+            result.behind = self, nodes, False
+            del result.operands
+
+    def unfolded(self, node: Node, nodes: Sequence[Node], freed: bool) -> list[Any]:
+        """The nodes behind the result `node` by place; of a call that was freed, those that are left."""
+        values: list[Any] = [*nodes, *self.constants]
+        line, new, add = node.loc, Node.__new__, values.append
+        kept = self.left() if freed else None
+        for k, (fn, attrs, _, aval, needs_grad, _, taken) in enumerate(self.steps[:-1], self.made):
+            if kept is not None and k not in kept:
+                add(None)
+                continue
+            inner = new(Node)
+            inner.fn, inner.attrs, inner.aval, inner.loc, inner.needs_grad = fn, attrs, aval, line, needs_grad
+            inner.operands = () if kept is not None and needs_grad and fn.saves else taken(values)
+            inner.constant, inner.value = False, None
+            add(inner)
+        return values
+
+    def left(self) -> frozenset[int]:
+        """The places of what the result still depends on once a backward has freed the nodes that save something. (It does not itself.)"""
+        if self.kept is None:
+            found, rest = set[int](), [self.result]
+            while rest:
+                k = rest.pop()
+                if k not in found and k >= self.made:
+                    fn, _, _, _, needs_grad, places, _ = self.steps[k - self.made]
+                    if not (needs_grad and fn.saves):
+                        rest += places
+                found.add(k)
+            self.kept = frozenset(found)
+        return self.kept
 
     def nodes(self, nodes: Sequence[Node]) -> Sequence[Node] | dict[int, Node]:
         """The nodes by place; of a call whose result is there, that."""
@@ -159,6 +220,23 @@ class Template:
         if self.shared:
             enter(key, values[self.result])
         return values
+
+
+class Structure:
+    """What tells one structure of calls from another, by its identity."""
+
+    __slots__ = ("__weakref__",)
+
+
+_structures: weakref.WeakValueDictionary[Any, Structure] = weakref.WeakValueDictionary()
+
+
+def _offset(node: Node) -> Node:
+    """A node that stands for this one in the structure of work."""
+    new = Node.__new__(Node)
+    new.fn, new.operands, new.attrs, new.aval, new.loc = node.fn, (), node.attrs, node.aval, node.loc
+    new.needs_grad, new.constant, new.value = False, False, None
+    return new
 
 
 def _taker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -193,7 +271,17 @@ def _never(template: Template, nodes: Sequence[Node]) -> Any:
     return False
 
 
+def _not(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return None
+
+
+def _not_plain(node: Node) -> bool:
+    return False
+
+
+is_plain: Callable[[Node], bool] = _not_plain       # whether it is an operation of tracegrad's that reports nothing: see at_once.py
 prepare: Callable[[Template, Sequence[Node]], Any] = _never                 # set where numpy can be asked: see at_once.py
+follow: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any] = _not     # set where calls can be put off: see tapes.py
 # Of attributes, by id, that templates give to nodes: the template.
 _owners: weakref.WeakValueDictionary[int, Template] = weakref.WeakValueDictionary()
 
@@ -247,10 +335,10 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
     """What tells the arguments `args` from others, appended to `parts`; the first tensor, if it was not found before."""
     for a in args:
         cls = a.__class__
-        kind = _KINDS.get(cls)
+        kind = KINDS.get(cls)
         if kind is None:
             kind = _kind(cls)
-        if kind == _ARRAY:
+        if kind == ARRAY:
             if first is None:
                 first = a
             elif a._device is not first._device:
@@ -270,19 +358,19 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
                 parts.append(node.needs_grad)
                 if aval.bounded and has_range(node.fn):
                     parts.append(interval(node))                          # checks of indices depend on it
-        elif kind == _INTEGER:
+        elif kind == INTEGER:
             parts.append(cls)
             parts.append(a)                                               # 1 is not True, nor 1.0
-        elif kind == _FLOAT:
+        elif kind == FLOAT:
             parts.append(cls)
             parts.append(a if a and a == a else repr(a))                  # NaN is not itself, and 0.0 equals -0.0
-        elif kind == _PLAIN:
+        elif kind == PLAIN:
             parts.append(a)
-        elif kind == _LIST:
+        elif kind == LIST:
             parts.append(cls)
             parts.append(len(a))
             first = _add(a, parts, nodes, first)
-        elif kind == _SLICE:
+        elif kind == SLICE:
             if any(isinstance(end, Operators) for end in (a.start, a.stop, a.step)):
                 raise _Unknown                                            # its value decides on the result's shape
             parts.append(cls)
@@ -300,9 +388,10 @@ def learn(memo: dict[Any, Template | None], key: Any, nodes: Sequence[Node], res
         memo[key] = None
         return
     try:
-        memo[key] = Template(nodes, result)
+        template = memo[key] = Template(nodes, result)
     except _Unknown:
-        pass
+        return
+    template.fold(nodes, result)
 
 
 def _forget(memo: dict[Any, Template | None]) -> None:

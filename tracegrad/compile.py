@@ -133,8 +133,8 @@ def set_device(spec: Any) -> Device:
     return _chosen[0]
 
 
-def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True) -> Any:
-    """A value on `device` with the contents of `array`.
+def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True, own: bool = False) -> Any:
+    """A value on `device` with the contents of `array`. own: which nobody else has.
 
     copy: True for a copy; False to share the array's memory (ask `obstacle` first); None to share it where nothing shows but the
     time: if nobody is expected to write the array, and it is large enough to gain.
@@ -144,7 +144,7 @@ def upload(device: Device, array: np.ndarray[Any, Any], copy: bool | None = True
     if device is NUMPY:
         return HostValue(device, np.array(array) if copy else array, not (copy or buffers.frozen(array)))
     if copy and array.nbytes <= buffers.SMALL_UPLOAD and config.eager and device.in_host_memory:
-        return buffers.hold(device, np.array(array, order="C"))
+        return buffers.hold(device, array if own else np.array(array, order="C"))
     return buffers.upload(device, array) if copy else buffers.wrap(device, array)
 
 

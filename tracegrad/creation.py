@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from math import ceil, isfinite, log1p, pi, prod
+from math import ceil, isfinite, log1p, nan, pi, prod
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,10 @@ from tracegrad.ops.arguments import integer
 from tracegrad.ops.movement import expand
 from tracegrad.ops.pointwise import where
 from tracegrad.ops.ranges import in_range
-from tracegrad.tensor import Tensor, from_array, new_tensor
+from tracegrad.tensor import Tensor, from_array, from_own, new_tensor
 
 _FIRST = methods                    # imported for what it makes of Tensor
+_FLOATS = {float}
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
 
 
@@ -116,6 +117,8 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         out = data.detach().clone()
         out = out.to(device=device) if device is not None else out
         out = out.to(dtype=dtype) if dtype is not None else out
+    elif dtype is None and type(data) is list and set(map(type, data)) == _FLOATS:
+        out = from_own(np.array(data).astype(dtypes.get_default_dtype()), device)
     else:
         out = _entered("tensor", _array("tensor", data), data, dtype, device, copy=True)
     return out.requires_grad_() if requires_grad else out
@@ -597,7 +600,10 @@ def randperm(n: int, *, dtype: Any = None, device: Any = None, requires_grad: bo
 
 @_create(draws=True)
 def bernoulli(input: Tensor, p: Any = None) -> Tensor:
-    """1 with probability `input` (or with probability p, if given), else 0; its shape and dtype."""
+    """1 with probability `input` (or with probability p, if given), else 0; its shape and dtype.
+
+    A tensor's elements that are no probabilities give NaN (torch: an error); a number outside [0, 1] is an ArgumentError.
+    """
     if p is None and not dtypes.is_float(input.dtype):
         raise DTypeError(f"bernoulli: takes probabilities in a float tensor, got {input.dtype}; use x.float(), or give p")
     return _bernoulli("bernoulli", input, input if p is None else p)
@@ -607,7 +613,10 @@ def _bernoulli(call: str, x: Tensor, p: Any) -> Tensor:
     if not isinstance(p, Tensor) and not 0.0 <= p <= 1.0:
         raise ArgumentError(f"{call}: p must be from 0 to 1, got {p}")
     wide = p.dtype if isinstance(p, Tensor) and p.dtype == dtypes.float64 else dtypes.float32
-    return (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)  # type: ignore[no-any-return]
+    drawn: Tensor = (rand(x.shape, dtype=wide, device=x.device) < p).to(dtype=x.dtype)
+    if not isinstance(p, Tensor) or not dtypes.is_float(x.dtype):
+        return drawn
+    return where((p >= 0.0) & (p <= 1.0), drawn, nan)  # type: ignore[no-any-return]
 
 
 @_create(draws=True)

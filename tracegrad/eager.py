@@ -28,7 +28,7 @@ from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
 from tracegrad.numpy_routines import Routine, out_of_memory
 from tracegrad.operators import public
-from tracegrad.runtime.buffer import hold
+from tracegrad.runtime.buffer import Held, hold
 from tracegrad.runtime.faults import Run, mark
 from tracegrad.runtime.program import counts as kernels
 
@@ -170,6 +170,12 @@ def run(work: Any, seen: Structure) -> list[Any]:
     return results
 
 
+def prepare(work: Any, seen: Structure) -> None:
+    """Make the routine that the next use takes, of a structure that is expected to come again."""
+    if seen.routine is None and seen.uses < seen.patience:
+        seen.routine = Routine(work.order, work.places, work.ends)
+
+
 def again(seen: Structure, leaves: Sequence[Node], constants: Sequence[Node], reporting: dict[int, Node],
           device: Any) -> list[Any] | None:
     """What `run` gives, from the structure's routine and without the nodes of the work; None where there is something to report.
@@ -220,7 +226,11 @@ def _once(order: Sequence[Node], places: Sequence[Sequence[int]], ends: Sequence
 
 
 def _array(leaf: Node) -> np.ndarray[Any, Any]:
-    aval = leaf.aval
+    aval, value = leaf.aval, leaf.value
+    if type(value) is Held:                                             # in few steps
+        array = value.array
+        if array is not None and array.shape == aval.shape and array.dtype is aval.dtype:
+            return array
     return np.asarray(leaf.value, aval.dtype) if aval.weak else leaf.value.contents(aval.shape, aval.dtype)     # weak: a Python number
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tracegrad import dtypes
+from tracegrad import call_cache, dtypes
 from tracegrad.call_cache import Template, describe, learn
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
@@ -190,7 +190,12 @@ def saves(node: Node) -> bool:
 
 def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Apply `fn` to Nodes, Tensors and scalars; the result is a Tensor if any argument is one."""
-    known = describe(args, attrs) if args and type(args[0]) is not Node else None
+    outside = args and type(args[0]) is not Node
+    if outside and not state.grad:
+        made = call_cache.follow(fn, fn.memo, args, attrs)
+        if made is not None:
+            return made
+    known = describe(args, attrs) if outside else None
     if known is not None:
         template = fn.memo.get(known[0])
         if template is not None:

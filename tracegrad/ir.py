@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from operator import index
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, overload
 
 import optree
@@ -154,6 +155,8 @@ class Location(_Line):
 # By file names, whose hashes are known: that of a code object is computed from all its constants and names at every look-up.
 _internal: dict[str, bool] = {}
 _locations: dict[tuple[str, int | None, str, str], Location] = {}  # of lines that were asked for, made once
+# By the identity of code, the instruction and `call`: the code, which is kept alive, and what was found. (A frame's line takes a search.)
+_instructions: dict[tuple[int, int, str], tuple[CodeType, Location]] = {}
 LOCATIONS = 10_000  # so many of them are kept
 
 
@@ -184,15 +187,25 @@ def user_location(depth: int = 1, call: str = "") -> Location:
             internal = _internal[name] = name.startswith(INTERNAL)
         outer = frame.f_back if internal else None
         if outer is None:
-            key = (name, frame.f_lineno, code.co_name, call)
-            found = _locations.get(key)
-            if found is None:
-                if len(_locations) > LOCATIONS:
-                    _locations.clear()
-                found = _locations[key] = Location(*key[:3])
-                found.call = call
-            return found
+            known = _instructions.get((id(code), frame.f_lasti, call))
+            return _located(frame, call) if known is None else known[1]
         frame = outer
+
+
+def _located(frame: FrameType, call: str) -> Location:
+    """The line where a frame is; `user_location` finds it from then on."""
+    code = frame.f_code
+    key = (code.co_filename, frame.f_lineno, code.co_name, call)
+    found = _locations.get(key)
+    if found is None:
+        if len(_locations) > LOCATIONS:
+            _locations.clear()
+        found = _locations[key] = Location(*key[:3])
+        found.call = call
+    if len(_instructions) > LOCATIONS:
+        _instructions.clear()
+    _instructions[id(code), frame.f_lasti, call] = code, found
+    return found
 
 
 class located:
@@ -232,7 +245,7 @@ def on_behalf_of(location: Location) -> located:
 class Node(Operators):
     """One application of a primitive. Make nodes with `function.bind`, never directly."""
 
-    __slots__ = ("__weakref__", "attrs", "aval", "constant", "fn", "loc", "needs_grad", "operands", "value")
+    __slots__ = ("__weakref__", "attrs", "aval", "behind", "constant", "fn", "later", "loc", "needs_grad", "operands", "value")
 
     fn: Primitive
     operands: tuple[Node, ...]
@@ -242,6 +255,17 @@ class Node(Operators):
     constant: bool        # made of constants alone, so the same whoever asks for it, on whatever device
     needs_grad: bool      # a differentiable path leads from a Variable to this node
     value: Any            # the Buffer that holds the result, once known
+    behind: Any           # of a Folded one only
+    later: Any            # of a leaf whose value is put off, and not set: the Tape that computes it (see tapes.py)
+
+    def __getattr__(self, name: str) -> Any:
+        """A value that was put off, when somebody looks."""
+        if name == "value":
+            tape = getattr(self, "later", None)
+            if tape is not None:
+                tape.compute()
+            return object.__getattribute__(self, "value")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __init__(self, fn: Primitive, operands: tuple[Node, ...], attrs: dict[str, Any], aval: Aval, needs_grad: bool) -> None:
         self.fn, self.operands, self.attrs, self.aval = fn, operands, attrs, aval
@@ -275,6 +299,37 @@ class Node(Operators):
     def __repr__(self) -> str:
         attrs = "".join(f", {k}={v}" for k, v in self.attrs.items())
         return f"<{self.fn.name}({', '.join(str(o.aval) for o in self.operands)}{attrs}) -> {self.aval}>"
+
+
+class Folded(Node):
+    """The result of a call whose nodes are known (see call_cache.py): a part of a history whose operands are made when somebody asks.
+
+    From then on it is an ordinary Node. Nobody asks where the derivative is known, too. behind: (the Template, the nodes that the call was
+    given, whether a backward has freed it).
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "operands":
+            self.unfold()
+            return self.operands
+        raise AttributeError(f"Node has no attribute {name!r}")
+
+    def unfold(self) -> Sequence[Any]:
+        """Make the operands. The call's nodes by place, where they were not made before."""
+        with _unfolding:
+            if type(self) is not Folded:
+                return ()
+            template, nodes, freed = self.behind
+            values: Sequence[Any] = template.unfolded(self, nodes, freed)
+            self.operands = template.steps[-1][-1](values)
+            self.__class__ = Node  # type: ignore[assignment]
+            del self.behind
+            return values
+
+
+_unfolding = threading.RLock()
 
 
 class Entry(weakref.ref[Node]):
@@ -316,7 +371,11 @@ def forget_operands(node: Node, instead: tuple[Node, ...] = ()) -> None:
 
     instead: what is left in their place, for the derivative's way through a node that is part of a history.
     """
-    if node.operands:
+    if type(node) is Folded:
+        node.operands = instead
+        node.__class__ = Node  # type: ignore[assignment]
+        del node.behind
+    elif node.operands:
         key = (node.fn, node.operands, *node.attrs.items())
         entry = INTERN.get(key)
         if entry is not None and entry() is node:

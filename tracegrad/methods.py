@@ -10,7 +10,8 @@ from tracegrad.describing import moved
 from tracegrad.errors import DTypeError
 from tracegrad.modes import state
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators
-from tracegrad.taken_views import Views
+from tracegrad.taken_views import Items, Views
+from tracegrad.tapes import follow
 from tracegrad.tensor import Tensor
 
 _VIEWS = (
@@ -75,6 +76,10 @@ def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
         if not args:
             args = (kwargs.pop("tensor" if "tensor" in kwargs else "input", None),)
         input = args[0]
+        if not state.grad:
+            made = follow(known, known, args, kwargs)
+            if made is not None:
+                return made
         key = known.key(input, args, kwargs) if isinstance(input, Tensor) else None
         taken = None if key is None else known.take(key, input)
         if taken is not None:
@@ -97,11 +102,15 @@ def _as_view(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _as_item(getitem: Callable[[Tensor, Any], Tensor]) -> Callable[[Tensor, Any], Tensor]:
     """Tensor.__getitem__, with views that are known."""
-    known = Views()
+    known = Items()
 
     @functools.wraps(getitem)
     def __getitem__(self: Tensor, key: Any) -> Tensor:
-        described = known.item_key(self, key)
+        if not state.grad:
+            made = follow(known, known, (self, key), {})
+            if made is not None:
+                return made  # type: ignore[no-any-return]
+        described = known.key(self, (self, key), {})
         taken = None if described is None else known.take(described, self)
         if taken is not None:
             return taken  # type: ignore[no-any-return]

@@ -30,6 +30,7 @@ class _State(threading.local):
     turning: bool = False  # inside a loop whose turns will be compared: equal indices must be equal nodes
     holds: bool = False  # inside a loop: its work waits for the end of it, however much there is; see rolling.py
     own: dict[Any, Any] | None = None  # see ir.own_nodes
+    tape: Any = None  # the calls under no_grad that are put off: see tapes.py
     anomaly: Any = None  # what looks at the steps of a backward: see autograd/anomaly.py
 
 
@@ -49,6 +50,8 @@ class _GradMode:
 
     def __exit__(self, *exc: object) -> None:
         state.grad = self._previous.pop()
+        if state.grad and state.tape is not None:
+            state.tape.compute()
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)

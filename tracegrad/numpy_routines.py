@@ -22,6 +22,7 @@ from tracegrad.blas import quiet
 from tracegrad.errors import LinAlgError, OutOfMemoryError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Aval, Node
+from tracegrad.ops.reduction import SHORT
 
 WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 40 uses
 LINES = 3000            # longer ones stay as they are
@@ -30,6 +31,9 @@ SPREAD = 1 << 12        # bytes from which on an array is written over, or dropp
 _CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
 _ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
+_MATMUL, _DOT = REGISTRY["matmul"], np.ndarray.dot
+_SUM = np.add.reduce
+_REDUCTIONS: dict[Any, Any] = {REGISTRY["sum"]: _SUM, REGISTRY["amax"]: np.maximum.reduce, REGISTRY["amin"]: np.minimum.reduce}
 # Families whose rules give arrays of the node's dtype, or never do.
 _STEADY = frozenset(("elementwise", "movement", "reduction", "contraction", "gather", "dynamic_slice"))
 
@@ -130,7 +134,7 @@ class Routine:
             if self.uses == WRITTEN and len(self.steps) <= LINES:
                 strides: dict[int, Any] = {}
                 found = self._run(inputs, constants, nodes, notes, strides)
-                self.written = _Writer(self, len(inputs), strides).function
+                self.written = _Writer(self, inputs, strides).function
                 return found
         return self._run(inputs, constants, nodes, notes, None)
 
@@ -262,15 +266,16 @@ def _writes(aval: Aval, boxes: Sequence[tuple[slice, ...]], whole: bool) -> Call
 class _Writer:
     """Makes the `function` of a routine: what Routine._run does, as Python without loops and look-ups.
 
-    inputs: how many there are. strides: of each result; None where a conversion has to be tried.
+    inputs: those of one call; all calls' have these shapes and dtypes. strides: of each result; None where a conversion has to be tried.
     """
 
-    def __init__(self, routine: Routine, inputs: int, strides: dict[int, Any]) -> None:
-        self.routine, self.inputs, self.strides = routine, inputs, strides
+    def __init__(self, routine: Routine, inputs: Sequence[Any], strides: dict[int, Any]) -> None:
+        self.routine, self.inputs, self.strides = routine, len(inputs), strides
+        self.given = [(x.shape, x.dtype) if type(x) is np.ndarray else None for x in inputs]
         self.names: dict[str, Any] = {"asarray": np.asarray}        # what the text names: its last arguments, which nobody gives
         self.known: dict[int, str] = {}                 # what is in `names`, by id
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
-        self.steps = self._needed([self._direct(step) for step in routine.steps])
+        self.steps = self._keeping(self._needed([self._direct(step) for step in routine.steps]))
         lines = self._lines()
         code = _read("\n ".join([f"def function(inputs, constants, nodes, notes, {', '.join(self.names)}):", *lines]))
         self.function: Callable[..., list[Any]] = FunctionType(code, {}, "function", tuple(self.names.values()))
@@ -320,6 +325,24 @@ class _Writer:
                 wanted.update(step.operands)
                 found.append(step._replace(dead=dead))
         return found[::-1]
+
+    def _keeping(self, steps: list[_Step]) -> list[_Step]:
+        """The steps, with reductions that keep their dims where a reshape put them back: of what lies row by row that is the same array."""
+        uses = Counter(o for step in steps for o in step.operands)
+        uses.update(self.routine.ends)
+        at = {step.place: k for k, step in enumerate(steps)}
+        gone = set[int]()
+        for k, step in enumerate(steps):
+            made = steps[at[step.operands[0]]] if step.fn is _RESHAPE and step.operands[0] in at else None
+            if made is None or made.fn not in _REDUCTIONS or uses[made.place] != 1 or self._by_itself(made) is None:
+                continue
+            aval, strides = self.routine.avals[step.place], self.strides[made.place]
+            kept = tuple(1 if d in made.attrs["dim"] else n for d, n in enumerate(self._array(made.operands[0])[0]))
+            if aval.shape == kept and strides == np.empty(self.routine.avals[made.place].shape, aval.dtype).strides:
+                gone.add(made.place)
+                dead = (*made.dead, *[o for o in step.dead if o != made.place])
+                steps[k] = made._replace(place=step.place, dead=dead, attrs={"dim": made.attrs["dim"], "keepdim": True})
+        return [step for step in steps if step.place not in gone]
 
     def _name(self, what: Any, hint: str) -> str:
         name = self.known.get(id(what))
@@ -388,4 +411,32 @@ class _Writer:
             return f"{arguments[0]}.T"
         if step.fn is _RESHAPE and step.attrs["shape"]:
             return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.attrs['shape'])), 's')})"
+        rule = self._by_itself(step)
+        if rule is _DOT:
+            return f"{arguments[0]}.dot({arguments[1]})"
+        if rule is not None:
+            keeps = ", None, None, True" if "keepdim" in step.attrs else ""
+            return f"{self._name(rule, 'r')}({arguments[0]}, {self._name(step.attrs['dim'], 'd')}{keeps})"
         return f"{self._name(step.rule, 'r')}({', '.join(arguments)})"
+
+    def _by_itself(self, step: _Step) -> Any:
+        """What the rule of a product or a reduction calls for operands like these, without its questions; None where that is not known."""
+        reduce = _REDUCTIONS.get(step.fn)
+        if reduce is None and step.fn is not _MATMUL:
+            return None
+        known = [self._array(o) for o in step.operands]
+        if any(k is None or k[1].char not in "fd" for k in known):
+            return None
+        shape = known[0][0]
+        if reduce is None:
+            return _DOT if len(shape) == 2 else None
+        dim = step.attrs["dim"]
+        added_up = reduce is _SUM and not (len(shape) - 1 in dim or prod(shape) <= SHORT)
+        return None if added_up else reduce
+
+    def _array(self, place: int) -> Any:
+        """The shape and dtype of an operand that is an array; else None."""
+        if place < 0:
+            return self.given[~place]
+        steady = place < self.routine.size and self.strides.get(place) is not None
+        return (self.routine.avals[place].shape, self.routine.avals[place].dtype) if steady else None

@@ -320,8 +320,7 @@ class Check:
 class MatrixCheck:
     """Matrices (*, m, n) of the shape `shape` that kernels factorise for `call`: some may be `what`, a text with the {pivot} in it.
 
-    Kernels write the largest `note` of one; 0 for none. line, who, position: what errors tell (see LinAlgError.of). parts: so many rows
-    and columns, and so many pivots, are one of the user's (complex) matrices.
+    Kernels write the largest `note` of one; 0 for none. line, who, position: what errors tell (see LinAlgError.of).
     """
 
     call: str
@@ -330,7 +329,6 @@ class MatrixCheck:
     line: str = ""
     who: str = ""
     position: int = -1
-    parts: int = 1
 
     PIVOTS: ClassVar[int] = 32            # more than the numbers of pivots there are, from 1,
     MOST: ClassVar[int] = (1 << 31) // 32 - 1      # and matrices, for an int holds both
@@ -338,7 +336,6 @@ class MatrixCheck:
     def message(self, matrix: int, pivot: int) -> str:
         """The error for a matrix: its number in the batch."""
         *batch, m, n = self.shape
-        m, n = m // self.parts, n // self.parts
         place = tuple(int(i) for i in np.unravel_index(matrix, batch)) if batch else ()
         shown = f"matrix {place[0] if len(place) == 1 else place} of the batch {tuple(batch)}" if place else "the matrix"
         what = self.what.format(pivot=f" (pivot {pivot})" if pivot else "", element=f"({pivot - 1}, {pivot - 1})")
@@ -346,7 +343,7 @@ class MatrixCheck:
 
     def error(self, note: int, _: int, line: Line) -> TracegradError:
         """The error for what kernels wrote: the first matrix, since the number that is largest there is the smallest."""
-        error = LinAlgError(self.message(prod(self.shape[:-2]) - note // self.PIVOTS, -(-(note % self.PIVOTS) // self.parts)))
+        error = LinAlgError(self.message(prod(self.shape[:-2]) - note // self.PIVOTS, note % self.PIVOTS))
         error.of(str(line), self.who if isinstance(line, str) else line.who)
         return error
 

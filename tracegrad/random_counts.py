@@ -1,4 +1,4 @@
-"""Random counts, `poisson` and `binomial`, and gamma numbers. How many numbers one draw takes depends on values: NumPy makes them.
+"""Random counts, `poisson` and `binomial`, gamma and von Mises numbers. How many numbers a draw takes depends on values: NumPy makes them.
 
 They belong to the same stream as the others (`random_state`): seed and place are the key and the counter of NumPy's Philox.
 """
@@ -13,7 +13,9 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.creation import _create, _draw
+from tracegrad.custom import Function
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.function import REGISTRY
 from tracegrad.host import host_call
 from tracegrad.modes import state
 from tracegrad.operators import PUBLIC
@@ -37,9 +39,46 @@ def _counts(draw: Callable[..., Any], *parameters: Tensor) -> Tensor:
     return host_call(on_host, *(new_tensor(n, given[0].device) for n in (seed, offset)), *given, like=like)  # type: ignore[no-any-return]
 
 
-def gamma_numbers(concentration: Tensor) -> Tensor:
-    """Numbers of the gamma distributions of these shapes and of rate 1, for tracegrad.distributions."""
-    return _counts(lambda stream, a: stream.standard_gamma(np.asarray(a, np.float64)), concentration)
+class _GammaNumbers(Function):
+    """Gamma numbers, and how they move with their shapes (implicit reparametrization: Figurnov, Mohamed and Mnih 2018)."""
+
+    @staticmethod
+    def forward(ctx: Any, concentration: Tensor) -> Tensor:
+        drawn = _counts(lambda stream, a: stream.standard_gamma(np.asarray(a, np.float64)), concentration)
+        ctx.save_for_backward(concentration, drawn)
+        return drawn
+
+    @staticmethod
+    def backward(ctx: Any, ct: Tensor) -> Any:
+        concentration, drawn = ctx.saved_tensors
+        return ct * host_call(_gamma_slope, concentration, drawn)
+
+
+def _gamma_slope(a: Any, z: Any) -> Any:
+    """dz / da at constant P(a, z), the share of smaller gamma numbers: -(dP / da) / (dP / dz).
+
+    Of P's series of z^(a + k) e^-z / gamma(a + k + 1) ([DLMF] 8.7.1) term by term; where its terms are small, the rest is, too.
+    """
+    kind, a, z = a.dtype, a.astype(np.float64), z.astype(np.float64)
+    log, psi = np.log(np.where(z > 0, z, 1.0)), REGISTRY["digamma"].numpy(a + 1)
+    term, k = z / a, 0
+    total = term * (psi - log)
+    while (term * np.maximum(np.abs(psi - log), 1.0) > 1e-17 * np.abs(total)).any() or (z > a + k).any():
+        k += 1
+        psi = psi + 1 / (a + k)
+        term = term * (z / (a + k))
+        total = total + term * (psi - log)
+    return np.where(z > 0, total, 0.0).astype(kind)
+
+
+def gamma_numbers(concentration: Tensor) -> Any:
+    """Numbers of the gamma distributions of these shapes and of rate 1, for tracegrad.distributions. They have a first derivative."""
+    return _GammaNumbers.apply(concentration)
+
+
+def von_mises_numbers(concentration: Tensor) -> Tensor:
+    """Angles of the von Mises distributions of these concentrations around 0, for tracegrad.distributions."""
+    return _counts(lambda stream, k: stream.vonmises(0.0, np.asarray(k, np.float64)), concentration)
 
 
 @_create(draws=True)

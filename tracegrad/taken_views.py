@@ -2,7 +2,8 @@
 
 A view costs numpy a tenth of a microsecond, and the call of a function that composes nodes fifty times that: a transformer's forward pass
 has more views than operations. So where a tensor's value is an array that numpy holds, and no derivative goes through it, a call that was
-made before is the array's view, a leaf for it, and the steps from its base, which are always the same.
+made before is the array's view, a leaf for it, and the steps from its base, which are always the same. A view that is a part of a history
+gets the nodes of that call in the leaf's place, and its value only if its base has one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.at_once import held_part
+from tracegrad.call_cache import Template
 from tracegrad.config import config
 from tracegrad.describing import moved
 from tracegrad.eager import AT_ONCE
@@ -25,23 +27,41 @@ KEPT = 1000             # calls of one function; when there are more, all are fo
 
 
 class _View:
-    """How one result of a call is made. steps: from the base. rules: the same on arrays. reshaped: torch may have a copy (see `moved`)."""
+    """How one result of a call is made. steps: from the base. rules: the same on arrays. reshaped: torch may have a copy (see `moved`).
 
-    __slots__ = ("attrs", "aval", "reshaped", "rules", "steps")
+    call: of a part of a history, its nodes.
+    """
 
-    def __init__(self, steps: Steps, aval: Aval) -> None:
-        self.steps, self.aval, self.attrs = steps, aval, {"aval": aval}
+    __slots__ = ("attrs", "aval", "call", "copied", "reshaped", "rules", "steps")
+
+    def __init__(self, steps: Steps, aval: Aval, call: Template | None) -> None:
+        self.steps, self.aval, self.attrs, self.call = steps, aval, {"aval": aval}, call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
+        self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
-        """The view of `base`, whose node is `node`, which holds `array`."""
-        for rule in self.rules:
-            array = rule(array)
-        view = Tensor(data(self.aval, held_part(base._device, array), self.attrs), base._device)
+        """The view of `base`, whose node is `node`, which holds `array` (None: it has no value that numpy holds)."""
+        device, call = base._device, self.call
+        if array is not None:
+            for rule in self.rules:
+                array = rule(array)
+            array = held_part(device, array)
+        if call is None:
+            view = Tensor(data(self.aval, array, self.attrs), device)
+        else:
+            made = (call.nodes if call.structure is None else call.folded)((node,))[call.result]
+            made.value = array
+            view = Tensor(made, device)
         view._base, view._steps, view._layout, view._detached = base, self.steps, len(base._moved), False
-        view._source = weakref.ref(node), base._version
-        return Tensor(view._n, view._device) if self.reshaped and moved(view) else view
+        view._source = (weakref.ref(node), base._version) if call is None else None
+        if self.copied is None or base._base is not None:
+            copied = self.reshaped and moved(view)
+            if base._base is None:
+                self.copied = copied
+        else:
+            copied = self.copied
+        return Tensor(view._n, view._device) if copied else view
 
 
 class Views:
@@ -55,29 +75,21 @@ class Views:
     def key(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells a call from others; None where views are not taken here. args: the first one is the base."""
         node = base._n
-        if node.needs_grad or type(node.value) is not Held or not _alone(base, node):
+        if not (state.grad if node.needs_grad else type(node.value) is Held) or not _alone(base, node):
             return None
+        return self._described(node, args, kwargs)
+
+    def of_call(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[type | None, list[_View]] | None:
+        """How a call's results are made, and the type of a sequence that they come in, if they do; None where that is not known."""
+        key = self._described(base._n, args, kwargs) if _alone(base, base._n) else None
+        known = None if key is None else self._known.get(key)
+        return (None, [known]) if isinstance(known, _View) else known
+
+    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             if type(a) is not int and not (type(a) is tuple and all(type(n) is int for n in a)):            # 1.0 equals 1, and so does True
                 return None
-        return (node.aval, *args[1:], *kwargs.items()) if kwargs else (node.aval, *args[1:])
-
-    def item_key(self, base: Tensor, key: Any) -> Any:
-        """The same of base[key]."""
-        node = base._n
-        if node.needs_grad or type(node.value) is not Held or not _alone(base, node):
-            return None
-        parts: list[Any] = [node.aval, type(key) is tuple]
-        for k in key if type(key) is tuple else (key,):
-            if type(k) is slice:
-                parts += (slice, k.start, k.stop, k.step)
-                if not all(n is None or type(n) is int for n in parts[-3:]):
-                    return None
-            elif type(k) is int or k is None or k is Ellipsis:
-                parts.append(k)
-            else:
-                return None
-        return tuple(parts)
+        return (node.aval, node.needs_grad, *args[1:], *kwargs.items()) if kwargs else (node.aval, node.needs_grad, *args[1:])
 
     def take(self, key: Any, base: Tensor) -> Any:
         """What a known call gives; None where it is not known, or cannot be done at once."""
@@ -86,12 +98,14 @@ class Views:
             return None
         node = base._n
         value, aval = node.value, node.aval
-        array = value.array
-        if array is None or value.suspicions:
-            return None
-        if array.shape != aval.shape or array.dtype is not aval.dtype:
-            array = value.contents(aval.shape, aval.dtype)
-        AT_ONCE[0] += 1
+        array = value.array if type(value) is Held and not value.suspicions and state.anomaly is None else None
+        if array is None:
+            if not node.needs_grad:
+                return None
+        else:
+            if array.shape != aval.shape or array.dtype is not aval.dtype:
+                array = value.contents(aval.shape, aval.dtype)
+            AT_ONCE[0] += 1
         if isinstance(known, _View):
             return known.of(base, node, array)
         cls, views = known
@@ -105,9 +119,40 @@ class Views:
             self._known[key] = None
             return
         views = [found] if isinstance(found, Tensor) else list(found)
-        if all(v._base is base and not v._detached and type(v._n.value) is Held for v in views):
-            made = [_View(v._chain, v._n.aval) for v in views]
+        node = base._n
+        if node.needs_grad:
+            fit = all(v._n.needs_grad for v in views)
+        else:
+            fit = all(type(v._n.value) is Held for v in views)
+        if fit and views and all(v._base is base and not v._detached for v in views):
+            calls = [Template((node,), v._n) if node.needs_grad else None for v in views]
+            made = [_View(v._chain, v._n.aval, call) for v, call in zip(views, calls, strict=True)]
             self._known[key] = made[0] if isinstance(found, Tensor) else (type(found), made)
+            for v, call in zip(views, calls, strict=True):
+                if call is not None:
+                    call.fold((node,), v._n)
+
+
+class Items(Views):
+    """The same of base[key]."""
+
+    __slots__ = ()
+
+    def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        key = args[1]
+        if type(key) is int:
+            return node.aval, node.needs_grad, key
+        parts: list[Any] = [node.aval, node.needs_grad, type(key) is tuple]
+        for k in key if type(key) is tuple else (key,):
+            if type(k) is slice:
+                parts += (slice, k.start, k.stop, k.step)
+                if not all(n is None or type(n) is int for n in parts[-3:]):
+                    return None
+            elif type(k) is int or k is None or k is Ellipsis:
+                parts.append(k)
+            else:
+                return None
+        return tuple(parts)
 
 
 def _alone(base: Tensor, node: Node) -> bool:

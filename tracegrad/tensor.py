@@ -26,7 +26,7 @@ from tracegrad.compile import PART, Device, find_device, part, read, resolve, up
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
-from tracegrad.ir import Aval, Node, Size, own_nodes, user_location
+from tracegrad.ir import Aval, Folded, Node, Size, own_nodes, user_location
 from tracegrad.layouts import accept_format
 from tracegrad.modes import no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC, Operators
@@ -42,7 +42,8 @@ from tracegrad.runtime.buffer import held, hold
 if TYPE_CHECKING:
     from tracegrad.tracing.recording import Recording
 
-_VARIABLE, _DETACH, _SLICE, _SLICE_AT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["slice"], REGISTRY["slice_at"]
+_DATA, _VARIABLE, _DETACH = REGISTRY["data"], REGISTRY["variable"], REGISTRY["detach"]
+_SLICE, _SLICE_AT = REGISTRY["slice"], REGISTRY["slice_at"]
 
 
 Step = tuple[Any, dict[str, Any]]  # a movement op and its attributes
@@ -93,7 +94,7 @@ class Tensor(Operators):
         self._n, self._device, self._trace = node, device, trace
         self._base = self._grad = self._hooks = self._source = None
         self._versions, self._moved = 0, ()
-        if trace is None and node.value is None and not state.examples:
+        if trace is None and node.fn is not _DATA and node.value is None and not state.examples:        # (what has no operands has a value)
             waiting.append(weakref.ref(self))
             if len(waiting) > config.pending and not state.holds:
                 flush()
@@ -156,6 +157,9 @@ class Tensor(Operators):
                 self._n, self._source = node, (weakref.ref(source), viewed._version)
             return node
         base = self._n
+        behind = getattr(base, "behind", None) if type(base) is Folded else None
+        if behind is not None and not behind[2] and behind[1][0] is node and len(behind[1]) == 1:
+            return base
         for _ in self._chain:
             base = base.operands[0] if base.operands else base
         if base is not node:
@@ -246,7 +250,7 @@ class Tensor(Operators):
             state.trace.rebind(self, node)
         else:
             self._n = node = node.twin() if node.constant and self._trace is None else node
-            if self._trace is None and node.value is None and not state.examples:
+            if self._trace is None and node.fn is not _DATA and node.value is None and not state.examples:
                 waiting.append(weakref.ref(self))
 
     def _receive(self, call: str, result: Any) -> Tensor:
@@ -400,7 +404,7 @@ class Tensor(Operators):
 
     def numel(self) -> int:
         """The number of elements."""
-        return Aval(self.shape, self.dtype).size
+        return (self._n if self._base is None else self._node()).aval.size
 
     def element_size(self) -> int:
         """Bytes per element."""
@@ -467,7 +471,10 @@ class Tensor(Operators):
             )
         node = self._node()
         state.looked |= node.needs_grad or node.fn is _DETACH
-        if resolve(node).value is None and (shared or part(node) is None):
+        if resolve(node).value is None:
+            values = None if shared else part(node)
+            if values is not None:
+                return values
             flush()
         return read(node, self._device, shared)
 
@@ -505,8 +512,8 @@ class Tensor(Operators):
         """The value of a tensor of one element as a Python number. Waits for it."""
         if self.numel() != 1:
             raise ShapeError(f"item: the tensor has shape {self.shape}; only a tensor of one element is one number")
-        node = self._n
-        array = held(node.value) if self._base is None and self._trace is None and state.trace is None else None
+        node = self._n if self._base is None or self._trace is not None or state.trace is not None else self._node()
+        array = held(node.value) if self._trace is None and state.trace is None else None
         if array is not None and array.dtype is node.aval.dtype and not node.value.suspicions:
             state.looked |= node.needs_grad
             return array.item()
@@ -600,8 +607,11 @@ class Tensor(Operators):
         """Another tensor on the same memory, as in torch; of one that requires grad a copy, which is a leaf."""
         if not self.requires_grad:
             return self.detach()
-        restore, given = self.__reduce__()
-        return restore(*given)  # type: ignore[no-any-return]
+        restore, given, *own = self.__reduce__()
+        copied: Tensor = restore(*given)
+        for attributes in own:
+            vars(copied).update(attributes)
+        return copied
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied = self.detach().clone()
@@ -868,6 +878,15 @@ def from_array(array: np.ndarray[Any, Any], device: Any = None, requires_grad: b
     if state.trace is not None:
         state.trace.adopt(out)
     return out.requires_grad_() if requires_grad else out
+
+
+def from_own(array: np.ndarray[Any, Any], device: Any = None) -> Tensor:
+    """The same of an array that nobody else has, row by row in memory."""
+    found = find_device(device)
+    out = Tensor(data(Aval(array.shape, array.dtype), upload(found, array, own=True)), found)
+    if state.trace is not None:
+        state.trace.adopt(out)
+    return out
 
 
 def new_tensor(node: Node, device: Any = None, requires_grad: bool = False) -> Tensor:

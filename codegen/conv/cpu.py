@@ -1,21 +1,82 @@
-"""The CPU kernels of convolutions: direct, register-blocked over output channels x vectors of pixels. Start at `taps`.
+"""The CPU kernels of convolutions: direct, register-blocked over output channels x vectors of pixels. Start at `taps`, `input_grad`.
 
 The input is read in place if it needs no padding and no horizontal stride; else each work-item copies its image to a padded
 scratch array that fits the cache and does all output channels of it, or, for larger images, a first kernel pads them all.
+The phases of a strided convolution's gradient are a loop around that, or a dimension of the work-items: which taps a phase has, and where
+they look, are variables (`Axis`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import math
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
+from tracegrad.codegen.conv import gpu
 from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, padded, units
-from tracegrad.codegen.conv.problem import Taps, Weights, Window
+from tracegrad.codegen.conv.problem import Array, Axis, Store, Taps, Weights, Window
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.text import Text, merge
-from tracegrad.codegen.kernel.vectors import Compound, Term, ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
+from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
+from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
+from tracegrad.plan import Target
+
+
+def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: Store, target: Target, owner: Hashable) -> list[Kernel]:
+    """The input channels by the pixels of each phase of the stride. They have not all as many taps."""
+    if v.n * v.c * v.h * v.w == 0:
+        return []
+    og, cg, axes = v.o // v.groups, v.c // v.groups, (Axis.of(v, 0), Axis.of(v, 1))
+    out = ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1])
+
+    def read(emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term) -> str:
+        return w.load(emit, plus((g, og), c), o, ky, kx)
+
+    weights = Weights(read, w.params)
+    if w.strided:
+        pointer, (so, sc, sy, sx) = w.strided
+        weights = replace(weights, strided=(pointer, 0, (so * og, sc, so, sy, sx)))
+    backwards = -axes[0].dilation, -axes[1].dilation
+    t = Taps(name, v.n, v.groups, og, cg, (v.oh, v.ow), out, (v.kh, v.kw), (1, 1), backwards, (0, 0), dtype, gy, weights, _spread(store, v),
+             target, owner, axes)
+    if og * t.taps[0] * t.taps[1] == 0:
+        return gpu.empty_taps(replace(t, out=(v.h, v.w), store=store, phases=None))
+    before = (max(-(f + a.padding - taps[-1] * a.given) // a.stride for f, taps in enumerate(a.taps) if taps) for a in axes)
+    top, left = (max(0, n) for n in before)
+    *first, last = taps(replace(t, padding=(top, left)))
+    moved = v.n * (v.c * v.h * v.w + v.o * v.oh * v.ow) + v.o * cg * v.kh * v.kw
+    return [*first, replace(last, flops=2 * v.n * v.o * v.oh * v.ow * cg * v.kh * v.kw, bytes=moved * dtype.itemsize)]
+
+
+def _spread(store: Store, v: Window) -> Store:
+    """The store for a phase: its pixel (y, x) is pixel (y * stride + fy, x * stride + fx) of x's gradient, where there is that pixel."""
+    (py, px), (sy, sx) = v.phases, v.stride
+
+    def write(emit: Emit, n: Term, c: Term, y: Term, x: Term, value: str, width: int) -> None:
+        y = plus((y, sy), "fy") if py > 1 else y
+        with _where(emit, y, v.h, py > 1 and v.h % sy > 0):
+            if px == 1:
+                store.write(emit, n, c, y, x, value, width)
+                return
+            for lane in range(width):
+                at = plus((plus(x, lane), sx), "fx")
+                with _where(emit, at, v.w, v.w % sx > 0):
+                    store.write(emit, n, c, y, at, swizzle(value, lane, 1, width), 1)
+
+    return Store(write, store.params, lanes=px > 1)
+
+
+@contextmanager
+def _where(emit: Emit, at: Term, size: int, needed: bool) -> Iterator[None]:
+    """A block for where index `at` is inside of `size`; needed: whether there is a doubt."""
+    if needed:
+        emit(f"if ({at} < {size}) {{")
+    yield
+    if needed:
+        emit("}")
 
 
 def taps(t: Taps) -> list[Kernel]:
@@ -23,9 +84,9 @@ def taps(t: Taps) -> list[Kernel]:
     kernels = []
     u = units(t.out, t.dtype, t.target, overlapping=True)
     scratch = False
-    planes = in_place(t.x, t.image, u, t.size, t.stride, t.dilation, t.padding)
+    planes = in_place(t.x, t.image, u, t.reach, t.stride, t.padding)
     if planes is None:
-        planes = padded(t.groups * t.c, u, t.size, t.stride, t.dilation)
+        planes = padded(t.groups * t.c, u, t.reach, t.stride)
         scratch = t.c * planes.channel * t.dtype.itemsize <= t.target.l2_bytes // 2 and t.n * t.groups >= 2 * t.target.cores
         if scratch:
             planes = replace(planes, params=t.x.params)
@@ -62,12 +123,14 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     """The convolution itself: a work-item does some tiles of (channels x units) of one image and group."""
     rows, vectors = register_tile(t.o, u.count, t.target)
     across, down = ceil_div(t.o, rows), ceil_div(u.count, vectors)
+    phases = 1 if scratch else math.prod(t.count)            # that are work-items of their own
     wide, high = (across, down) if scratch else _block(t, rows * vectors, across, down)
     params = merge(planes.params, t.w.params, t.store.params)
-    (kh, kw), real = t.size, ctype(t.dtype)
+    (kh, kw), real = t.taps, ctype(t.dtype)
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
+    what += f", for each of {t.count[0]}x{t.count[1]} phases" if t.phases else ""
     emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params, vectors=[(t.dtype, u.width)])
-    emit(f"const int n = {item(2)}" + (f" / {t.groups}, g = {item(2)} % {t.groups};" if t.groups > 1 else ";"))
+    _apart(emit, item(2), [("n", t.n), ("g", t.groups)] + [(f, n) for f, n in zip(("fy", "fx"), t.count, strict=True) if phases > 1])
     g = "g" if t.groups > 1 else 0
     space = "" if scratch else "__global const "
     if scratch:
@@ -78,28 +141,81 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     else:
         n = Compound("(size_t)n") if t.n * planes.image >> 31 else "n"
         emit(f"__global const {real} *image = {planes.pointer} + {plus((n, planes.image), (g, t.c * planes.channel))};")
+    loops = 0
+    for f, count in zip(("fy", "fx"), t.count, strict=True):
+        if scratch and count > 1:
+            emit(f"for (int {f} = 0; {f} < {count}; {f}++) {{")
+            loops += 1
+    phase = _phase(emit, t, planes)
     assert t.w.strided is not None
-    pointer, start, (wg, wo, _, _, _) = t.w.strided
-    loops = _range(emit, "channel_tile", 0, wide, across)
+    pointer, start, (wg, wo, _, wy, wx) = t.w.strided
+    loops += _range(emit, "channel_tile", 0, wide, across)
     emit(f"const int o = {_early('channel_tile', rows, t.o)};")
-    emit(f"__global const {real} *w = {plus(pointer, start, (g, wg), ('o', wo))};")
+    emit(f"__global const {real} *w = {plus(pointer, start, (g, wg), ('o', wo), (phase.first[0], wy), (phase.first[1], wx))};")
     loops += _range(emit, "unit_tile", 1, high, down)
     emit(f"const int unit = {_early('unit_tile', vectors, u.count)};")
     for v in range(vectors):
         emit(f"const int y{v} = {u.y(plus('unit', v))}, x{v} = {u.x(plus('unit', v))};")
-        emit(f"{space}{real} *p{v} = image + {plus((f'y{v}', t.stride[0] * planes.row), f'x{v}')};")
-    _sum(emit, t, u, planes, rows, vectors, scratch)
+        at = plus((f"y{v}", t.stride[0] * planes.row), f"x{v}", (phase.at[0], planes.row), phase.at[1])
+        emit(f"{space}{real} *p{v} = image + {at};")
+    _sum(emit, t, u, planes, rows, vectors, scratch, phase)
     _store(emit, t, u, g, rows, vectors)
     for _ in range(loops):
         emit("}")
-    size = (ceil_div(across, wide), ceil_div(down, high), t.n * t.groups)
+    size = (ceil_div(across, wide), ceil_div(down, high), t.n * t.groups * phases)
     return emit.kernel(size, (1, 1, 1), t.flops, t.bytes, what)
+
+
+def _apart(emit: Text, of: str, parts: list[tuple[str, int]]) -> None:
+    """Emits the coordinates of element number `of`: (name, size), the last one innermost; those of one element are left out."""
+    inner, out = 1, []
+    (first, _), *others = parts
+    for name, size in reversed(others):
+        if size > 1:
+            out.append(f"{name} = {of}{f' / {inner}' if inner > 1 else ''} % {size}")
+            inner *= size
+    out.append(f"{first} = {of}{f' / {inner}' if inner > 1 else ''}")
+    emit(f"const int {', '.join(reversed(out))};")
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """What differs from phase to phase, along both axes: the first tap, where in a plane pixel 0 sees it, and how many taps there are."""
+
+    first: tuple[Term, Term]
+    at: tuple[Term, Term]
+    count: tuple[Term, Term]
+
+
+def _phase(emit: Text, t: Taps, planes: Planes) -> _Phase:
+    """Emits what is no number."""
+    if t.phases is None:
+        return _Phase((0, 0), (0, 0), t.size)
+    found: list[tuple[Term, Term, Term]] = []
+    for axis, padding, several in zip(t.phases, t.padding, t.count, strict=True):
+        if several == 1:
+            found.append((axis.taps[0].start, axis.starts[0] + padding, axis.counts[0]))
+            continue
+        f = f"f{axis.name}"
+        first = _named(emit, f"k{axis.name}0", axis.first(f))
+        at = _named(emit, f"i{axis.name}0", plus(axis.at(f, first), padding))
+        found.append((first, at, _named(emit, f"t{axis.name}", axis.count(f, first))))
+    y, x = found
+    return _Phase((y[0], x[0]), (y[1], x[1]), (y[2], x[2]))
+
+
+def _named(emit: Text, name: str, term: Term) -> Term:
+    """A number, or the variable `name`."""
+    if isinstance(term, int):
+        return term
+    emit(f"const int {name} = {term};")
+    return name
 
 
 def _block(t: Taps, tile: int, across: int, down: int) -> tuple[int, int]:
     """How many tiles of channels and of units one work-item does: all units if that leaves work for every core, then more channels."""
     enough = 4 * t.target.cores
-    images, work = t.n * t.groups, tile * t.c * t.size[0] * t.size[1]
+    images, work = t.n * t.groups * math.prod(t.count), tile * t.c * t.taps[0] * t.taps[1]
     high = down
     while high > 1 and images * across * ceil_div(down, high) < enough and work * high > 1 << 12:
         high = ceil_div(high, 2)
@@ -132,22 +248,25 @@ def tap(t: Taps | Window, planes: Planes, kx: int) -> int:
     return at % t.stride[1] * planes.phase + at // t.stride[1]
 
 
-def _sum(emit: Text, t: Taps, u: Units, planes: Planes, rows: int, vectors: int, scratch: bool) -> None:
+def _sum(emit: Text, t: Taps, u: Units, planes: Planes, rows: int, vectors: int, scratch: bool, phase: _Phase) -> None:
     """Emits the loops over input channels and taps that leave the tile in c0_0 ..."""
     assert t.w.strided is not None
-    (kh, kw), (_, _, (_, wo, wc, wy, wx)), vector = t.size, t.w.strided, ctype(t.dtype, u.width)
+    (_, kw), (_, _, (_, wo, wc, wy, wx)), vector = t.taps, t.w.strided, ctype(t.dtype, u.width)
+    least = kw
+    if t.phases:
+        wy, wx, least = wy * t.phases[0].step, wx * t.phases[1].step, min(t.phases[1].counts)
     for r in range(rows):
         emit(f"{vector} " + ", ".join(f"c{r}_{v} = 0" for v in range(vectors)) + ";")
     unrolled = kw <= tuning().conv_unrolled
-    with emit.counting("c", t.c) as c, emit.counting("ky", kh) as ky:
+    with emit.counting("c", t.c) as c, emit.counting("ky", phase.count[0]) as ky:
         emit(f"const int at = {plus((c, planes.channel), (ky, t.dilation[0] * planes.row))};")
         emit(f"__global const {ctype(t.dtype)} *wk = {plus('w', (c, wc), (ky, wy))};")
         if not unrolled:
-            emit(f"for (int kx = 0; kx < {kw}; kx++) {{")
+            emit(f"for (int kx = 0; kx < {phase.count[1]}; kx++) {{")
             at = f"kx * {t.dilation[1]}"
             emit(f"const int right = {at} % {t.stride[1]} * {planes.phase} + {at} / {t.stride[1]};")
         for kx in range(kw if unrolled else 1):
-            emit("{")
+            emit(f"if (tx > {kx}) {{" if unrolled and kx >= least else "{")
             right: str | int = tap(t, planes, kx) if unrolled else "right"
             for v in range(vectors):
                 emit(f"const {vector} v{v} = {u.load(t.dtype, plus(f'p{v}', 'at', right), t.stride[0] * planes.row, scratch)};")

@@ -7,12 +7,11 @@ zeros outside of the image, and splits k where there are few results. `empty` is
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from math import gcd
+from dataclasses import replace
 
 import numpy as np
 
-from tracegrad.codegen.conv.problem import Array, Pair, Store, Taps, Window
+from tracegrad.codegen.conv.problem import Array, Axis, Pair, Store, Taps, Window
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.text import Text
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, plus
@@ -74,7 +73,7 @@ def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: S
     """The input channels by the pixels of one phase of the stride, for each of them: a batch. They have not all as many taps."""
     (py, px), og, cg = v.phases, v.o // v.groups, v.c // v.groups
     out = ceil_div(v.h, v.stride[0]), ceil_div(v.w, v.stride[1])
-    axes = _Axis.of(v, 0), _Axis.of(v, 1)
+    axes = Axis.of(v, 0), Axis.of(v, 1)
     if v.n * v.c * out[0] * out[1] == 0:
         return []
 
@@ -85,12 +84,12 @@ def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: S
         """Emits a phase's first tap, the pixel of y that it sees from (0, 0), and how many taps there are, along each axis."""
         emit(f"const int fy = {b} / {px} % {py}, fx = {b} % {px};")
         for axis in axes:
-            axis.begin(emit)
+            _begin(emit, axis)
         return f"ty * tx * {og}"
 
     def taps_(emit: Emit, k: Term) -> None:
         emit(f"const int channel = {k} % {og}, tap = {k} / {og};")
-        emit(f"const int ky = {axes[1].by_taps('tap', '/')}, kx = {axes[1].by_taps('tap', '%')};")
+        emit(f"const int ky = {_by_taps(axes[1], 'tap', '/')}, kx = {_by_taps(axes[1], 'tap', '%')};")
 
     def weight(emit: Emit, b: Term, line: Term, k: Term) -> str:
         taps_(emit, k)
@@ -126,58 +125,25 @@ def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: S
     return [replace(kernels[0], flops=2 * pixels * weights, bytes=moved), *kernels[1:]]
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """The taps of each phase f of a stride along an axis (`Window.taps`): every `step`th, `dilation` pixels of y apart; counts[f]."""
+def _begin(emit: Emit, axis: Axis) -> None:
+    """Emits a phase's first tap along an axis, the pixel of y that it sees from pixel 0, and the number of taps."""
+    f, first, at, count = (name.format(axis.name) for name in ("f{}", "k{}0", "i{}0", "t{}"))
+    emit(f"const int {first} = {axis.first(f)};")
+    emit(f"const int {at} = {axis.at(f, first)};")
+    emit(f"const int {count} = {axis.count(f, first)};")
 
-    name: str
-    stride: int
-    given: int                # the dilation of the forward convolution
-    padding: int
-    size: int
-    counts: tuple[int, ...]
 
-    @classmethod
-    def of(cls, v: Window, axis: int) -> _Axis:
-        return cls("yx"[axis], v.stride[axis], v.dilation[axis], v.padding[axis], (v.kh, v.kw)[axis],
-                   tuple(len(v.taps(axis, f)) for f in range(v.phases[axis])))
+def _by_taps(axis: Axis, text: str, operator: str) -> str:
+    """`text` divided by the number of taps, which is one of few: the driver knows better ways for each of them."""
+    most, *others = sorted({n for n in axis.counts if n}, reverse=True)
 
-    @property
-    def common(self) -> int:
-        return gcd(self.stride, self.given)
+    def by(n: int) -> str:
+        return f"{text} {operator} {n}" if n > 1 else text if operator == "/" else "0"
 
-    @property
-    def step(self) -> int:
-        return self.stride // self.common
-
-    @property
-    def dilation(self) -> int:
-        return self.given // self.common
-
-    def begin(self, emit: Emit) -> None:
-        """Emits a phase's first tap, the pixel of y that it sees from pixel 0, and the number of taps."""
-        f, first, at, count = (name.format(self.name) for name in ("f{}", "k{}0", "i{}0", "t{}"))
-        place, inverse = plus(f, self.padding % self.stride), pow(self.dilation, -1, self.step)
-        place = f"({place})" + f" / {self.common}" * (self.common > 1) + f" * {inverse}" * (inverse > 1)
-        emit(f"const int {first} = {f'{place} % {self.step}' if self.step > 1 else '0'};")
-        emit(f"const int {at} = ({plus(f, self.padding, (first, -self.given))}) / {self.stride};")
-        known = set(self.counts)
-        number = f"({self.size + self.step - 1} - {first}) / {self.step}" if len(known) > 1 else str(max(known))
-        if self.common > 1:
-            number = f"({plus(f, self.padding % self.stride)}) % {self.common} == 0 ? {number} : 0"
-        emit(f"const int {count} = {number};")
-
-    def by_taps(self, text: str, operator: str) -> str:
-        """`text` divided by the number of taps, which is one of few: the driver knows better ways for each of them."""
-        most, *others = sorted({n for n in self.counts if n}, reverse=True)
-
-        def by(n: int) -> str:
-            return f"{text} {operator} {n}" if n > 1 else text if operator == "/" else "0"
-
-        found = by(most)
-        for n in others:
-            found = f"t{self.name} == {n} ? {by(n)} : {found}"
-        return found
+    found = by(most)
+    for n in others:
+        found = f"t{axis.name} == {n} ? {by(n)} : {found}"
+    return found
 
 
 def weight_grad(name: str, v: Window, dtype: DType, x: Array, gy: Array, store: Store, target: Target, owner: Hashable) -> list[Kernel]:

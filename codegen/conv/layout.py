@@ -90,19 +90,18 @@ class Planes:
     phases: int = 1
 
 
-def in_place(x: Array, image: Pair, u: Units, size: Pair, stride: Pair, dilation: Pair, padding: Pair) -> Planes | None:
+def in_place(x: Array, image: Pair, u: Units, reach: Pair, stride: Pair, padding: Pair) -> Planes | None:
     """`x` itself as planes, if every unit under every tap can be read from it."""
     fits = u.out[0] % u.rows == 0 and (u.overlapping or u.out[1] % u.piece == 0)
-    fits = fits and all((out - 1) * s + (k - 1) * d < n for out, s, k, d, n in zip(u.out, stride, size, dilation, image, strict=True))
+    fits = fits and all((out - 1) * s + beyond < n for out, s, beyond, n in zip(u.out, stride, reach, image, strict=True))
     if x.strided is None or padding != (0, 0) or stride[1] != 1 or x.strided[1][3] != 1 or not fits:
         return None
     pointer, (n, c, y, _) = x.strided
     return Planes(pointer, x.params, n, c, y)
 
 
-def padded(channels: int, u: Units, size: Pair, stride: Pair, dilation: Pair) -> Planes:
+def padded(channels: int, u: Units, reach: Pair, stride: Pair) -> Planes:
     """The layout of padded planes for `channels` channels; pointer and parameters are the caller's to fill in."""
-    reach = [(size[axis] - 1) * dilation[axis] for axis in (0, 1)]
     height = (ceil_div(u.out[0], u.rows) * u.rows - 1) * stride[0] + reach[0] + 1
     width = (u.out[1] if u.overlapping else u.across * u.piece) + reach[1] // stride[1]
     row = stride[1] * width

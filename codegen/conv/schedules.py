@@ -5,8 +5,8 @@ result (`Store`: the fused epilogue, called exactly once for each element).
 
 Everything but the weight gradient is reduced to one problem, `Taps`: an output pixel is a sum over input channels and a grid of
 taps at fixed distances. The gradient by the input is that for each of the stride's phases: the pixels of x that stand at the same
-place between the strides see the same taps, and no multiplication by an inserted zero is ever done. (On a GPU the phases are a batch of
-products, in one launch: `gpu.input_grad`.)
+place between the strides see the same taps, and no multiplication by an inserted zero is ever done. All phases are one kernel's
+(`cpu.input_grad`; on a GPU they are a batch of products: `gpu.input_grad`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import replace
 import numpy as np
 
 from tracegrad.codegen.conv import cpu, gpu
-from tracegrad.codegen.conv.problem import Array, Pair, Store, Taps, Weights, Window
+from tracegrad.codegen.conv.problem import Array, Store, Taps, Weights, Window
 from tracegrad.codegen.conv.weight_grad import conv2d_weight_grad
 from tracegrad.codegen.kernel.ir import Kernel
-from tracegrad.codegen.kernel.vectors import Emit, Term, plus, swizzle
+from tracegrad.codegen.kernel.vectors import Emit, Term, plus
 from tracegrad.codegen.matmul.problem import DType
 from tracegrad.plan import Target
 
@@ -54,58 +54,36 @@ def conv2d_input_grad(
 ) -> list[Kernel]:
     """The kernels of the gradient by x, given that by y: the forward's transpose; `store` gets elements (n, c, y, x) of x's shape."""
     v = window
-    if target.kind == "gpu" and v.phases != (1, 1):
-        return gpu.input_grad(name, v, np.dtype(dtype), gy, w, store, target, owner)
-    og, cg = v.o // v.groups, v.c // v.groups
-    out = []
-    for fy in range(v.phases[0]):
-        for fx in range(v.phases[1]):
-            (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = (_phase(v, axis, f) for axis, f in ((0, fy), (1, fx)))
-            ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
+    if v.phases != (1, 1):
+        make = gpu.input_grad if target.kind == "gpu" else cpu.input_grad
+        return make(name, v, np.dtype(dtype), gy, w, store, target, owner)
+    og = v.o // v.groups
+    (ky0, ty, ystep, ydil, ypad), (kx0, tx, xstep, xdil, xpad) = _alone(v, 0), _alone(v, 1)
+    ylast, xlast = ky0 + (ty - 1) * ystep, kx0 + (tx - 1) * xstep
 
-            def read(
-                emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term, y: Pair = (-ystep, ylast), x: Pair = (-xstep, xlast)
-            ) -> str:
-                return w.load(emit, plus((g, og), c), o, plus((ky, y[0]), y[1]), plus((kx, x[0]), x[1]))
+    def read(emit: Emit, g: Term, o: Term, c: Term, ky: Term, kx: Term) -> str:
+        return w.load(emit, plus((g, og), c), o, plus((ky, -ystep), ylast), plus((kx, -xstep), xlast))
 
-            weights = Weights(read, w.params)
-            if w.strided:
-                pointer, (so, sc, sy, sx) = w.strided
-                start = ylast * sy + xlast * sx if ty * tx else 0
-                weights = replace(weights, strided=(pointer, start, (so * og, sc, so, -ystep * sy, -xstep * sx)))
-            out += _kernels(Taps(
-                name + (f"_{fy}_{fx}" if v.stride != (1, 1) else ""), v.n, v.groups, og, cg, (v.oh, v.ow),
-                (-(-(v.h - fy) // v.stride[0]), -(-(v.w - fx) // v.stride[1])), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad),
-                np.dtype(dtype), gy, weights, _spread(store, v, fy, fx), target, owner,
-            ))
-    return out
+    weights = Weights(read, w.params)
+    if w.strided:
+        pointer, (so, sc, sy, sx) = w.strided
+        start = ylast * sy + xlast * sx if ty * tx else 0
+        weights = replace(weights, strided=(pointer, start, (so * og, sc, so, -ystep * sy, -xstep * sx)))
+    return _kernels(Taps(
+        name, v.n, v.groups, og, v.c // v.groups, (v.oh, v.ow), (v.h, v.w), (ty, tx), (1, 1), (ydil, xdil), (ypad, xpad),
+        np.dtype(dtype), gy, weights, store, target, owner,
+    ))
 
 
-def _phase(v: Window, axis: int, f: int) -> tuple[int, int, int, int, int]:
-    """(first tap, taps, tap step, dilation, padding) of the convolution that yields pixels f, f + stride, ... of x along `axis`."""
+def _alone(v: Window, axis: int) -> tuple[int, int, int, int, int]:
+    """(first tap, taps, tap step, dilation, padding) of the convolution that yields the pixels of x along an axis with one phase."""
     stride, dilation = v.stride[axis], v.dilation[axis]
-    taps, common = v.taps(axis, f), math.gcd(stride, dilation)
+    taps, common = v.taps(axis, 0), math.gcd(stride, dilation)
     if not taps:
         return 0, 0, 1, 1, 0
     return taps[0], len(taps), taps.step, dilation // common, (
-        (len(taps) - 1) * (dilation // common) - (f + v.padding[axis] - taps[0] * dilation) // stride
+        (len(taps) - 1) * (dilation // common) - (v.padding[axis] - taps[0] * dilation) // stride
     )
-
-
-def _spread(store: Store, v: Window, fy: int, fx: int) -> Store:
-    """The store for one phase: pixel (y, x) of the phase is pixel (y * stride + phase) of x's gradient."""
-    (sy, sx) = v.stride
-    if (sy, sx) == (1, 1):
-        return store
-
-    def write(emit: Emit, n: Term, c: Term, y: Term, x: Term, value: str, width: int) -> None:
-        if sx == 1:
-            store.write(emit, n, c, plus((y, sy), fy), x, value, width)
-            return
-        for lane in range(width):
-            store.write(emit, n, c, plus((y, sy), fy), plus((plus(x, lane), sx), fx), swizzle(value, lane, 1, width), 1)
-
-    return Store(write, store.params, lanes=sx > 1)
 
 
 def _kernels(t: Taps) -> list[Kernel]:

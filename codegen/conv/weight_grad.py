@@ -37,9 +37,9 @@ def conv2d_weight_grad(
     if target.kind == "gpu":
         return gpu.weight_grad(name, v, dtype, x, gy, store, target, owner)
     u = units((v.oh, v.ow), dtype, target, overlapping=True)
-    planes = in_place(x, (v.h, v.w), u, (v.kh, v.kw), v.stride, v.dilation, v.padding)
+    planes = in_place(x, (v.h, v.w), u, v.reach, v.stride, v.padding)
     if planes is None:
-        planes = padded(v.c, u, (v.kh, v.kw), v.stride, v.dilation)
+        planes = padded(v.c, u, v.reach, v.stride)
         planes, kernel = pad(name, owner, x, v.n, v.c, (v.h, v.w), planes, v.stride, v.padding, dtype)
         kernels.append(kernel)
     if gy.strided is None or not (u.exact or (u.overlapping and v.oh % u.rows == 0)) or gy.strided[1][2:] != (v.ow, 1):

@@ -60,9 +60,9 @@ class Text:
              f"{last} = {inside(f'{first} + {step}', total, False, index)};")
 
     @contextmanager
-    def counting(self, name: str, n: int, first: int = 0, step: int = 1, type_: str = "int") -> Iterator[Term]:
+    def counting(self, name: str, n: Term, first: int = 0, step: int = 1, type_: str = "int") -> Iterator[Term]:
         """A loop in which `name` counts from `first` to `n`; yields what to call it. Of one turn it is none, and the variable a number."""
-        if first < n <= first + step:
+        if isinstance(n, int) and first < n <= first + step:
             yield first
             return
         self(f"for ({type_} {name} = {first}; {name} < {n}; {f'{name} += {step}' if step > 1 else f'{name}++'}) {{")

@@ -140,7 +140,7 @@ def transposed(emit: Emit, dtype: np.dtype[Any], rows: Sequence[str]) -> list[st
 
 def plus(*terms: tuple[Term | Index, int] | Term | Index) -> Term:
     """A readable C sum: pairs (index, stride) as a product; zeros and ones vanish."""
-    out: list[str] = []
+    out = ""
     total = 0
     for term in terms:
         index, stride = term if isinstance(term, tuple) else (term, 1)
@@ -149,14 +149,15 @@ def plus(*terms: tuple[Term | Index, int] | Term | Index) -> Term:
         if isinstance(index, int):
             total += index * stride
         elif stride == 1:
-            out.append(index)
+            out = Compound(f"{out} + {index}") if out else index
         elif stride:
-            out.append(Compound(f"({index}) * {stride}" if isinstance(index, Compound) else f"{index} * {stride}"))
+            factor = f"({index})" if isinstance(index, Compound) else index
+            sign, by = (" - ", -stride) if out and stride < 0 else (" + ", stride)
+            product = f"{factor} * {by}" if by != 1 else factor
+            out = Compound(f"{out}{sign}{product}" if out else product)
     if not out:
         return total
-    if len(out) == 1 and not total:
-        return out[0]
-    return Compound(" + ".join(out) + (f" {'-' if total < 0 else '+'} {abs(total)}" if total else ""))
+    return Compound(f"{out} {'-' if total < 0 else '+'} {abs(total)}") if total else out
 
 
 def inside(at: Term, most: Term, exact: bool, index: str = "int") -> Term:

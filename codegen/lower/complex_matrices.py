@@ -1,4 +1,4 @@
-"""Factorisations of many small complex matrices: real parts and imaginary parts in arrays of their own. Start at `eliminate`, then `TEXTS`.
+"""Many small complex matrices: real parts and imaginary parts in arrays of their own. Start at `eliminate`, then `TEXTS`.
 
 The operands of a `graph.small_matrices.InParts` are the parts, and so are its results, a complex one's in turn. Steps, pivots and signs
 are LAPACK's, as in small_matrices.py; the size of a number, by which the pivot is chosen, is |x| + |y| there, too.
@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Array
+from tracegrad.codegen.lower import jacobi
 
 if TYPE_CHECKING:
     from tracegrad.codegen.lower.small_matrices import Matrices
 
 
-def eliminate(k: Matrices, a: Array, b: Array, orders: tuple[Array, ...] = (), pivots: Array | None = None, keep: bool = False,
-              sign: bool = False) -> None:
-    """LU with partial pivoting of a + ib (m x n): `small_matrices._eliminate`, whose arguments these are."""
+def eliminate(k: Matrices, a: Array, b: Array, *others: tuple[Array, Array, int], orders: tuple[Array, ...] = (),
+              pivots: Array | None = None, keep: bool = False, sign: bool = False) -> None:
+    """LU with partial pivoting of a + ib (m x n): `small_matrices._eliminate`, whose arguments these are; others are parts, too."""
     m, n, type_, mask = k.m, k.n, k.type, k.mask
-    swap = [line for x in (a, b) for line in (
-        f"    for (int c = {'0' if keep else 'j'}; c < {n}; c++) {{",
-        f"      const {type_} x = {x}[j * {n} + c], y = {x}[i * {n} + c];",
-        f"      {x}[j * {n} + c] = here ? y : x;",
-        f"      {x}[i * {n} + c] = here ? x : y;",
+    exchanged = [(x, n, "0" if keep else "j") for x in (a, b)] + [(x, columns, "0") for *both, columns in others for x in both]
+    swap = [line for x, columns, start in exchanged for line in (
+        f"    for (int c = {start}; c < {columns}; c++) {{",
+        f"      const {type_} x = {x}[j * {columns} + c], y = {x}[i * {columns} + c];",
+        f"      {x}[j * {columns} + c] = here ? y : x;",
+        f"      {x}[i * {columns} + c] = here ? x : y;",
         "    }")]
     k.lines(a, [
         f"for (int j = 0; j < {min(m, n)}; j++) {{",
@@ -38,19 +40,83 @@ def eliminate(k: Matrices, a: Array, b: Array, orders: tuple[Array, ...] = (), p
         f"    const {type_} x = {a}[i * {n} + j], y = {b}[i * {n} + j];",
         f"    const {type_} factor = (x * u + y * v) / square / norm, turn = (y * u - x * v) / square / norm;",
         *([f"    {a}[i * {n} + j] = factor;", f"    {b}[i * {n} + j] = turn;"] if keep else []),
-        f"    for (int c = j + 1; c < {n}; c++) {{",
-        f"      const {type_} p = {a}[j * {n} + c], q = {b}[j * {n} + c];",
-        f"      {a}[i * {n} + c] -= factor * p - turn * q;",
-        f"      {b}[i * {n} + c] -= factor * q + turn * p;",
-        "    }",
+        *(f"    {line}" for line in _less(k, a, b, n, "j + 1")),
+        *(f"    {line}" for x, y, columns in others for line in _less(k, x, y, columns, "0")),
         "  }",
         "}",
-    ], b, *orders, *(x for x in (pivots, k.info) if x is not None))
+    ], *(x for x, *_ in exchanged[1:]), *orders, *(x for x in (pivots, k.info) if x is not None))
+
+
+def _less(k: Matrices, a: Array, b: Array, columns: int, first: str) -> list[str]:
+    """Row i of a + ib less (factor + i turn) times row j, from column `first` on."""
+    return [
+        f"for (int c = {first}; c < {columns}; c++) {{",
+        f"  const {k.type} p = {a}[j * {columns} + c], q = {b}[j * {columns} + c];",
+        f"  {a}[i * {columns} + c] -= factor * p - turn * q;",
+        f"  {b}[i * {columns} + c] -= factor * q + turn * p;",
+        "}",
+    ]
 
 
 def _size(k: Matrices, a: Array, b: Array, line: str) -> str:
     at = f"[{line} * {k.n} + j]"
     return f"{k.call(f'fabs({a}{at})')} + {k.call(f'fabs({b}{at})')}"
+
+
+def _substitute(k: Matrices, a: Array, b: Array, right: tuple[Array, Array, int], upper: bool = True, unit: bool = False) -> None:
+    """right (n x columns) becomes X in A X = B, A the upper or lower triangle of a + ib."""
+    n, type_, (x, y, columns) = k.n, k.type, right
+    rows = "int i = 0; i < j; i++" if upper else f"int i = j + 1; i < {n}; i++"
+    divided = [
+        f"  const {type_} norm = {_size(k, a, b, 'j')}, u = {a}[j * {n} + j] / norm, v = {b}[j * {n} + j] / norm, square = u * u + v * v;",
+        f"  for (int c = 0; c < {columns}; c++) {{",
+        f"    const {type_} p = {x}[j * {columns} + c], q = {y}[j * {columns} + c];",
+        f"    {x}[j * {columns} + c] = (p * u + q * v) / square / norm;",
+        f"    {y}[j * {columns} + c] = (q * u - p * v) / square / norm;",
+        "  }",
+    ]
+    k.lines(x, [
+        f"for (int j = {n - 1 if upper else 0}; j {'>= 0; j--' if upper else f'< {n}; j++'}) {{",
+        *([] if unit else divided),
+        f"  for ({rows}) {{",
+        f"    const {type_} factor = {a}[i * {n} + j], turn = {b}[i * {n} + j];",
+        *(f"    {line}" for line in _less(k, x, y, columns, "0")),
+        "  }",
+        "}",
+    ], y, a, b)
+
+
+def _solved(k: Matrices, right: tuple[Array, Array, int]) -> None:
+    a, b = k.load(0, "a"), k.load(1, "b")
+    k.note()
+    eliminate(k, a, b, right)
+    k.report()
+    _substitute(k, a, b, right)
+    for index, part in enumerate(right[:2]):
+        k.store(index, part)
+
+
+def solve(k: Matrices) -> None:
+    _solved(k, _right(k))
+
+
+def inv(k: Matrices) -> None:
+    _solved(k, (k.empty("x", k.n, k.n, 1), k.empty("y", k.n, k.n), k.n))
+
+
+def _right(k: Matrices) -> tuple[Array, Array, int]:
+    return k.load(2, "x"), k.load(3, "y"), k.shapes[2][1]
+
+
+def triangle(k: Matrices) -> None:
+    a, b, right = k.load(0, "a"), k.load(1, "b"), _right(k)
+    if not k.attrs["unit"]:
+        info = k.note()
+        k.lines(info, [f"for (int j = 0; j < {k.n}; j++)", k.noting(f"{_size(k, a, b, 'j')} == {k.number(0)}")], a, b)
+        k.report()
+    _substitute(k, a, b, right, k.attrs["upper"], k.attrs["unit"])
+    for index, part in enumerate(right[:2]):
+        k.store(index, part)
 
 
 def _pivots(k: Matrices) -> tuple[list[str], Array, Array]:
@@ -154,7 +220,7 @@ def lu(k: Matrices) -> None:
     a, b = k.load(0, "a"), k.load(1, "b")
     pivots = k.array("pivots", min(k.m, k.n), True) if k.results[2] is not None else None
     orders = (k.row_numbers(),) if k.results[3] is not None else ()
-    eliminate(k, a, b, orders, pivots, keep=True)
+    eliminate(k, a, b, orders=orders, pivots=pivots, keep=True)
     for index, array in enumerate((a, b, pivots, *orders)):
         k.store(index, array)
 
@@ -231,5 +297,6 @@ def qr(k: Matrices) -> None:
         k.store(3, k.upper(b, columns))
 
 
-TEXTS = {"complex_det": det, "complex_slogdet": slogdet, "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu,
-         "complex_qr": qr}
+TEXTS = {"complex_solve": solve, "complex_inv": inv, "complex_solve_triangular": triangle, "complex_det": det, "complex_slogdet": slogdet,
+         "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu, "complex_qr": qr,
+         "complex_eigh": jacobi.eigh, "complex_svd": jacobi.svd}

@@ -42,7 +42,7 @@ def lower_matrices(group: Group, context: Context) -> list[Kernel]:
         return []
     one = Matrices(group, context, results)
     size = " and ".join(f"{m} x {n}" for m, n in one.shapes)
-    how = "Jacobi's rotations" if one.name in ("eigh", "svd") else "LAPACK's steps"
+    how = "Jacobi's rotations" if one.name.endswith(("eigh", "svd")) else "LAPACK's steps"
     return [replace(one.kernel(), note=f"{how} for {one.batch} of {size}, {one.lanes} at a time in a work-item")]
 
 

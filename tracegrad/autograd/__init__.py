@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegrad import autodiff
-from tracegrad.autograd import function, functional
+from tracegrad.autograd import forward_ad, function, functional
 from tracegrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
 from tracegrad.backward_cache import Backward
 from tracegrad.compile import free_saved, realize, resolve
@@ -22,7 +22,7 @@ from tracegrad.pending import flush
 from tracegrad.tensor import Tensor, leaves, own_copy
 from tracegrad.transforms import matching
 
-__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "detect_anomaly", "enable_grad", "function",
+__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function",
            "functional", "grad", "inference_mode", "no_grad", "register_hook", "retain_grad", "set_detect_anomaly", "set_grad_enabled"]
 _VARIABLE, _DETACH, _OUTPUT, _OFFSET = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["offset"]
 
@@ -122,7 +122,7 @@ def grad(
     order = _history("grad", nodes, sources)
     if state.trace is not None:
         _check_outside(order, wanted)
-    found = _differentiate(nodes, sources, cotangents, create_graph)
+    found = _differentiate(nodes, sources, cotangents, create_graph or forward_ad.active())        # gradients carry tangents, too
     for i, g in enumerate(found):
         if g is None and materialize_grads:
             found[i] = autodiff.zeros_like(sources[i])

@@ -1,6 +1,6 @@
 """torch.distributions' names: random values with densities, moments, entropies. Start at `distribution.py`; kl_divergence at the end.
 
-What is not here: distributions whose samples need loops of their own (VonMises, Wishart, ...); derivatives of gamma samples.
+What is not here: distributions of matrices (Wishart, LKJCholesky), and the registry of transforms to constraints (biject_to).
 """
 
 from __future__ import annotations
@@ -28,27 +28,48 @@ from tracegrad.distributions.discrete import (
     Binomial,
     Categorical,
     Geometric,
+    Multinomial,
+    NegativeBinomial,
     OneHotCategorical,
     OneHotCategoricalStraightThrough,
     Poisson,
 )
 from tracegrad.distributions.distribution import Distribution, Independent
 from tracegrad.distributions.divergence import kl_divergence, register_kl
+from tracegrad.distributions.lifetimes import FisherSnedecor, GeneralizedPareto, InverseGamma, Pareto, VonMises, Weibull
+from tracegrad.distributions.low_rank import LowRankMultivariateNormal
 from tracegrad.distributions.mixture import MixtureSameFamily
+from tracegrad.distributions.relaxed import (
+    ContinuousBernoulli,
+    Kumaraswamy,
+    LogisticNormal,
+    RelaxedBernoulli,
+    RelaxedOneHotCategorical,
+)
 from tracegrad.distributions.transforms import (
+    AbsTransform,
     AffineTransform,
     ComposeTransform,
     ExpTransform,
+    IndependentTransform,
+    LowerCholeskyTransform,
+    PowerTransform,
     SigmoidTransform,
+    SoftmaxTransform,
+    SoftplusTransform,
+    StickBreakingTransform,
     TanhTransform,
     Transform,
     TransformedDistribution,
 )
 
 __all__ = [
-    "AffineTransform", "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ComposeTransform", "Dirichlet", "Distribution",
-    "ExpTransform", "Exponential", "Gamma", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "Laplace", "LogNormal",
-    "MixtureSameFamily", "MultivariateNormal", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough", "Poisson",
-    "SigmoidTransform", "StudentT", "TanhTransform", "Transform", "TransformedDistribution", "Uniform", "constraints", "kl_divergence",
-    "register_kl", "transforms",
+    "AbsTransform", "AffineTransform", "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ComposeTransform",
+    "ContinuousBernoulli", "Dirichlet", "Distribution", "ExpTransform", "Exponential", "FisherSnedecor", "Gamma", "GeneralizedPareto",
+    "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "IndependentTransform", "InverseGamma", "Kumaraswamy",
+    "Laplace", "LogNormal", "LogisticNormal", "LowRankMultivariateNormal", "LowerCholeskyTransform", "MixtureSameFamily",
+    "Multinomial", "MultivariateNormal", "NegativeBinomial", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough",
+    "Pareto", "Poisson", "PowerTransform", "RelaxedBernoulli", "RelaxedOneHotCategorical", "SigmoidTransform", "SoftmaxTransform",
+    "SoftplusTransform", "StickBreakingTransform", "StudentT", "TanhTransform", "Transform", "TransformedDistribution", "Uniform",
+    "VonMises", "Weibull", "constraints", "kl_divergence", "register_kl", "transforms",
 ]

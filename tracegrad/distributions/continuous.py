@@ -13,7 +13,7 @@ from tracegrad.creation import empty, rand, randn
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution, inside_one, parameters
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import no_grad, state
+from tracegrad.modes import state
 from tracegrad.operators import LINALG, PUBLIC
 from tracegrad.random_counts import gamma_numbers
 from tracegrad.tensor import Tensor
@@ -361,13 +361,14 @@ class Exponential(Distribution):
 
 
 class Gamma(Distribution):
-    """The gamma distribution of shape concentration and of a rate. Samples are drawn on the host and have no derivative.
+    """The gamma distribution of shape concentration and of a rate. Samples are drawn on the host; they have a first derivative.
 
     >>> tg.distributions.Gamma(2.0, 1.0).mean
     """
 
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     support = constraints.nonnegative
+    has_rsample = True
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
         self.concentration, self.rate = parameters(type(self).__name__, concentration, rate)
@@ -385,9 +386,8 @@ class Gamma(Distribution):
     def variance(self) -> Any:
         return self.concentration / self.rate**2
 
-    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        with no_grad():
-            return gamma_numbers(self.concentration.expand(self._shape(sample_shape))) / self.rate
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return gamma_numbers(self.concentration.expand(self._shape(sample_shape))) / self.rate
 
     def log_prob(self, value: Tensor) -> Any:
         x, a = self._value("log_prob", value), self.concentration
@@ -412,10 +412,11 @@ class Chi2(Gamma):
 
 
 class Beta(Distribution):
-    """The beta distribution, of numbers from 0 to 1. Samples are drawn on the host and have no derivative."""
+    """The beta distribution, of numbers from 0 to 1. Samples are drawn on the host; they have a first derivative."""
 
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support = constraints.unit_interval
+    has_rsample = True
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
         self.concentration1, self.concentration0 = parameters("Beta", concentration1, concentration0)
@@ -434,11 +435,10 @@ class Beta(Distribution):
         a, b = self.concentration1, self.concentration0
         return a * b / ((a + b)**2 * (a + b + 1))
 
-    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
         shape = self._shape(sample_shape)
-        with no_grad():
-            x, y = gamma_numbers(self.concentration1.expand(shape)), gamma_numbers(self.concentration0.expand(shape))
-            return x / (x + y)
+        x, y = gamma_numbers(self.concentration1.expand(shape)), gamma_numbers(self.concentration0.expand(shape))
+        return x / (x + y)
 
     def log_prob(self, value: Tensor) -> Any:
         x, a, b = self._value("log_prob", value), self.concentration1, self.concentration0
@@ -452,11 +452,11 @@ class Beta(Distribution):
 
 
 class Dirichlet(Distribution):
-    """Vectors of probabilities; concentration has them in its last dimension. Samples are drawn on the host and have no derivative."""
+    """Vectors of probabilities; concentration has them in its last dimension. Samples: from the host, with a first derivative."""
 
-    arg_constraints = {"concentration": constraints.Constraint("IndependentConstraint(GreaterThan(lower_bound=0.0), 1)",
-                                                               lambda x: (x > 0).all(-1), event_dim=1)}
+    arg_constraints = {"concentration": constraints.positive_vector}
     support = constraints.simplex
+    has_rsample = True
 
     def __init__(self, concentration: Tensor, validate_args: bool | None = None) -> None:
         if concentration.ndim < 1:
@@ -480,10 +480,9 @@ class Dirichlet(Distribution):
         total = self.concentration.sum(-1, True)
         return self.concentration * (total - self.concentration) / (total**2 * (total + 1))
 
-    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        with no_grad():
-            x = gamma_numbers(self.concentration.expand(self._shape(sample_shape)))
-            return x / x.sum(-1, True)
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        x = gamma_numbers(self.concentration.expand(self._shape(sample_shape)))
+        return x / x.sum(-1, True)
 
     def log_prob(self, value: Tensor) -> Any:
         x, a = self._value("log_prob", value), self.concentration
@@ -496,10 +495,11 @@ class Dirichlet(Distribution):
 
 
 class StudentT(Distribution):
-    """Student's t of df degrees of freedom, moved and scaled. Samples are drawn on the host and have no derivative."""
+    """Student's t of df degrees of freedom, moved and scaled. Samples are drawn on the host; they have a first derivative."""
 
     arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
+    has_rsample = True
 
     def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None) -> None:
         self.df, self.loc, self.scale = parameters("StudentT", df, loc, scale)
@@ -518,11 +518,10 @@ class StudentT(Distribution):
         finite = self.scale**2 * self.df / (self.df - 2)
         return _within(self.df > 1, _within(self.df > 2, finite, math.inf), math.nan)
 
-    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
         shape = self._shape(sample_shape)
-        with no_grad():
-            chi2 = 2 * gamma_numbers((0.5 * self.df).expand(shape))
-            return self.loc + self.scale * randn(*shape, dtype=self.df.dtype, device=self.df.device) * (self.df / chi2).sqrt()
+        chi2 = 2 * gamma_numbers((0.5 * self.df).expand(shape))
+        return self.loc + self.scale * randn(*shape, dtype=self.df.dtype, device=self.df.device) * (self.df / chi2).sqrt()
 
     def log_prob(self, value: Tensor) -> Any:
         y, df = (self._value("log_prob", value) - self.loc) / self.scale, self.df

@@ -15,7 +15,7 @@ from tracegrad.distributions.distribution import Distribution, inside_one, param
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC
-from tracegrad.random_counts import binomial, poisson
+from tracegrad.random_counts import binomial, gamma_numbers, poisson
 from tracegrad.tensor import Tensor
 from tracegrad.type_info import finfo
 
@@ -173,6 +173,44 @@ class Binomial(_ByOdds):
         return -(log_prob.exp() * log_prob).sum(0)
 
 
+class NegativeBinomial(_ByOdds):
+    """The successes of probability probs before total_count failures, which may be any number above 0. Samples are drawn on the host.
+
+    >>> tg.distributions.NegativeBinomial(tg.tensor(4.0), probs=tg.tensor(0.25)).mean
+    """
+
+    arg_constraints = {"total_count": constraints.nonnegative, **_ByOdds.arg_constraints}
+    support = constraints.nonnegative_integer
+
+    def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        name, value = _one_of("NegativeBinomial", probs, logits)
+        made = value if isinstance(value, Tensor) else parameters("NegativeBinomial", value)[0]
+        count = PUBLIC["as_tensor"](total_count).to(dtype=made.dtype)
+        self.total_count, vars(self)[name] = parameters("NegativeBinomial", count, made)
+        Distribution.__init__(self, self.total_count.shape, (), validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return self.total_count * self.logits.exp()
+
+    @property
+    def mode(self) -> Any:
+        return ((self.total_count - 1) * self.logits.exp()).floor().clamp(min=0.0)
+
+    @property
+    def variance(self) -> Any:
+        return self.mean / (-self.logits).sigmoid()
+
+    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        with no_grad():
+            return poisson(gamma_numbers(self.total_count.expand(self._shape(sample_shape))) * self.logits.exp())
+
+    def log_prob(self, value: Tensor) -> Any:
+        x, n, lgamma, softplus = self._value("log_prob", value), self.total_count, PUBLIC["lgamma"], PUBLIC["softplus"]
+        ways = PUBLIC["where"](n + x == 0, 0.0, lgamma(n + x) - lgamma(x + 1) - lgamma(n))
+        return ways - n * softplus(self.logits) - x * softplus(-self.logits)
+
+
 class Poisson(Distribution):
     """Numbers of events of this rate. Samples are drawn on the host."""
 
@@ -328,6 +366,69 @@ class OneHotCategorical(Distribution):
     def enumerate_support(self, expand: bool = True) -> Any:
         given = self._categorical._given
         return self._enumerated(eye(self._event_shape[0], dtype=given.dtype, device=given.device), expand)
+
+
+class Multinomial(Distribution):
+    """How often each of the choices of probs (the last dimension; or of logits) comes among total_count of them.
+
+    >>> tg.distributions.Multinomial(10, tg.ones(4)).sample().sum()
+    """
+
+    def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if not isinstance(total_count, int) or total_count < 0:
+            raise ArgumentError(f"Multinomial: total_count must be an int of at least 0, got {total_count!r}")
+        self.total_count, self._categorical = total_count, Categorical(probs, logits, validate_args)
+        super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args)
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self), _categorical=self._categorical.expand(batch_shape), _batch_shape=tuple(batch_shape))
+        return made
+
+    @property
+    def support(self) -> constraints.Constraint:
+        n = self.total_count
+        return constraints.Constraint("Multinomial()", lambda x: (x >= 0).all(-1) & (x % 1 == 0).all(-1) & (x.sum(-1) <= n), True, 1)
+
+    @property
+    def probs(self) -> Any:
+        return self._categorical.probs
+
+    @property
+    def logits(self) -> Any:
+        return self._categorical.logits
+
+    @property
+    def param_shape(self) -> Any:
+        return self._categorical.param_shape
+
+    @property
+    def mean(self) -> Any:
+        return self.probs * self.total_count
+
+    @property
+    def variance(self) -> Any:
+        return self.total_count * self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        lead = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+        given = self._categorical._given
+        with no_grad():
+            chosen = self._categorical.sample((self.total_count, *lead)).movedim(0, -1)                  # (*lead, *batch, total_count)
+            counts = PUBLIC["zeros"](self._shape(lead), dtype=given.dtype, device=given.device)
+            return counts.scatter_add(-1, chosen, PUBLIC["ones_like"](chosen).to(dtype=given.dtype))
+
+    def log_prob(self, value: Tensor) -> Any:
+        x, lgamma = self._value("log_prob", value), PUBLIC["lgamma"]
+        logits = PUBLIC["where"]((x == 0) & (self.logits == -math.inf), 0.0, self.logits)
+        return lgamma(x.sum(-1) + 1) - lgamma(x + 1).sum(-1) + (logits * x).sum(-1)
+
+    def entropy(self) -> Any:
+        n = PUBLIC["as_tensor"](float(self.total_count), dtype=self.probs.dtype, device=self.probs.device)
+        by_count = Binomial(self.total_count, self.probs, validate_args=False)
+        support = by_count._enumerated(arange(1, self.total_count + 1, dtype=n.dtype, device=n.device), False)
+        shared = (by_count.log_prob(support).exp() * (support + 1).lgamma()).sum((0, -1))
+        return n * self._categorical.entropy() - (n + 1).lgamma() + shared
 
 
 class OneHotCategoricalStraightThrough(OneHotCategorical):

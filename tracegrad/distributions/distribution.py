@@ -42,6 +42,7 @@ class Distribution:
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
     has_rsample: ClassVar[bool] = False
     has_enumerate_support: ClassVar[bool] = False
+    _trace_all_attributes: ClassVar[bool] = True                         # a traced function may reach it: its tensors are watched
     _default_validate_args: ClassVar[bool] = True
 
     @staticmethod

@@ -8,17 +8,20 @@ from typing import Any, Self
 
 from tracegrad.distributions import constraints
 from tracegrad.distributions.distribution import Distribution
-from tracegrad.errors import MissingRuleError
+from tracegrad.errors import MissingRuleError, ShapeError
 from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC
 from tracegrad.tensor import Tensor
+from tracegrad.type_info import finfo
 
 
 class Transform:
     """An elementwise invertible function. cache_size is accepted: `log_prob` of a sample inverts it, exactly or nearly so."""
 
     codomain = constraints.real
+    event_dim: int = 0                                                   # how many of the last dimensions make one value
     sign: Any = 1
+    _trace_all_attributes = True                                         # a traced function may reach it: its tensors are watched
 
     def __init__(self, cache_size: int = 0) -> None:
         self._cache_size = cache_size
@@ -37,6 +40,14 @@ class Transform:
     def inv(self) -> Transform:
         return _Inverse(self)
 
+    def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of what becomes of a tensor of `shape`."""
+        return tuple(shape)
+
+    def inverse_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of what becomes a tensor of `shape`."""
+        return tuple(shape)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -44,7 +55,8 @@ class Transform:
 class _Inverse(Transform):
     def __init__(self, of: Transform) -> None:
         super().__init__()
-        self._of, self.sign = of, of.sign
+        self._of, self.sign, self.event_dim = of, of.sign, of.event_dim
+        self.forward_shape, self.inverse_shape = of.inverse_shape, of.forward_shape  # type: ignore[method-assign]
 
     def __call__(self, x: Tensor) -> Any:
         return self._of._inverse(x)
@@ -105,6 +117,132 @@ class TanhTransform(Transform):
         return 2.0 * (math.log(2.0) - x - PUBLIC["softplus"](-2.0 * x))
 
 
+class PowerTransform(Transform):
+    """y = x^exponent, of positive x"""
+
+    codomain = constraints.positive
+
+    def __init__(self, exponent: Any, cache_size: int = 0) -> None:
+        super().__init__(cache_size)
+        self.exponent = exponent
+        self.sign = exponent.sign() if isinstance(exponent, Tensor) else math.copysign(1, exponent)
+
+    def __call__(self, x: Tensor) -> Any:
+        return x**self.exponent
+
+    def _inverse(self, y: Tensor) -> Any:
+        return y**(1 / self.exponent)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
+        return (self.exponent * y / x).abs().log()
+
+
+class SoftplusTransform(Transform):
+    """y = log(1 + exp(x))"""
+
+    codomain = constraints.positive
+
+    def __call__(self, x: Tensor) -> Any:
+        return PUBLIC["softplus"](x)
+
+    def _inverse(self, y: Tensor) -> Any:
+        return y + (-(-y).expm1()).log()
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
+        return -PUBLIC["softplus"](-x)
+
+
+class AbsTransform(Transform):
+    """y = |x|, whose inverse is y"""
+
+    codomain = constraints.nonnegative
+
+    def __call__(self, x: Tensor) -> Any:
+        return x.abs()
+
+    def _inverse(self, y: Tensor) -> Any:
+        return y
+
+
+class SoftmaxTransform(Transform):
+    """y = softmax(x) over the last dimension, whose inverse is log(y): no bijection"""
+
+    codomain, event_dim = constraints.simplex, 1
+
+    def __call__(self, x: Tensor) -> Any:
+        return x.softmax(-1)
+
+    def _inverse(self, y: Tensor) -> Any:
+        return y.log()
+
+
+class StickBreakingTransform(Transform):
+    """From n real numbers (the last dimension) to n + 1 probabilities: each is a share, sigmoid(x_k - log(n - k)), of what is left."""
+
+    codomain, event_dim = constraints.simplex, 1
+
+    def _offset(self, x: Any, n: int) -> Any:
+        return PUBLIC["arange"](n, 0, -1, dtype=x.dtype, device=x.device).log()
+
+    def __call__(self, x: Tensor) -> Any:
+        shares = (x - self._offset(x, x.shape[-1])).sigmoid()
+        left = (1 - shares).cumprod(-1)
+        ones = PUBLIC["ones_like"](left[..., :1])
+        return PUBLIC["cat"]((shares, ones), -1) * PUBLIC["cat"]((ones, left), -1)
+
+    def _inverse(self, y: Tensor) -> Any:
+        n = y.shape[-1] - 1
+        left = (1 - y[..., :n].cumsum(-1)).clamp(min=float(finfo(y.dtype).tiny))
+        return y[..., :n].log() - left.log() + self._offset(y, n)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
+        x = x - self._offset(x, x.shape[-1])
+        return (y[..., :-1].log() - x - PUBLIC["softplus"](-x)).sum(-1)
+
+    def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*shape[:-1], shape[-1] + 1)
+
+    def inverse_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*shape[:-1], shape[-1] - 1)
+
+
+class IndependentTransform(Transform):
+    """base_transform, the Jacobian of which is summed over the last reinterpreted_batch_ndims dimensions."""
+
+    def __init__(self, base_transform: Transform, reinterpreted_batch_ndims: int, cache_size: int = 0) -> None:
+        super().__init__(cache_size)
+        self.base_transform, self.reinterpreted_batch_ndims = base_transform, reinterpreted_batch_ndims
+        self.event_dim = base_transform.event_dim + reinterpreted_batch_ndims
+        self.codomain, self.sign = base_transform.codomain, base_transform.sign
+
+    def __call__(self, x: Tensor) -> Any:
+        return self.base_transform(x)
+
+    def _inverse(self, y: Tensor) -> Any:
+        return self.base_transform._inverse(y)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Any:
+        return _summed(self.base_transform.log_abs_det_jacobian(x, y), self.reinterpreted_batch_ndims)
+
+    def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return self.base_transform.forward_shape(shape)
+
+    def inverse_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return self.base_transform.inverse_shape(shape)
+
+
+class LowerCholeskyTransform(Transform):
+    """From matrices to lower triangular ones with a positive diagonal, the exponential of theirs; what is above is not looked at."""
+
+    codomain, event_dim = constraints.lower_cholesky, 2
+
+    def __call__(self, x: Tensor) -> Any:
+        return x.tril(-1) + x.diagonal(0, -2, -1).exp().diag_embed()
+
+    def _inverse(self, y: Tensor) -> Any:
+        return y.tril(-1) + y.diagonal(0, -2, -1).log().diag_embed()
+
+
 class AffineTransform(Transform):
     """y = loc + scale * x"""
 
@@ -133,6 +271,7 @@ class ComposeTransform(Transform):
         super().__init__(cache_size)
         self.parts = list(parts)
         self.codomain = self.parts[-1].codomain if self.parts else constraints.real
+        self.event_dim = max((part.event_dim for part in self.parts), default=0)
         self.sign = math.prod(part.sign for part in self.parts)
 
     def __call__(self, x: Tensor) -> Any:
@@ -149,9 +288,24 @@ class ComposeTransform(Transform):
         total: Any = 0.0
         for part in self.parts:
             y = part(x)
-            total = total + part.log_abs_det_jacobian(x, y)
+            total = total + _summed(part.log_abs_det_jacobian(x, y), self.event_dim - part.event_dim)
             x = y
         return total
+
+    def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        for part in self.parts:
+            shape = part.forward_shape(shape)
+        return tuple(shape)
+
+    def inverse_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        for part in reversed(self.parts):
+            shape = part.inverse_shape(shape)
+        return tuple(shape)
+
+
+def _summed(x: Any, dims: int) -> Any:
+    """x summed over its last dimensions."""
+    return x.sum(tuple(range(-dims, 0))) if dims > 0 else x
 
 
 class TransformedDistribution(Distribution):
@@ -165,7 +319,12 @@ class TransformedDistribution(Distribution):
                  validate_args: bool | None = None) -> None:
         self.base_dist = base_distribution
         self.transforms = [transforms] if isinstance(transforms, Transform) else list(transforms)
-        super().__init__(base_distribution.batch_shape, base_distribution.event_shape, validate_args)
+        shape, events = (*base_distribution.batch_shape, *base_distribution.event_shape), len(base_distribution.event_shape)
+        for t in self.transforms:
+            shape, events = t.forward_shape(shape), max(events, t.event_dim)
+        if events > len(shape):
+            raise ShapeError(f"TransformedDistribution: a transform takes {events} dimensions as one value, the distribution has {shape}")
+        super().__init__(shape[:len(shape) - events], shape[len(shape) - events:], validate_args)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -176,7 +335,11 @@ class TransformedDistribution(Distribution):
         return self.transforms[-1].codomain if self.transforms else self.base_dist.support
 
     def expand(self, batch_shape: Sequence[int]) -> Self:
-        return type(self)(self.base_dist.expand(batch_shape), self.transforms, self._validate_args)
+        return type(self)(self._expanded_base(batch_shape), self.transforms, self._validate_args)
+
+    def _expanded_base(self, batch_shape: Sequence[int]) -> Distribution:
+        """The base for that batch: some of its own batch dimensions may be part of a transform's value."""
+        return self.base_dist.expand((*batch_shape, *self.base_dist.batch_shape[len(self._batch_shape):]))
 
     def _applied(self, x: Tensor) -> Any:
         for t in self.transforms:
@@ -194,11 +357,9 @@ class TransformedDistribution(Distribution):
         y, total, event = self._value("log_prob", value), 0.0, len(self._event_shape)
         for t in reversed(self.transforms):
             x = t._inverse(y)
-            jacobian = t.log_abs_det_jacobian(x, y)
-            done = getattr(t, "event_dim", 0)
-            total = total - (jacobian.sum(tuple(range(done - event, 0))) if event > done else jacobian)
+            total = total - _summed(t.log_abs_det_jacobian(x, y), event - t.event_dim)
             y = x
-        return self.base_dist.log_prob(y) + total
+        return _summed(self.base_dist.log_prob(y), event - len(self.base_dist.event_shape)) + total
 
     def _monotone(self, p: Tensor) -> Any:
         """p, or 1 - p where the transforms turn the order of values round."""
@@ -208,11 +369,15 @@ class TransformedDistribution(Distribution):
         return sign * (p - 0.5) + 0.5
 
     def cdf(self, value: Tensor) -> Any:
+        if self._event_shape:
+            raise self._missing("cdf")
         for t in reversed(self.transforms):
             value = t._inverse(value)
         return self._monotone(self.base_dist.cdf(value))
 
     def icdf(self, value: Tensor) -> Any:
+        if self._event_shape:
+            raise self._missing("icdf")
         return self._applied(self.base_dist.icdf(self._monotone(value)))
 
     def __repr__(self) -> str:

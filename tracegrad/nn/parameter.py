@@ -17,10 +17,11 @@ class Parameter(Tensor):
     """A tensor that requires grad and registers itself with the Module it is assigned to.
 
     data: a Tensor (its present value is taken; later in-place changes of it do not show here, unlike torch) or a numpy array.
+    It takes attributes of one's own (`p.no_decay = True`); a copy has none of them, what is pickled keeps them.
     Raises TraceError inside @trace: parameters are made once, outside.
     """
 
-    __slots__ = ()
+    __slots__ = ("__dict__",)
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
         if state.trace is not None:
@@ -36,6 +37,9 @@ class Parameter(Tensor):
         memo[id(self)] = copied
         return copied
 
+    def __reduce__(self) -> Any:
+        return (*super().__reduce__(), vars(self)) if vars(self) else super().__reduce__()
+
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
 
@@ -48,7 +52,7 @@ class Buffer(Tensor):
     >>> module.steps = nn.Buffer(tg.zeros(3))
     """
 
-    __slots__ = ("persistent",)
+    __slots__ = ("__dict__", "persistent")
 
     def __init__(self, data: Any, *, persistent: bool = True) -> None:
         source = data if isinstance(data, Tensor) else from_array(np.asarray(data))
@@ -60,7 +64,7 @@ class Buffer(Tensor):
         return copied
 
     def __reduce__(self) -> Any:
-        return _buffer, (self.detach().numpy(), self.persistent)
+        return (_buffer, (self.detach().numpy(), self.persistent), *([vars(self)] if vars(self) else []))
 
 
 def _buffer(array: np.ndarray[Any, Any], persistent: bool) -> Buffer:

@@ -39,6 +39,20 @@ class _Placed(Primitive):
             at[d] = int(a)
         return tuple([slice(a, a + (m - 1) * s + 1 if m else a, s) for a, m, s in zip(at, size, step, strict=True)])
 
+    def placer(self, start: Shape, step: Shape, dims: tuple[int, ...], size: Shape) -> Any:
+        """`place` for these, to be called many times: of the starts alone."""
+        if len(dims) != 1:
+            return lambda *starts: self.place(starts, start, step, dims, size)
+        d, = dims
+        whole = self.place((0,), start, step, dims, size)
+        before, after, extent, by = whole[:d], whole[d + 1:], whole[d].stop, step[d]
+
+        def placed(a: Any) -> tuple[slice, ...]:
+            a = int(a)
+            return *before, slice(a, a + extent if extent else a, by), *after
+
+        return placed
+
 
 class SliceAt(_Placed):
     """The part of x that has the shape `size`."""
@@ -49,6 +63,10 @@ class SliceAt(_Placed):
 
     def aval(self, x, *starts, start, size, step, dims): return Aval(size, x.dtype)
     def numpy(self, x, *starts, start, size, step, dims): return x[self.place(starts, start, step, dims, size)]
+
+    def numpy_with(self, *, start, size, step, dims):
+        placed = self.placer(start, step, dims, size)
+        return lambda x, *starts: x[placed(*starts)]
 
     def vjp(self, ct, y, x, *starts, start, size, step, dims):
         return (_bound("pad_at", ct, starts, dict(start=start, shape=x.shape, step=step, dims=dims)), *[None] * len(starts))
@@ -69,6 +87,19 @@ class PadAt(_Placed):
         out = np.zeros(shape, x.dtype)
         out[self.place(starts, start, step, dims, x.shape)] = x
         return out
+
+    def numpy_with(self, *, start, shape, step, dims):
+        known: dict[Shape, Any] = {}
+
+        def rule(x, *starts):
+            placed = known.get(x.shape)
+            if placed is None:
+                placed = known[x.shape] = self.placer(start, step, dims, x.shape)
+            out = np.zeros(shape, x.dtype)
+            out[placed(*starts)] = x
+            return out
+
+        return rule
 
     def vjp(self, ct, y, x, *starts, start, shape, step, dims):
         return (_bound("slice_at", ct, starts, dict(start=start, size=x.shape, step=step, dims=dims)), *[None] * len(starts))

@@ -430,29 +430,31 @@ def _lgamma(x: float) -> float:
 
 erf_of, erfc_of, lgamma_of = _vectorized(math.erf), _vectorized(math.erfc), _vectorized(_lgamma)      # numpy has none of these
 
-# erf(x) / x as a ratio of polynomials in x^2, the highest power first: a least-squares fit on [-4, 4], off by 1e-11 of the value at most.
+# erf(x) / x as a ratio of polynomials in x^2, the highest power first: the best on [-4, 4], off by 2.1e-9 of the value at most.
 # (As arrays: numpy makes one of a Python number at every call.)
-_ERF_ABOVE = [*map(np.asarray, (3.018973739755321e-09, 7.484506057874915e-07, 2.144474859533267e-05, 0.0005097362784976982,
-                                0.004914476397544775, 0.05795822243401999, 0.19935121164153075, 1.128379167092829))]
-_ERF_BELOW = [*map(np.asarray, (7.331617468404034e-08, 4.4609356970033264e-06, 0.0001103704665096102, 0.0017017407514443464,
-                                0.01761961087392009, 0.12136538788124879, 0.5100037444699599, 1.0))]
+_ERF_ABOVE = [*map(np.asarray, (-1.3202292751931501e-08, 4.6847915952530635e-06, 0.00037960920396679673, 0.003849605279750541,
+                                0.054316898348052645, 0.18520303114180028, 1.1283791693782792))]
+_ERF_BELOW = [*map(np.asarray, (6.311070913440813e-05, 0.0013075690364186474, 0.015462078519237242, 0.11395834821836728,
+                                0.4974653267342474, 1.0))]
 _ERF_ENDS = np.asarray(-4.0), np.asarray(4.0)
 
 
 def erf32(x: Any) -> Any:
-    """erf of a float32 or float16 array, in float64: rounded to x's dtype it is within 0.501 ulp. (Ten times as fast as one by one.)"""
+    """erf of a float32 or float16 array, in float64: rounded to x's dtype it is within 0.54 ulp. (Ten times as fast as one by one.)"""
     x = np.minimum(np.maximum(np.asarray(x, np.float64), _ERF_ENDS[0]), _ERF_ENDS[1])     # beyond, float32 knows 1 only
     square = x * x
     above, below = square * _ERF_ABOVE[0], square * _ERF_BELOW[0]
-    for p, q in zip(_ERF_ABOVE[1:-1], _ERF_BELOW[1:-1], strict=True):
+    for p in _ERF_ABOVE[1:-1]:
         above += p
         above *= square
+    for q in _ERF_BELOW[1:-1]:
         below += q
         below *= square
     above += _ERF_ABOVE[-1]
     below += _ERF_BELOW[-1]
     above *= x
-    return above / below
+    above /= below
+    return above
 
 
 class Float(Elementwise):
@@ -558,7 +560,7 @@ class Rsqrt(Analytic):
     """1 / sqrt(x)."""
     name, domain = "rsqrt", (0.1, 4.0)
     of_value, flops = True, 5
-    def numpy(self, x): return (1 / np.sqrt(x)).astype(x.dtype, copy=False)
+    def numpy(self, x): return np.reciprocal(np.sqrt(x)) if x.dtype.kind == "f" else (1 / np.sqrt(x)).astype(x.dtype, copy=False)
     def vjp(self, ct, y, x): return (ct * y * y * y * -0.5,)
     def opencl(self, x): return f"rsqrt({x})"
     def pair(self, x): return pairs.reciprocal(pairs.sqrt(x))

@@ -128,18 +128,20 @@ def bad_minor(a: Any) -> int:
     return 0
 
 
-NOT_SMALL = 0.37            # times the root mean square of a vector's components: one that is larger tells the vector's sign
+NOT_SMALL = 0.37            # times the root mean square of a vector's components: one that is larger tells the vector's sign, or phase
 
 
 def _signs(v: Any) -> Any:
-    """1 or -1 for each column of orthonormal ones, (*, 1, n): what makes the first component that is not small positive.
+    """1 or -1, or complex numbers of size 1, for each column of orthonormal ones, (*, 1, n): what makes the first component that is not
 
-    A vector's sign is nobody's, and LAPACK's depends on its steps; with this one kernels and LAPACK give the same vectors.
+    small positive. A vector's sign, or phase, is nobody's, and LAPACK's depends on its steps; with this one kernels and LAPACK give the
+    same vectors.
     """
     if not v.size:
         return np.ones((*v.shape[:-2], 1, v.shape[-1]), v.dtype)
     first = (np.abs(v) > NOT_SMALL / v.shape[-2] ** 0.5).argmax(-2)[..., None, :]
-    return np.copysign(np.ones((), v.dtype), np.take_along_axis(v, first, -2))
+    found = np.take_along_axis(v, first, -2)
+    return found.conj() / np.abs(found) if v.dtype.kind == "c" else np.copysign(np.ones((), v.dtype), found)
 
 
 def run(op: Any, *operands: Node, index: int = 0, **attrs: Any) -> Node:
@@ -409,8 +411,10 @@ class Eigh(Lapack):
     def avals(self, *operands, **attrs): return Aval(operands[0].shape[:-1], dtypes.real_of(operands[0].dtype)), operands[0]
 
     def results(self, a):
+        if a.dtype.kind == "c":                                                    # of which the diagonal is taken to be real
+            a = np.where(np.eye(a.shape[-1], dtype=bool), a.real, a)
         w, v = self.decomposed(np.linalg.eigh, a)
-        return [w, v if v.dtype.kind == "c" else v * _signs(v)]
+        return [w, v * _signs(v)]
 
     def vjp(self, ct, y, a, index):
         attrs = {"index": index}
@@ -503,11 +507,10 @@ class SVD(Lapack):
 
     def results(self, a, full):
         u, s, vh = self.decomposed(lambda x: np.linalg.svd(x, full_matrices=full), a)
-        if a.dtype.kind != "c":
-            k = s.shape[-1]
-            signs = _signs(vh[..., :k, :].swapaxes(-1, -2))
-            u[..., :k] *= signs
-            vh[..., :k, :] *= signs.swapaxes(-1, -2)
+        k = s.shape[-1]
+        signs = _signs(vh[..., :k, :].swapaxes(-1, -2))
+        u[..., :k] *= signs.conj()
+        vh[..., :k, :] *= signs.swapaxes(-1, -2)
         return [u, s, vh]
 
     def vjp(self, ct, y, a, full, index):

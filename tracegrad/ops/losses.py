@@ -6,6 +6,7 @@ kernel of the row.
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
@@ -207,13 +208,14 @@ _SMALLEST = 3.720075976020836e-44       # exp(-100)
 def binary_cross_entropy(input: Array, target: Array, weight: Array = None, reduction: str = "mean") -> Array:
     """-(t log p + (1 - t) log(1 - p)), the logs limited to -100 below, as in torch. Where they are, they have no gradient (torch: 1e12).
 
-    NaN where the input is no probability, outside [0, 1] (torch: an error); binary_cross_entropy_with_logits takes scores.
+    NaN where the input or the target is no probability, outside [0, 1] (torch: an error); binary_cross_entropy_with_logits takes scores.
     """
+    refuse_complex("binary_cross_entropy", input, target)
     _same_shape("binary_cross_entropy", input, target)
     zero, one = le(abs_(input), _SMALLEST), eq(input, 1.0)
     yes = where(zero, -100.0, log(where(zero, 1.0, input)))
     no = where(one, -100.0, log1p(-where(one, 0.0, input)))
-    loss = -(target * yes + (1.0 - target) * no)
+    loss = where(le(abs_(target - 0.5), 0.5), -(target * yes + (1.0 - target) * no), nan)
     return _reduced("binary_cross_entropy", loss if weight is None else loss * weight, reduction)
 
 

@@ -416,11 +416,12 @@ def cholesky_inverse(L: Array, upper: bool = False) -> Array:
 @linalg()
 @on_nodes
 def eigh(A: Array, UPLO: str = "L") -> Any:
-    """(eigenvalues, eigenvectors) of symmetric (*, n, n): (*, n) in ascending order, and (*, n, n), whose columns are orthonormal.
+    """(eigenvalues, eigenvectors) of symmetric or Hermitian (*, n, n): (*, n) in ascending order, and (*, n, n), whose columns are
 
-    UPLO: which triangle is read, "L" or "U". The gradient is symmetric. Vectors are known up to their sign (of real ones the first
-    component that is not small is positive) and rotations, of equal eigenvalues: their gradient has a meaning for functions that don't
-    depend on it, and is NaN or infinite for equal eigenvalues; that of eigenvalues always is right for simple ones.
+    orthonormal. UPLO: which triangle is read, "L" or "U"; imaginary parts of the diagonal are not. The gradient is symmetric. Vectors are
+    known up to their sign, or complex phase (the first component that is not small is positive), and rotations, of equal eigenvalues:
+    their gradient has a meaning for functions that don't depend on it, and is NaN or infinite for equal eigenvalues; that of eigenvalues
+    always is right for simple ones.
 
     >>> tg.linalg.eigh(tg.tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
     """
@@ -439,7 +440,7 @@ def _triangle(name: str, a: Any, uplo: str) -> Any:
 @linalg()
 @on_nodes
 def eigvalsh(A: Array, UPLO: str = "L") -> Array:
-    """The eigenvalues (*, n) of symmetric (*, n, n), ascending: `eigh` without the vectors, also for equal eigenvalues."""
+    """The eigenvalues (*, n) of symmetric or Hermitian (*, n, n), ascending: `eigh` without the vectors, also for equal eigenvalues."""
     return run(lapack.EIGH, _triangle("eigvalsh", A, UPLO))
 
 
@@ -492,7 +493,8 @@ def svd(A: Array, full_matrices: bool = True, *, driver: str | None = None) -> A
 
     The gradient of U and Vh needs distinct singular values (and, if m != n, none that is 0, and full_matrices=False), else it is NaN or
     infinite, or an AutogradError; that of S does not. driver is accepted (LAPACK's gesdd is used, or Jacobi's rotations for small
-    matrices). The signs of real vectors are such that of each row of Vh (up to k) the first number that is not small is positive.
+    matrices). The signs of vectors, or complex phases, are such that of each row of Vh (up to k) the first number that is not small is
+    positive; the gradient has a meaning for functions that do not depend on it.
     """
     _matrices("svd", A)
     return SVDResult(*(run(lapack.SVD_, A, full=bool(full_matrices), index=k) for k in range(3)))

@@ -43,10 +43,12 @@ def _rounding(name: str, *aliases: str) -> Any:
     return public(*(aliases or (name,)))(fn)
 
 
-def _binary(name: str, *aliases: str) -> Any:
+def _binary(name: str, *aliases: str, check: Any = None) -> Any:
     op = REGISTRY[name]
 
     def fn(input: Array, other: Array, *, out: Array = None) -> Array:
+        if check is not None and not isinstance(other, Operators):
+            check(name, input, other)
         result = call(op, (input, other), {})
         return result if out is None else write(fn.__name__, out, result)
 
@@ -54,6 +56,13 @@ def _binary(name: str, *aliases: str) -> Any:
     by_itself(fn)
     fn.__doc__ = f"{type(op).__doc__}\n\n    input, other: tensors or scalars that broadcast together. Raises ShapeError if they do not."
     return public(*(aliases or (name,)))(fn)
+
+
+def _no_zero(name: str, input: Array, other: Any) -> None:
+    """Refuse to divide integers by the number zero; zeros among a tensor's elements give 0."""
+    if isinstance(other, (int, np.integer)) and other == 0 and _dtype_kind(input) in "iub":
+        shape = list(getattr(input, "shape", ()))
+        raise ArgumentError(f"{name}: integers {as_scalar_dtype(input)}{shape} divided by zero; of floats that is inf or NaN")
 
 
 abs_ = _unary("abs", "abs", "absolute")
@@ -71,7 +80,7 @@ real, imag = REGISTRY["real"], REGISTRY["imag"]            # of complex numbers 
 bitwise_not = _unary("bitwise_not", "bitwise_not")
 
 mul = _binary("mul", "mul", "multiply")
-floor_divide, remainder, fmod = _binary("floor_divide"), _binary("remainder"), _binary("fmod")
+floor_divide, remainder, fmod = (_binary(name, check=_no_zero) for name in ("floor_divide", "remainder", "fmod"))
 atan2 = _binary("atan2", "atan2", "arctan2")
 maximum, minimum = _binary("maximum"), _binary("minimum")
 eq, ne, lt, le, gt, ge = (_binary(n, n, long) for n, long in (

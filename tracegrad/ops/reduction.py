@@ -25,6 +25,7 @@ def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
 
 
 _SINGLE = {dtypes.float32: dtypes.float64, dtypes.complex64: dtypes.complex128}
+SHORT = 256                                                # so many numbers numpy may add up in any order
 _WIDE = frozenset({dtypes.float32, dtypes.float64})        # what numpy adds up in itself
 
 
@@ -35,14 +36,14 @@ class Sum(Reduction):
 
     def numpy(self, x, *, dim):
         # numpy adds up pairwise only along the last dimension: others, if they are long, in float64.
-        long = x.dtype in _SINGLE and x.ndim - 1 not in dim and prod(x.shape[d] for d in dim) > 256
+        long = x.dtype in _SINGLE and x.ndim - 1 not in dim and prod(x.shape[d] for d in dim) > SHORT
         return np.add.reduce(x, axis=dim, dtype=_SINGLE[x.dtype] if long else accumulator(x.dtype)).astype(x.dtype, copy=False)
 
     def numpy_with(self, *, dim):
         first = dim[0] if len(dim) == 1 else -1
 
         def rule(x):                                # the same with fewer questions
-            if x.dtype in _WIDE and (x.ndim - 1 in dim or x.size <= 256 or (first >= 0 and x.shape[first] <= 256)):
+            if x.dtype in _WIDE and (x.ndim - 1 in dim or x.size <= SHORT or (first >= 0 and x.shape[first] <= SHORT)):
                 return np.add.reduce(x, dim)
             return self.numpy(x, dim=dim)
 

@@ -31,7 +31,7 @@ class LRScheduler:
                 if last_epoch != -1:
                     raise ArgumentError(f"{type(self).__name__}: last_epoch is {last_epoch}, but group {i} has no 'initial_lr' to go on "
                                         "from; load the optimizer's state first, or begin with last_epoch=-1")
-                group["initial_lr"] = group["lr"]
+                group["initial_lr"] = float(group["lr"])
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         self._step_count = 0
         self._begin()
@@ -59,11 +59,11 @@ class LRScheduler:
 
     def _set(self, rates: Iterable[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+            group.schedule(rate)
         self._last_lr = self._present()
 
     def _present(self) -> list[float]:
-        return [group["lr"] for group in self.optimizer.param_groups]
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _times(self, factor: float) -> list[float]:
         return [lr * factor for lr in self._present()]
@@ -340,7 +340,7 @@ class CyclicLR(_Momentum):
         self.optimizer = optimizer
         if last_epoch == -1:
             for group, rate in zip(optimizer.param_groups, base, strict=True):
-                group["lr"] = rate
+                group.schedule(rate)
         if cycle_momentum:
             self.base_momentums = _per_group("CyclicLR", "base_momentum", base_momentum, optimizer)
             self.max_momentums = _per_group("CyclicLR", "max_momentum", max_momentum, optimizer)
@@ -476,7 +476,7 @@ class SequentialLR(_Several):
         self.optimizer, self.last_epoch = optimizer, last_epoch + 1
         # Making the schedulers took a step with each: that is undone, and the first begins.
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
+            group.schedule(group["initial_lr"])
         _undo(self)
         first = self._schedulers[bisect_right(self._milestones, 0)]
         first._begin()

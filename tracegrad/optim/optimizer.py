@@ -28,12 +28,13 @@ from tracegrad.tensor import Tensor, from_array
 class ParamGroup(MutableMapping[str, Any]):
     """Parameters and their hyperparameters: `group["lr"]` and `group.lr` are the same. `group["params"]` is the list of tensors.
 
-    Inside @trace, reading `lr` gives a 0-d tensor that stands for its value at each replay.
+    Inside @trace, reading `lr` gives a 0-d tensor that stands for its value at each replay. A learning rate that is a tensor of one
+    element stays that tensor, as in torch: what is written into it is the rate from then on, and schedulers write into it.
     """
 
     _trace_all_attributes = True                                # a traced step watches all of it ...
     _trace_by_reference = ("_lr", "_momentum", "_beta1")        # ... but reads these anew at every replay
-    _lr: float
+    _lr: float | Tensor
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         for name, value in options.items():
@@ -58,16 +59,33 @@ class ParamGroup(MutableMapping[str, Any]):
             self.__dict__["_momentum"] = float(self.__dict__.pop("momentum"))
 
     def _number(self, name: str) -> Any:
-        return self.__dict__["_" + name] if state.trace is None else state.trace.scalar(self, name)
+        value = self.__dict__["_" + name]
+        if isinstance(value, Tensor):
+            return value if value.ndim == 0 or state.trace is None else value.reshape(())
+        return value if state.trace is None else state.trace.scalar(self, name)
 
     def _set_number(self, name: str, value: Any) -> None:
         if state.trace is not None:
             raise TraceError(f"{name}: it was set inside @trace ({state.trace.name}), where only the first call would do it; "
                              "set it (or step the scheduler) outside, the traced step reads it at every call")
-        if isinstance(value, (Tensor, bool)) or not isinstance(value, (int, float, np.number)):
+        if name == "lr" and isinstance(value, Tensor):
+            if value.numel() != 1 or value.dtype.kind != "f":
+                raise ArgumentError(f"{name}: must be a number, or a tensor of one float, got {value.dtype}{list(value.shape)}")
+            if value >= 0:
+                self.__dict__["_lr"] = value
+            return
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
             raise ArgumentError(f"{name}: must be a Python number, got {type(value).__name__}; traced steps read it at every call anyway")
         if name != "lr" or value >= 0:
             self.__dict__["_" + name] = float(value)
+
+    def schedule(self, lr: Any) -> None:
+        """Make `lr` the learning rate, in the tensor that it is kept in if it is."""
+        if isinstance(self._lr, Tensor) and self._lr is not lr:
+            with no_grad():
+                self._lr.copy_(lr) if isinstance(lr, Tensor) else self._lr.fill_(lr)
+        else:
+            self.lr = lr
 
     def __getattr__(self, name: str) -> Any:
         own = self.__dict__
@@ -87,6 +105,9 @@ class ParamGroup(MutableMapping[str, Any]):
             object.__setattr__(self, name, value)
 
     def __getitem__(self, name: str) -> Any:
+        own = self.__dict__
+        if name in own and not name.startswith("_"):            # in few steps
+            return own[name]
         if name not in self:
             raise KeyError(name)
         return getattr(self, name)

@@ -138,7 +138,7 @@ class SWALR(LRScheduler):
         before, now = self._share(step - 1), self._share(step)
         rates = []
         for group in self.optimizer.param_groups:
-            goal, lr = group["swa_lr"], group["lr"]
+            goal, lr = group["swa_lr"], float(group["lr"])
             start = goal if before == 1 else (lr - before * goal) / (1 - before)
             rates.append(goal * now + start * (1 - now))
         return rates

@@ -222,7 +222,8 @@ class _Flat:
 
 def _options(group: ParamGroup) -> dict[str, Any]:
     """The hyperparameters that a step depends on otherwise than by their value at run time."""
-    return {name: value for name, value in vars(group).items() if name not in _RUN_TIME}
+    return {name: id(value) if isinstance(value, Tensor) else value for name, value in vars(group).items()
+            if name not in _RUN_TIME or isinstance(value, Tensor)}
 
 
 def update(optimizer: Optimizer, group: ParamGroup, params: list[Tensor]) -> bool:

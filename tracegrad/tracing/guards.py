@@ -137,6 +137,11 @@ class Reach:
         self._attributes_of = [item for item in self._attributes_of if (id(item[0]), item[1]) not in free]
         return found
 
+    @property
+    def asks(self) -> bool:
+        """Whether some code may ask for an attribute that is not there."""
+        return self._dynamic or not self._names.isdisjoint(("getattr", "hasattr", "AttributeError"))
+
     def __contains__(self, value: Any) -> bool:
         """Whether the very object `value` was found."""
         return id(value) in self._seen
@@ -225,6 +230,8 @@ class Reach:
 
     def _look_into(self, value: Any) -> None:
         if isinstance(value, Tensor):
+            if type(value) is not Tensor:
+                self._instances.append(value)                # a Parameter, which has attributes of the user's
             if value._base is not None:
                 self._found.append(value._base)
                 self.tensors[id(value._base)] -= 1           # to come: a view is no place that it is in
@@ -294,7 +301,12 @@ class Reach:
 
     def _attributes(self, o: Any, names: set[str]) -> None:
         attributes = getattr(o, "__dict__", None)
-        if isinstance(o, type):
+        if isinstance(o, Tensor):
+            if attributes or self.asks:
+                self._note_length(attributes)
+                for name, value in list((attributes or {}).items()):
+                    self._note(attributes, name, value, o)
+        elif isinstance(o, type):
             self._class(o, names)
         elif isinstance(o, types.ModuleType):
             for name in sorted(names & set(attributes or ())):
@@ -309,7 +321,7 @@ class Reach:
                 if users or everything:
                     self._note_length(attributes)
                 for name in sorted(attributes) if everything else sorted(names & attributes.keys()):
-                    if name not in getattr(kind, "_trace_by_reference", ()):
+                    if name not in getattr(kind, "_trace_by_reference", ()) or isinstance(attributes[name], Tensor):
                         self._note(attributes, name, attributes[name], o)
             self._class(kind, names)
             for base in kind.__mro__:

@@ -110,6 +110,7 @@ class Traced:
                 del candidates[:-KEPT]
             self.compilations.append(reason)
         again = replay.short and flat is args and not signature[2] and all(len(x) == 3 and x[1] is False for x in signature[3:])
+        again = again and not (replay.reach.asks and any(type(x) is not Tensor for x in flat))      # for a Parameter's attributes
         self._latest, self._short = replay, (replay, state.grad) if again else None
         return replay.run(flat)
 
@@ -123,7 +124,8 @@ class Traced:
         statics = [(labels[i] if i < len(labels) else "", x) for i, x in enumerate(flat) if not isinstance(x, (Tensor, *_NUMBERS))]
         names = tensor_names(self._fn, statics) | {id(x): label for x, label in zip(flat, labels, strict=False) if isinstance(x, Tensor)}
         recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device, names)
-        reach = Reach(self._fn, [x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))])
+        own = [vars(x) for x in tensors if type(x) is not Tensor and getattr(x, "__dict__", None)]         # a Parameter's attributes
+        reach = Reach(self._fn, [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own])
         drawn = random_state.get_rng_state()
         state.trace = recording
         try:
@@ -278,7 +280,7 @@ def _described(entry: Any, other: Any) -> str:
         return f"a {entry.__name__}"
     if len(entry) > 2:
         place = f" on {entry[2].name}" if other not in _NUMBERS and len(other) > 2 and other[2] is not entry[2] else ""
-        return f"{aval_text(entry[0])}{_GRAD[entry[1]]}{' with hooks' if len(entry) > 3 else ''}{place}"
+        return f"{aval_text(entry[0])}{_GRAD[entry[1]]}{' with hooks or attributes' if len(entry) > 3 else ''}{place}"
     return repr(entry[1])
 
 
@@ -290,10 +292,16 @@ def _signature(leaf: Any) -> Any:
     if type(leaf) is Tensor or isinstance(leaf, Tensor):
         node = leaf._n if leaf._base is None else leaf._node_outside()
         kind = node.needs_grad and ("leaf" if node.fn is _VARIABLE else "history")
-        if leaf._hooks:
-            return (node.aval, kind, leaf._device, *leaf._hooks)
+        if leaf._hooks or (type(leaf) is not Tensor and getattr(leaf, "__dict__", None)):
+            return (node.aval, kind, leaf._device, *(leaf._hooks or ()), *_attributes(leaf))
         return (node.aval, kind, leaf._device)
     return float if isinstance(leaf, float) else complex if isinstance(leaf, complex) else (type(leaf), leaf)
+
+
+def _attributes(leaf: Tensor) -> list[Any]:
+    """What a Parameter's own attributes are: numbers and words by their values, all else by which objects they are."""
+    own = getattr(leaf, "__dict__", {}).items()
+    return [(name, type(value), value if isinstance(value, (str, *_NUMBERS, bool, int, type(None))) else id(value)) for name, value in own]
 
 
 def _sharing(tensors: Sequence[Tensor]) -> Any:

@@ -60,7 +60,8 @@ class SpectralNorm:
                     u.copy_(F.normalize(matrix.mv(v), dim=0, eps=self.eps))
 
 
-def _taken(call: str, module: Module, name: str) -> Any:
+def taken_parameter(call: str, module: Module, name: str) -> Any:
+    """Take a parameter from its module, whose attribute of that name will be computed."""
     if computed_attribute(module, name) is not None:
         raise ArgumentError(f"{call}: {type(module).__name__}.{name} is computed already; two of them on one parameter have no meaning")
     weight = module._parameters.get(name)
@@ -77,7 +78,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     >>> layer = nn.utils.weight_norm(nn.Linear(20, 40))
     """
     how = WeightNorm(name, dim)
-    weight = _taken("weight_norm", module, name)
+    weight = taken_parameter("weight_norm", module, name)
     with no_grad():
         module.register_parameter(f"{name}_g", Parameter(how.norm(weight), weight.requires_grad))
         module.register_parameter(f"{name}_v", Parameter(weight.detach().clone(), weight.requires_grad))
@@ -86,7 +87,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
 
 def remove_weight_norm(module: M, name: str = "weight") -> M:
     """Make module.<name> a plain parameter again, of its present value; returns the module."""
-    return _removed("remove_weight_norm", WeightNorm, module, name, f"{name}_g", f"{name}_v")
+    return removed_parts("remove_weight_norm", WeightNorm, module, name, f"{name}_g", f"{name}_v")
 
 
 def spectral_norm(module: M, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None) -> M:
@@ -99,7 +100,7 @@ def spectral_norm(module: M, name: str = "weight", n_power_iterations: int = 1, 
     if n_power_iterations < 1:
         raise ArgumentError(f"spectral_norm: n_power_iterations must be at least 1, got {n_power_iterations}")
     how = SpectralNorm(name, n_power_iterations, int(getattr(module, "transposed", False)) if dim is None else dim, eps)
-    weight = _taken("spectral_norm", module, name)
+    weight = taken_parameter("spectral_norm", module, name)
     with no_grad():
         u, v = (F.normalize(randn(n, dtype=weight.dtype, device=weight.device), dim=0, eps=eps) for n in how.matrix(weight).shape)
     module.register_parameter(f"{name}_orig", weight)
@@ -112,12 +113,13 @@ def spectral_norm(module: M, name: str = "weight", n_power_iterations: int = 1, 
 def remove_spectral_norm(module: M, name: str = "weight") -> M:
     """Make module.<name> a plain parameter again, of its present value; returns the module."""
     how = computed_attribute(module, name)
-    found = _removed("remove_spectral_norm", SpectralNorm, module, name, f"{name}_orig", f"{name}_u", f"{name}_v")
+    found = removed_parts("remove_spectral_norm", SpectralNorm, module, name, f"{name}_orig", f"{name}_u", f"{name}_v")
     how.handle.remove()
     return found
 
 
-def _removed(call: str, kind: type, module: M, name: str, *parts: str) -> M:
+def removed_parts(call: str, kind: type, module: M, name: str, *parts: str) -> M:
+    """A computed attribute becomes a parameter of its present value, and what it is computed of goes."""
     how = computed_attribute(module, name)
     if not isinstance(how, kind):
         raise ArgumentError(f"{call}: {type(module).__name__}.{name} is not what this removes")

@@ -1,0 +1,260 @@
+"""Distributions of numbers from 0 to 1: relaxations of choices, and others. Start at `RelaxedBernoulli`.
+
+Sources: Maddison, Mnih and Teh, The Concrete Distribution, 2017; Loaiza-Ganem and Cunningham, The continuous Bernoulli, 2019;
+Kumaraswamy, A generalized probability density function for double-bounded random processes, 1980.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tracegrad.creation import as_tensor, rand
+from tracegrad.distributions import constraints
+from tracegrad.distributions.continuous import EULER, Normal
+from tracegrad.distributions.discrete import Categorical, _ByOdds
+from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.distributions.transforms import ExpTransform, SigmoidTransform, StickBreakingTransform, TransformedDistribution
+from tracegrad.operators import PUBLIC
+
+
+class LogitRelaxedBernoulli(_ByOdds):
+    """The logits of RelaxedBernoulli's numbers.
+
+    >>> tg.distributions.LogitRelaxedBernoulli(tg.tensor(0.5), probs=tg.tensor(0.3)).rsample()
+    """
+
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(probs, logits, validate_args)
+        self.temperature = as_tensor(temperature, dtype=self._given.dtype, device=self._given.device)
+
+    @property
+    def _given(self) -> Any:
+        return vars(self).get("probs", vars(self).get("logits"))
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        made = super().expand(batch_shape)
+        made.temperature = self.temperature                         # one for all
+        return made
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        u = inside_one(self._shape(sample_shape), self._given)
+        return (u.log() - (-u).log1p() + self.logits) / self.temperature
+
+    def log_prob(self, value: Any) -> Any:
+        away = self.logits - self._value("log_prob", value) * self.temperature
+        return self.temperature.log() + away - 2 * PUBLIC["softplus"](away)
+
+
+class ExpRelaxedCategorical(Distribution):
+    """The logarithms of RelaxedOneHotCategorical's vectors."""
+
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self._categorical = Categorical(probs, logits, validate_args)
+        given = self._categorical._given
+        self.temperature = as_tensor(temperature, dtype=given.dtype, device=given.device)
+        super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args)
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        made = object.__new__(type(self))
+        made.__dict__.update(vars(self), _categorical=self._categorical.expand(batch_shape), _batch_shape=tuple(batch_shape))
+        return made
+
+    @property
+    def probs(self) -> Any:
+        return self._categorical.probs
+
+    @property
+    def logits(self) -> Any:
+        return self._categorical.logits
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        noise = -(-inside_one(self._shape(sample_shape), self._categorical._given).log()).log()
+        return ((self.logits + noise) / self.temperature).log_softmax(-1)
+
+    def log_prob(self, value: Any) -> Any:
+        k = self._event_shape[0]
+        scores = (self.logits - self._value("log_prob", value) * self.temperature).log_softmax(-1).sum(-1)
+        return scores + math.lgamma(k) + (k - 1) * self.temperature.log()
+
+
+class _Relaxed(TransformedDistribution):
+    """What has its base's parameters."""
+
+    @property
+    def temperature(self) -> Any:
+        return self.base_dist.temperature  # type: ignore[attr-defined]
+
+    @property
+    def probs(self) -> Any:
+        return self.base_dist.probs  # type: ignore[attr-defined]
+
+    @property
+    def logits(self) -> Any:
+        return self.base_dist.logits  # type: ignore[attr-defined]
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        made = object.__new__(type(self))
+        TransformedDistribution.__init__(made, self._expanded_base(batch_shape), self.transforms, self._validate_args)
+        return made
+
+
+class RelaxedBernoulli(_Relaxed):
+    """Numbers from 0 to 1 that tend to those of Bernoulli as temperature tends to 0, and are differentiable functions of probs or logits.
+
+    >>> tg.distributions.RelaxedBernoulli(tg.tensor(0.5), probs=tg.tensor([0.3, 0.9])).rsample()
+    """
+
+    arg_constraints = _ByOdds.arg_constraints
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(LogitRelaxedBernoulli(temperature, probs, logits, validate_args), SigmoidTransform(), validate_args)
+
+
+class RelaxedOneHotCategorical(_Relaxed):
+    """Vectors that tend to those of OneHotCategorical as temperature tends to 0, differentiable functions of probs or logits.
+
+    >>> tg.distributions.RelaxedOneHotCategorical(tg.tensor(0.5), logits=tg.zeros(4)).rsample().sum()
+    """
+
+    support = constraints.simplex
+
+    def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        super().__init__(ExpRelaxedCategorical(temperature, probs, logits, validate_args), ExpTransform(), validate_args)
+
+
+class LogisticNormal(TransformedDistribution):
+    """Vectors of n + 1 probabilities, made of n normal numbers (the last dimension of loc and scale) by stick-breaking.
+
+    >>> tg.distributions.LogisticNormal(tg.zeros(3), tg.ones(3)).rsample().sum()
+    """
+
+    support = constraints.simplex
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(Normal(loc, scale, validate_args), StickBreakingTransform(), validate_args)
+
+    @property
+    def loc(self) -> Any:
+        return self.base_dist.loc  # type: ignore[attr-defined]
+
+    @property
+    def scale(self) -> Any:
+        return self.base_dist.scale  # type: ignore[attr-defined]
+
+    def expand(self, batch_shape: Sequence[int]) -> Self:
+        shape = (*batch_shape, self.loc.shape[-1])
+        return type(self)(self.loc.expand(shape), self.scale.expand(shape), self._validate_args)
+
+
+class Kumaraswamy(Distribution):
+    """Like Beta, with a closed cumulative distribution: 1 - (1 - x^a)^b of concentration1 a and concentration0 b.
+
+    >>> tg.distributions.Kumaraswamy(tg.tensor(1.0), tg.tensor(1.0)).mean
+    """
+
+    arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
+    support = constraints.unit_interval
+    has_rsample = True
+
+    def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
+        self.concentration1, self.concentration0 = parameters("Kumaraswamy", concentration1, concentration0)
+        super().__init__(self.concentration1.shape, (), validate_args)
+
+    def _moment(self, n: int) -> Any:
+        """b B(1 + n / a, b)"""
+        a, b = 1 + n / self.concentration1, self.concentration0
+        return (a.lgamma() + b.lgamma() - (a + b).lgamma() + b.log()).exp()
+
+    @property
+    def mean(self) -> Any:
+        return self._moment(1)
+
+    @property
+    def mode(self) -> Any:
+        a, b = self.concentration1, self.concentration0
+        peaked = (a >= 1) & (b >= 1) & (a * b > 1)
+        where = PUBLIC["where"]
+        return where(peaked, where(peaked, (a - 1) / (a * b - 1), 0.0) ** a.reciprocal(), math.nan)
+
+    @property
+    def variance(self) -> Any:
+        return self._moment(2) - self.mean**2
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        return self.icdf(inside_one(self._shape(sample_shape), self.concentration1))
+
+    def log_prob(self, value: Any) -> Any:
+        x, a, b = self._value("log_prob", value), self.concentration1, self.concentration0
+        return (a * b).log() + PUBLIC["xlogy"](a - 1, x) + PUBLIC["xlogy"](b - 1, 1 - x**a)
+
+    def cdf(self, value: Any) -> Any:
+        return 1 - (1 - self._value("cdf", value)**self.concentration1)**self.concentration0
+
+    def icdf(self, value: Any) -> Any:
+        return (-((-value).log1p() / self.concentration0).expm1())**self.concentration1.reciprocal()
+
+    def entropy(self) -> Any:
+        a, b = self.concentration1, self.concentration0
+        harmonic = (b + 1).digamma() + EULER
+        return (1 - b.reciprocal()) + (1 - a.reciprocal()) * harmonic - a.log() - b.log()
+
+
+class ContinuousBernoulli(_ByOdds):
+    """Numbers x from 0 to 1 of density C probs^x (1 - probs)^(1 - x); lims: between these probs, C and the moments are series around 1/2.
+
+    >>> tg.distributions.ContinuousBernoulli(tg.tensor(0.3)).log_prob(tg.tensor(0.6))
+    """
+
+    support = constraints.unit_interval
+    has_rsample = True
+
+    def __init__(self, probs: Any = None, logits: Any = None, lims: tuple[float, float] = (0.499, 0.501),
+                 validate_args: bool | None = None) -> None:
+        super().__init__(probs, logits, validate_args)
+        self._lims = tuple(lims)
+
+    def _by(self, far: Any, near: Any) -> Any:
+        """far(probs) outside of lims, near(probs - 1/2) within."""
+        p, where = self.probs, PUBLIC["where"]
+        within = (p >= self._lims[0]) & (p <= self._lims[1])
+        return where(within, near(where(within, p - 0.5, 0.0)), far(where(within, self._lims[0], p)))
+
+    def _log_norm(self) -> Any:
+        return self._by(lambda p: ((-p).log1p() - p.log()).abs().log() - (1 - 2 * p).abs().log(),
+                        lambda d: math.log(2.0) + (4 / 3 + 104 / 45 * d**2) * d**2)
+
+    @property
+    def mean(self) -> Any:
+        return self._by(lambda p: p / (2 * p - 1) + 1 / ((-p).log1p() - p.log()), lambda d: 0.5 + (1 / 3 + 16 / 45 * d**2) * d)
+
+    @property
+    def variance(self) -> Any:
+        return self._by(lambda p: p * (p - 1) / (1 - 2 * p)**2 + 1 / ((-p).log1p() - p.log())**2,
+                        lambda d: 1 / 12 - (1 / 15 - 128 / 945 * d**2) * d**2)
+
+    def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
+        p = self.probs
+        return self.icdf(rand(*self._shape(sample_shape), dtype=p.dtype, device=p.device))
+
+    def log_prob(self, value: Any) -> Any:
+        x, logits = self._value("log_prob", value), self.logits
+        return x * logits - PUBLIC["softplus"](logits) + self._log_norm()
+
+    def cdf(self, value: Any) -> Any:
+        x = self._value("cdf", value)
+        return self._by(lambda p: (p**x * (1 - p)**(1 - x) + p - 1) / (2 * p - 1), lambda d: x + 0 * d)
+
+    def icdf(self, value: Any) -> Any:
+        return self._by(lambda p: ((-p + value * (2 * p - 1)).log1p() - (-p).log1p()) / (p.log() - (-p).log1p()), lambda d: value + 0 * d)
+
+    def entropy(self) -> Any:
+        logits = self.logits
+        return PUBLIC["softplus"](logits) - self.mean * logits - self._log_norm()

@@ -1,0 +1,517 @@
+"""Calls under `no_grad` that come in the same order again: noted, and done together when somebody looks. Start at `follow`.
+
+A model that is only asked makes the same calls at every turn, and to do each of them when it is called (at_once.py, taken_views.py)
+costs several times what numpy takes for few elements: a description of its arguments, a look-up, buffers, numpy's state. But after
+the calls so far only a few can come next. So a thread has a `Tape` of the calls since somebody last looked. It leads from a `Stage` to
+the next by what is called, with which of the values so far: no shape is looked at, and no operation done. When the value of a node
+on the tape is asked for (`Node.__getattr__`), all that somebody still holds is computed by one Routine, which the last stage keeps.
+
+A call gets a stage when its template is known and numpy would do it at once: nothing is noted that could fail, look behind its operands,
+or be differentiated. Arrays that numpy holds are never written, so it is no matter when they are read. Of the bits nothing changes: the
+same rules are applied to the same values. A tape ends with its `no_grad` block, after `LONG` calls, and where it would keep much memory.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import Any
+
+from tracegrad import call_cache, dtypes
+from tracegrad.at_once import Call, Prepared, held_part
+from tracegrad.blas import quietly
+from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe
+from tracegrad.config import config
+from tracegrad.describing import moved
+from tracegrad.eager import AT_ONCE
+from tracegrad.function import NOWHERE, REGISTRY
+from tracegrad.intervals import has_range, interval
+from tracegrad.ir import Aval, Node
+from tracegrad.modes import state
+from tracegrad.numpy_routines import Routine
+from tracegrad.runtime.buffer import Held, hold
+from tracegrad.taken_views import Views
+from tracegrad.tensor import Tensor
+
+LONG = 256              # calls that are put off at most
+LARGE = 1 << 22         # bytes that the values they start from have at most
+STAGES = 6000           # that are known; when there are more, all are forgotten
+STEPWISE = 2            # times that a way is gone call by call, before there is a Routine of it
+ENDS = 8                # sets of values that somebody held at the end of one way, each with a Routine
+
+_DATA, _VARIABLE = REGISTRY["data"], REGISTRY["variable"]
+_new_node, _new_tensor, _ref = Node.__new__, Tensor.__new__, weakref.ref
+_roots: dict[Any, Stage | None] = {}
+_count = [0]            # stages
+
+
+class _Result:
+    """A tensor that a call gives: what its node knows, and for a view the steps from its base, and whether torch may have a copy there."""
+
+    __slots__ = ("attrs", "aval", "laid", "reshaped", "steps")
+
+    def __init__(self, aval: Aval, attrs: dict[str, Any], steps: Any = None, reshaped: bool = False) -> None:
+        self.aval, self.attrs, self.steps, self.reshaped = aval, attrs, steps, reshaped
+        self.laid: Any = None           # of the last base that was a view: its steps, its own base's aval, and what `moved` said
+
+    def moved(self, view: Tensor, base: Tensor) -> bool:
+        """`moved(view)`: it depends on how the base lies in what it is a view of, as a rule in the same way each time."""
+        root = base._base
+        if root is None and len(self.steps) == 1:
+            return False
+        if root is None or root._base is not None or root._moved or base._moved:
+            return moved(view)
+        known, aval = self.laid, root._n.aval
+        if known is None or known[0] is not base._steps or known[1] is not aval:
+            known = self.laid = base._steps, aval, moved(view)
+        return bool(known[2])
+
+
+class Stage:
+    """A call, after those before it.
+
+    next: the stages after it, by what is called. first: the place of its first result. calls: what numpy does, and with what: k >= 0 is
+    the result of an earlier one of them, ~k the k-th of `leaves`, which are places on the tape or arrays. ends: the calls that give the
+    results. form: None for one tensor, else the type of a sequence. run: does it for arrays.
+    """
+
+    __slots__ = ("before", "calls", "depth", "ends", "first", "form", "last", "leaves", "made", "next", "products", "results", "routines",
+                 "run", "uses")
+
+    def __init__(self, before: Stage | None) -> None:
+        self.before = before
+        self.depth: int = 0 if before is None else before.depth + 1
+        self.last = self.depth >= LONG
+        self.next: dict[Any, Stage | None] = {}
+        self.first = self.uses = 0
+        self.calls: list[tuple[Call, tuple[int, ...]]] = []
+        self.leaves: list[Any] = []
+        self.ends: list[int] = []
+        self.results: list[_Result] = []
+        self.form: Any = None
+        self.run: Any = None
+        self.products = False
+        self.made: tuple[int, ...] | None = None        # the places of all results up to here, once somebody looked
+        self.routines: dict[tuple[int, ...], Any] = {}
+
+    def way(self) -> list[Stage]:
+        """The stages up to this one."""
+        found, stage = [], self
+        while stage.before is not None:
+            found.append(stage)
+            stage = stage.before
+        return found[::-1]
+
+    def places(self) -> tuple[int, ...]:
+        """Those of all results up to here."""
+        if self.made is None:
+            self.made = tuple([s.first + i for s in self.way() for i in range(len(s.results))])
+        return self.made
+
+    def values(self, wanted: tuple[int, ...], inputs: Sequence[Any]) -> Sequence[Any]:
+        """The arrays at the places `wanted`. inputs: those that the tape starts from, in order."""
+        known = self.routines.get(wanted)
+        if known is None:
+            self.uses += 1
+            if self.uses <= STEPWISE:
+                return quietly(self._stepwise, True, wanted, inputs)  # type: ignore[no-any-return]
+            if len(self.routines) >= ENDS:
+                self.routines.clear()
+            known = self.routines[wanted] = self._together(wanted, len(inputs))
+        routine, constants, order, products = known
+        return quietly(routine.written or routine, products, [*inputs, *constants], (), order, [])  # type: ignore[no-any-return]
+
+    def _stepwise(self, wanted: tuple[int, ...], inputs: Sequence[Any]) -> list[Any]:
+        rest = iter(inputs)
+        values: list[Any] = []
+        for stage in self.way():
+            while len(values) < stage.first:
+                values.append(next(rest))
+            values += stage.run([values[x] if type(x) is int else x for x in stage.leaves])
+        return [values[p] for p in wanted]
+
+    def _together(self, wanted: tuple[int, ...], count: int) -> Any:
+        """A Routine of what is needed for the places `wanted`, the constants that it takes behind the inputs, its order, and whether there
+
+        are products.
+        """
+        calls: list[tuple[Call, list[int]]] = []
+        constants: list[Any] = []
+        at: list[int] = []                              # for each place: a call, or ~k for an input
+        inputs = 0
+        for stage in self.way():
+            while len(at) < stage.first:
+                at.append(~inputs)
+                inputs += 1
+            leaves = []
+            for x in stage.leaves:
+                if type(x) is int:
+                    leaves.append(at[x])
+                else:
+                    leaves.append(~(count + len(constants)))
+                    constants.append(x)
+            start = len(calls)
+            calls += [(call, [leaves[~o] if o < 0 else start + o for o in operands]) for call, operands in stage.calls]
+            at += [start + k if k >= 0 else leaves[~k] for k in stage.ends]
+        needed = {at[p] for p in wanted}
+        for k in range(len(calls) - 1, -1, -1):
+            if k in needed:
+                needed.update(calls[k][1])
+        numbers = {k: i for i, k in enumerate(k for k in range(len(calls)) if k in needed)}
+        order: list[Any] = [calls[k][0] for k in numbers]
+        places = [tuple([o if o < 0 else numbers[o] for o in calls[k][1]]) for k in numbers]
+        routine = Routine(order, places, [numbers[at[p]] for p in wanted])
+        return routine, constants, order, any(s.products for s in self.way())
+
+
+class Tape:
+    """The calls of a thread since somebody last looked.
+
+    places: of the nodes on it, in order: those that it starts from, whose arrays are `inputs`, and results. stage: the last one. counted:
+    how many calls were.
+    """
+
+    __slots__ = ("closed", "counted", "device", "dtype", "inputs", "lock", "nbytes", "places", "stage")
+
+    def __init__(self) -> None:
+        self.places: dict[Node, Number] = {}
+        self.inputs: list[Any] = []
+        self.stage: Stage | None = None
+        self.device: Any = None
+        self.dtype: Any = None
+        self.nbytes, self.counted, self.closed = 0, 0, False
+        self.lock = threading.RLock()
+
+    def compute(self) -> None:
+        """Give values to the nodes on the tape that somebody holds, and end it. (Another thread may ask for one of them.)"""
+        with self.lock:
+            self.closed = True
+            if state.tape is self:
+                state.tape = None
+            stage = self.stage
+            if stage is None:
+                return
+            AT_ONCE[0] += stage.depth - self.counted
+            self.counted = stage.depth
+            nodes, inputs = list(self.places), self.inputs.copy()
+            wanted = _held(nodes, stage.places())
+            if wanted:
+                for place, array in zip(wanted, stage.values(wanted, inputs), strict=True):
+                    nodes[place].value = hold(self.device, array) if array.base is None else held_part(self.device, array)
+            for place in stage.places():                # no cycle is left; what its thread adds meanwhile stays
+                node = nodes[place]
+                if hasattr(node, "later"):
+                    del node.later
+
+
+def _held(nodes: list[Node], places: Sequence[int]) -> tuple[int, ...]:
+    """Those of `places` whose nodes have no value yet and are held by somebody beside the tape."""
+    return tuple([p for p in places if getrefcount(nodes[p]) > _ALONE and hasattr(nodes[p], "later")])
+
+
+def _alone() -> int:
+    """The references to a node that nobody holds beside its tape, as `_held` counts them."""
+    table = {_new_node(Node): 0}
+    nodes = list(table)
+    return max([getrefcount(nodes[p]) for p in (0,)])
+
+
+_ALONE = _alone()
+
+
+# ------------------------------------------------------------------------------------------------------------- what is called
+
+
+def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What a call gives, its operations put off; None where they are not. (A hot path: every call under no_grad.)
+
+    function: tells it from others. known: its templates, or (of pure movement) its Views.
+    """
+    if state.trace is not None or state.examples or state.hidden or state.pulling or state.holds or state.turning or not config.eager:
+        return None
+    tape = state.tape
+    if tape is None or tape.closed:
+        tape = state.tape = Tape()
+    places = tape.places
+    fresh: list[Any] = []
+    parts: list[Any] = [function]
+    for a in args:
+        cls = a.__class__
+        if cls is int:
+            parts.append(a)
+        elif cls is Tensor:
+            if a._base is not None and not a._is_current():
+                return None
+            place = places.get(a._n)
+            if place is not None:
+                parts.append(place)
+            elif not _enter(tape, a, parts, fresh):
+                return None
+        elif not _add(tape, a, cls, parts, fresh):
+            return None
+    if kwargs:
+        for name, a in kwargs.items():
+            parts.append(name)
+            if not _add(tape, a, a.__class__, parts, fresh):
+                return None
+    before = tape.stage
+    if before is None:
+        before = _begin(tape, fresh)
+        if before is None:
+            return None
+    elif dtypes.get_default_dtype() is not tape.dtype:
+        return None
+    key = tuple(parts)
+    stage = before.next.get(key, before)
+    if stage is before:
+        stage = _learn(tape, before, key, known, args, kwargs, fresh)
+    if stage is None:
+        return None
+    count = len(places)
+    if fresh:
+        for k in range(0, len(fresh), 2):
+            places[fresh[k]] = _numbered(count)
+            count += 1
+            tape.inputs.append(fresh[k + 1])
+            tape.nbytes += fresh[k + 1].nbytes
+    if count + len(stage.results) > len(NUMBERS):
+        _numbered(count + len(stage.results))
+    made: Any = None
+    for result in stage.results:
+        node = _new_node(Node)
+        node.fn, node.operands, node.attrs, node.aval, node.loc = _DATA, (), result.attrs, result.aval, NOWHERE
+        node.needs_grad, node.constant, node.later = False, False, tape
+        places[node] = NUMBERS[count]
+        count += 1
+        tensor = _new_tensor(Tensor)
+        tensor._n, tensor._device, tensor._trace, tensor._versions, tensor._moved = node, tape.device, None, 0, ()
+        tensor._base = tensor._grad = tensor._hooks = tensor._source = None
+        if result.steps is not None:
+            base = args[0]
+            tensor._base, tensor._steps, tensor._layout, tensor._detached = base, result.steps, len(base._moved), False
+            tensor._source = _ref(base._n), base._version
+            if result.reshaped and result.moved(tensor, base):
+                tensor._base = tensor._source = None
+        if stage.form is None:
+            made = tensor
+        elif made is None:
+            made = [tensor]
+        else:
+            made.append(tensor)
+    tape.stage = stage
+    if stage.last or tape.nbytes > LARGE:
+        tape.compute()
+    form = stage.form
+    return made if form is None else form(*made) if hasattr(form, "_fields") else form(made)
+
+
+class Number:
+    """A place on a tape, as it stands in keys: no integer, for these stand there, too."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+NUMBERS: list[Number] = []
+_LEAF, _INTEGERS = object(), object()       # in a key: what stands before it requires grad, or lies in the range that follows
+
+
+def _numbered(index: int) -> Number:
+    while len(NUMBERS) <= index:
+        NUMBERS.append(Number(len(NUMBERS)))
+    return NUMBERS[index]
+
+
+def _add(tape: Tape, a: Any, cls: type, parts: list[Any], fresh: list[Any]) -> bool:
+    """Append what tells the argument `a` from others after the same calls to `parts`; whether there is such a thing.
+
+    fresh: gets node and array of values that are not on the tape yet.
+    """
+    kind = KINDS.get(cls)
+    if kind == PLAIN:
+        parts.append(cls)
+        parts.append(a)
+    elif kind == ARRAY:
+        if a._base is not None and not a._is_current():
+            return False
+        place = tape.places.get(a._n)
+        if place is None:
+            return _enter(tape, a, parts, fresh)
+        parts.append(place)
+    elif kind == FLOAT:
+        parts.append(cls)
+        parts.append(a if a and a == a else repr(a))                # NaN is not itself, and 0.0 equals -0.0
+    elif kind == LIST:
+        parts.append(cls)
+        parts.append(len(a))
+        for b in a:
+            if not _add(tape, b, b.__class__, parts, fresh):
+                return False
+    elif kind == INTEGER:
+        if cls is not int:                                          # True is not 1
+            parts.append(cls)
+        parts.append(a)
+    elif kind == SLICE:
+        parts.append(cls)
+        for b in (a.start, a.stop, a.step):
+            if not _add(tape, b, b.__class__, parts, fresh):
+                return False
+    else:
+        return False
+    return True
+
+
+def _enter(tape: Tape, tensor: Tensor, parts: list[Any], fresh: list[Any]) -> bool:
+    """The same of a value that a tape is to start from."""
+    node = tensor._n
+    for k in range(0, len(fresh), 2):
+        if fresh[k] is node:
+            parts.append(_numbered(len(tape.places) + k // 2))
+            return True
+    if tensor._device is not tape.device:
+        if tape.stage is not None or fresh:
+            return False
+        tape.device = tensor._device
+    if node.constant or tensor._trace is not None:
+        return False
+    parts.append(node.aval)
+    source = node
+    if node.needs_grad:
+        parts.append(_LEAF)
+        source = node.operands[0] if node.fn is _VARIABLE else node
+        if source.needs_grad:
+            return False
+    value, aval = source.value, source.aval
+    if type(value) is not Held or value.suspicions:
+        return False
+    array = value.array
+    if array is None:
+        return False
+    if aval.bounded and has_range(source.fn):
+        parts.append(_INTEGERS)
+        parts.append(interval(source))
+    fresh.append(node)
+    fresh.append(array if array.shape == aval.shape and array.dtype is aval.dtype else value.contents(aval.shape, aval.dtype))
+    return True
+
+
+# ------------------------------------------------------------------------------------------------------------- what comes next
+
+
+def _begin(tape: Tape, fresh: list[Any]) -> Stage | None:
+    """The stage that a tape starts with; None where nothing is put off."""
+    device, dtype = tape.device, dtypes.get_default_dtype()
+    if not fresh:
+        return None
+    tape.dtype = dtype
+    if (device, dtype) not in _roots:
+        fit = device.in_host_memory and device.kind != "numpy"
+        _roots[device, dtype] = Stage(None) if fit else None
+    return _roots[device, dtype]
+
+
+def _learn(tape: Tape, before: Stage, key: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any], fresh: list[Any]) -> Stage | None:
+    """The stage of a call that did not come after `before` yet; None where it is not put off, or not yet."""
+    stage = Stage(before)
+    stage.first = len(tape.places) + len(fresh) // 2
+    of = _of_views if isinstance(known, Views) else _of_template
+    made = of(stage, tape, known, args, kwargs, fresh)
+    if made is None:
+        return None
+    if _count[0] >= STAGES:
+        _count[0] = 0
+        _roots.clear()                                  # tapes keep those that they are at
+        before.next.clear()
+    _count[0] += 1
+    before.next[key] = stage if made else None
+    return stage if made else None
+
+
+def _of_template(stage: Stage, tape: Tape, known: Any, args: Sequence[Any], kwargs: dict[str, Any], fresh: list[Any]) -> bool | None:
+    """Make `stage` that of a template; False where it is done otherwise, None where there is none yet."""
+    described = describe(args, kwargs)
+    template = None if described is None else known.get(described[0])
+    if described is None or template is None:
+        return None
+    if template.prepared is None:
+        template.prepared = call_cache.prepare(template, described[1])
+    prepared = template.prepared
+    if not isinstance(prepared, Prepared) or prepared.history or prepared.views or (prepared.wide and not tape.device.fp64):
+        return False
+    if any(call.fn.reports for call in prepared.order):
+        return False
+    leaves = _places(tape, args, kwargs, fresh)
+    result = template.result
+    stage.form, ends = (None, [result]) if type(result) is int else result
+    if len(leaves) != len(described[1]) or any(type(k) is not int or k < template.made for k in ends):
+        return False
+    number = {k: i for i, (k, _, _) in enumerate(prepared.results)}
+    stage.leaves = [*leaves, *prepared.constants]
+    stage.calls = list(zip(prepared.order, prepared.operands, strict=True))
+    stage.ends = [prepared.routine.ends[number[k]] for k in ends]
+    stage.results = [_Result(*prepared.results[number[k]][1:]) for k in ends]
+    stage.products = prepared.products
+    routine, order, several = prepared.routine, prepared.order, [number[k] for k in ends]
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        found = (routine.written or routine)(arrays, (), order, [])
+        return [found[k] for k in several]
+
+    stage.run = run
+    return True
+
+
+def _of_views(stage: Stage, tape: Tape, known: Any, args: Sequence[Any], kwargs: dict[str, Any], fresh: list[Any]) -> bool | None:
+    """The same of Views."""
+    base = args[0]
+    if not isinstance(base, Tensor) or base._n.needs_grad:
+        return False
+    views = known.of_call(base, args, kwargs)
+    if views is None:
+        return None
+    stage.form, views = views
+    stage.leaves = _places(tape, (base,), {}, fresh)
+    for view in views:
+        at, aval = ~0, base._n.aval
+        for fn, attrs in view.steps:
+            aval = fn.aval(aval, **attrs)
+            stage.calls.append((Call(fn, attrs, aval), (at,)))
+            at = len(stage.calls) - 1
+        stage.ends.append(at)
+        stage.results.append(_Result(view.aval, view.attrs, view.steps, view.reshaped))
+    rules = [view.rules for view in views]
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        found = []
+        for steps in rules:
+            array, = arrays
+            for rule in steps:
+                array = rule(array)
+            found.append(array)
+        return found
+
+    stage.run = run
+    return True
+
+
+def _places(tape: Tape, args: Sequence[Any], kwargs: dict[str, Any], fresh: list[Any]) -> list[Any]:
+    """The places of the tensors of a call, each once, in order."""
+    found: list[Any] = []
+    rest = [*reversed((*args, *kwargs.values()))]
+    while rest:
+        a = rest.pop()
+        if isinstance(a, (list, tuple)):
+            rest += reversed(a)
+        elif isinstance(a, Tensor):
+            number = tape.places.get(a._n)
+            place = len(tape.places) + next(k for k, node in enumerate(fresh[::2]) if node is a._n) if number is None else number.index
+            if place not in found:
+                found.append(place)
+    return found
+
+
+call_cache.follow = follow
