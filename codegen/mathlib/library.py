@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable
 from functools import cache, reduce
 
-from tracegrad.codegen.mathlib import explog, integers, special, tables, trig
+from tracegrad.codegen.mathlib import explog, integers, pairs, special, tables, trig
 from tracegrad.plan import Target
 
 _PAIRS = {**explog.TEXTS, **trig.TEXTS}
@@ -34,7 +34,7 @@ _INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn", "tg_turn_narrow"}
 _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small|reduced)$", name) and name not in _INTERNAL}
 
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
-HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | special.NAMES | {
+HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | frozenset(pairs.TEXTS) | special.NAMES | {
     "tg_philox", *(f"tg_philox{word}" for word in range(4))}
 # OpenCL names that mean something else for numpy, or that OpenCL lacks
 _RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
@@ -96,7 +96,7 @@ def parts(names: Iterable[str], target: Target) -> list[str]:
         text, needs, _ = _render(key, target)
         if expanded:
             order[key] = text
-            tables.update({name: table for name, table in trig.TABLES.items() if name in text})
+            tables.update({name: table for name, table in (trig.TABLES | pairs.TABLES).items() if name in text})
         else:
             pending.append((key, True))
             pending += [(need, False) for need in reversed(needs) if need not in order]
@@ -143,6 +143,8 @@ def _render(key: str, target: Target) -> tuple[str, tuple[str, ...], frozenset[t
             template = integers.FLOAT_TEXTS[name]
             if name != "tg_fmod":
                 template, _ = translate(template, target, ctype)
+        elif name in pairs.TEXTS:
+            template, _ = translate(pairs.text(name, target.clang_builtins), target, ctype)
         elif name in special.NAMES:
             template, _ = translate(special.text(name, scalar == "double", target.fp64), target, ctype)
         else:
@@ -212,6 +214,8 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tup
     text = re.sub(r"\$poly(D?)\((\w+), (\w+)\)", poly, text)
     text = re.sub(r"\$each\((\w+), ([^)]*)\)", each, text)
     text = re.sub(r"\$table\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, ctype), text)
+    text = re.sub(r"\$words\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, f"uint{lanes}"), text)
+    text = re.sub(r"\$(ulong|uint|float)\(", lambda m: f"convert_{m[1]}{lanes}(" if lanes else f"({m[1]})(", text)
     text = re.sub(r"\$([A-Z][A-Z0-9_]*)", lambda m: tables.CONSTANTS[m[1]][double], text)
     if lanes:
         text = text.replace("$wide(", f"convert_double{lanes}(").replace("$narrow(", f"convert_float{lanes}(")

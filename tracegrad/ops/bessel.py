@@ -11,7 +11,7 @@ from math import pi
 from math import sqrt as root
 
 from tracegrad.ops.elementwise import where
-from tracegrad.ops.formula import INF, NAN, Formula, chebyshev
+from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, next_to_zero
 from tracegrad.ops.pointwise import eq
 from tracegrad.ops.special import _operation
 
@@ -131,11 +131,12 @@ def _wave(m, order, x, second):
     """J (or, if `second`, Y) of that order at x > 8: sqrt(2 / (pi x)) (P cos(phase) - Q sin(phase)), phase = x - pi/4 - order pi/2."""
     p, q = ((_P0, _Q0), (_P1, _Q1))[order]
     t = 128.0 / (x * x) - 1.0
-    even, odd = chebyshev(m, p, t), chebyshev(m, q, t) / x
+    even, odd = chebyshev(m, p, t, True), chebyshev(m, q, t, True) / x
     s, c = m.sin(x), m.cos(x)
     cosine, sine = (c + s, s - c) if order == 0 else (s - c, -(c + s))          # of the phase, times sqrt(2)
     wave = even * sine + odd * cosine if second else even * cosine - odd * sine
-    return m.where(x == INF, 0.0, wave / m.sqrt(x * pi))
+    size = m.sqrt(x * pi) if m.double else m.sqrt(x) * root(pi)           # (x * pi may be infinite in floats)
+    return m.where(x == INF, 0.0, wave / size)
 
 
 class BesselJ0(Formula):
@@ -144,7 +145,7 @@ class BesselJ0(Formula):
 
     def formula(self, m, x):
         size = m.fabs(x)
-        near = chebyshev(m, _J0_SMALL, m.where(size <= 8.0, size * size / 32.0 - 1.0, 0.0))
+        near = chebyshev(m, _J0_SMALL, m.where(size <= 8.0, size * size / 32.0 - 1.0, 0.0), True)
         return m.where(x == x, m.where(size <= 8.0, near, _wave(m, 0, m.where(size > 8.0, size, 9.0), False)), NAN)
 
     def vjp(self, ct, y, x): return (-ct * bessel_j1(x),)
@@ -156,7 +157,7 @@ class BesselJ1(Formula):
 
     def formula(self, m, x):
         size = m.fabs(x)
-        near = chebyshev(m, _J1_SMALL, m.where(size <= 8.0, size * size / 32.0 - 1.0, 0.0)) * x
+        near = chebyshev(m, _J1_SMALL, m.where(size <= 8.0, size * size / 32.0 - 1.0, 0.0), True) * x
         far = _wave(m, 1, m.where(size > 8.0, size, 9.0), False)
         return m.where(x == x, m.where(size <= 8.0, near, m.where(x < 0.0, -far, far)), NAN)
 
@@ -178,7 +179,8 @@ class BesselY0(Formula):
     def formula(self, m, x):
         small = m.where((x > 0.0) & (x <= 8.0), x, 1.0)
         t = small * small / 32.0 - 1.0
-        near = chebyshev(m, _Y0_SMALL, t) + (2.0 / pi) * _log(m, small) * chebyshev(m, _J0_SMALL, t)
+        near = chebyshev(m, _Y0_SMALL, t, True) + (2.0 / pi) * _log(m, small) * chebyshev(m, _J0_SMALL, t, True)
+        near = next_to_zero(m, x, near, (0.893576979637146, -1.3357978474508862e-08), (0.8794208024971948, -0.49207893426297755, 0.2205528))
         return _second(m, 0, x, near)
 
     def vjp(self, ct, y, x): return (-ct * bessel_y1(x),)
@@ -191,7 +193,8 @@ class BesselY1(Formula):
     def formula(self, m, x):
         small = m.where((x > 0.0) & (x <= 8.0), x, 1.0)
         t = small * small / 32.0 - 1.0
-        near = chebyshev(m, _Y1_SMALL, t) * small + (2.0 / pi) * (_log(m, small) * (chebyshev(m, _J1_SMALL, t) * small) - 1.0 / small)
+        j1 = chebyshev(m, _J1_SMALL, t, True) * small
+        near = chebyshev(m, _Y1_SMALL, t, True) * small + (2.0 / pi) * (_log(m, small) * j1 - 1.0 / small)
         return _second(m, 1, x, near)
 
     def vjp(self, ct, y, x): return (ct * (bessel_y0(x) - y / x),)
@@ -266,16 +269,16 @@ class AiryAi(Formula):
     name, differentiable = "airy_ai", False
 
     def formula(self, m, x):
-        middle = chebyshev(m, _AI_MIDDLE, m.where((x >= -5.0) & (x <= 2.0), (x * 2.0 + 3.0) / 7.0, 0.0))
+        middle = chebyshev(m, _AI_MIDDLE, m.where((x >= -5.0) & (x <= 2.0), (x * 2.0 + 3.0) / 7.0, 0.0), True)
         right = m.where(x > 2.0, x, 3.0)
         z = right * m.sqrt(right) * (2.0 / 3.0)
         above = chebyshev(m, _AI_LARGE, 2.0 * _zeta(2.0) / z - 1.0) * m.exp(-z) / (m.sqrt(m.sqrt(right)) * (2.0 * root(pi)))
         above = m.where(x > 200.0, 0.0, above)
         left = m.where((x < -5.0) & (x >= -1e6), -x, 6.0)
-        z = left * m.sqrt(left) * (2.0 / 3.0)
+        z = left * m.sqrt(left) * (2.0 / 3.0) if m.double else m.sqrt(left * left * left * (4.0 / 9.0))      # which rounds less
         t = 2.0 * _zeta(5.0) ** 2 / (z * z) - 1.0
         s, c = m.sin(z), m.cos(z)
-        wave = chebyshev(m, _AI_P, t) * (s + c) - chebyshev(m, _AI_Q, t) / z * (c - s)
+        wave = chebyshev(m, _AI_P, t, True) * (s + c) - chebyshev(m, _AI_Q, t, True) / z * (c - s)
         below = wave / (m.sqrt(m.sqrt(left)) * root(2.0 * pi))
         return m.where(x >= -1e6, m.where(x > 2.0, above, m.where(x < -5.0, below, middle)), NAN)
 

@@ -8,6 +8,7 @@ zeros, and where an exponent is large, float32 would leave tens to hundreds of u
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import frexp
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class Numpy:
     """The mathematics of numpy arrays of float64."""
 
     double = True
+    rough = staticmethod(lambda x: x)
     exp, expm1, log, log1p, sqrt = np.exp, np.expm1, np.log, np.log1p, np.sqrt
     sin, cos, tan, floor, rint, fabs, pow = np.sin, np.cos, np.tan, np.floor, np.rint, np.abs, np.power
     where, erf, erfc, lgamma = staticmethod(np.where), staticmethod(erf_of), staticmethod(erfc_of), staticmethod(lgamma_of)
@@ -58,6 +60,10 @@ class _C:
 
     def where(self, condition: _Value, a: Any, b: Any) -> _Value:
         return self.let(f"{condition.name} ? {self.text(a)} : {self.text(b)}")
+
+    def rough(self, x: _Value) -> _Value:
+        """x for what needs no more digits than a float has: only pairs have more."""
+        return x
 
     def loop(self, count: int, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         variables = [self.let(self.text(s)) for s in state]
@@ -103,6 +109,129 @@ for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "
     setattr(_Value, f"__{_name}__", _operator(_sign, "M", False))
 
 
+class _Pairs(_C):
+    """The mathematics of pairs of floats, whose sum has 48 bits, for devices without float64: `codegen.mathlib.pairs` has the functions.
+
+    A value whose `low` is None is one float. Comparisons look at the greater halves, `floor` and `rint` are of what is one float.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(False)
+
+    def pair(self, x: Any) -> _Pair:
+        """x, a pair or a number, as a pair."""
+        if isinstance(x, _Value):
+            return x if isinstance(x, _Pair) else _Pair(self, x.name, None)
+        if not abs(x) < INF:
+            return _Pair(self, self.text(x), None)
+        high = np.float32(x)
+        low = np.float32(x - float(high))
+        return _Pair(self, f"(T)({high!s})", f"(T)({low!s})" if low else None, float(x))
+
+    def rough(self, x: Any) -> _Value:
+        return _Value(self, x.name)
+
+    def call(self, name: str, *operands: _Pair, lows: bool = True) -> _Pair:
+        """A function's result: `lows` says whether all operands are given as pairs, or single floats as such."""
+        given = [text for x in operands for text in ([x.name, x.low or "(T)(0.0)"] if lows or x.low else [x.name])]
+        self.count += 1
+        self.line(f"T l{self.count}, v{self.count} = tg_pair_{name}({', '.join(given)}, &l{self.count});")
+        return _Pair(self, f"v{self.count}", f"l{self.count}")
+
+    def both(self, text: Callable[[str], str], x: _Pair) -> _Pair:
+        """text(x) of either half, which it does not round."""
+        self.count += 1
+        n = self.count
+        self.line(f"T v{n} = {text(x.name)}" + (f", l{n} = {text(x.low)};" if x.low else ";"))
+        return _Pair(self, f"v{n}", f"l{n}" if x.low else None)
+
+    def where(self, condition: _Value, a: Any, b: Any) -> _Pair:
+        a, b = self.pair(a), self.pair(b)
+        self.count += 1
+        n, low = self.count, bool(a.low or b.low)
+        lows = f", l{n} = {condition.name} ? {a.low or '(T)(0.0)'} : {b.low or '(T)(0.0)'}" if low else ""
+        self.line(f"T v{n} = {condition.name} ? {a.name} : {b.name}{lows};")
+        return _Pair(self, f"v{n}", f"l{n}" if low else None)
+
+    def loop(self, count: int, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        variables = []
+        for x in map(self.pair, state):
+            self.count += 1
+            self.line(f"T v{self.count} = {x.name}, l{self.count} = {x.low or '(T)(0.0)'};")
+            variables.append(_Pair(self, f"v{self.count}", f"l{self.count}"))
+        self.line(f"for (int i = 0; i < {count}; i++) {{")
+        self.depth += 1
+        after = body(*variables)
+        for variable, value in zip(variables, map(self.pair, after), strict=True):
+            if value is not variable:
+                self.line(f"{variable.name} = {value.name};")
+                self.line(f"{variable.low} = {value.low or '(T)(0.0)'};")
+        self.depth -= 1
+        self.line("}")
+        return variables
+
+    def floor(self, x: Any) -> _Pair: return _Pair(self, self.let(f"floor({x.name})").name, None)
+    def rint(self, x: Any) -> _Pair: return _Pair(self, self.let(f"rint({x.name})").name, None)
+    def fabs(self, x: Any) -> _Pair: return self.both(lambda half: f"{x.name} < 0.0 ? -{half} : {half}" if x.low else f"fabs({half})", x)
+    def tan(self, x: Any) -> Any: return self.sin(x) / self.cos(x)  # type: ignore[attr-defined]
+
+    def pow(self, x: Any, y: Any) -> Any:
+        logarithm = self.log(x)  # type: ignore[attr-defined]
+        return self.where(logarithm == 0.0, 1.0, self.exp(y * logarithm))  # type: ignore[attr-defined]
+
+
+
+for _name in ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "lgamma", "erfc"):
+    setattr(_Pairs, _name, lambda self, x, _name=_name: self.call(_name, self.pair(x)))
+
+
+class _Pair(_Value):
+    """Two variables or literals of the C text that is being written, or one float. value: of literals."""
+
+    def __init__(self, m: _Pairs, name: str, low: str | None, value: float | None = None) -> None:
+        super().__init__(m, name)
+        self.m: _Pairs = m
+        self.low, self.value = low, value
+
+    def __neg__(self) -> _Pair: return self.m.both(lambda half: f"-{half}", self)
+
+
+def _sum(a: _Pair, b: _Pair, sign: float) -> _Pair:
+    if a is b and sign > 0:
+        return _product(a, a.m.pair(2.0))
+    b = b if sign > 0 else b.m.pair(-b.value) if b.value is not None else -b
+    a, b = (a, b) if a.low else (b, a)
+    return a.m.call("add", a, b, lows=False)
+
+
+def _product(a: _Pair, b: _Pair) -> _Pair:
+    a, b = (a, b) if a.low else (b, a)
+    for x, y in ((a, b), (b, a)):
+        if y.value and abs(frexp(y.value)[0]) == 0.5:               # a power of two
+            return x.m.both(lambda half: f"{half} * {y.name}", x)  # noqa: B023 - used at once
+    return a.m.call("mul", a, b, lows=False)
+
+
+def _quotient(a: _Pair, b: _Pair) -> _Pair:
+    if b.value and abs(frexp(b.value)[0]) == 0.5:
+        return _product(a, a.m.pair(1.0 / b.value))
+    return a.m.call("div", a, b)
+
+
+_ARITHMETIC = {"add": lambda a, b: _sum(a, b, 1.0), "sub": lambda a, b: _sum(a, b, -1.0), "mul": _product, "truediv": _quotient}
+for _name, _apply in _ARITHMETIC.items():
+    setattr(_Pair, f"__{_name}__", lambda self, other, _apply=_apply: _apply(self, self.m.pair(other)))
+    setattr(_Pair, f"__r{_name}__", lambda self, other, _apply=_apply: _apply(self.m.pair(other), self))
+
+
+def pair_text(name: str, formula: Callable[..., Any]) -> str:
+    """`formula` as the C function `name` of a pair."""
+    m = _Pairs()
+    result = m.pair(formula(m, _Pair(m, "x", "x_low")))
+    return "\n".join([f"TG T {name}(T x, T x_low, T *low) {{", *m.lines, f"    *low = {result.low or '(T)(0.0)'};",
+                      f"    return {result.name};", "}"])
+
+
 class Formula(Float):
     """Base of the functions that are given by `formula(m, *x)`."""
     flops = 60
@@ -120,30 +249,51 @@ class Formula(Float):
 
     def c_text(self, double: bool, fp64: bool) -> str:
         """The C function that `opencl` calls, as a template of codegen.mathlib, for a device that has float64 or not."""
-        m = _C(double)
+        m = _C(True) if double else _Pairs()
         names = [f"x{i}" for i in range(self.nin)]
         head = f"TG T tg_{self.name}({', '.join(f'T {n}' for n in names)}) {{"
         if fp64 and not double:
             wide = ", ".join(f"$wide({n})" for n in names)
             return f"{head}\n    return $narrow(D.tg_{self.name}({wide}));\n}}"
-        result = m.text(self.formula(m, *(_Value(m, n) for n in names)))
+        operands = [_Value(m, n) if double else _Pair(m, n, None) for n in names]  # type: ignore[arg-type]
+        result = m.text(self.formula(m, *operands))
         return "\n".join([head, *m.lines, f"    return {result};", "}"])
 
 
-def polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """coefficients[0] + coefficients[1] x + ..., by Horner's rule."""
+def polynomial(coefficients: Sequence[float], x: Any, m: Any = None, full: int = 0) -> Any:
+    """coefficients[0] + coefficients[1] x + ..., by Horner's rule. With m, pairs from the first `full` terms on only."""
+    z = x if m is None else m.rough(x)
     out: Any = coefficients[-1]
-    for c in reversed(coefficients[:-1]):
-        out = out * x + c
+    for k in reversed(range(len(coefficients) - 1)):
+        out = out * (z if k >= full else x) + coefficients[k]
     return out
 
 
-def chebyshev(m: Any, coefficients: Sequence[float], x: Any) -> Any:
-    """The sum of coefficients[k] T_k(x), |x| <= 1, by Clenshaw's recurrence. For floats, only as many as they can hold."""
-    kept = [c for c in coefficients if m.double or abs(c) > 1e-9 * abs(coefficients[0])]
-    twice = x + x
+def chebyshev(m: Any, coefficients: Sequence[float], x: Any, zeros: bool = False) -> Any:
+    """The sum of coefficients[k] T_k(x), |x| <= 1, by Clenshaw's recurrence.
+
+    In pairs: as many terms as they can hold, and those that are small in floats; `zeros`: what is small counts next to zeros of the result.
+    """
+    limit = max(map(abs, coefficients)) * (0.0 if m.double else 2.0 ** (-24 if zeros else -6))
+    kept = [c for c in coefficients if abs(c) >= limit * 2.0 ** -26]
+    full = max(k for k, c in enumerate(kept) if abs(c) >= limit)
+    z = m.rough(x) if full < len(kept) - 1 else x
+    twice = z + z
     b1: Any = kept[-1]
     b2: Any = 0.0
-    for c in reversed(kept[1:-1]):
-        b1, b2 = twice * b1 + (c - b2), b1
+    for k in reversed(range(1, len(kept) - 1)):
+        if k == full:
+            twice, b1, b2 = x + x, m.pair(b1), m.pair(b2)
+        b1, b2 = twice * b1 + (kept[k] - b2), b1
+    if full == 0:
+        b1, b2 = m.pair(b1), m.pair(b2)
     return x * b1 + (kept[0] - b2)
+
+
+def next_to_zero(m: Any, x: Any, value: Any, zero: tuple[float, float], derivatives: Sequence[float]) -> Any:
+    """value; in pairs, next to a zero (a float and what it lacks), the Taylor series there: pairs alone are an ulp or two too far off."""
+    if m.double:
+        return value
+    away = x - zero[0]                                              # no digit is lost
+    close = m.fabs(away) < 2.0 ** -14
+    return m.where(close, (away - zero[1]) * polynomial(derivatives, away), value)

@@ -25,7 +25,7 @@ from tracegrad.ops import statistics  # noqa: F401 - its exports are listed unde
 from tracegrad.ops.arguments import known_values, on_nodes
 from tracegrad.ops.complex_numbers import real
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of
-from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, polynomial
+from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, next_to_zero, polynomial
 from tracegrad.ops.pointwise import (
     abs_,
     bitwise_not,
@@ -184,7 +184,7 @@ def _bernoulli(count: int) -> list[Fraction]:
 _B = _bernoulli(24)
 _DIGAMMA = [float(_B[2 * k] / (2 * k)) for k in range(1, 9)]                   # [DLMF] 5.11.2
 _ZETA = [float(_B[2 * k] / factorial(2 * k)) for k in range(1, 13)]             # [DLMF] 2.10.1 (Euler and Maclaurin)
-_STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]      # [DLMF] 5.11.1
+STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]      # [DLMF] 5.11.1
 
 
 class Lgamma(Formula):
@@ -211,7 +211,8 @@ class Digamma(Formula):
 
         y, total = m.loop(10, (y, 0.0 * y), up)
         z = 1.0 / (y * y)
-        value = total + (m.log(y) - 0.5 / y - z * polynomial(_DIGAMMA, z))
+        value = total + (m.log(y) - 0.5 / y - z * polynomial(_DIGAMMA, z, m, 3))
+        value = next_to_zero(m, x, value, (1.4616321325302124, 1.2438149938918909e-8), (0.967672245447621, -0.442763168983592, 0.2584998))
         value = m.where(y == INF, y, value)
         rest = x - m.rint(x)
         pole = m.where(x == 0.0, -1.0 / x, NAN)
@@ -301,13 +302,13 @@ class Igamma(Formula):
         s = mu / (2.0 + mu)
         near = m.fabs(mu) < 0.5
         s = m.where(near, s, 0.0)
-        bend = m.where(near, s * s * s * 2.0 * polynomial(_ATANH, s * s) - mu * s, m.log(x / a) - mu)      # log(1 + mu) - mu
+        bend = m.where(near, s * s * s * 2.0 * polynomial(_ATANH, s * s, m, 3) - mu * s, m.log(x / a) - mu)      # log(1 + mu) - mu
         inverse = 1.0 / a
-        stirling = inverse * polynomial(_STIRLING, inverse * inverse)
+        stirling = inverse * polynomial(STIRLING, inverse * inverse, m)
         far = m.exp(a * bend - stirling) / m.sqrt(2.0 * pi * a)
         logarithm = a * m.log(x) - m.lgamma(a + 1.0)
         front = m.where(a > 10.0, far, m.exp(logarithm - x))
-        count = 140 if m.double else 70
+        count = 140 if m.double else 40
 
         def series(term, total, n):
             n = n + 1.0
@@ -344,10 +345,10 @@ class Igamma(Formula):
         small = -m.expm1(logarithm) - m.exp(logarithm) * (a * tail)         # Q for small x: 1 - P would lose what it has
         eta = m.sqrt(m.where(bend < 0.0, -2.0 * bend, 0.0))
         eta = m.where(x < a, -eta, eta)
-        rows = [polynomial(row, eta) for row in (_TEMME if m.double else [row[:8] for row in _TEMME[:4]])]
-        between = m.exp(a * bend) / m.sqrt(2.0 * pi * a) * polynomial(rows, inverse)
+        rows = [polynomial(row if m.double else row[:12], eta, m) for row in _TEMME]
+        between = m.exp(a * bend) / m.sqrt(2.0 * pi * a) * polynomial(rows, inverse, m)
         argument = eta * m.sqrt(0.5 * a)
-        temme = (a > 100.0) & (m.fabs(mu) < 0.4)
+        temme = (a > (100.0 if m.double else 20.0)) & (m.fabs(mu) < 0.4)
         by_tail = (x <= 1.1) & (x * 1.1 >= a)
         by_series = x < a + 1.0
         if self.upper:
@@ -391,11 +392,11 @@ _TAIL = ((6.65790464350110377720e0, 5.46378491116411436990e0, 1.7848265399172913
 def _quantile(m: Any, central: Any, below: Any) -> Any:
     """The normal quantile of 0.5 + central; below: the smaller of the two probabilities ([W])."""
     z = 0.180625 - central * central
-    middle = central * (polynomial(_CENTRAL[0], z) / polynomial(_CENTRAL[1], z))
+    middle = central * (polynomial(_CENTRAL[0], z, m, 4) / polynomial(_CENTRAL[1], z, m, 4))
     r = m.sqrt(-m.log(below))
     near, far = r - 1.6, r - 5.0
-    outer = polynomial(_TAIL[0], far) / polynomial(_TAIL[1], far)
-    size = m.where(r <= 5.0, polynomial(_MIDDLE[0], near) / polynomial(_MIDDLE[1], near), outer)
+    outer = polynomial(_TAIL[0], far, m, 3) / polynomial(_TAIL[1], far, m, 3)
+    size = m.where(r <= 5.0, polynomial(_MIDDLE[0], near, m, 5) / polynomial(_MIDDLE[1], near, m, 5), outer)
     size = m.where(below == 0.0, INF, size)
     return m.where(m.fabs(central) <= 0.425, middle, m.where(central < 0.0, -size, size))
 
@@ -418,12 +419,15 @@ class Erfcx(Formula):
     """exp(x²) erfc(x), without overflow or underflow for positive x: Chebyshev's series in (x - 3.75) / (x + 3.75) ([SL])."""
     name = "erfcx"
 
-    def formula(self, m, x):
-        size = m.fabs(x)
-        far = size > 1e6
-        a = m.where(far, 1.0, size)
+    def decaying(self, m, x):
+        """The function for x >= 0."""
+        far = x > 1e6
+        a = m.where(far, 1.0, x)
         value = chebyshev(m, _ERFCX, (a - 3.75) / (a + 3.75)) / (1.0 + 2.0 * a)
-        value = m.where(far, 1.0 / (size * root(pi)), value)
+        return m.where(far, 1.0 / (x * root(pi)), value)
+
+    def formula(self, m, x):
+        value = self.decaying(m, m.fabs(x))
         high = m.where(m.fabs(x) < 1e4, m.rint(x * 128.0) / 128.0, 1e4)      # x² in two parts, so that no digit of it is lost
         square = m.exp(high * high) * m.exp((x - high) * (x + high))
         reflected = m.where(x < -30.0, INF, 2.0 * square - value)
@@ -447,7 +451,7 @@ class LogNdtr(Erfcx):
         low = x < -1.0
         t = m.where(low, x * -root(0.5), 1.0)
         near = m.log1p(m.erfc(m.where(low, 0.0, x * root(0.5))) * -0.5)
-        return m.where(low, m.log(super().formula(m, t) * 0.5) - t * t, near)
+        return m.where(low, m.log(self.decaying(m, t) * 0.5) - t * t, near)
 
     def vjp(self, ct, y, x): return (ct * root(2.0 / pi) / erfcx(x * -root(0.5)),)
 

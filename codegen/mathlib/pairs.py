@@ -1,0 +1,271 @@
+"""C templates: pairs of numbers, for twice the digits where the device has no float64. Rendered by `library`; start at `tg_pair_add`.
+
+A pair (x, x_low) is the sum x + x_low of a number and what its rounding lost: |x_low| <= ulp(x) / 2. A function returns the number and
+leaves the rest in *low. The error-free transformations are Knuth's (sum) and Dekker's (product): T. J. Dekker, "A floating-point
+technique for extending the available precision", Numer. Math. 18, 1971. Sums and products are within 2^-46 or so, exponentials 2^-41.
+`_Pairs` in ops/formula.py writes the calls. The texts are in OpenCL's names, which `mathlib.translate` spells for each target.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import factorial
+
+import numpy as np
+
+from tracegrad.codegen.mathlib.tables import inverse_two_pi
+
+
+def literals(x: float | Fraction) -> str:
+    """x as the two arguments that make a pair."""
+    high = np.float32(x)
+    low = np.float32(x - Fraction(float(high)) if isinstance(x, Fraction) else x - float(high))
+    return f"(T)({high!s}), (T)({low!s})"
+
+
+def _horner(x: str, coefficients: list[Fraction], full: int) -> str:
+    """Statements: (y, y_low) becomes coefficients[0] + coefficients[1] x + ..., of which from the `full`-th on in numbers, not pairs."""
+    tail = f"(T)({np.float32(coefficients[-1])!s})"
+    for c in reversed(coefficients[full:-1]):
+        tail = f"({tail} * {x} + {np.float32(c)!s})"
+    lines = [f"    T y_low, y = tg_pair_mul({x}, {x}_low, {tail}, &y_low);"]
+    for k in reversed(range(full)):
+        lines.append(f"    y = tg_pair_add(y, y_low, {literals(coefficients[k])}, &y_low);")
+        if k:
+            lines.append(f"    y = tg_pair_mul(y, y_low, {x}, {x}_low, &y_low);")
+    return "\n".join(lines)
+
+
+_LN2 = Fraction("0.693147180559945309417232121458176568")
+_LN2_PARTS = ("0x1.62e4p-1", "0x1.7f7cp-20")
+_LN2_REST = np.float32(_LN2 - sum(Fraction(float.fromhex(part)) for part in _LN2_PARTS))
+_HALF_PI = Fraction("1.57079632679489661923132169163975144")
+
+# 2/pi in words of 32 bits after one of zeros: what of it makes whole turns of a float can be left out, and 96 bits are enough
+_DIGITS = inverse_two_pi(226)
+_WORDS = [0, *(_DIGITS >> (32 * k) & 0xFFFFFFFF for k in reversed(range(7)))]
+TABLES = {"tg_pair_digits": f"__constant uint tg_pair_digits[8] = {{{', '.join(f'0x{w:08x}u' for w in _WORDS)}}};   // of 2/pi"}
+
+_SPLIT = """
+    T a_high = as_T(as_I(a) & (I)(0xfffff000)), b_high = as_T(as_I(b) & (I)(0xfffff000));     // 12 bits: products are exact
+    T a_rest = a - a_high, b_rest = b - b_high;
+    *low = ((a_high * b_high - product) + a_high * b_rest + a_rest * b_high) + a_rest * b_rest;"""
+_FMA = """
+    *low = fma(a, b, -product);"""
+
+
+def _product(lines: str) -> str:
+    return f"""
+TG T tg_two_product(T a, T b, T *low) {{         // a * b = result + *low, exactly
+#pragma OPENCL FP_CONTRACT OFF
+    T product = a * b;{lines}
+    return product;
+}}"""
+
+
+_PARTS = """
+    T r_low;
+    I n;
+    T r = tg_pair_turn(x, x_low, &r_low, &n);
+    T s_low, s = tg_pair_sine(r, r_low, &s_low);
+    T c_low, c = tg_pair_cosine(r, r_low, &c_low);
+    M odd = (n & 1) != 0;"""
+
+TEXTS: dict[str, str] = {
+    "tg_pair": """
+TG T tg_pair(T x, T rest, T *low) {             // x + rest, |rest| <= |x|. Infinities have no rest, and zeros keep their sign
+    M some = (fabs(rest) < (T)(INFINITY)) & (rest != 0.0);
+    T sum = some ? x + rest : x;
+    *low = some ? rest - (sum - x) : (T)(0.0);
+    return sum;
+}""",
+    "tg_two_sum": """
+TG T tg_two_sum(T a, T b, T *low) {             // a + b = result + *low, exactly
+    T sum = a + b;
+    T back = sum - a;
+    *low = (a - (sum - back)) + (b - back);
+    return sum;
+}""",
+    "tg_two_product": _product("\n#ifdef FP_FAST_FMAF" + _FMA + "\n#else" + _SPLIT + "\n#endif"),
+    # of pairs, a pair and a number, numbers
+    "tg_pair_add": """
+TG T tg_pair_add(T a, T a_low, T b, T b_low, T *low) {
+    T rest;
+    T sum = tg_two_sum(a, b, &rest);
+    return tg_pair(sum, rest + (a_low + b_low), low);
+}
+TG T tg_pair_add(T a, T a_low, T b, T *low) {
+    T rest;
+    T sum = tg_two_sum(a, b, &rest);
+    return tg_pair(sum, rest + a_low, low);
+}
+TG T tg_pair_add(T a, T b, T *low) {
+    T rest;
+    T sum = tg_two_sum(a, b, &rest);
+    return tg_pair(sum, rest, low);
+}""",
+    "tg_pair_mul": """
+TG T tg_pair_mul(T a, T a_low, T b, T b_low, T *low) {
+    T rest;
+    T product = tg_two_product(a, b, &rest);
+    return tg_pair(product, rest + (a * b_low + a_low * b), low);
+}
+TG T tg_pair_mul(T a, T a_low, T b, T *low) {
+    T rest;
+    T product = tg_two_product(a, b, &rest);
+    return tg_pair(product, rest + a_low * b, low);
+}
+TG T tg_pair_mul(T a, T b, T *low) {
+    T rest;
+    T product = tg_two_product(a, b, &rest);
+    return tg_pair(product, rest, low);
+}""",
+    "tg_pair_div": """
+TG T tg_pair_div(T a, T a_low, T b, T b_low, T *low) {
+    T quotient = a / b;
+    T rest;
+    T product = tg_two_product(quotient, b, &rest);
+    T left = ((a - product) - rest) + (a_low - quotient * b_low);
+    return tg_pair(quotient, left / b, low);
+}""",
+    "tg_pair_sqrt": """
+TG T tg_pair_sqrt(T x, T x_low, T *low) {
+    T root = sqrt(x);
+    T rest;
+    T square = tg_two_product(root, root, &rest);
+    return tg_pair(root, (((x - square) - rest) + x_low) / (root + root), low);
+}""",
+    "tg_pair_exp_parts": f"""
+TG T tg_pair_exp_parts(T x, T x_low, T *low, I *n) {{     // e^x = 2^n (1 + result): ln 2 in parts of which n times is exact, a series
+    x_low = (x > 89.0) | (x < -104.5) ? (T)(0.0) : x_low;
+    x = x > 89.0 ? (T)(89.0) : x;
+    x = x < -104.5 ? (T)(-104.5) : x;
+    T shifted = x * $LOG2E + $MAGIC;
+    T k = shifted - $MAGIC;
+    *n = as_I(as_U(shifted) - as_U((T)($MAGIC)));
+    T r_low, r = tg_two_sum(x - k * {_LN2_PARTS[0]}, -k * {_LN2_PARTS[1]}, &r_low);
+    r = tg_pair(r, r_low + (x_low - k * {_LN2_REST!s}), &r_low);
+{_horner("r", [Fraction(1, factorial(k)) for k in range(1, 13)], 5)}
+    return tg_pair_mul(y, y_low, r, r_low, low);
+}}""",
+    "tg_pair_exp": """
+TG T tg_pair_exp(T x, T x_low, T *low) {
+    I n;
+    T y_low, y = tg_pair_exp_parts(x, x_low, &y_low, &n);
+    y = tg_pair_add(y, y_low, (T)(1.0), &y_low);
+    y = tg_scale(y, n);
+    y_low = tg_scale(y_low, n);
+    *low = fabs(y) < (T)(INFINITY) ? y_low : (T)(0.0);
+    return y;
+}""",
+    "tg_pair_expm1": """
+TG T tg_pair_expm1(T x, T x_low, T *low) {
+    I n;
+    T near_low, near = tg_pair_exp_parts(x, x_low, &near_low, &n);
+    T y_low, y = tg_pair_exp(x, x_low, &y_low);
+    y = tg_pair_add(y, y_low, (T)(-1.0), &y_low);
+    *low = n == 0 ? near_low : y_low;
+    return n == 0 ? near : y;
+}""",
+    "tg_pair_log_sum": f"""
+TG T tg_pair_log_sum(T f, T f_low, T e, T *low) {{        // log(2^e (1 + f)), sqrt(1/2) <= 1 + f < sqrt(2): a series in f / (2 + f)
+    T d_low, d = tg_pair_add(f, f_low, (T)(2.0), &d_low);
+    T s_low, s = tg_pair_div(f, f_low, d, d_low, &s_low);
+    T z_low, z = tg_pair_mul(s, s_low, s, s_low, &z_low);
+{_horner("z", [Fraction(2, 2 * k + 1) for k in range(1, 9)], 3)}
+    y = tg_pair_mul(y, y_low, z, z_low, &y_low);
+    y = tg_pair_mul(y, y_low, s, s_low, &y_low);
+    y = tg_pair_add(s + s, s_low + s_low, y, y_low, &y_low);
+    T k_low, k = tg_pair_mul({literals(_LN2)}, e, &k_low);
+    return tg_pair_add(k, k_low, y, y_low, low);
+}}""",
+    "tg_pair_log_parts": """
+TG T tg_pair_log_parts(T x, T x_low, T *low, T *e) {    // x = 2^e (1 + result)
+    T f = tg_log_parts(x, e);
+    I n = as_I(as_U(*e + $MAGIC) - as_U((T)($MAGIC)));
+    return tg_pair_add(f, tg_scale(x_low, -n), low);
+}""",
+    "tg_pair_log": """
+TG T tg_pair_log(T x, T x_low, T *low) {
+    T e, f_low;
+    T f = tg_pair_log_parts(x, x_low, &f_low, &e);
+    T y_low, y = tg_pair_log_sum(f, f_low, e, &y_low);
+    y = tg_log_ends(x, y);
+    *low = fabs(y) < (T)(INFINITY) ? y_low : (T)(0.0);
+    return y;
+}""",
+    "tg_pair_log1p": """
+TG T tg_pair_log1p(T x, T x_low, T *low) {
+    T u_low, u = tg_pair_add(x, x_low, (T)(1.0), &u_low);
+    T e, f_low;
+    T f = tg_pair_log_parts(u, u_low, &f_low, &e);
+    f = e == 0.0 ? x : f;
+    f_low = e == 0.0 ? x_low : f_low;
+    T y_low, y = tg_pair_log_sum(f, f_low, e, &y_low);
+    y = x == 0.0 ? x : tg_log_ends(u, y);
+    *low = fabs(y) < (T)(INFINITY) ? y_low : (T)(0.0);
+    return y;
+}""",
+    "tg_pair_turn": f"""
+TG T tg_pair_turn(T x, T x_low, T *low, I *quadrant) {{   // x = result + quadrant * pi/2, |result| <= pi/4 (Payne and Hanek)
+    U bits = as_U(x) & (U)($ABSMASK);
+    I at = as_I(bits >> $MANT) - (I)(127 - 7);           // the first of 96 bits of 2/pi that matter, after a word of zeros
+    at = at < (I)(0) ? (I)(0) : at > (I)(134) ? (I)(134) : at;
+    I word = at >> 5;
+    U shift = as_U(at & (I)(31)), back = (U)(31) - shift;
+    U w0 = $words(tg_pair_digits, word), w1 = $words(tg_pair_digits, word + 1);
+    U w2 = $words(tg_pair_digits, word + 2), w3 = $words(tg_pair_digits, word + 3);
+    UD first = $ulong((w0 << shift) | ((w1 >> 1) >> back));
+    UD second = $ulong((w1 << shift) | ((w2 >> 1) >> back));
+    UD third = $ulong((w2 << shift) | ((w3 >> 1) >> back));
+    UD m = $ulong((bits & (U)($MANTMASK)) | (U)(0x800000));
+    UD turns = ((m * first) << 32) + m * second + ((m * third) >> 32);      // in units of 2^-62 quarters, modulo four quarters
+    UD quarters = (turns + ((UD)(1) << 61)) >> 62;
+    turns = turns - (quarters << 62);                   // a signed number below 2^61, which three floats hold
+    M negative = as_I(x) < (I)(0);
+    T sign = negative ? (T)(-1.0) : (T)(1.0);
+    T a = $float(as_ID(turns) >> 38) * 0x1p-24;
+    T b = $float(as_ID((turns >> 14) & (UD)(0xffffff))) * 0x1p-48;
+    T c = $float(as_ID(turns & (UD)(0x3fff))) * 0x1p-62;
+    T r_low, r = tg_two_sum(a, b, &r_low);
+    r = tg_pair(r, r_low + c, &r_low);
+    r = tg_pair_mul(r, r_low, {literals(_HALF_PI)}, &r_low);
+    M small = fabs(x) < 0.78;
+    r = small ? x : r * sign;
+    r_low = small ? (T)(0.0) : r_low * sign;
+    I n = as_I($uint(quarters)) & (I)(3);
+    n = negative ? -n : n;
+    *quadrant = small ? (I)(0) : n;
+    return tg_pair_add(r, r_low, x_low + (x - x), low);           // (of what is infinite: NaN)
+}}""",
+    "tg_pair_sine": f"""
+TG T tg_pair_sine(T x, T x_low, T *low) {{                // |x| <= pi/4
+    T z_low, z = tg_pair_mul(x, x_low, x, x_low, &z_low);
+{_horner("z", [Fraction((-1) ** k, factorial(2 * k + 1)) for k in range(9)], 4)}
+    return tg_pair_mul(y, y_low, x, x_low, low);
+}}""",
+    "tg_pair_cosine": f"""
+TG T tg_pair_cosine(T x, T x_low, T *low) {{              // |x| <= pi/4
+    T z_low, z = tg_pair_mul(x, x_low, x, x_low, &z_low);
+{_horner("z", [Fraction((-1) ** k, factorial(2 * k)) for k in range(9)], 5)}
+    *low = y_low;
+    return y;
+}}""",
+    "tg_pair_sin": f"""
+TG T tg_pair_sin(T x, T x_low, T *low) {{{_PARTS}
+    T sign = (n & 2) != 0 ? (T)(-1.0) : (T)(1.0);
+    *low = (odd ? c_low : s_low) * sign;
+    return (odd ? c : s) * sign;
+}}""",
+    "tg_pair_cos": f"""
+TG T tg_pair_cos(T x, T x_low, T *low) {{{_PARTS}
+    T sign = ((n + 1) & 2) != 0 ? (T)(-1.0) : (T)(1.0);
+    *low = (odd ? s_low : c_low) * sign;
+    return (odd ? s : c) * sign;
+}}""",
+}
+
+
+def text(name: str, fma: bool) -> str:
+    """The template `name`; fma: whether the target is known to have a fused multiply-add that is one instruction."""
+    return _product(_FMA) if fma and name == "tg_two_product" else TEXTS[name]
