@@ -3,10 +3,10 @@
 Each of benchmarks/traced runs in fresh processes: one with every cache on disk empty ("cold"), one with those that it left ("again").
 Where the time goes: "lower" is Python from the captured graph to the plan, "build" the driver's compiler, both within "first".
 "cpu" is the processor time of the first call, with that of the linkers which PoCL starts: what it takes where nobody else uses the machine.
-Beside it torch eager's time of a call, and the first call of the same program under jax.jit, where PEER_PYTHON has them.
+Beside it torch eager's first call and a later one, and those of the same program under jax.jit, where PEER_PYTHON has them.
 
-Then a small function and a transformer's step in a second process, the time that lowering takes, loops of 64 and of 2,048 turns, and the
-CPU drivers that are installed. Last the table of targets.
+Then a small function and a transformer's step in a second process, the time that lowering takes, the programs of benchmarks/loops.py with
+64 and with 2,048 turns and beside the unrolled loop, and the CPU drivers that are installed. Last the table of targets.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.frameworks import ROOT, environment, namespace
+from benchmarks.report import FIRST
 from benchmarks.run import cpu_drivers
 from benchmarks.targets import Row, table
 from benchmarks.traced import PROGRAMS, in_jax
 
 TARGETS = dict.fromkeys(("dcgan", "transformer", "vit", "wave", "shallow_water", "neural_ode", "pendulum", "gru"), 5.0)
 IN_JAX = ("wave", "shallow_water", "pendulum")             # the same text runs there; for others see traced/in_jax.py
-DRIVERS = ("transformer", "dcgan", "pendulum")             # on each of the CPU drivers
+DRIVERS = ("transformer", "dcgan", "neural_ode", "pendulum")           # on each of the CPU drivers
 LOOPS = ("pendulum", "gru")                                # of benchmarks/loops.py, with 64 and with 2,048 turns
 
 
@@ -121,7 +122,8 @@ def has(python: str, package: str) -> bool:
 def programs(names: list[str], peer: str, seconds: float) -> list[Row]:
     """A line for each, printed as it is known; the rows of targets."""
     heads = "".join(f"{h:>{w}}" for h, w in (("cold: first", 12), ("cpu", 8), ("lower", 8), ("build", 8), ("kernels", 9), ("launches", 9),
-                                             ("again: first", 14), ("warm", 10), ("torch", 10), ("jax: first", 12)))
+                                             ("again: first", 14), ("warm", 10), ("torch: first", 14), ("warm", 10), ("jax: first", 12),
+                                             ("warm", 10)))
     print(f"{'':14}{heads}")
     torch, jax = has(peer, "torch"), has(peer, "jax")
     rows, ratios = [], []
@@ -132,11 +134,11 @@ def programs(names: list[str], peer: str, seconds: float) -> list[Row]:
             eager = measure(peer, name, "torch", caches, seconds) if torch else None
             jitted = measure(peer, name, "jax", caches, 0.0) if jax and (name in IN_JAX or name in in_jax.PROGRAMS) else None
         values = f"{cold['value']:.6g}" + ("" if eager is None else f" {eager['value']:.6g}")
-        beside = "" if eager is None else f"{1e3 * eager['warm']:7.2f} ms"
-        compiled = "" if jitted is None else f"{jitted['first']:.2f} s"
+        beside = "".join(f"{'':{w + 10}}" if of is None else f"{of['first']:{w - 2}.2f} s{1e3 * of['warm']:7.2f} ms"
+                         for of, w in ((eager, 14), (jitted, 12)))
         spent = "".join(f"{cold.get(key, 0.0):8.2f}" for key in ("used", "lower", "build"))
         print(f"{name:14}{cold['first']:10.2f} s{spent}{cold['kernels']:9}{cold['launches']:9}{again['first']:12.2f} s"
-              f"{1e3 * again['warm']:7.2f} ms{beside:>10}{compiled:>12}   {values}", flush=True)
+              f"{1e3 * again['warm']:7.2f} ms{beside}   {values}", flush=True)
         if name in TARGETS:
             rows += [Row(f"{name}: first call, cold", TARGETS[name], cold["first"], "s"),
                      Row(f"{name}: first call, cold, processor time", None, cold["used"], "s")]
@@ -166,24 +168,51 @@ def second_process() -> list[Row]:
     return rows
 
 
-def loops() -> list[Row]:
-    """First calls of long loops beside those of short ones, in processor time: what others use of the machine is not in it."""
-    from benchmarks.loops import first_call
+def loops(peer: str) -> list[Row]:
+    """The programs of benchmarks/loops.py: first calls, cold; a scan beside the unrolled loop; long loops beside short ones.
+
+    In processor time where it is a ratio: what others use of the machine is not in it. What a first call takes that a later one does not is
+    the first one's time without the later one's, which grows with the turns, as it has to.
+    """
+    from benchmarks.loops import CASES, first_call
 
     rows = []
+    torch = has(peer, "torch")
+    for name, (_, (turns, *_)) in CASES.items():
+        found = first_call(name, turns)
+        rows += [Row(f"scan, {name}, {turns} turns: first call, cold", 5.0, found["first"], "s"),
+                 Row(f"scan, {name}, {turns} turns: the same, processor time", None, found["used"], "s")]
+        if torch:
+            eager = first_call(name, turns, "torch", peer)
+            rows += [Row(f"scan, {name}, {turns} turns: first call, torch", None, eager["first"], "s"),
+                     Row(f"scan, {name}, {turns} turns: a later call, processor time, to torch's", None, found["again"] / eager["again"])]
+        unrolled = first_call(name, turns, "unrolled")
+        rows.append(Row(f"scan, {name}, {turns} turns: a later call, to the unrolled loop's", 1.0, found["again"] / unrolled["again"]))
     for name in LOOPS:
-        found = {turns: statistics.median(first_call(name, turns)["used"] for _ in range(3)) for turns in (64, 2048)}
-        rows.append(Row(f"scan, {name}: first call of 2,048 turns to that of 64, processor time", 1.1, found[2048] / found[64]))
+        several = {turns: [first_call(name, turns) for _ in range(3)] for turns in (64, 2048)}
+        whole, more = ({turns: statistics.median(map(of, found)) for turns, found in several.items()}
+                       for of in (lambda f: f["used"], lambda f: f["used"] - f["again"]))
+        rows += [Row(f"scan, {name}: first call of 2,048 turns to that of 64, less a later one", 1.1, more[2048] / more[64]),
+                 Row(f"scan, {name}: the same, with what a later one takes", None, whole[2048] / whole[64])]
     return rows
 
 
-def drivers(seconds: float) -> list[Row]:
-    """Some programs on each of the CPU drivers, where several are installed."""
+def drivers(peer: str, seconds: float) -> list[Row]:
+    """Some programs on each of the CPU drivers, where several are installed, beside jax.jit."""
     rows = []
-    for driver in cpu_drivers():
+    jitted: dict[str, dict[str, Any]] = {}
+    names = cpu_drivers()
+    for name in DRIVERS if names and has(peer, "jax") else ():
+        with tempfile.TemporaryDirectory() as caches:
+            jitted[name] = measure(peer, name, "jax", caches, 0.0)
+    for driver in names:
+        target = next((most for part, most in FIRST.items() if part and part in driver), None)     # PoCL's is a mean: `programs`
         for name in DRIVERS:
             with tempfile.TemporaryDirectory() as caches:
                 found = measure(sys.executable, name, "tracegrad", caches, seconds, TRACEGRAD_DEVICE=driver)
+            if name in jitted:
+                rows += [Row(f"{name} on {driver}: first call, cold, to jax.jit's", target, found["first"] / jitted[name]["first"]),
+                         Row(f"{name} on {driver}: the same of processor time", None, found["used"] / jitted[name]["used"])]
             rows += [Row(f"{name} on {driver}: first call, cold", None, found["first"], "s"),
                      Row(f"{name} on {driver}: the same, processor time", None, found["used"], "s"),
                      Row(f"{name} on {driver}: a call", None, 1e3 * found["warm"], "ms")]
@@ -208,9 +237,9 @@ def main() -> None:
     if "processes" in parts:
         rows += second_process()
     if "loops" in parts:
-        rows += loops()
+        rows += loops(options.peer_python)
     if "drivers" in parts:
-        rows += drivers(options.seconds)
+        rows += drivers(options.peer_python, options.seconds)
     print("\n" + table("first calls", rows))
 
 

@@ -146,7 +146,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 
 def measure(name: str, turns: int, loop: str) -> dict[str, float]:
-    """Times in this process, which has compiled nothing yet: of the first call, and of one after that."""
+    """Times in this process, which has compiled nothing yet: of the first call (used: processor time), and of one after that (again)."""
     global T
     T = namespace("torch" if loop == "torch" else "tracegrad").T
     (T.tensor([1.0]) + 1).sum().item()                     # the driver is found and loaded
@@ -170,11 +170,13 @@ def measure(name: str, turns: int, loop: str) -> dict[str, float]:
     value = call()
     first, used = time.perf_counter() - start, sum(os.times()[:4]) - used
     times: list[float] = []
+    again = time.process_time()
     while len(times) < 5 or (sum(times) < 1 and len(times) < 200):
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    return {"first": first, "used": used, "call": float(np.median(times)), "value": value,
+    again = (time.process_time() - again) / len(times)
+    return {"first": first, "used": used, "call": float(np.median(times)), "again": again, "value": value,
             "launches": 0 if f is None else len(f.plan.launches)}
 
 

@@ -30,7 +30,8 @@ def number(value: float | None, unit: str) -> str:
 def table(title: str, rows: Sequence[Row]) -> str:
     """The rows as text, and how many of the targets are met."""
     asked = [row for row in rows if row.target is not None]
-    lines = [f"{title:62}{'target':>10}{'measured':>12}"]
-    lines += [f"{row.what:62}{number(row.target, row.unit):>10}{number(row.measured, row.unit):>12}  {row.verdict}" for row in rows]
+    wide = max(62, *(len(row.what) + 1 for row in rows)) if rows else 62
+    lines = [f"{title:{wide}}{'target':>10}{'measured':>12}"]
+    lines += [f"{row.what:{wide}}{number(row.target, row.unit):>10}{number(row.measured, row.unit):>12}  {row.verdict}" for row in rows]
     met = sum(row.verdict == "met" for row in asked)
     return "\n".join([*lines, *([f"{met} of {len(asked)} targets met"] if asked else [])])

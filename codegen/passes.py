@@ -7,6 +7,7 @@ matched with the inputs they may overwrite, kernels are written, and temporaries
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from tracegrad.codegen.graph import small_matrices
 from tracegrad.codegen.graph.attention import attention, written
@@ -65,6 +66,7 @@ def compile_graph(
     called = {node: text for node, text in zip(graph.outputs, results, strict=False) if text and node.fn.family != "leaf"}
     called |= {strip(node): text for node, text in called.items() if strip(node) not in called and strip(node).fn.family != "leaf"}
 
+    @cache
     def namer(node: Node) -> str:
         return called.get(node) or (name(node) if name is not None else "")
 

@@ -6,16 +6,21 @@ same to the user, and compares what the later ones tell with what the first one 
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import random
 import weakref
 
 import numpy as np
 import pytest
+from histories import PROGRAMS, REFUSED
+from test_history import EXPECTED, leaves, values
 
 import tracegrad as tg
-from tracegrad import backward_cache, nn
+from tracegrad import backward_cache, function, nn, taken_views
 from tracegrad.ir import Folded
 from tracegrad.nn import functional as F
+from tracegrad.ops import arguments
 
 TURNS = 6
 
@@ -94,6 +99,107 @@ def test_derivatives_of_derivatives_hooks_and_histories(name, device):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_histories_give_what_torch_gives_at_every_turn(name, monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    for _ in range(TURNS):
+        for ours, theirs in zip(values(PROGRAMS[name](tg, *leaves())), EXPECTED[name], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_freed_histories_are_refused_at_every_turn(name, monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    for _ in range(TURNS):
+        with pytest.raises(tg.AutogradError, match=r"the history of .* was freed by an earlier backward"):
+            REFUSED[name](tg, *leaves())
+
+
+# ------------------------------------------------------------------------------------------------------- programs by chance
+
+
+def _changed(x, value):
+    """x, after a change in place of it or a part of it; AutogradError where it is a leaf."""
+    x.add_(0.5) if value is None else x[value].mul_(2.0)
+    return x
+
+
+def _hooked(x):
+    x.register_hook(lambda g: g * 1.5)
+    return x * 1.0
+
+
+def _apart(x):
+    with tg.no_grad():
+        return x * 2.0
+
+
+STEPS = [
+    lambda r, a, b: F.linear(a, b), lambda r, a, b: F.softmax(a, r.choice([0, 1])), lambda r, a, b: F.log_softmax(a, -1),
+    lambda r, a, b: a[r.randrange(4)], lambda r, a, b: a[:, r.randrange(6)], lambda r, a, b: a.t(), lambda r, a, b: a.reshape(24),
+    lambda r, a, b: F.layer_norm(a, (6,)), lambda r, a, b: a * b + 1.0, lambda r, a, b: F.gelu(a), lambda r, a, b: tg.stack([a[0], b[1]]),
+    lambda r, a, b: tg.cat([a, b])[2:6], lambda r, a, b: a.std(0), lambda r, a, b: _apart(a), lambda r, a, b: a.detach(),
+    lambda r, a, b: _changed(a * 1.0, None), lambda r, a, b: _changed(a.tanh(), r.randrange(4)), lambda r, a, b: _hooked(a),
+    lambda r, a, b: F.silu(a) - b.mean(1, keepdim=True), lambda r, a, b: a.chunk(2)[1], lambda r, a, b: a.clone()[1:3],
+    lambda r, a, b: F.elu(a, 0.5) + F.softplus(b), lambda r, a, b: _changed(a, r.choice([None, 2])),
+]
+
+
+def by_chance(seed):
+    """What one turn of a program gives: numbers that it looked at, errors, gradients, values."""
+    r = random.Random(seed)
+    starts = [given(seed * 7 + i, *shape).requires_grad_() for i, shape in enumerate([(4, 6), (4, 6), (4, 6), (6,)])]
+    made, seen, found = list(starts), [], []
+    for _ in range(r.randrange(3, 12)):
+        a, b = (r.choice([t for t in made if t.shape == (4, 6)]) for _ in range(2))
+        try:
+            made.append(r.choice(STEPS)(r, a, b))
+        except tg.TracegradError as error:
+            seen.append(str(error).split(" (at ")[0])
+        if r.random() < 0.3:
+            seen.append(made[-1].detach().sum().item() if r.random() < 0.5 else made[-1].reshape(-1)[0].item())
+    roots = [t for t in made[4:] if t.requires_grad]
+    for _ in range(r.randrange(1, 4) if roots else 0):
+        root, way, others = r.choice(roots), r.randrange(4), r.sample(roots, min(2, len(roots)))
+        try:
+            if way == 0:
+                root.square().sum().backward(retain_graph=True)
+            elif way == 1:
+                first = [g for g in tg.autograd.grad(root.square().sum(), starts, create_graph=True, allow_unused=True) if g is not None]
+                second = [g.square().sum() for g in first if g.requires_grad]
+                if second:
+                    tg.stack(second).sum().backward()
+            else:
+                (root.sum() + tg.stack([t.mean() for t in others]).sum()).backward()
+        except tg.TracegradError as error:
+            seen.append(str(error).split(" (at ")[0])
+    for t in (*[p.grad for p in starts], *made[4:]):
+        found.append(None)
+        with contextlib.suppress(tg.AutogradError):                  # its history was freed before it was computed
+            found[-1] = None if t is None else t.detach().numpy()
+    return seen, found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_programs_by_chance_are_the_same_at_every_turn_and_at_length(seed, monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    with monkeypatch.context() as patch:
+        patch.setattr(backward_cache.Backward, "run", lambda self: False)
+        patch.setattr(taken_views.Views, "take", lambda *given: None)
+        for module in (arguments, function):
+            patch.setattr(module, "describe", lambda *given: None)
+        seen, found = by_chance(seed)
+    for _ in range(5):
+        told, made = by_chance(seed)
+        assert len(told) == len(seen)
+        for one, other in zip(told, seen, strict=True):
+            assert one == (other if isinstance(other, str) else pytest.approx(other, rel=2e-3, abs=2e-3, nan_ok=True))
+        for one, other in zip(made, found, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-3)
+
+
 def test_places_that_differ_only_in_where_they_start_share_a_derivative_and_keep_their_own(device, monkeypatch):
     known = []
     real = backward_cache._results
@@ -110,33 +216,41 @@ def test_places_that_differ_only_in_where_they_start_share_a_derivative_and_keep
 
 
 def test_numbers_and_dimensions_are_a_part_of_a_calls_structure(device):
-    x = given(3, 9, 9).requires_grad_()
-    a = x.detach().numpy().astype(np.float64)
-    for k in range(8):
-        slope, dim = (0.25, -0.5)[k % 2], k // 2 % 2
-        y = F.softmax(x, dim) * given(4, 9, 9)
-        (y.sum() + F.elu(x, 0.5 + slope).sum() + F.leaky_relu(x, slope).sum()).backward()
+    x, c = given(3, 9, 9).requires_grad_(), given(4, 9, 9)
+    a, weights = x.detach().numpy().astype(np.float64), c.numpy().astype(np.float64)
+
+    def elu(alpha):
+        return F.elu(x, alpha), weights * np.where(a > 0, 1, alpha * np.exp(a))
+
+    def rolled(k):                                                   # which differs in attributes alone
+        return x.roll(k), np.roll(weights, -k)
+
+    def softmax(dim):
         p = np.exp(a) / np.exp(a).sum(dim, keepdims=True)
-        c = given(4, 9, 9).numpy()
-        wanted = p * (c - (p * c).sum(dim, keepdims=True)) + np.where(a > 0, 1, (0.5 + slope) * np.exp(a)) + np.where(a > 0, 1, slope)
-        np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-4, atol=1e-5)
-        x.grad = None
+        return F.softmax(x, dim), p * (weights - (p * weights).sum(dim, keepdims=True))
+
+    for fn, ways in ((elu, (0.75, -0.5)), (rolled, (1, 20)), (softmax, (0, 1))):
+        for k in range(8):
+            y, wanted = fn(ways[k % 2])
+            (y * c).sum().backward()
+            np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-4, atol=1e-5)
+            x.grad = None
 
 
 def test_a_call_that_was_freed_lets_go_of_what_it_saved(device):
     x, w, b = parameters()
     alive = []
     for _ in range(TURNS):
-        hidden = (x * 2.0).softmax(0)
-        y = F.linear(hidden, w, b)
-        ref = weakref.ref(hidden._n)
+        hidden, bias = (x * 2.0).softmax(0), b.exp()
+        y = F.linear(hidden, w, bias)                                # the way to the bias stays
+        refs = weakref.ref(hidden._n), weakref.ref(bias._n)
         y.sum().backward()
-        del hidden
+        del hidden, bias
         gc.collect()
-        alive.append(ref() is not None)
-        assert y.grad_fn is not None                                 # and is a part of a history still
+        alive.append([ref() is not None for ref in refs])
+        assert [f.name() for f, _ in y.grad_fn.next_functions][1] == "exp"
         x.grad = w.grad = b.grad = None
-    assert alive == [False] * TURNS
+    assert alive == [[False, False]] * TURNS
 
 
 def test_a_freed_call_still_has_the_way_that_nothing_was_saved_for(device):

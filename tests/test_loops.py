@@ -294,6 +294,37 @@ def test_elements_that_do_not_depend_on_each_other(interpreter, name):
         assert any(isinstance(step, Loop) for step in plan.steps) == coupled
 
 
+def test_what_is_counted_in_a_turn_is_counted_anew(interpreter):
+    """A GPU's scatter sorts its indices: a launch counts their digits, and one adds up the counts in place, which reads nothing else."""
+    def turn(carry, row):
+        carry = tg.zeros(35).index_add(0, (carry * 10).long().clamp(0, 34), row)
+        return carry, (carry * row).sum()
+
+    carry, rows = numbers(35).abs().float(), numbers(4, 35).float()
+    with Checked({"gpu": TARGETS["gpu"]}) as checked:
+        found = tg.trace(lambda c, x: tg.scan(turn, c, x))(carry, rows)
+    assert checked.count
+    for a, b in zip(found, unrolled(turn, carry, rows), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
+
+
+def test_equal_launches_of_a_loop_that_read_other_turns_have_other_names(interpreter):
+    """The loss before a step and the one after it are equal kernels, of the carry that was and of the one that will be."""
+    def descent(x, y):
+        def turn(w, row):
+            def loss(w):
+                return ((w.tanh() * row[0]).sum() - row[1]) ** 2 + 0.01 * (w**4).sum()
+            w = w - 0.05 * tg.grad(loss)(w)
+            return w, loss(w)
+        w, losses = tg.scan(turn, x[0] * 0.1, (x, y))
+        return w.sum() + losses.sum()
+
+    x, y = numbers(11, 33).float(), numbers(11).float()
+    with Checked({"avx2": TARGETS["avx2"]}, tuning=Tuning(max_statements=4, launch_work=1024), slack=50.0) as checked:
+        tg.trace(lambda x, y: tg.jvp(tg.grad(descent, (0, 1)), (x, y), (x, y)))(x, y)
+    assert checked.count
+
+
 def test_dtypes_and_rows_of_no_elements(interpreter):
     """Halves, bools and bytes as carries and rows, and a Python bool; rows that hold nothing beside others."""
     def mixed(scan):

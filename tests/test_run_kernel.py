@@ -397,6 +397,16 @@ def test_an_equal_kernel_that_is_merged_is_another(on_numpy: Any) -> None:
     assert checked.count == len(TARGETS)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_shifts_drop_what_does_not_fit(on_numpy: Any, dtype: str) -> None:
+    """A generator of random numbers: of vectors, and of the elements that are left."""
+    x = tg.tensor(np.arange(1, 14) * (2**31 - 1) // 13, dtype=getattr(tg, dtype))
+    with Checked({"avx2": TARGETS["avx2"]}) as found:
+        tg.trace(lambda x: (x ^ (x << 17)) ^ ((x ^ (x << 17)) << 13))(x)
+    assert found.count == 1
+
+
+
 @pytest.mark.parametrize("dtype", ["int64", "int8"])
 def test_products_of_integers_wrap(on_numpy: Any, dtype: str) -> None:
     """A product of forty numbers leaves 64 bits, which C leaves undefined for signed types: it is made of unsigned ones."""

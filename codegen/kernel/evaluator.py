@@ -103,9 +103,10 @@ class Evaluator(Elements):
     def find(self, node: Node, flat: Index, guards: Guards = ()) -> Expression | None:
         if node.fn.name == "const":
             return Literal(node.attrs["value"], node.dtype)
-        found = self.recall(self.key(node, flat, guards))
+        alone = (node, flat.key)
+        found = self.recall(alone if not guards else self.key(node, flat, guards))
         if found is None and guards:                         # a value that was computed unconditionally
-            found = self.recall((node, flat.key))
+            found = self.recall(alone)
         return found  # type: ignore[no-any-return]
 
     def put(self, node: Node, flat: Index, value: Expression, guards: Guards = ()) -> None:

@@ -96,6 +96,12 @@ class Index:
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], constant: int) -> None:
         self.terms, self.constant, self._key = terms, constant, ""
+        if len(terms) == 1:                                  # as most
+            (atom, c), = terms
+            self.vars, self.lo, self.hi = atom.vars, constant + c * atom.lo, constant + c * atom.hi
+            if c < 0:
+                self.lo, self.hi = self.hi, self.lo
+            return
         lo = hi = constant
         vars: frozenset[Var] = frozenset()
         for atom, c in terms:
@@ -271,7 +277,12 @@ class Index:
 
     def opened(self) -> Index:
         """The same with `bounded` wrappers taken off."""
-        if not any(atom.kind == "bounded" for atom in self.atoms()):
+        todo = [a for a, _ in self.terms]
+        while todo and todo[-1].kind != "bounded":           # (as `atoms`, which takes longer)
+            atom = todo.pop()
+            if atom.base is not None:
+                todo += [a for a, _ in atom.base.terms]
+        if not todo:
             return self
         out: Index = constant(self.constant)
         for atom, c in self.terms:
@@ -402,9 +413,15 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def unravel(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
     """The index tuple of element `flat` of an array of `shape`."""
+    return _unraveled(flat, tuple(shape))
+
+
+@lru_cache(512)                                              # several results are at one element
+def _unraveled(flat: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     out = []
-    for n, step in zip(shape, strides(tuple(shape)), strict=True):
-        out.append(ZERO if n == 1 else (flat // step) % n if flat.hi // step >= n or flat.lo < 0 else flat // step)
+    for n, step in zip(shape, strides(shape), strict=True):
+        at = ZERO if n == 1 else flat // step
+        out.append(at % n if n > 1 and (flat.hi // step >= n or flat.lo < 0) else at)
     return tuple(out)
 
 

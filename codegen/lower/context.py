@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from tracegrad.codegen.kernel.elements import Storage
@@ -99,6 +100,7 @@ class Context:
         """Where the kernel of `group` finds what it does not compute."""
         written = {self.ref(s) for s in group.stored}
 
+        @cache
         def find(node: Node) -> Storage | None:
             own = self.schedule.group_of.get(node)
             if own is group:

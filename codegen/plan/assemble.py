@@ -16,7 +16,7 @@ from tracegrad.codegen.plan.parameterize import share
 from tracegrad.codegen.plan.source import functions, source
 from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import Program
-from tracegrad.errors import GraphError
+from tracegrad.errors import CompilerBug, GraphError
 from tracegrad.ir import Graph, Node
 from tracegrad.plan import Fault, HostStep, Known, Launch, Loop, Offset, Plan, Scalar, Slot, Step
 from tracegrad.plan import Turn as TurnNumber
@@ -140,8 +140,11 @@ def distinct(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[s
     """Kernels of different form; for each kernel, the entry to launch and offsets to pass: equal steps of a loop share one function."""
     first: dict[str, Kernel] = {}
     same: dict[str, str] = {}
+    called: dict[str, str] = {}
     for kernel in kernels:
         key = kernel.entry if kernel.foreign else kernel.form
+        if called.setdefault(kernel.entry, key) != key:
+            raise CompilerBug(f"assemble: two kernels are called {kernel.entry}:\n{kernel.text}")
         same[kernel.entry] = first.setdefault(key, kernel).entry
     fewer, instead = share(list(first.values()))
     entries = {entry: instead.get(one, (one, ())) for entry, one in same.items()}

@@ -183,7 +183,7 @@ def alike(parts: Sequence[Kernel]) -> Hashable:
 def merged_again(found: Kernel, parts: Sequence[Kernel]) -> Kernel:
     """together(parts), where `found` is that of parts which are `alike`."""
     refs = dict.fromkeys(r for k in parts for r in k.refs)
-    made = found.bound(refs, **_of_all(parts))
+    made = found.bound(refs, entry=parts[-1].entry, **_of_all(parts))        # a loop may make another text of it than of `found`
     if config.check:
         other = together(parts)
         if (other.outline, other.refs) != (made.outline, made.refs):

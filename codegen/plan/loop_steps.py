@@ -189,19 +189,28 @@ def _by_element(group: Group, carries: list[Node]) -> bool:
 
 
 def _hoisted(steps: list[Any], constants: list[Node]) -> tuple[list[Any], list[Any], list[Any]]:
-    """What does the same in every turn (a factor of a product is packed), the other steps, and the buffers that the former leave those."""
-    same: set[Any] = {strip(c) for c in constants}
-    before, rest, kept = [], [], []
-    for step in steps:
-        reads, writes = effects(step)
-        if isinstance(step, Kernel) and not step.foreign and all(isinstance(r, Temp) for r in writes) and FAULTS not in step.refs and \
-                same.issuperset(r for r in reads if r not in writes and not isinstance(r, RuntimeScalar)):
-            before.append(step)
-            kept += writes
-            same.update(writes)
-        else:
-            rest.append(step)
-    return before, rest, kept
+    """What does the same in every turn (a factor of a product is packed), the other steps, and the buffers that the former leave those.
+
+    A buffer that a step of the turn writes is written anew in every turn, so all that write it stay: radix.py counts digits, and another
+    launch adds the counts up in place.
+    """
+    turns: set[Any] = set()                                # what the steps that stay write
+    while True:
+        same: set[Any] = {strip(c) for c in constants}
+        before, rest, kept = [], [], []
+        for step in steps:
+            reads, writes = effects(step)
+            if isinstance(step, Kernel) and not step.foreign and all(isinstance(r, Temp) for r in writes) and FAULTS not in step.refs and \
+                    turns.isdisjoint(writes) and same.issuperset(r for r in reads if r not in writes and not isinstance(r, RuntimeScalar)):
+                before.append(step)
+                kept += writes
+                same.update(writes)
+            else:
+                rest.append(step)
+        written = {r for step in rest for r in effects(step)[1]}
+        if written == turns:
+            return before, rest, kept
+        turns = written
 
 
 def _copy(node: Node) -> Node:

@@ -447,7 +447,9 @@ class Translator:
             code = f"_divided({x}, {y})"
         elif operator == "%":
             code = f"_rest({x}, {y})"
-        if operator in ("+", "-", "*", "<<"):
+        if operator == "<<":                                # OpenCL C drops the bits that do not fit, of signed numbers, too
+            code = f"_whole({code}, D[{type_.kind!r}])"
+        elif operator in ("+", "-", "*"):
             code = self.wrapped(code, type_)
         return Term(code, type_)
 
