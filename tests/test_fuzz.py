@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tracegrad as tg
@@ -343,6 +343,7 @@ def test_vmap_is_a_loop(program: Program) -> None:
     stacked = [tg.stack(list(pair)) for pair in zip(*sets, strict=True)]
     batched = tg.vmap(lambda *args: fn(*args, 1.0))(*stacked)
     rows = [fn(*args, 1.0) for args in sets]
+    assume(all(np.all(np.isfinite(r.numpy())) for row in rows for r in row))        # the second inputs were tried with another float
     agree([b.numpy() for b in batched], [np.stack([r[k].numpy() for r in rows]) for k in range(len(program.outputs))], program, "vmap")
 
 

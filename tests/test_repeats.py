@@ -180,3 +180,14 @@ def test_sums_in_sums_are_not_written_out(on_numpy: Any) -> None:
     with Checked(SOME) as checked:
         tg.trace(tg.grad(loss))(x)
     assert checked.count == len(SOME)
+
+
+@pytest.mark.parametrize("turns", [(1, 2), (1, 1, 2, 2), (1, 1, 1, 2, 2)])
+def test_equal_updates_with_other_numbers_keep_theirs(on_numpy: Any, turns: tuple[int, ...]) -> None:
+    """A number may be in a buffer as well as in the kernel's text: groups that are alike but for it are not equal."""
+    x, k = tg.tensor(np.linspace(-1, 1, 31)), tg.tensor([0, 0, 6])
+    with Checked(SOME):
+        for t in turns:
+            x[k[t]] = t
+        assert x[0].item() == 1
+        assert x[6].item() == 2

@@ -134,7 +134,8 @@ def form_of(group: Group, context: Context) -> Form | None:
             continue
         stored = given[node]
         if stored is not None:
-            parts.append(("stored", node.aval, at(stored.ref), stored.access))
+            value = _exact(tuple(node.attrs.items())) if fn.name == "const" else ()      # is written out, though it is in a buffer, too
+            parts.append(("stored", node.aval, at(stored.ref), stored.access, value))
             continue
         facts: list[Any] = []                  # what lowering asks that may depend on what is beyond
         if family == "elementwise":
