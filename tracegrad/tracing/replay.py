@@ -478,8 +478,8 @@ def _residuals(outputs: list[Node]) -> list[Node]:
             found |= dict.fromkeys(node.fn.kept_results(node))
         elif node.needs_grad and node.fn.expensive:
             found[node] = None
-    # An extremum's derivative looks for it among the elements. What computes those again may round otherwise (numpy after kernels), and then
-    # it has to compute the extremum, too.
+    # An extremum's derivative looks for it among the elements. What computes those again may round otherwise (numpy after kernels), so it
+    # has to compute the extremum, too.
     given = set(found)
     return [n for n in found if n not in set(outputs) and not (isinstance(n.fn, Extremum) and _rounds(n.operands[0], given))]
 
