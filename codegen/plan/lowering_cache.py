@@ -112,7 +112,8 @@ def form_of(group: Group, context: Context) -> Form | None:
 
     def stops(node: Node) -> bool:
         if node not in given:
-            given[node] = None if node in context.scalars else find(node)
+            written_out = node in context.scalars or node.fn.name == "const"       # a number stands in the text, also where it is a result
+            given[node] = None if written_out else find(node)
         return given[node] is not None or node in context.scalars
 
     nodes = topological(group.sinks, stops)
