@@ -143,3 +143,22 @@ def test_without_fusion_it_is_that(on_numpy: None, monkeypatch: pytest.MonkeyPat
 def test_a_group_without_an_anchor_says_so() -> None:
     with pytest.raises(CompilerBug, match=r"exp.*no anchor"):
         Group(FLAT, 0, [op("exp", leaf(3))]).anchor
+
+
+def test_groups_that_differ_in_a_number_that_is_a_result_are_not_one():
+    """A ring buffer whose place wraps: each turn's place is a constant and returned, and stands as a number in the kernel of the next."""
+    @tg.trace
+    def filled(*rows):
+        buffer, place, seen = tg.zeros(50, 3), tg.zeros(1, dtype=tg.int64), []
+        for row in rows:
+            buffer[(place + tg.arange(17)) % 50] = row
+            place.copy_((place + 17) % 50)
+            seen += [buffer.sum(), place.clone()]
+        return buffer, seen
+
+    wanted = np.zeros((50, 3))
+    for k in range(5):
+        wanted[(17 * k + np.arange(17)) % 50] = k + 1
+    buffer, seen = filled(*(tg.full((17, 3), k + 1.0) for k in range(5)))
+    np.testing.assert_array_equal(buffer.numpy(), wanted)
+    assert [p.item() for p in seen[1::2]] == [17, 34, 1, 18, 35]
