@@ -17,6 +17,7 @@ from histories import PROGRAMS, REFUSED
 from test_history import EXPECTED, leaves, values
 
 import tracegrad as tg
+from tests import corpus
 from tracegrad import backward_cache, function, nn, taken_views
 from tracegrad.ir import Folded
 from tracegrad.nn import functional as F
@@ -198,6 +199,34 @@ def test_programs_by_chance_are_the_same_at_every_turn_and_at_length(seed, monke
             assert (one is None) == (other is None)
             if one is not None:
                 np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", corpus.programs())
+def test_gradients_of_the_corpus_at_every_turn_with_other_numbers(name, monkeypatch):
+    monkeypatch.setattr(tg.config, "eager", True)
+    program = corpus.programs()[name]
+
+    def gradients(turn):
+        x, y = (given(turn + k, *corpus.N).requires_grad_() for k in (0, 100))
+        found = program(x * 1.0, y * 1.0, 0.5)
+        floats = [r for r in (found if isinstance(found, tuple) else (found,)) if r.dtype.kind == "f" and r.requires_grad]
+        if not floats:
+            return []
+        sum((r.float() * r.float()).mean() for r in floats).backward()
+        return [r.detach().numpy() for r in floats] + [None if v.grad is None else v.grad.numpy() for v in (x, y)]
+
+    made = [gradients(turn) for turn in range(14)]
+    with monkeypatch.context() as patch:
+        patch.setattr(backward_cache.Backward, "run", lambda self: False)
+        patch.setattr(taken_views.Views, "take", lambda *given: None)
+        for module in (arguments, function):
+            patch.setattr(module, "describe", lambda *given: None)
+        wanted = [gradients(turn) for turn in range(14)]
+    for turn, (found, others) in enumerate(zip(made, wanted, strict=True)):
+        for a, b in zip(found, others, strict=True):
+            assert (a is None) == (b is None), turn
+            if a is not None:
+                np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4, err_msg=f"turn {turn}")
 
 
 def test_places_that_differ_only_in_where_they_start_share_a_derivative_and_keep_their_own(device, monkeypatch):

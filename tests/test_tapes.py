@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests import corpus
 from tracegrad import call_cache, methods, nn, tapes
 from tracegrad.nn import functional as F
 from tracegrad.runtime.buffer import held
@@ -91,8 +92,15 @@ def dtypes(x):
     return x.double().exp(), x.half() + 1, x.to(tg.int32) // 2, (x > 0).sum(), x.to(tg.float64) * 0.1
 
 
+def identities(x):
+    """What is its argument again, of values from outside and of results."""
+    y, row = x * 2.0, x[0] + 1.0
+    return (x.reshape(x.shape), y.reshape(y.shape), row.reshape(-1), row.flatten(), y.expand_as(x), y[:], y[...], y.view_as(x), y.float(),
+            y.split(y.shape[0])[0], y.chunk(1)[0], tg.cat([row]), x.squeeze(), y.contiguous(), tg.cat([row.reshape(-1), x.reshape(-1)]))
+
+
 @pytest.mark.parametrize("shape", [(7, 13), (33, 33), (65, 16), (5, 0)])
-@pytest.mark.parametrize("program", [arithmetic, reductions, movement, dtypes])
+@pytest.mark.parametrize("program", [arithmetic, reductions, movement, dtypes, identities])
 def test_the_same_bits_shapes_dtypes_and_views(program, shape, at_once, computed):
     if 0 in shape and program is not arithmetic:
         pytest.skip("nothing has no largest element and no parts")
@@ -367,3 +375,30 @@ def test_random_numbers_and_copies_between():
     for result in results:
         for a, b in zip(result, results[0], strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_only_what_was_given_is_held():
+    for turn in range(18):
+        x = given(turn, 13)
+        with tg.no_grad():
+            y = x.reshape(-1)
+            x * 2.0                                     # nobody holds it: no operation is left to do
+            np.testing.assert_array_equal(y.numpy(), x.numpy())
+            z = (x + 1.0).reshape(-1)
+            np.testing.assert_array_equal(z.numpy(), x.numpy() + 1)
+
+
+@pytest.mark.parametrize("name", corpus.programs())
+def test_the_programs_of_the_corpus_at_every_turn(name, at_once):
+    program = corpus.programs()[name]
+
+    def results(x, y):
+        found = program(x, y, 0.5)
+        return [r.numpy() for r in (found if isinstance(found, tuple) else (found,))]
+
+    with tg.no_grad():
+        for turn in range(18):
+            x, y = given(turn, *corpus.N).numpy(), given(turn + 100, *corpus.N).numpy()
+            found = results(tg.tensor(x), tg.tensor(y))
+            for a, b in zip(found, at_once(lambda x=x, y=y: results(tg.tensor(x), tg.tensor(y))), strict=True):
+                assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), turn

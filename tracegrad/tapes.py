@@ -128,8 +128,13 @@ class Stage:
             if len(self.routines) >= ENDS:
                 self.routines.clear()
             known = self.routines[wanted] = self._together(wanted, len(inputs))
-        routine, constants, order, products = known
-        return quietly(routine.written or routine, products, [*inputs, *constants], (), order, [])  # type: ignore[no-any-return]
+        routine, constants, order, products, through = known
+        arrays = [*inputs, *constants]
+        found = quietly(routine.written or routine, products, arrays, (), order, []) if order else []
+        if through:
+            rest = iter(found)
+            found = [next(rest) if k is None else arrays[k] for k in through]
+        return found  # type: ignore[no-any-return]
 
     def _stepwise(self, wanted: tuple[int, ...], inputs: Sequence[Any]) -> list[Any]:
         rest = iter(inputs)
@@ -141,9 +146,9 @@ class Stage:
         return [values[p] for p in wanted]
 
     def _together(self, wanted: tuple[int, ...], count: int) -> Any:
-        """A Routine of what is needed for the places `wanted`, the constants that it takes behind the inputs, its order, and whether there
+        """A Routine of what is needed for the places `wanted`, the constants that it takes behind the inputs, its order, whether there are
 
-        are products.
+        products, and where some places hold what it is given (a view of all of it, in no steps): the number of that, or None.
         """
         calls: list[tuple[Call, list[int]]] = []
         constants: list[Any] = []
@@ -170,9 +175,10 @@ class Stage:
         numbers = {k: i for i, k in enumerate(k for k in range(len(calls)) if k in needed)}
         order: list[Any] = [calls[k][0] for k in numbers]
         places = [tuple([o if o < 0 else numbers[o] for o in calls[k][1]]) for k in numbers]
-        routine = Routine(order, places, [numbers[at[p]] for p in wanted])
+        routine = Routine(order, places, [numbers[at[p]] for p in wanted if at[p] >= 0])
         routine.steps = [step._replace(reports=False) for step in routine.steps]             # they were looked at
-        return routine, constants, order, any(s.products for s in self.way())
+        through = [~at[p] if at[p] < 0 else None for p in wanted] if any(at[p] < 0 for p in wanted) else None
+        return routine, constants, order, any(s.products for s in self.way()), through
 
 
 class Tape:
