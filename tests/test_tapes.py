@@ -401,4 +401,4 @@ def test_the_programs_of_the_corpus_at_every_turn(name, at_once):
             x, y = given(turn, *corpus.N).numpy(), given(turn + 100, *corpus.N).numpy()
             found = results(tg.tensor(x), tg.tensor(y))
             for a, b in zip(found, at_once(lambda x=x, y=y: results(tg.tensor(x), tg.tensor(y))), strict=True):
-                assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), turn
+                assert (a.dtype, a.tobytes()) == (b.dtype, b.tobytes()), turn

@@ -134,7 +134,7 @@ class Stage:
         if through:
             rest = iter(found)
             found = [next(rest) if k is None else arrays[k] for k in through]
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _stepwise(self, wanted: tuple[int, ...], inputs: Sequence[Any]) -> list[Any]:
         rest = iter(inputs)
