@@ -95,7 +95,10 @@ def test_special_values() -> None:
     checked(lambda x: (x.cumsum(0), x.amax(), x.softmax(-1), x.logsumexp(-1)), EDGES)
 
 
-@pytest.mark.parametrize(("rows", "count", "rest"), [(7, 5, 3), (33, 100, 1), (100, 65, 5), (2, 70, 9), (1, 50, 2)])
+@pytest.mark.parametrize(("rows", "count", "rest"), [
+    (7, 5, 3), (33, 100, 1), (100, 65, 5), (2, 70, 9), (1, 50, 2),
+    (1, 5, 1), (1, 33, 1), (1, 300, 1), (2, 32, 1), (2, 33, 1), (64, 31, 1), (65, 33, 1),    # one element: one item
+])
 def test_scatters(rows: int, count: int, rest: int) -> None:
     i = RNG.integers(0, rows, count)
 

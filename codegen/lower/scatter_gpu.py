@@ -185,7 +185,8 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
     if node.fn.name == "scatter_add" and keys is not None:
         while lines < 32 and 8 * lines < most and 2 * lines * size <= context.target.items and lines * rows < count:
             lines *= 2
-    across = min(most // lines, 1 << (size - 1).bit_length()) if lines > 1 else min(tuning().owners, context.target.max_work_group)
+    across = most // lines if lines > 1 else min(tuning().owners, context.target.max_work_group)
+    across = min(across, 1 << (size - 1).bit_length())       # of one element one item: its number is a constant, which no guard tests
     items = -(-size // across) * across
     array = o.shared("tile", register_type(node.dtype), across * lines) if lines > 1 else None
     i = o.number("i", size, 0, "global").index
