@@ -191,6 +191,7 @@ def batch(number: int, places: Iterable[int], totals: Counter[str], turns: str =
 @click.option("--only", type=int, default=-1, help="Only the program at this place of the first batch.")
 def main(count: int, first: int, turns: str, kind: str, stop: bool, only: int) -> None:
     """Run COUNT random programs and say what failed."""
+    tg.config.check = True          # graphs and kernels are verified, and equal groups compared, as in the tests
     totals: Counter[str] = Counter()
     start, failed = time.time(), 0
     told = start
