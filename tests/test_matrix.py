@@ -250,7 +250,7 @@ def test_many_small_matrices(on: Any, dtype: Any, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 7])
-def test_many_small_complex_matrices(on: Any, dtype: Any, n: int) -> None:
+def test_many_small_matrices_of_complex_numbers(on: Any, dtype: Any, n: int) -> None:
     def fn(x: Any, y: Any) -> Any:
         a = tg.complex(x, y)
         p = a @ a.mH + tg.eye(n, dtype=x.dtype)
