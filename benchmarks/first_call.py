@@ -171,8 +171,8 @@ def second_process() -> list[Row]:
 def loops(peer: str) -> list[Row]:
     """The programs of benchmarks/loops.py: first calls, cold; a scan beside the unrolled loop; long loops beside short ones.
 
-    In processor time where it is a ratio: what others use of the machine is not in it. What a first call takes that a later one does not is
-    the first one's time without the later one's, which grows with the turns, as it has to.
+    In processor time where it is a ratio: what others use of the machine is not in it. Beside the first calls of long and of short loops
+    stands what they take that a later call does not, which grows with the turns, as it has to.
     """
     from benchmarks.loops import CASES, first_call
 
@@ -192,8 +192,8 @@ def loops(peer: str) -> list[Row]:
         several = {turns: [first_call(name, turns) for _ in range(3)] for turns in (64, 2048)}
         whole, more = ({turns: statistics.median(map(of, found)) for turns, found in several.items()}
                        for of in (lambda f: f["used"], lambda f: f["used"] - f["again"]))
-        rows += [Row(f"scan, {name}: first call of 2,048 turns to that of 64, less a later one", 1.1, more[2048] / more[64]),
-                 Row(f"scan, {name}: the same, with what a later one takes", None, whole[2048] / whole[64])]
+        rows += [Row(f"scan, {name}: first call of 2,048 turns to that of 64", 1.1, whole[2048] / whole[64]),
+                 Row(f"scan, {name}: the same, less what a later call takes", None, more[2048] / more[64])]
     return rows
 
 
