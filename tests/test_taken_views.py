@@ -146,3 +146,20 @@ def test_a_small_view_does_not_keep_a_large_array():
         row = x.select(0, 3)
     array = row._n.value.array
     assert (array if array.base is None else array.base).nbytes <= 4 * row.nbytes
+
+
+KEYS = [(), 1, (1,), 0, (0,), -1, True, (True,), False, None, (None,), (None, 1), ..., (...,), (..., 1), slice(None), (slice(None),),
+        slice(0, 1), slice(1, None), slice(None, 1), (slice(None), 1), (1, slice(None)), (1, None), (0, 1), (1, 0), [1], ([1], 1)]
+
+
+@pytest.mark.parametrize("way", ["plain", "no_grad", "history"])
+def test_keys_that_are_nearly_alike_are_other_keys(way):
+    """`x[()]` and `x[1]` had one description: True, which tells a tuple, equals 1."""
+    for turn in range(8):
+        x = given(turn)
+        array = x.numpy()
+        if way == "history":
+            x = x.requires_grad_() * 1.0
+        with tg.set_grad_enabled(way != "no_grad"):
+            for key in KEYS if turn % 2 else KEYS[::-1]:
+                np.testing.assert_array_equal(x[key].detach().numpy(), array[key], err_msg=f"{key} at turn {turn}")

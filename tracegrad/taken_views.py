@@ -141,7 +141,7 @@ class Items(Views):
     def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         key = args[1]
         if type(key) is int:
-            return node.aval, node.needs_grad, key
+            return node.aval, node.needs_grad, int, key                 # True, which stands there for a tuple, equals 1
         parts: list[Any] = [node.aval, node.needs_grad, type(key) is tuple]
         for k in key if type(key) is tuple else (key,):
             if type(k) is slice:
