@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tracegrad.creation import arange, eye
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.distributions.distribution import Distribution, inside_one, leading, parameters
 from tracegrad.errors import ArgumentError, MissingRuleError, ShapeError
 from tracegrad.modes import no_grad
 from tracegrad.operators import PUBLIC
@@ -297,7 +297,7 @@ class Categorical(Distribution):
         return self.probs.sum(-1) * math.nan
 
     def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        lead = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+        lead = leading(sample_shape)
         count, n = math.prod(lead), self._num_events
         with no_grad():
             drawn = PUBLIC["multinomial"](self.probs.reshape((-1, n)), count, True).t()
@@ -316,11 +316,8 @@ class Categorical(Distribution):
         return self._enumerated(arange(self._num_events, device=self._given.device), expand)
 
 
-class OneHotCategorical(Distribution):
-    """A Categorical whose samples are one-hot vectors, as the parameters' dtype."""
-
-    support = constraints.one_hot
-    has_enumerate_support = True
+class _OfChoices(Distribution):
+    """What is made of a Categorical: a vector with a number for each choice."""
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self._categorical = Categorical(probs, logits, validate_args)
@@ -338,6 +335,13 @@ class OneHotCategorical(Distribution):
     @property
     def logits(self) -> Any:
         return self._categorical.logits
+
+
+class OneHotCategorical(_OfChoices):
+    """A Categorical whose samples are one-hot vectors, as the parameters' dtype."""
+
+    support = constraints.one_hot
+    has_enumerate_support = True
 
     @property
     def mean(self) -> Any:
@@ -368,7 +372,7 @@ class OneHotCategorical(Distribution):
         return self._enumerated(eye(self._event_shape[0], dtype=given.dtype, device=given.device), expand)
 
 
-class Multinomial(Distribution):
+class Multinomial(_OfChoices):
     """How often each of the choices of probs (the last dimension; or of logits) comes among total_count of them.
 
     >>> tg.distributions.Multinomial(10, tg.ones(4)).sample().sum()
@@ -377,26 +381,13 @@ class Multinomial(Distribution):
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if not isinstance(total_count, int) or total_count < 0:
             raise ArgumentError(f"Multinomial: total_count must be an int of at least 0, got {total_count!r}")
-        self.total_count, self._categorical = total_count, Categorical(probs, logits, validate_args)
-        super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args)
-
-    def expand(self, batch_shape: Sequence[int]) -> Self:
-        made = object.__new__(type(self))
-        made.__dict__.update(vars(self), _categorical=self._categorical.expand(batch_shape), _batch_shape=tuple(batch_shape))
-        return made
+        self.total_count = total_count
+        super().__init__(probs, logits, validate_args)
 
     @property
     def support(self) -> constraints.Constraint:
         n = self.total_count
         return constraints.Constraint("Multinomial()", lambda x: (x >= 0).all(-1) & (x % 1 == 0).all(-1) & (x.sum(-1) <= n), True, 1)
-
-    @property
-    def probs(self) -> Any:
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Any:
-        return self._categorical.logits
 
     @property
     def param_shape(self) -> Any:
@@ -411,7 +402,7 @@ class Multinomial(Distribution):
         return self.total_count * self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Sequence[int] | int = ()) -> Any:
-        lead = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+        lead = leading(sample_shape)
         given = self._categorical._given
         with no_grad():
             chosen = self._categorical.sample((self.total_count, *lead)).movedim(0, -1)                  # (*lead, *batch, total_count)

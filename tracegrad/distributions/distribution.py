@@ -29,6 +29,11 @@ def inside_one(shape: tuple[int, ...], like: Tensor) -> Any:
     return rand(*shape, dtype=like.dtype, device=like.device).clamp(min=2.0**-53 if like.dtype.itemsize == 8 else 2.0**-25)
 
 
+def leading(sample_shape: Sequence[int] | int) -> tuple[int, ...]:
+    """What sample_shape says of the first dimensions: a number is that of one."""
+    return (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
+
+
 class Distribution:
     """Base of distributions, as in torch.distributions: `sample_shape + batch_shape + event_shape` is a sample's shape.
 
@@ -74,8 +79,7 @@ class Distribution:
         return self._event_shape
 
     def _shape(self, sample_shape: Sequence[int] | int = ()) -> tuple[int, ...]:
-        lead = (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
-        return (*lead, *self._batch_shape, *self._event_shape)
+        return (*leading(sample_shape), *self._batch_shape, *self._event_shape)
 
     def expand(self, batch_shape: Sequence[int]) -> Self:
         """The same distribution with its parameters broadcast to batch_shape."""

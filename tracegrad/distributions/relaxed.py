@@ -13,7 +13,7 @@ from typing import Any, Self
 from tracegrad.creation import as_tensor, rand
 from tracegrad.distributions import constraints
 from tracegrad.distributions.continuous import EULER, Normal
-from tracegrad.distributions.discrete import Categorical, _ByOdds
+from tracegrad.distributions.discrete import _ByOdds, _OfChoices
 from tracegrad.distributions.distribution import Distribution, inside_one, parameters
 from tracegrad.distributions.transforms import ExpTransform, SigmoidTransform, StickBreakingTransform, TransformedDistribution
 from tracegrad.operators import PUBLIC
@@ -50,30 +50,16 @@ class LogitRelaxedBernoulli(_ByOdds):
         return self.temperature.log() + away - 2 * PUBLIC["softplus"](away)
 
 
-class ExpRelaxedCategorical(Distribution):
+class ExpRelaxedCategorical(_OfChoices):
     """The logarithms of RelaxedOneHotCategorical's vectors."""
 
     support = constraints.real_vector
     has_rsample = True
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        self._categorical = Categorical(probs, logits, validate_args)
+        super().__init__(probs, logits, validate_args)
         given = self._categorical._given
         self.temperature = as_tensor(temperature, dtype=given.dtype, device=given.device)
-        super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args)
-
-    def expand(self, batch_shape: Sequence[int]) -> Self:
-        made = object.__new__(type(self))
-        made.__dict__.update(vars(self), _categorical=self._categorical.expand(batch_shape), _batch_shape=tuple(batch_shape))
-        return made
-
-    @property
-    def probs(self) -> Any:
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Any:
-        return self._categorical.logits
 
     def rsample(self, sample_shape: Sequence[int] | int = ()) -> Any:
         noise = -(-inside_one(self._shape(sample_shape), self._categorical._given).log()).log()
