@@ -7,7 +7,7 @@ node of the outer graph, `TracedCall`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Container, Coroutine, Iterator, Sequence
 from enum import Enum
 from types import FunctionType
 from typing import Any
@@ -480,11 +480,11 @@ def _residuals(outputs: list[Node]) -> list[Node]:
             found[node] = None
     # An extremum's derivative looks for it among the elements. What computes those again may round otherwise (numpy after kernels), so it
     # has to compute the extremum, too.
-    given = set(found)
-    return [n for n in found if n not in set(outputs) and not (isinstance(n.fn, Extremum) and _rounds(n.operands[0], given))]
+    results = set(outputs)
+    return [n for n in found if n not in results and not (isinstance(n.fn, Extremum) and _rounds(n.operands[0], found))]
 
 
-def _rounds(node: Node, given: set[Node]) -> bool:
+def _rounds(node: Node, given: Container[Node]) -> bool:
     """Whether a node's values are computed anew when only those of inputs and `given` are known: movement moves the same numbers."""
     while isinstance(node.fn, Movement) and len(node.operands) == 1 and node not in given:
         node = node.operands[0]
