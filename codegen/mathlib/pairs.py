@@ -63,6 +63,17 @@ TG T tg_two_product(T a, T b, T *low) {{         // a * b = result + *low, exact
 }}"""
 
 
+def _of_pairs(operation: str, exact: str, *rests: str) -> str:
+    """An operation of two pairs, of a pair and a number, and of two numbers. rests: what its exact `exact` lacks in the first two."""
+    operands = ("T a, T a_low, T b, T b_low", "T a, T a_low, T b", "T a, T b")
+    return "".join(f"""
+TG T tg_pair_{operation}({given}, T *low) {{
+    T rest;
+    T {exact} = tg_two_{exact}(a, b, &rest);
+    return tg_pair({exact}, rest{more}, low);
+}}""" for given, more in zip(operands, (*rests, ""), strict=True))
+
+
 _PARTS = """
     T r_low;
     I n;
@@ -87,39 +98,8 @@ TG T tg_two_sum(T a, T b, T *low) {             // a + b = result + *low, exactl
     return sum;
 }""",
     "tg_two_product": _product("\n#ifdef FP_FAST_FMAF" + _FMA + "\n#else" + _SPLIT + "\n#endif"),
-    # of pairs, a pair and a number, numbers
-    "tg_pair_add": """
-TG T tg_pair_add(T a, T a_low, T b, T b_low, T *low) {
-    T rest;
-    T sum = tg_two_sum(a, b, &rest);
-    return tg_pair(sum, rest + (a_low + b_low), low);
-}
-TG T tg_pair_add(T a, T a_low, T b, T *low) {
-    T rest;
-    T sum = tg_two_sum(a, b, &rest);
-    return tg_pair(sum, rest + a_low, low);
-}
-TG T tg_pair_add(T a, T b, T *low) {
-    T rest;
-    T sum = tg_two_sum(a, b, &rest);
-    return tg_pair(sum, rest, low);
-}""",
-    "tg_pair_mul": """
-TG T tg_pair_mul(T a, T a_low, T b, T b_low, T *low) {
-    T rest;
-    T product = tg_two_product(a, b, &rest);
-    return tg_pair(product, rest + (a * b_low + a_low * b), low);
-}
-TG T tg_pair_mul(T a, T a_low, T b, T *low) {
-    T rest;
-    T product = tg_two_product(a, b, &rest);
-    return tg_pair(product, rest + a_low * b, low);
-}
-TG T tg_pair_mul(T a, T b, T *low) {
-    T rest;
-    T product = tg_two_product(a, b, &rest);
-    return tg_pair(product, rest, low);
-}""",
+    "tg_pair_add": _of_pairs("add", "sum", " + (a_low + b_low)", " + a_low"),
+    "tg_pair_mul": _of_pairs("mul", "product", " + (a * b_low + a_low * b)", " + a_low * b"),
     "tg_pair_div": """
 TG T tg_pair_div(T a, T a_low, T b, T b_low, T *low) {
     T quotient = a / b;
