@@ -130,7 +130,9 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     what = f"{kh}x{kw} taps over {t.c} channels, tiles of {rows} output channels x {vectors} vectors of {u.rows}x{u.piece} pixels"
     what += f", for each of {t.count[0]}x{t.count[1]} phases" if t.phases else ""
     emit = Text(t.name, what + (", from a padded copy of the image." if scratch else "."), params, vectors=[(t.dtype, u.width)])
-    _apart(emit, item(2), [("n", t.n), ("g", t.groups)] + [(f, n) for f, n in zip(("fy", "fx"), t.count, strict=True) if phases > 1])
+    inner = [("g", t.groups), *(zip(("fy", "fx"), t.count, strict=True) if phases > 1 else ())]
+    several = {name: count for name, count in inner if count > 1}
+    gpu.apart(emit, item(2), ("n", *several), tuple(several.values()))
     g = "g" if t.groups > 1 else 0
     space = "" if scratch else "__global const "
     if scratch:
@@ -164,18 +166,6 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
         emit("}")
     size = (ceil_div(across, wide), ceil_div(down, high), t.n * t.groups * phases)
     return emit.kernel(size, (1, 1, 1), t.flops, t.bytes, what)
-
-
-def _apart(emit: Text, of: str, parts: list[tuple[str, int]]) -> None:
-    """Emits the coordinates of element number `of`: (name, size), the last one innermost; those of one element are left out."""
-    inner, out = 1, []
-    (first, _), *others = parts
-    for name, size in reversed(others):
-        if size > 1:
-            out.append(f"{name} = {of}{f' / {inner}' if inner > 1 else ''} % {size}")
-            inner *= size
-    out.append(f"{first} = {of}{f' / {inner}' if inner > 1 else ''}")
-    emit(f"const int {', '.join(reversed(out))};")
 
 
 @dataclass(frozen=True)

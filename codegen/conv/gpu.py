@@ -22,7 +22,7 @@ from tracegrad.codegen.matmul.schedules import gpu_product
 from tracegrad.plan import Target
 
 
-def _apart(emit: Emit, of: Term, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+def apart(emit: Emit, of: Term, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
     """Emits the coordinates `names` of element number `of`, which has one fewer `sizes`: those of all but the first."""
     inner = 1
     for name, size in reversed(list(zip(names, (0, *sizes), strict=True))):
@@ -52,16 +52,16 @@ def taps(t: Taps) -> list[Kernel]:
     (oh, ow), (kh, kw) = t.out, t.size
 
     def weight(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        _apart(emit, k, ("channel", "ky", "kx"), t.size)
+        apart(emit, k, ("channel", "ky", "kx"), t.size)
         return t.w.load(emit, b, line, "channel", "ky", "kx")
 
     def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        _apart(emit, line, ("n", "y", "x"), t.out)
-        _apart(emit, k, ("channel", "ky", "kx"), t.size)
+        apart(emit, line, ("n", "y", "x"), t.out)
+        apart(emit, k, ("channel", "ky", "kx"), t.size)
         return _windowed(emit, t.x, t.dtype, "n", plus((b, t.c), "channel"), t.image, t.stride, t.dilation, t.padding)
 
     def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
-        _apart(emit, j, ("n", "y", "x"), t.out)
+        apart(emit, j, ("n", "y", "x"), t.out)
         t.store.write(emit, "n", plus((b, t.o), i), "y", "x", value, width)
 
     a = Operand("a", t.o, weight, t.w.params, t.groups > 1)
@@ -97,14 +97,14 @@ def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: S
         return w.load(emit, plus((group(b), og), "channel"), line, *places)
 
     def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        _apart(emit, line, ("n", "y", "x"), out)
+        apart(emit, line, ("n", "y", "x"), out)
         taps_(emit, k)
         for at, tap, axis in (("y", "ky", axes[0]), ("x", "kx", axes[1])):
             emit(f"const int i{at} = {plus(at, f'i{at}0', (tap, -axis.dilation))};")
         return _or_zero(emit, gy, dtype, "n", plus((group(b), og), "channel"), (v.oh, v.ow))
 
     def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
-        _apart(emit, j, ("n", "y", "x"), out)
+        apart(emit, j, ("n", "y", "x"), out)
         at = plus(("y", v.stride[0]), Compound(f"{b} / {px} % {py}")), plus(("x", v.stride[1]), Compound(f"{b} % {px}"))
         tests = [f"{a} < {size}" for a, size, s in zip(at, (v.h, v.w), v.stride, strict=True) if size % s]
         if tests:
@@ -151,16 +151,16 @@ def weight_grad(name: str, v: Window, dtype: DType, x: Array, gy: Array, store: 
     og, cg, taps_ = v.o // v.groups, v.c // v.groups, (v.kh, v.kw)
 
     def grad(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        _apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
+        apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
         return gy.load(emit, "n", plus((b, og), line), "y", "x")
 
     def pixel(emit: Emit, b: Term, line: Term, k: Term) -> str:
-        _apart(emit, line, ("channel", "ky", "kx"), taps_)
-        _apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
+        apart(emit, line, ("channel", "ky", "kx"), taps_)
+        apart(emit, k, ("n", "y", "x"), (v.oh, v.ow))
         return _windowed(emit, x, dtype, "n", plus((b, cg), "channel"), (v.h, v.w), v.stride, v.dilation, v.padding)
 
     def write(emit: Emit, b: Term, i: Term, j: Term, value: str, width: int) -> None:
-        _apart(emit, j, ("channel", "ky", "kx"), taps_)
+        apart(emit, j, ("channel", "ky", "kx"), taps_)
         store.write(emit, plus((b, og), i), "channel", "ky", "kx", value, width)
 
     a = Operand("a", og, grad, gy.params, v.groups > 1)
