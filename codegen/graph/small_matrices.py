@@ -16,7 +16,7 @@ from typing import Any
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import complex_of, real_of
-from tracegrad.function import Primitive, Shared, bind
+from tracegrad.function import REGISTRY, Primitive, Shared, bind
 from tracegrad.ir import Aval, Graph, Node
 from tracegrad.ops import factorizations as lapack
 from tracegrad.plan import MatrixCheck, Target
@@ -105,7 +105,7 @@ class InParts(InKernel):
         return tuple(Aval(a.shape, real_of(a.dtype)) for a in self.whole(operands, attrs) for _ in range(_count(a)))
 
     def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
-        given = [(x + 1j * y).astype(complex_of(x.dtype)) for x, y in zip(arrays[::2], arrays[1::2], strict=True)]
+        given = [REGISTRY["complex"].numpy(x, y) for x, y in zip(arrays[::2], arrays[1::2], strict=True)]
         found = self.fn.results(*given, **attrs)
         return [part for r in found for part in ((r.real, r.imag) if r.dtype.kind == "c" else (r,))]
 
