@@ -204,7 +204,7 @@ class Backward:
         self.walk: _Walk | None = None
         if state.trace is not None or state.examples or state.pulling or state.hidden or state.anomaly is not None:
             return
-        pending, self.count = pending_nodes()
+        pending, self.cut, self.count = pending_nodes()
         if pending.keys() <= {root._device}:
             if not _ordinary:
                 _ordinary.update(fn for fn in REGISTRY.values() if fn is not REGISTRY["placeholder"])
@@ -240,7 +240,7 @@ class Backward:
                 else:
                     tensor._grad._n = gradient
                     tensor._grad._versions += 1
-        no_longer_pending(self.count)
+        no_longer_pending(self.cut, self.count)
         assert walk.key is not None
         _recipes.move_to_end(walk.key)
         self.walk = None

@@ -25,8 +25,8 @@ from tracegrad.config import config
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
 from tracegrad.interpret import interpret
-from tracegrad.ir import Graph, Node, forget_operands, located
-from tracegrad.modes import without_collection
+from tracegrad.ir import Folded, Graph, Node, forget_operands, located
+from tracegrad.modes import state, without_collection
 from tracegrad.numpy_routines import given_by_value
 from tracegrad.plan import Line, Plan
 from tracegrad.printing import namer
@@ -36,7 +36,7 @@ from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.program import load_compiler
 
-_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
+_VARIABLE, _DETACH, _OUTPUT, _SLICE_AT = (REGISTRY[name] for name in ("variable", "detach", "output", "slice_at"))
 _CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
 _OFFSET, _SLICE_AT = REGISTRY["offset"], REGISTRY["slice_at"]
 LOOKS = 12   # so often somebody looks at values of one history until they are computed when they are called (see call_cache.look)
@@ -408,15 +408,36 @@ def used_numpy(work: Work) -> None:
     eager.count("interpreted")
 
 
+def is_view(node: Node) -> bool:
+    """Whether the node moves elements of its first operand, and has others only to say where they are."""
+    return (isinstance(node.fn, Movement) and len(node.operands) == 1) or (node.fn is _SLICE_AT and bool(node.operands))
+
+
 def cut_detached(node: Node) -> None:
-    """A computed value behind a `detach` lets go of the history that made it."""
+    """A computed value behind a `detach` lets go of the history that made it; so does a view of one."""
     while node.fn is _VARIABLE:
         node = node.operands[0]
     if node.fn is _DETACH:
-        found = resolve(node)
-        if found.value is not None and found.operands:
+        found, views = resolve(node), list[Node]()
+        while found.value is None and is_view(found):
+            views.append(found)
+            found = resolve(found.operands[0])
+        if found.value is not None and (views or type(found) is Folded or found.operands):
             forget_operands(node)
-            node.operands = (data(found.aval, found.value),)
+            found = data(found.aval, found.value)
+            for view in reversed(views):
+                found = bind(view.fn, (found, *view.operands[1:]), view.attrs)
+            node.operands = (found,)
+
+
+def without_history(node: Node) -> Node:
+    """`node` without its history."""
+    if not node.needs_grad:
+        return node
+    new = bind(_DETACH, (node,), {})
+    if state.trace is None and not (state.examples or state.hidden or state.pulling):
+        cut_detached(new)
+    return new
 
 
 Places = tuple[int, ...]

@@ -22,7 +22,7 @@ import numpy as np
 from tracegrad import at_once as _at_once  # noqa: F401  (call_cache.py uses it)
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload
+from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload, without_history
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
 from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
@@ -134,7 +134,7 @@ class Tensor(Operators):
         if node.needs_grad and not state.grad and state.trace is None and not (state.examples or state.hidden):
             while node.fn is _VARIABLE:
                 node = node.operands[0]
-            return bind(_DETACH, (node,), {}) if node.needs_grad else node
+            return without_history(node)
         return node
 
     def _node_outside(self) -> Node:
@@ -152,7 +152,7 @@ class Tensor(Operators):
             source = node
             for fn, attrs in self._chain:
                 node = _moved(node, fn, attrs)
-            node = bind(_DETACH, (node,), {}) if self._detached and node.needs_grad else node
+            node = without_history(node) if self._detached else node
             if state.trace is None and self._trace is None:
                 self._n, self._source = node, (weakref.ref(source), viewed._version)
             return node
@@ -646,8 +646,10 @@ class Tensor(Operators):
     def detach(self) -> Tensor:
         """The same values without history; shares memory with this tensor, as in torch."""
         node = self._node()
-        result = Tensor(bind(_DETACH, (node,), {}) if node.needs_grad else node, self._device, state.trace)
+        result = Tensor(without_history(node), self._device, state.trace)
         result._base, result._chain, result._detached = self, (), True
+        if result._trace is None:
+            result._source = weakref.ref(node), self._version
         return result
 
     def detach_(self) -> Tensor:
