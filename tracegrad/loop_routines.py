@@ -70,7 +70,7 @@ def turns(graph: Graph, carries: int, rows: int, length: int, reverse: bool, use
         whole, stay = arrays[carries:carries + rows], arrays[carries + rows:]
         found = before([*whole, *stay])
         still = [*stay, *found[len(found) - len(once):]]
-        moving = [*[whole[k] for k in scanned_there], *found[:len(ahead)]]
+        moving = [*[np.ascontiguousarray(whole[k]) for k in scanned_there], *found[:len(ahead)]]     # or rows take three times as long
         state = [arrays[i] for i in kept]
         count = len(state)
         stacks = [np.empty((length, *a.shape), a.dtype) for a in avals]
@@ -94,7 +94,7 @@ class _Part:
     def __init__(self, targets: Sequence[Node], inputs: Sequence[Node]) -> None:
         work = Work(list(targets), None, inputs=inputs)
         self._routine, self._order = Routine(work.order, work.places, work.ends), work.order
-        self._constants = [c.attrs["value"] for c in work.constants]
+        self._constants = [np.asarray(c.attrs["value"]) for c in work.constants]       # which ufuncs take in half of a scalar's time
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         return self._routine(arrays, self._constants, self._order, [])

@@ -191,7 +191,10 @@ class _Recurrent(Module):
         if not x.shape[0]:
             raise ShapeError(f"{type(self).__name__}: the sequence has length 0; it needs at least one step")
 
-        gates = F.linear(x, getattr(self, "weight_ih" + end), getattr(self, "bias_ih" + end) if self.bias else None)
+        first = getattr(self, "bias_ih" + end) if self.bias else None
+        if bias is not None and self.step != "GRU":             # others only add it: once, then, instead of at every turn
+            first, bias = first + bias, None
+        gates = F.linear(x, getattr(self, "weight_ih" + end), first)
         rows, reverse = (gates,) if going is None else (gates, going), end.endswith("_reverse")
         if modes.state.trace is None and not modes.state.examples:
             return _layer(self.step, rows, state, weight, bias, projection, reverse)  # type: ignore[no-any-return]
