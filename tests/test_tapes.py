@@ -151,6 +151,61 @@ def test_who_writes_afterwards_changes_nothing_that_was_called_before():
             np.testing.assert_allclose(product.numpy(), wanted.T @ (wanted * 2.0), rtol=1e-5)
 
 
+def averaged(w, avg, turn):
+    """A parameter is written and read in one block: what is read is on the tape, and the leaf is not."""
+    w.sub_(0.01 * w.grad)
+    return 0.9 * avg + 0.1 * w
+
+
+def averaged_in_place(w, avg, turn):
+    w.sub_(0.01 * w.grad)
+    avg.lerp_(w, 0.1)
+    return avg * 1.0
+
+
+def decayed(w, avg, turn):
+    w.mul_(0.99).sub_(w.grad, alpha=0.01)
+    w.clamp_(-1.5, 1.5)
+    return avg + w.norm() * w[3:4] + w.abs().max()
+
+
+def projected(w, avg, turn):
+    before = w.clone()
+    w -= 0.01 * w.grad
+    w /= w.norm()
+    return avg * 0.5 + (w - before) + before * w
+
+
+def rows(w, avg, turn):
+    w[turn % 3:turn % 3 + 2] = avg[:2] * w.grad[:2]
+    return tg.where(w > avg, w, avg * 0.9)
+
+
+def copied(w, avg, turn):
+    w.copy_(avg * 0.5 + w.grad * 0.01)
+    avg.copy_(w + avg)
+    return (avg + w) * 0.3
+
+
+@pytest.mark.parametrize("update", [averaged, averaged_in_place, decayed, projected, rows, copied])
+@pytest.mark.parametrize("size", [12, 130])
+def test_a_parameter_that_was_written_is_read_in_the_same_block(update, size, monkeypatch):
+    def run():
+        w = tg.linspace(-1, 1, size, dtype=tg.float64).requires_grad_()
+        avg, found = tg.linspace(2, 1, size, dtype=tg.float64), []
+        for turn in range(12):
+            w.grad = None
+            (w**3 + w * w).sum().backward()
+            with tg.no_grad():
+                avg = update(w, avg, turn)
+            found.append([avg.numpy(), w.detach().numpy()])
+        return np.array(found)
+
+    found = run()
+    monkeypatch.setattr(tg.config, "eager", False)
+    np.testing.assert_allclose(found, run(), 1e-12)
+
+
 def test_views_are_written_through_and_copies_are_not():
     for _ in range(6):
         with tg.no_grad():

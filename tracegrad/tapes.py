@@ -272,6 +272,8 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
             parts.append(name)
             if not _add(tape, a, a.__class__, parts, fresh):
                 return None
+    if tape.closed:             # an argument's value was asked for, which is one of the tape's (a parameter was written): it is done
+        return follow(function, known, args, kwargs)
     before = tape.stage
     if before is None:
         before = _begin(tape, fresh)
@@ -285,7 +287,7 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
         stage = before.next.get(key, before)
         if stage is before:
             stage = _learn(tape, before, key, known, args, kwargs, fresh)
-        if stage is None:
+        if stage is None or tape.closed:
             return None
         before.likely = stage
     if stage.checks and any(any(call.fn.excess(fresh[k], call)) for k, call in stage.checks):
