@@ -6,7 +6,8 @@ generated OpenCL C kernels can be read (`f.kernels()`). Start reading at `tracin
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from tracegrad import (
     array_api,
@@ -16,7 +17,6 @@ from tracegrad import (
     creation,
     cuda,
     describing,
-    distributions,
     errors,
     fft,
     func,
@@ -111,9 +111,21 @@ _BUILTINS = {"bool": bool_, "float": float32, "int": int32}     # torch's names 
 globals().update(_BUILTINS, short=int16)
 
 
+if TYPE_CHECKING:
+    from tracegrad import distributions
+_LATER = {"distributions"}              # imported when they are asked for: a tenth of the time that `import tracegrad` would take
+
+
 def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return import_module(f"tracegrad.{name}")
     raise AttributeError(f"tracegrad has no {name!r}")
 
 
-__all__ = sorted({name for name in globals() if not name.startswith("_")} - {"Any", "annotations", "PUBLIC", "random", *_BUILTINS})
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
+
+_IMPORTED = {"Any", "TYPE_CHECKING", "annotations", "import_module", "PUBLIC", "random", *_BUILTINS}
+__all__ = sorted({name for name in globals() if not name.startswith("_")} - _IMPORTED | _LATER)
 __version__ = "0.1.0"
