@@ -122,8 +122,23 @@ def test_a_momentum_that_moves_compiles_nothing(kind, options, device):
     assert not any(name.startswith("_") for name in state)
 
 
+@pytest.mark.parametrize("kind", [optim.SGD, optim.RMSprop])
+def test_a_momentum_of_zero_is_cycled_too(kind):
+    """As in torch: the schedulers set it before the first step."""
+    opt = kind([tg.ones(12, requires_grad=True)], lr=0.1)
+    schedule, found = s.OneCycleLR(opt, 0.1, total_steps=10), []
+    for _ in range(6):
+        found.append(opt.param_groups[0]["momentum"])
+        opt.param_groups[0]["params"][0].sum().backward()
+        opt.step()
+        schedule.step()
+    assert found[0] == pytest.approx(0.95)
+    assert min(found) == pytest.approx(0.85)
+
+
 @pytest.mark.parametrize(("make", "match"), [
-    (lambda o: s.OneCycleLR(o, 0.1), "total_steps"), (lambda o: s.OneCycleLR(o, 0.1, total_steps=5), "cycle_momentum"),
+    (lambda o: s.OneCycleLR(o, 0.1), "total_steps"),
+    (lambda o: s.OneCycleLR(optim.Adagrad(o.param_groups[0]["params"]), 0.1, total_steps=5), "cycle_momentum"),
     (lambda o: s.CyclicLR(o, 0.1, 1.0, mode="square"), "mode"), (lambda o: s.LinearLR(o, 0.0), "start_factor"),
     (lambda o: s.SequentialLR(o, [s.StepLR(o, 3)], [2]), "0 milestones"), (lambda o: s.ChainedScheduler([]), "no schedulers"),
     (lambda o: s.ChainedScheduler([s.ReduceLROnPlateau(o)]), "needs no argument"), (lambda o: s.StepLR(o, 3, last_epoch=4), "initial_lr"),

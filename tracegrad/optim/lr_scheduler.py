@@ -305,8 +305,8 @@ class _Momentum(LRScheduler):
     def _own_momentum(self) -> None:
         self._beta = [("betas" in group) for group in self.optimizer.param_groups]
         for group, beta in zip(self.optimizer.param_groups, self._beta, strict=True):
-            if not beta and ("momentum" not in group or not group["momentum"]):
-                raise ArgumentError(f"{type(self).__name__}: cycle_momentum needs an optimizer with momentum above 0 or betas; pass "
+            if not beta and "momentum" not in group:
+                raise ArgumentError(f"{type(self).__name__}: cycle_momentum needs an optimizer with momentum or betas; pass "
                                     "cycle_momentum=False")
             group.at_run_time("betas" if beta else "momentum")
 
