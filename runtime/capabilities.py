@@ -88,16 +88,15 @@ TRIALS = {
 }
 
 
-# What the trials showed, by what is in the platform's version.
-KNOWN = {
-    "PoCL 3.0": Capabilities(clang_builtins=True, long_loops=True, wide_comparisons=True),
-    "PoCL 3.1": Capabilities(clang_builtins=True, long_loops=True, wide_comparisons=True),
-}
+# What the trials showed, by what is in the platform's version, or in its name with the driver's version.
+KNOWN = dict.fromkeys(("PoCL 3.0", "PoCL 3.1", "Intel(R) OpenCL 2025.20.", "Intel(R) OpenCL 2026.22."),
+                      Capabilities(clang_builtins=True, long_loops=True, wide_comparisons=True))
 
 
 def capabilities(context: cl.Context, device: cl.Device, compiled_for: str = "") -> Capabilities:
     """What the trials show; known, or from the disk, where they were made before. compiled_for: see `Device`; the answers depend on it."""
-    known = next((answers for version, answers in KNOWN.items() if version in device.platform.version), None)
+    version = f"{device.platform.version} {device.platform.name} {device.driver_version}"
+    known = next((answers for part, answers in KNOWN.items() if part in version), None)
     if known is not None:
         return known
     if not config.cache:

@@ -73,9 +73,9 @@ class TestCapabilities:
             tries.append(device)
             return probe(context, side)
 
-        def ask(version: str = "1") -> tuple[Capabilities, bool]:
+        def ask(version: str = "1", platform: str = "a driver") -> tuple[Capabilities, bool]:
             tries.clear()
-            fake = SimpleNamespace(platform=SimpleNamespace(name="a driver", version=version), name="a device", driver_version=version)
+            fake = SimpleNamespace(platform=SimpleNamespace(name=platform, version=version), name="a device", driver_version=version)
             return capabilities.capabilities(real.context, fake), bool(tries)
 
         monkeypatch.setattr(capabilities, "probe", counted)
@@ -100,8 +100,16 @@ class TestCapabilities:
 
     @pytest.mark.parametrize("version", capabilities.KNOWN)
     def test_a_driver_whose_answers_are_known_is_not_tried(self, ask: Any, version: str) -> None:
-        """(That they are right, where such a driver is the default, the test above shows.)"""
         assert ask(f"OpenCL 3.0 {version}-rc2  Linux") == (capabilities.KNOWN[version], False)
+        platform, _, number = version.rpartition(" ")
+        assert ask(f"{number}10.0", platform) == (capabilities.KNOWN[version], False)
+        assert ask("2024.1", platform) == (devices()[0].capabilities, True)
+
+    def test_what_is_known_of_a_driver_is_what_trials_show(self, device: Device) -> None:
+        """Of each driver here: known or not, these are its answers."""
+        if device.kind == "gpu":
+            pytest.skip("GPUs are not tried")
+        assert device.capabilities == capabilities.probe(device.context, device.first_side)
 
     def test_a_driver_is_tried_once(self, ask: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         found, tried = ask()
