@@ -187,6 +187,8 @@ def loops(peer: str) -> list[Row]:
             rows += [Row(f"scan, {name}, {turns} turns: first call, torch", None, eager["first"], "s"),
                      Row(f"scan, {name}, {turns} turns: a later call, processor time, to torch's", None, found["again"] / eager["again"])]
         unrolled = first_call(name, turns, "unrolled")
+        rows += [Row(f"unrolled, {name}, {turns} turns: first call, cold", 5.0, unrolled["first"], "s"),
+                 Row(f"unrolled, {name}, {turns} turns: the same, processor time", None, unrolled["used"], "s")]
         rows.append(Row(f"scan, {name}, {turns} turns: a later call, to the unrolled loop's", 1.0, found["again"] / unrolled["again"]))
     for name in LOOPS:
         several = {turns: [first_call(name, turns) for _ in range(3)] for turns in (64, 2048)}

@@ -10,6 +10,7 @@ enqueue and a finish) and `basic` (runs in the calling thread while it enqueues:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -93,8 +94,8 @@ class Device:
     def decide(self) -> None:
         """Where nobody knows which of several drivers is the fastest: find out, and be the device of that one from now on.
 
-        This is done when the first program is about to be compiled: until then numpy computes, and nothing is in a driver's memory. If
-        something is (large arrays), this process stays with the driver, and the next one knows.
+        This is done for who looks at devices before anything is computed. If something is in the driver's memory (large arrays), this
+        process stays with the driver, and the next one knows.
         """
         with _choice:
             tried, self.undecided = self.undecided, ()
@@ -103,6 +104,17 @@ class Device:
                 _decided[:] = [self]
                 if best is not self and "context" not in self.__dict__:
                     self.__dict__, best.__dict__ = best.__dict__, self.__dict__
+
+    def stay(self) -> None:
+        """Where nobody knows, and a program is about to be compiled: this process stays with this driver, and finds out when it ends.
+
+        The trial before the first result took as long again as that (PoCL and Intel's driver), and would have the cores while others compile.
+        """
+        with _choice:
+            tried, self.undecided = self.undecided, ()
+            if tried:
+                _decided[:] = [self]
+                atexit.register(_try, tried)
 
     def expect(self, nbytes: int) -> None:
         """Tell how large the largest value of a program is, before `target` or `first_side` is asked for."""
@@ -331,6 +343,13 @@ def _default(found: list[Device]) -> Device:
     if known is None and not any(d.undecided for d in tried):
         tried[0].undecided = tried
     return known or tried[0]
+
+
+def _try(tried: Sequence[Device]) -> None:
+    """The trial at the end of a process (not of one that was forked); the next one knows its outcome."""
+    if all(device._pid == os.getpid() for device in tried):
+        with contextlib.suppress(KeyboardInterrupt):
+            faster(tried)
 
 
 def contenders(found: list[Device]) -> list[Device]:

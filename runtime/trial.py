@@ -2,8 +2,8 @@
 
 Each builds and runs a small program of the kind that tracegrad writes: arithmetic and a product, in vectors. What counts is the build
 and some thousand runs together: a driver that builds slowly has to run faster. The outcome is kept on disk, by driver and version, so
-only the first process after an installation tries (a second or two), when it compiles its first program (see `Device.decide`); nobody does
-where there is one driver, or one was asked for.
+only the first process after an installation tries (a second or two), when it ends (see `Device.stay`), or when it is asked for its devices
+before it computes (`Device.decide`); nobody does where there is one driver, or one was asked for.
 """
 
 from __future__ import annotations

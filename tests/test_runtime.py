@@ -696,18 +696,29 @@ assert y.tolist() == [12.0, 44.0, 76.0]
 assert (calls, tg.device().driver) == ([], first), "a trial before the first program"
 f = tg.trace(lambda x: (x * 3).sum(0))
 assert f(x).tolist() == [36.0, 45.0, 54.0, 63.0]
+assert (calls, tg.device().driver) == ([], first), "a trial before the first result"
+assert tg.device() is default and x.device is default and device.find("") is default
+device._try(tried)                                        # as at the end
+assert calls == [first, wanted], calls
+assert (tg.device().driver, device.remembered(tried).driver) == (first, wanted)
+print("stayed")
+"""
+
+LOOKED = UNDECIDED.partition("f = tg.trace")[0] + """
+from tracegrad.compile import list_devices
+assert {d.driver for d in list_devices()} == {d.driver for d in found}
 assert calls == [first, wanted], calls
 assert tg.device() is default and default.driver == wanted and x.device is default
 assert (x + y[:, None]).tolist()[0] == [12.0, 13.0, 14.0, 15.0]
 assert device.find("") is default and calls == [first, wanted]
-assert {d.driver for d in device.devices()} == {d.driver for d in found}
 print("decided")
 """
 
 ALLOCATED = UNDECIDED.partition("y = (x")[0] + """
 big = tg.tensor(np.ones((600, 600), np.float32))          # in the driver's memory
-assert tg.trace(lambda x: (x * 2).sum())(big).item() == 720000.0
+default.decide()
 assert (tg.device().driver, sorted(calls)) == (first, sorted([first, wanted]))
+assert tg.trace(lambda x: (x * 2).sum())(big).item() == 720000.0
 print("stayed")
 """
 
@@ -720,8 +731,9 @@ print("asked for")
 """
 
 
-@pytest.mark.parametrize(("end", "program"), [("decided", UNDECIDED), ("stayed", ALLOCATED), ("asked for", ASKED)])
-def test_the_default_driver_is_chosen_when_the_first_program_is_compiled(program: str, end: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("end", "program"), [("stayed", UNDECIDED), ("decided", LOOKED), ("stayed", ALLOCATED),
+                                              ("asked for", ASKED)])
+def test_the_default_driver_is_found_out_when_a_process_ends_or_somebody_looks(program: str, end: str, tmp_path: Path) -> None:
     (tmp_path / "pocl").mkdir()
     given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / "pocl"), "TRACEGRAD_DEVICE": "",
              "TRACEGRAD_EAGER": "1", "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}

@@ -201,7 +201,7 @@ class Program:
         self.graph = Graph.capture(inputs, outputs)
         self.graph.output_names = list(results)
         if device is not NUMPY and device.undecided:
-            device.decide()
+            device.stay()
         self.device = device
         self.weak = [n.aval.weak for n in inputs]
         self.plan: Plan | None = None
