@@ -100,9 +100,10 @@ class Device:
         with _choice:
             tried, self.undecided = self.undecided, ()
             if tried:
+                unused = "context" not in self.__dict__          # by anybody but the trial
                 best = faster(tried)
                 _decided[:] = [self]
-                if best is not self and "context" not in self.__dict__:
+                if best is not self and unused:
                     self.__dict__, best.__dict__ = best.__dict__, self.__dict__
 
     def stay(self) -> None:

@@ -675,7 +675,7 @@ UNDECIDED = """
 import os, sys
 import numpy as np
 import tracegrad as tg
-from tracegrad.runtime import device, trial
+from tracegrad.runtime import device, doctor, trial
 
 found = device.devices()
 tried = sorted((d for d in found if "PoCL" in d.driver), key=lambda d: d.driver)
@@ -686,6 +686,7 @@ device.contenders = lambda given: [d for d in tried]
 calls = []
 def score(d):
     calls.append(d.driver)
+    assert d.context                                      # as a trial makes one
     return trial.Score(0.1, 1e-3 if d.driver == wanted else 2e-3)
 trial.score = score
 wanted, first = tried[1].driver, tried[0].driver
@@ -701,6 +702,8 @@ assert tg.device() is default and x.device is default and device.find("") is def
 device._try(tried)                                        # as at the end
 assert calls == [first, wanted], calls
 assert (tg.device().driver, device.remembered(tried).driver) == (first, wanted)
+doctor.contenders = device.contenders
+assert doctor._trial()[0].text.startswith("that of the next process")
 print("stayed")
 """
 
@@ -711,6 +714,8 @@ assert calls == [first, wanted], calls
 assert tg.device() is default and default.driver == wanted and x.device is default
 assert (x + y[:, None]).tolist()[0] == [12.0, 13.0, 14.0, 15.0]
 assert device.find("") is default and calls == [first, wanted]
+doctor.contenders = lambda given: sorted(tried, key=lambda d: d.driver)
+assert doctor._trial()[0].text.startswith("the default CPU driver")
 print("decided")
 """
 
