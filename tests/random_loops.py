@@ -24,7 +24,7 @@ EXPRESSIONS = (                 # of vectors x, y; n: their length, c: a small n
 )  # fmt: skip
 LOOKS = (                       # statements that need the values
     "out.append(float(({e}).sum().item()))", "out.append({v}.tolist()[3])",
-    "out.append(float(({e}).numpy().max())) if not ({e}).requires_grad else None", "if float(({e}).mean()) > 0.1: b = b * 0.8",
+    "out.append(float(({e}).detach().numpy().max()))", "if float(({e}).mean()) > 0.1: b = b * 0.8",
 )  # fmt: skip
 WRITES = (                      # statements inside no_grad
     "{w}.mul_(0.99).add_({e}, alpha=0.01)", "{w}[{c}:{c} + 4] = ({e})[:4] * 0.5", "{v}.lerp_({e}, 0.2)", "m[:, {d}] = {e}",
