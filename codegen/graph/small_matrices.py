@@ -22,7 +22,7 @@ from tracegrad.ops import factorizations as lapack
 from tracegrad.plan import MatrixCheck, Target
 
 KERNELS = (lapack.SOLVE, lapack.INV, lapack.TRIANGLE, lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO,
-           lapack.EIGH, lapack.SVD_)
+           lapack.EIGH, lapack.SVD_, lapack.MATRIX_EXP, lapack.FRECHET)
 
 
 def in_kernels(graph: Graph, target: Target) -> Graph:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Array
-from tracegrad.codegen.lower import jacobi
+from tracegrad.codegen.lower import exponential, jacobi
 
 if TYPE_CHECKING:
     from tracegrad.codegen.lower.small_matrices import Matrices
@@ -299,4 +299,5 @@ def qr(k: Matrices) -> None:
 
 TEXTS = {"complex_solve": solve, "complex_inv": inv, "complex_solve_triangular": triangle, "complex_det": det, "complex_slogdet": slogdet,
          "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu, "complex_qr": qr,
-         "complex_eigh": jacobi.eigh, "complex_svd": jacobi.svd}
+         "complex_eigh": jacobi.eigh, "complex_svd": jacobi.svd,
+         "complex_matrix_exp": exponential.exp, "complex_frechet_exp": exponential.derivative}

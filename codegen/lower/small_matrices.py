@@ -3,7 +3,8 @@
 A work-item holds whole matrices in arrays of its own: on a CPU as many as a vector has lanes, one a lane; on a GPU one. What a matrix
 decides (which row is the pivot) is a selection, so lanes never part. The steps are LAPACK's, as are pivots and signs: what differs are
 roundings. On CPUs float32 is computed in float64, as NumPy does it, but for LU factors; vectors are half as many lanes there.
-Eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the same for all lanes; LAPACK's is not.
+Eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the same for all lanes; LAPACK's is not. Exponentials:
+exponential.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tracegrad.codegen.kernel.names import SMALL_MATRICES
 from tracegrad.codegen.kernel.statements import BoundLike, product
 from tracegrad.codegen.kernel.types import mask_type
 from tracegrad.codegen.kernel.vectors import LANES, ctype
-from tracegrad.codegen.lower import complex_matrices, jacobi
+from tracegrad.codegen.lower import complex_matrices, exponential, jacobi
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
@@ -42,7 +43,7 @@ def lower_matrices(group: Group, context: Context) -> list[Kernel]:
         return []
     one = Matrices(group, context, results)
     size = " and ".join(f"{m} x {n}" for m, n in one.shapes)
-    how = "Jacobi's rotations" if one.name.endswith(("eigh", "svd")) else "LAPACK's steps"
+    how = next((how for end, how in STEPS.items() if one.name.endswith(end)), "LAPACK's steps")
     return [replace(one.kernel(), note=f"{how} for {one.batch} of {size}, {one.lanes} at a time in a work-item")]
 
 
@@ -529,6 +530,8 @@ def _qr(k: Matrices) -> None:
         k.store(1, k.upper(a, columns))
 
 
+STEPS = {"eigh": "Jacobi's rotations", "svd": "Jacobi's rotations", "_exp": "scaling and squaring"}      # the others are LAPACK's
 TEXTS = {"solve": _solve, "inv": _inv, "solve_triangular": _triangle, "det": _det, "slogdet": _slogdet, "cholesky": _cholesky,
          "lu_factor": _lu, "qr": _qr, "factor_info": _info, "eigh": jacobi.eigh, "svd": jacobi.svd,
+         "matrix_exp": exponential.exp, "frechet_exp": exponential.derivative,
          **complex_matrices.TEXTS}
