@@ -330,7 +330,7 @@ class Det(Lapack):
     def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-2], operands[0].dtype),)
     @np.errstate(all="ignore")
     def results(self, a): return [_unknown(a, np.linalg.det(a))]
-    def vjp(self, ct, y, a, index): return (scalars(ct) * run(_COFACTORS, a),)
+    def vjp(self, ct, y, a, index): return (scalars(ct) * run(COFACTORS, a),)
 
 
 class Cofactors(Lapack):
@@ -613,14 +613,17 @@ def _right(x: Node, u: Node) -> Any:
 class PivotOrder(Shared):
     """The numbers (int32) of `rows` rows that LAPACK's pivots (*, k) lead to: row i is exchanged with row pivots[i] - 1, in turn."""
     name, family, differentiable, batches = "pivot_order", "host_call", False, True
+    impossible = "holds pivots that are not from 1 to the number of rows"
     cases = [((np.array([[2, 3, 3], [1, 2, 3]], np.int32),), dict(rows=3, index=0)), ((np.array([4, 3], np.int32),), dict(rows=5, index=0))]
 
     def avals(self, *operands, **attrs): return (Aval((*operands[0].shape[:-1], attrs["rows"]), dtypes.int32),)
 
     def results(self, pivots, rows):
-        lists = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])
-        if lists.size and not 1 <= lists.min() <= lists.max() <= rows:
-            raise LinAlgError(f"lu_solve: pivots must be from 1 to {rows}, got {lists.min()} to {lists.max()}")
+        *batch, k = pivots.shape
+        lists = pivots.reshape(prod(batch), k)
+        bad = np.flatnonzero(((lists < 1) | (lists > rows)).any(1))
+        if len(bad):
+            raise LinAlgError(MatrixCheck(self.name, (*batch, 1, k), self.impossible).message(int(bad[0]), 0))
         order, every = np.tile(np.arange(rows, dtype=np.int32), (len(lists), 1)), np.arange(len(lists))
         for j in range(pivots.shape[-1]):
             p = lists[:, j] - 1
@@ -715,5 +718,5 @@ class FrechetExp(Lapack):
 
 SOLVE, INV, PINV, DET, SLOGDET = (REGISTRY[name] for name in ("solve", "inv", "pinv", "det", "slogdet"))
 CHOLESKY, EIGH, EIG, QR_, SVD_, LU_ = (REGISTRY[name] for name in ("cholesky", "eigh", "eig", "qr", "svd", "lu_factor"))
-MATRIX_EXP, INFO, TRIANGLE, ORDER, _COFACTORS, FRECHET = (
+MATRIX_EXP, INFO, TRIANGLE, ORDER, COFACTORS, FRECHET = (
     REGISTRY[name] for name in ("matrix_exp", "factor_info", "solve_triangular", "pivot_order", "cofactors", "frechet_exp"))
