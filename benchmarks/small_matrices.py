@@ -1,4 +1,6 @@
-"""Many small matrices, and complex numbers: traced tracegrad beside NumPy, and torch where it is installed. Start at `main`.
+"""Many small matrices, and complex numbers: traced tracegrad beside its own host steps, NumPy, and torch where it is installed.
+
+Start at `main`.
 
     python -m benchmarks.small_matrices                      # all of them
     python -m benchmarks.small_matrices solve qr --n 4 16 --batch 1 1000 --dtype float32 complex64
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import tracegrad as tg
+from tracegrad.codegen.tuning import Tuning, tuned
 
 try:
     import torch
@@ -33,6 +36,8 @@ MATRICES: dict[str, Call] = {
     "eigh": lambda l, a, b, p: tuple(l.eigh(p)), "eigvalsh": lambda l, a, b, p: l.eigvalsh(p),
     "svd": lambda l, a, b, p: tuple(l.svd(a, full_matrices=False)),
     "svdvals": lambda l, a, b, p: getattr(l, "svdvals", lambda a: l.svd(a, compute_uv=False))(a),
+    "matrix_exp": lambda l, a, b, p: l.matrix_exp(a), "pinv": lambda l, a, b, p: l.pinv(a),
+    "lstsq": lambda l, a, b, p: tuple(l.lstsq(a, b)), "lu_solve": lambda l, a, b, p: l.lu_solve(*l.lu_factor(a), b),
 }
 NUMBERS: dict[str, Call] = {
     "x + y": lambda m, x, y: x + y, "x * y": lambda m, x, y: x * y, "x * x + 1j": lambda m, x, y: x * x + 1j,
@@ -55,7 +60,7 @@ def medians(calls: dict[str, Call], repeats: int) -> dict[str, float]:
         for name, call in calls.items():
             start = time.perf_counter()
             kept = call()
-            if name == "tracegrad":
+            if name in ("tracegrad", "host step"):
                 tg.synchronize()
             if turn > 1:
                 times[name].append(time.perf_counter() - start)
@@ -66,7 +71,17 @@ def medians(calls: dict[str, Call], repeats: int) -> dict[str, float]:
 def compared(what: str, fn: Call, arrays: tuple[Any, ...], ours: Any, numpys: Any, torchs: Any, repeats: int) -> None:
     """One line: the medians, and ours over the others'."""
     traced, tensors = tg.trace(lambda *x: fn(ours, *x)), [tg.tensor(a) for a in arrays]
-    calls = {"tracegrad": lambda: traced(*tensors), "numpy": lambda: fn(numpys, *arrays)}
+    calls = {"tracegrad": lambda: traced(*tensors)}
+    with tuned(Tuning(matrix_size=0)):
+        hosts = tg.trace(lambda *x: fn(ours, *x))
+        hosts(*tensors)
+    if "host code" in hosts.explain():
+        calls["host step"] = lambda: hosts(*tensors)
+    try:
+        fn(numpys, *arrays)
+        calls["numpy"] = lambda: fn(numpys, *arrays)
+    except (AttributeError, np.linalg.LinAlgError):
+        pass                                                           # which numpy does not have, or not of batches
     if torch is not None:
         others = [torch.tensor(a) for a in arrays]
         calls["torch"] = lambda: fn(torchs, *others)

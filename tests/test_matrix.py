@@ -249,6 +249,16 @@ def test_many_small_matrices(on: Any, dtype: Any, n: int) -> None:
     check(on, fn, *draw(dtype, (37, n, n)), tolerance=2e-4)
 
 
+@pytest.mark.parametrize("n", [3, pytest.param(16, marks=pytest.mark.slow)])
+def test_functions_of_many_small_matrices(on: Any, dtype: Any, n: int) -> None:
+    def fn(a: Any, b: Any) -> Any:
+        c = a + 4 * tg.eye(n, dtype=a.dtype)
+        return (tg.linalg.matrix_exp(a), tg.func.jvp(tg.linalg.matrix_exp, (a,), (b,))[1], tg.linalg.pinv(c[..., :-1]),
+                tg.linalg.lstsq(c[..., :-1], b).solution, tg.linalg.polar(c).U, *tg.geqrf(c),
+                tg.linalg.lu_solve(*tg.linalg.lu_factor(c), b), tg.grad(lambda x: tg.linalg.det(x / n ** 0.5).sum())(c))
+    check(on, fn, *draw(dtype, (37, n, n), (37, n, n)), tolerance=5e-4)
+
+
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_many_small_matrices_of_complex_numbers(on: Any, dtype: Any, n: int) -> None:
     def fn(x: Any, y: Any) -> Any:

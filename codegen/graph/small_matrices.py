@@ -3,7 +3,7 @@
 Which way an operation goes depends on its shapes and the device alone (`reason`), never on time. What is left is LAPACK's, a host step.
 `lower/small_matrices.py` writes the kernels. Those are of real numbers: complex matrices are computed of their real and imaginary parts
 (`InParts`, lower/complex_matrices.py), with complex arithmetic. (Real systems twice as large, [[x, -y], [y, x]] for each number, take two
-to three times as long.)
+to three times as long.) What is made of decompositions is composed of them: matrix_functions.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from tracegrad.codegen.graph.matrix_functions import COMPOSED
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import complex_of, real_of
@@ -22,12 +23,12 @@ from tracegrad.ops import factorizations as lapack
 from tracegrad.plan import MatrixCheck, Target
 
 KERNELS = (lapack.SOLVE, lapack.INV, lapack.TRIANGLE, lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO,
-           lapack.EIGH, lapack.SVD_)
+           lapack.EIGH, lapack.SVD_, lapack.MATRIX_EXP, lapack.FRECHET, REGISTRY["geqrf"])
 
 
 def in_kernels(graph: Graph, target: Target) -> Graph:
     """The graph with those factorisations that kernels do sooner than LAPACK as operations of theirs."""
-    if not any(node.fn in KERNELS for node in graph):
+    if not any(_known(node) for node in graph):
         return graph
 
     of: dict[Node, tuple[Node, Node]] = {}                   # the parts of an operand: the same ones for all results of a call
@@ -37,23 +38,34 @@ def in_kernels(graph: Graph, target: Target) -> Graph:
             of[a] = op("real", a), op("imag", a)
         return of[a]
 
+    def call(fn: Any, *operands: Node, **attrs: Any) -> Node:
+        if operands[0].dtype.kind == "c":
+            return _of_parts(fn, operands, tuple(part for a in operands for part in parts(a)), attrs)
+        return bind(_in_kernel(fn), operands, attrs)
+
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
-        small = node.fn in KERNELS and not reason(node)
+        small = _known(node) and not reason(node)
         if not small and all(a is b for a, b in zip(operands, node.operands, strict=True)):
             return node
         with at(node.loc):
-            if small and operands[0].dtype.kind == "c":
-                return _of_parts(node, tuple(part for a in operands for part in parts(a)))
-            return bind(_in_kernel(node.fn) if small else node.fn, operands, node.attrs)
+            if not small:
+                return bind(node.fn, operands, node.attrs)
+            if node.fn in COMPOSED:
+                return COMPOSED[node.fn](call, node, *operands)  # type: ignore[no-any-return]
+            return call(node.fn, *operands, **node.attrs)
 
     return graph.rebuilt(replace)
 
 
+def _known(node: Node) -> bool:
+    return node.fn in KERNELS or node.fn in COMPOSED
+
+
 def reason(node: Node) -> str:
     """Why a factorisation is the host's, for `explain()`; "": it is not."""
-    if node.fn not in KERNELS:
+    if not _known(node):
         return ""
-    shapes = [o.shape for o in node.operands]
+    shapes = [(*node.shape[:-1], 1, node.shape[-1])] if node.fn is lapack.ORDER else [o.shape for o in node.operands]
     batch, most = prod(shapes[0][:-2]), tuning().matrix_size
     if max(size for shape in shapes for size in shape[-2:]) > most:
         return f"LAPACK's: larger than {most} x {most}"
@@ -119,9 +131,9 @@ def _in_parts(fn: Primitive) -> InParts:
     return InParts(fn)
 
 
-def _of_parts(node: Node, parts: tuple[Node, ...]) -> Node:
-    attrs = {k: v for k, v in node.attrs.items() if k != "index"}
-    fn, index = _in_parts(node.fn), node.attrs["index"]
+def _of_parts(of: Primitive, operands: tuple[Node, ...], parts: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
+    fn, result = _in_parts(of), of.aval(*(a.aval for a in operands), **attrs)
+    attrs, index = {k: v for k, v in attrs.items() if k != "index"}, attrs["index"]
     first = sum(map(_count, fn.whole([p.aval for p in parts], attrs)[:index]))
-    found = [bind(fn, parts, {**attrs, "index": first + k}) for k in range(_count(node.aval))]
+    found = [bind(fn, parts, {**attrs, "index": first + k}) for k in range(_count(result))]
     return op("complex", *found) if len(found) == 2 else found[0]

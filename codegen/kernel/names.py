@@ -60,7 +60,7 @@ WORK_GROUPS = frozenset("""
 """.split())  # noqa: SIM905 - as above
 SMALL_MATRICES = frozenset("""
     i j c e r x y size best pivot larger here row factor matrix next_matrix info flat mine other alpha beta norm logarithm determinant sign
-    safe first last p q sweep off open tangent twist cosine sine whole f u v square turn
+    safe first last p q sweep off open tangent twist cosine sine whole f u v square turn rest
 """.split())  # noqa: SIM905 - as above
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracegrad.codegen.kernel.expressions import Array
-from tracegrad.codegen.lower import jacobi
+from tracegrad.codegen.lower import exponential, jacobi
 
 if TYPE_CHECKING:
     from tracegrad.codegen.lower.small_matrices import Matrices
@@ -225,30 +225,30 @@ def lu(k: Matrices) -> None:
         k.store(index, array)
 
 
-def qr(k: Matrices) -> None:
-    """Householder's reflections, as geqrf and ungqr: 1 - t v v^H, whose t is complex, so that R's diagonal is real."""
+def _reflected(k: Matrices, a: Array, b: Array, factors: Array, turns: Array, u: Array, v: Array, width: int, turn: str) -> list[str]:
+    """Column c of u + iv becomes H of it, or H^H (turn: the sign of t's imaginary part)."""
+    m, n, type_ = k.m, k.n, k.type
+    return [
+        f"    {type_} x = {u}[j * {width} + c], y = {v}[j * {width} + c];",
+        f"    for (int i = j + 1; i < {m}; i++) {{",
+        f"      x += {a}[i * {n} + j] * {u}[i * {width} + c] + {b}[i * {n} + j] * {v}[i * {width} + c];",
+        f"      y += {a}[i * {n} + j] * {v}[i * {width} + c] - {b}[i * {n} + j] * {u}[i * {width} + c];",
+        "    }",
+        f"    const {type_} p = {factors}[j], q = {turn}{turns}[j], u = p * x - q * y, v = p * y + q * x;",
+        f"    {u}[j * {width} + c] -= u;",
+        f"    {v}[j * {width} + c] -= v;",
+        f"    for (int i = j + 1; i < {m}; i++) {{",
+        f"      {u}[i * {width} + c] -= u * {a}[i * {n} + j] - v * {b}[i * {n} + j];",
+        f"      {v}[i * {width} + c] -= u * {b}[i * {n} + j] + v * {a}[i * {n} + j];",
+        "    }",
+    ]
+
+
+def _reflections(k: Matrices) -> tuple[Array, Array, Array, Array]:
+    """Householder's, as geqrf: 1 - t v v^H, whose t is complex, so that R's diagonal is real."""
     m, n, type_, mask, zero = k.m, k.n, k.type, k.mask, k.number(0)
     least = min(m, n)
-    columns = m if k.attrs["complete"] else least
     a, b, factors, turns = k.load(0, "a"), k.load(1, "b"), k.array("factors", least), k.array("turns", least)
-
-    def reflected(u: Array, v: Array, width: int, turn: str) -> list[str]:
-        """Column c of u + iv becomes H of it, or H^H (turn: the sign of t's imaginary part)."""
-        return [
-            f"    {type_} x = {u}[j * {width} + c], y = {v}[j * {width} + c];",
-            f"    for (int i = j + 1; i < {m}; i++) {{",
-            f"      x += {a}[i * {n} + j] * {u}[i * {width} + c] + {b}[i * {n} + j] * {v}[i * {width} + c];",
-            f"      y += {a}[i * {n} + j] * {v}[i * {width} + c] - {b}[i * {n} + j] * {u}[i * {width} + c];",
-            "    }",
-            f"    const {type_} p = {factors}[j], q = {turn}{turns}[j], u = p * x - q * y, v = p * y + q * x;",
-            f"    {u}[j * {width} + c] -= u;",
-            f"    {v}[j * {width} + c] -= v;",
-            f"    for (int i = j + 1; i < {m}; i++) {{",
-            f"      {u}[i * {width} + c] -= u * {a}[i * {n} + j] - v * {b}[i * {n} + j];",
-            f"      {v}[i * {width} + c] -= u * {b}[i * {n} + j] + v * {a}[i * {n} + j];",
-            "    }",
-        ]
-
     k.lines(a, [
         f"for (int j = 0; j < {least}; j++) {{",
         f"  const {type_} alpha = {a}[j * {n} + j], turn = {b}[j * {n} + j];",
@@ -278,16 +278,30 @@ def qr(k: Matrices) -> None:
         f"  {a}[j * {n} + j] = beta;",
         f"  {b}[j * {n} + j] = {zero};",
         f"  for (int c = j + 1; c < {n}; c++) {{",
-        *reflected(a, b, n, "-"),
+        *_reflected(k, a, b, factors, turns, a, b, n, "-"),
         "  }",
         "}",
     ], b, factors, turns)
+    return a, b, factors, turns
+
+
+def geqrf(k: Matrices) -> None:
+    for index, array in enumerate(_reflections(k)):
+        k.store(index, array)
+
+
+def qr(k: Matrices) -> None:
+    """The reflections' product from the last one on, as ungqr."""
+    m, n = k.m, k.n
+    least = min(m, n)
+    columns = m if k.attrs["complete"] else least
+    a, b, factors, turns = _reflections(k)
     if k.results[0] is not None:
         q, r = k.empty("q", m, columns, 1), k.empty("r", m, columns)
         k.lines(q, [
             f"for (int j = {least - 1}; j >= 0; j--)",
             f"  for (int c = j; c < {columns}; c++) {{",
-            *reflected(q, r, columns, ""),
+            *_reflected(k, a, b, factors, turns, q, r, columns, ""),
             "  }",
         ], r, a, b, factors, turns)
         k.store(0, q)
@@ -298,5 +312,6 @@ def qr(k: Matrices) -> None:
 
 
 TEXTS = {"complex_solve": solve, "complex_inv": inv, "complex_solve_triangular": triangle, "complex_det": det, "complex_slogdet": slogdet,
-         "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu, "complex_qr": qr,
-         "complex_eigh": jacobi.eigh, "complex_svd": jacobi.svd}
+         "complex_cholesky": cholesky, "complex_factor_info": info, "complex_lu_factor": lu, "complex_qr": qr, "complex_geqrf": geqrf,
+         "complex_eigh": jacobi.eigh, "complex_svd": jacobi.svd,
+         "complex_matrix_exp": exponential.exp, "complex_frechet_exp": exponential.derivative}

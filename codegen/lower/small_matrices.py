@@ -3,7 +3,8 @@
 A work-item holds whole matrices in arrays of its own: on a CPU as many as a vector has lanes, one a lane; on a GPU one. What a matrix
 decides (which row is the pivot) is a selection, so lanes never part. The steps are LAPACK's, as are pivots and signs: what differs are
 roundings. On CPUs float32 is computed in float64, as NumPy does it, but for LU factors; vectors are half as many lanes there.
-Eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the same for all lanes; LAPACK's is not.
+Eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the same for all lanes; LAPACK's is not. Exponentials:
+exponential.py.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tracegrad.codegen.kernel.names import SMALL_MATRICES
 from tracegrad.codegen.kernel.statements import BoundLike, product
 from tracegrad.codegen.kernel.types import mask_type
 from tracegrad.codegen.kernel.vectors import LANES, ctype
-from tracegrad.codegen.lower import complex_matrices, jacobi
+from tracegrad.codegen.lower import complex_matrices, exponential, jacobi
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
@@ -42,7 +43,7 @@ def lower_matrices(group: Group, context: Context) -> list[Kernel]:
         return []
     one = Matrices(group, context, results)
     size = " and ".join(f"{m} x {n}" for m, n in one.shapes)
-    how = "Jacobi's rotations" if one.name.endswith(("eigh", "svd")) else "LAPACK's steps"
+    how = next((how for end, how in STEPS.items() if one.name.endswith(end)), "LAPACK's steps")
     return [replace(one.kernel(), note=f"{how} for {one.batch} of {size}, {one.lanes} at a time in a work-item")]
 
 
@@ -60,7 +61,8 @@ class Matrices(KernelBuilder):
         self.batch = prod(self.node.operands[0].shape[:-2])
         target, dtype = context.target, self.node.operands[0].dtype
         cpu = target.kind == "cpu"
-        self.dtype = float64 if cpu and target.fp64 and not self.name.endswith("lu_factor") else dtype
+        wide = cpu and target.fp64 and dtype.kind == "f" and not self.name.endswith("lu_factor")
+        self.dtype = float64 if wide else dtype
         self.lanes = 1
         while cpu and self.lanes < min(16, target.simd_bytes // self.dtype.itemsize) and 2 * self.lanes <= self.batch:
             self.lanes *= 2
@@ -428,6 +430,29 @@ def _lu(k: Matrices) -> None:
         k.store(2, order)
 
 
+def _order(k: Matrices) -> None:
+    """The numbers of rows, in the order that exchanges lead to."""
+    rows, mask = k.attrs["rows"], k.mask
+    pivots, order, info = k.load(0, "pivots"), k.array("order", rows, True), k.note()
+    k.lines(order, [
+        f"for (int i = 0; i < {rows}; i++)",
+        f"  {order}[i] = {k.whole('i')};",
+        f"for (int j = 0; j < {k.n}; j++) {{",
+        f"  const {mask} row = {pivots}[j] - 1, mine = {order}[j];",
+        f"  {info}[0] = (row >= 0) & (row < {rows}) ? {info}[0] : {k.whole('1')};",
+        f"  {mask} other = mine;",
+        f"  for (int i = 0; i < {rows}; i++) {{",
+        f"    const {mask} here = row == i;",
+        f"    other = here ? {order}[i] : other;",
+        f"    {order}[i] = here ? mine : {order}[i];",
+        "  }",
+        f"  {order}[j] = other;",
+        "}",
+    ], pivots, info)
+    k.report()
+    k.store(0, order)
+
+
 def _triangular(k: Matrices) -> Array:
     """U of the operand; the variable `sign` is that of the exchanges."""
     a = k.load(0, "a")
@@ -472,11 +497,10 @@ def _det(k: Matrices) -> None:
     k.store(0, k.scalar("determinants", f"safe ? determinant : sign * {k.call('exp(logarithm)')}"))
 
 
-def _qr(k: Matrices) -> None:
-    """Householder's reflections, as geqrf and orgqr."""
+def _reflections(k: Matrices) -> tuple[Array, Array]:
+    """Householder's, as geqrf: R and the vectors below it, and their factors."""
     m, n, type_, mask, zero = k.m, k.n, k.type, k.mask, k.number(0)
     least = min(m, n)
-    columns = m if k.attrs["complete"] else least
     a = k.load(0, "a")
     factors = k.array("factors", least)
     k.lines(a, [
@@ -510,6 +534,20 @@ def _qr(k: Matrices) -> None:
         "  }",
         "}",
     ], factors)
+    return a, factors
+
+
+def _geqrf(k: Matrices) -> None:
+    for index, array in enumerate(_reflections(k)):
+        k.store(index, array)
+
+
+def _qr(k: Matrices) -> None:
+    """The reflections' product from the last one on, as orgqr."""
+    m, n, type_ = k.m, k.n, k.type
+    least = min(m, n)
+    columns = m if k.attrs["complete"] else least
+    a, factors = _reflections(k)
     if k.results[0] is not None:
         q = k.empty("q", m, columns, 1)
         k.lines(q, [
@@ -529,6 +567,8 @@ def _qr(k: Matrices) -> None:
         k.store(1, k.upper(a, columns))
 
 
+STEPS = {"eigh": "Jacobi's rotations", "svd": "Jacobi's rotations", "_exp": "scaling and squaring"}      # the others are LAPACK's
 TEXTS = {"solve": _solve, "inv": _inv, "solve_triangular": _triangle, "det": _det, "slogdet": _slogdet, "cholesky": _cholesky,
-         "lu_factor": _lu, "qr": _qr, "factor_info": _info, "eigh": jacobi.eigh, "svd": jacobi.svd,
+         "lu_factor": _lu, "qr": _qr, "geqrf": _geqrf, "pivot_order": _order, "factor_info": _info, "eigh": jacobi.eigh, "svd": jacobi.svd,
+         "matrix_exp": exponential.exp, "frechet_exp": exponential.derivative,
          **complex_matrices.TEXTS}

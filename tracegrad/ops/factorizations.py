@@ -13,7 +13,7 @@ A matrix that does not have what is asked for is a LinAlgError when a value made
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import factorial, prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -330,7 +330,7 @@ class Det(Lapack):
     def avals(self, *operands, **attrs): return (Aval(operands[0].shape[:-2], operands[0].dtype),)
     @np.errstate(all="ignore")
     def results(self, a): return [_unknown(a, np.linalg.det(a))]
-    def vjp(self, ct, y, a, index): return (scalars(ct) * run(_COFACTORS, a),)
+    def vjp(self, ct, y, a, index): return (scalars(ct) * run(COFACTORS, a),)
 
 
 class Cofactors(Lapack):
@@ -613,14 +613,17 @@ def _right(x: Node, u: Node) -> Any:
 class PivotOrder(Shared):
     """The numbers (int32) of `rows` rows that LAPACK's pivots (*, k) lead to: row i is exchanged with row pivots[i] - 1, in turn."""
     name, family, differentiable, batches = "pivot_order", "host_call", False, True
+    impossible = "holds pivots that are not from 1 to the number of rows"
     cases = [((np.array([[2, 3, 3], [1, 2, 3]], np.int32),), dict(rows=3, index=0)), ((np.array([4, 3], np.int32),), dict(rows=5, index=0))]
 
     def avals(self, *operands, **attrs): return (Aval((*operands[0].shape[:-1], attrs["rows"]), dtypes.int32),)
 
     def results(self, pivots, rows):
-        lists = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])
-        if lists.size and not 1 <= lists.min() <= lists.max() <= rows:
-            raise LinAlgError(f"lu_solve: pivots must be from 1 to {rows}, got {lists.min()} to {lists.max()}")
+        *batch, k = pivots.shape
+        lists = pivots.reshape(prod(batch), k)
+        bad = np.flatnonzero(((lists < 1) | (lists > rows)).any(1))
+        if len(bad):
+            raise LinAlgError(MatrixCheck(self.name, (*batch, 1, k), self.impossible).message(int(bad[0]), 0))
         order, every = np.tile(np.arange(rows, dtype=np.int32), (len(lists), 1)), np.arange(len(lists))
         for j in range(pivots.shape[-1]):
             p = lists[:, j] - 1
@@ -636,49 +639,60 @@ def permutation(order: Node, dtype: Any) -> Node:
 
 # ---------------------------------------------------------------------------------------------------------- the exponential
 
-_PADE = (64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600, 670442572800,
-         33522128640, 1323241920, 40840800, 960960, 16380, 182, 1)
+EXP_NORM = 0.78, 0.656      # of A, up to which Taylor's polynomial is exp A but for float64's roundings; for the derivative
+EXP_SERIES = [1 / factorial(i) for i in range(17)]
 
 
-def _exp(op, a):
-    """exp of (*, n, n): the Pade approximation of degree 13, with scaling and squaring."""
-    n = a.shape[-1]
-    if not a.size:
-        return a
-    dtype, a = a.dtype, a.astype(np.result_type(a, np.float64))                     # the coefficients need more than float32 has
-    norm = np.abs(a).sum(-2).max(-1)
-    turns = np.where(np.isfinite(norm), np.ceil(np.log2(np.maximum(norm, 5.37) / 5.37)), 0).astype(int)
-    a = a / np.exp2(turns)[..., None, None]
-    one = np.eye(n)
-    a2 = a @ a
-    a4 = a2 @ a2
-    a6 = a2 @ a4
-    b = [float(c) for c in _PADE]
-    odd = a @ (a6 @ (b[13] * a6 + b[11] * a4 + b[9] * a2) + b[7] * a6 + b[5] * a4 + b[3] * a2 + b[1] * one)
-    even = a6 @ (b[12] * a6 + b[10] * a4 + b[8] * a2) + b[6] * a6 + b[4] * a4 + b[2] * a2 + b[0] * one
-    x = op.each("has no exponential that fits its dtype", np.linalg.solve, even - odd, even + odd)
-    for turn in range(int(turns.max())):
-        x = np.where((turn < turns)[..., None, None], x @ x, x)
-    return x.astype(dtype)
+def _exp(a, e=None):
+    """exp of (*, n, n), or its derivative along e: that of numbers A + x E, x x = 0, has x times it.
+
+    Taylor's polynomial of degree 16 in six products (M. Paterson, L. Stockmeyer, "On the number of nonscalar multiplications necessary to
+    evaluate polynomials", 1973), with scaling and squaring. The norms are those of A. Al-Mohy, N. Higham, "Computing the action of the
+    matrix exponential" (2011) and "Computing the Frechet derivative of the matrix exponential" (2009). exp 0 is I to the bit: squared a
+    thousand times, a rounding of it would be all that is left (of Pade's quotient, diag(-1e305, 0) gave 0 for exp 0).
+    """
+    dtype, dual = a.dtype, e is not None
+    a = a.astype(np.result_type(a, np.float64))                                     # float32's roundings would be squared
+    norm = np.abs(a).sum(-2).max(-1, initial=0)
+    turns = np.where(np.isfinite(norm), np.ceil(np.log2(np.maximum(norm, EXP_NORM[dual]) / EXP_NORM[dual])), np.nan)
+    power = np.exp2(-turns)[..., None, None]                                        # NaN for a matrix that has one, or infinity
+    a = [x * power for x in ([a, e] if dual else [a])]
+
+    def product(x, y):
+        return [x[0] @ y[0], *([x[0] @ y[1] + x[1] @ y[0]] if dual else [])]
+
+    b = product(a, a)
+    powers = [a, b, product(b, a), product(b, b)]
+
+    def polynomial(lowest, count=3):
+        found = [sum(EXP_SERIES[lowest + i] * power[part] for i, power in enumerate(powers[:count], 1)) for part in range(len(a))]
+        return [found[0] + EXP_SERIES[lowest] * np.eye(a[0].shape[-1]), *found[1:]]
+
+    x = polynomial(12, 4)
+    for lowest in (8, 4, 0):
+        x = [y + z for y, z in zip(product(powers[3], x), polynomial(lowest), strict=True)]
+    for turn in range(int(np.nanmax(turns, initial=0))):
+        x = [np.where((turn < turns)[..., None, None], y, z) for y, z in zip(product(x, x), x, strict=True)]
+    return x[-1].astype(dtype)
 
 
 class MatrixExp(Lapack):
-    """exp of (*, n, n): N. Higham, "The scaling and squaring method for the matrix exponential revisited" (2005)."""
+    """exp of (*, n, n)."""
     name, holomorphic = "matrix_exp", True
     cases = [((_SQUARE,), dict(index=0)), ((_SQUARE[1] * 0.1,), dict(index=0))]
 
     def avals(self, *operands, **attrs): return operands
 
     @np.errstate(all="ignore")
-    def results(self, a): return [_exp(self, a)]
+    def results(self, a): return [_exp(a)]
 
-    def vjp(self, ct, y, a, index): return (run(_FRECHET, t(a), ct),)
+    def vjp(self, ct, y, a, index): return (run(FRECHET, t(a), ct),)
 
 
 class FrechetExp(Lapack):
     """The derivative of exp at A (*, n, n) along E: the upper right corner of exp [[A, E], [0, A]] (R. Mathias, 1996).
 
-    An operation of its own, linear in E, so that forward mode can transpose it; its own derivative at A is one of the larger matrix.
+    An operation of its own, linear in E, so that forward mode can transpose it; its own derivative at A is one of that larger matrix.
     """
     name, python, holomorphic = "frechet_exp", None, True
     cases = [((_SQUARE, _SYMMETRIC), dict(index=0)), ((_SQUARE[1], _SYMMETRIC[0]), dict(index=0))]
@@ -686,9 +700,7 @@ class FrechetExp(Lapack):
     def avals(self, *operands, **attrs): return operands[:1]
 
     @np.errstate(all="ignore")
-    def results(self, a, e):
-        n = a.shape[-1]
-        return [_exp(self, np.block([[a, e], [np.zeros_like(a), a]]))[..., :n, n:]]
+    def results(self, a, e): return [_exp(a, e)]
 
     def vjp(self, ct, y, a, e, index):
         n, d = a.shape[-1], len(a.shape)
@@ -706,5 +718,5 @@ class FrechetExp(Lapack):
 
 SOLVE, INV, PINV, DET, SLOGDET = (REGISTRY[name] for name in ("solve", "inv", "pinv", "det", "slogdet"))
 CHOLESKY, EIGH, EIG, QR_, SVD_, LU_ = (REGISTRY[name] for name in ("cholesky", "eigh", "eig", "qr", "svd", "lu_factor"))
-MATRIX_EXP, INFO, TRIANGLE, ORDER, _COFACTORS, _FRECHET = (
+MATRIX_EXP, INFO, TRIANGLE, ORDER, COFACTORS, FRECHET = (
     REGISTRY[name] for name in ("matrix_exp", "factor_info", "solve_triangular", "pivot_order", "cofactors", "frechet_exp"))

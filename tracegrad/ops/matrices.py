@@ -298,7 +298,7 @@ def matrix_power(input: Array, n: int) -> Array:
 @linalg(public=True)
 @on_nodes
 def matrix_exp(input: Array) -> Array:
-    """exp of the matrices (*, n, n): the series, not element by element. Pade of degree 13, scaling and squaring (Higham, 2005)."""
+    """exp of the matrices (*, n, n): the series, not element by element; Taylor's polynomial of degree 16, scaling and squaring."""
     _matrices("matrix_exp", input, square=True)
     return run(lapack.MATRIX_EXP, input)
 

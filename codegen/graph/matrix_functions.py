@@ -1,0 +1,66 @@
+"""What is made of small matrices' decompositions, for kernels: pseudo-inverses, cofactors, polar factors, Lyapunov's equation.
+
+Each says what the `results` of its class in `tracegrad.ops` do, of operations instead of NumPy's functions. Start at `COMPOSED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tracegrad.function import REGISTRY, const
+from tracegrad.ir import Node
+from tracegrad.ops import factorizations as lapack
+from tracegrad.ops.complex_numbers import conj, real
+from tracegrad.ops.contraction import matmul
+from tracegrad.ops.elementwise import where
+from tracegrad.ops.factorizations import column, h, row, scalars
+from tracegrad.ops.movement import narrow, reshape
+from tracegrad.ops.pointwise import eq, lt, maximum
+from tracegrad.ops.reduction import products_of_others, total
+
+Call = Callable[..., Node]                   # of an operation, its operands and its attributes: a result of it, by kernels
+
+
+def _svd(call: Call, a: Node) -> list[Any]:
+    return [call(lapack.SVD_, a, full=False, index=k) for k in range(3)]
+
+
+def _pinv(call: Call, node: Node, a: Node, *limits: Node) -> Any:
+    u, s, vh = _svd(call, a)
+    low, relative = ([reshape(real(v), (*v.shape[:-2], 1)) for v in limits] if limits else
+                     [const(node.attrs[name], s.dtype) for name in ("atol", "rtol")])
+    keep = lt(maximum(low, relative * narrow(s, len(s.shape) - 1, 0, 1)), s)
+    one = const(1, s.dtype)
+    return matmul(h(vh) * row(where(keep, one / where(keep, s, one), const(0, s.dtype))), h(u))
+
+
+def _cofactors(call: Call, node: Node, a: Node) -> Any:
+    rank = len(a.shape)
+    zero = const(0, a.dtype)
+    known = scalars(eq(total(a * zero, (rank - 2, rank - 1)), zero))                # neither NaN nor infinity
+    u, s, vh = _svd(call, where(known, a, const(1, a.dtype)))
+    sign = call(lapack.SLOGDET, u, index=0) * call(lapack.SLOGDET, vh, index=0)
+    found = matmul(conj(u) * row(products_of_others(s, (len(s.shape) - 1,))), conj(vh)) * scalars(sign)
+    return where(known, found, const(float("nan"), a.dtype))
+
+
+def _polar(call: Call, node: Node, a: Node) -> Any:
+    u, s, vh = _svd(call, a)
+    return matmul(h(vh) * row(s), vh) if node.attrs["index"] else matmul(u, vh)
+
+
+def _lyapunov(call: Call, node: Node, x: Node, e: Node) -> Any:
+    w, v = (call(lapack.EIGH, x, index=k) for k in range(2))
+    return matmul(matmul(v, matmul(matmul(h(v), e), v) / (row(w) + column(w))), h(v))
+
+
+def _order(call: Call, node: Node, pivots: Node) -> Any:
+    *batch, count = pivots.shape
+    return reshape(call(lapack.ORDER, reshape(pivots, (*batch, 1, count)), **node.attrs), node.shape)     # as matrices of one row
+
+
+COMPOSED: dict[Any, Callable[..., Any]] = {
+    lapack.PINV: _pinv, lapack.COFACTORS: _cofactors, REGISTRY["polar"]: _polar, REGISTRY["lyapunov"]: _lyapunov,
+    lapack.ORDER: _order,
+}
