@@ -109,7 +109,7 @@ class Device:
     def stay(self) -> None:
         """Where nobody knows, and a program is about to be compiled: this process stays with this driver, and finds out when it ends.
 
-        The trial before the first result took as long again as that (PoCL and Intel's driver), and would have the cores while others compile.
+        The trial before the first result took as long again as that (PoCL and Intel's), and would have the cores while others compile.
         """
         with _choice:
             tried, self.undecided = self.undecided, ()

@@ -301,6 +301,19 @@ def test_two_items_that_write_one_element(name: str) -> None:
         wrong(b.kernel((10,)), "two work-items may meet|several work-items write")
 
 
+@pytest.mark.parametrize(("apart", "step", "fails"), [(33, 66, False), (32, 66, True), (33, 65, True), (40, 73, False)])
+def test_elements_that_a_constant_keeps_apart(apart: int, step: int, fails: bool) -> None:
+    """`y[row * step + column]` and `y[row * step + column + apart]`, of 33 columns: the turns of a loop over two, written out."""
+    b = Bench(300)
+    row, column = b.w.item("row", 4, 0), b.w.item("column", 33, 1)
+    for more in (0, apart):
+        b.store(row.index * step + column.index + more, b.load(column.index))
+    if fails:
+        wrong(b.kernel((4, 33)), "two work-items may meet")
+    else:
+        verify_kernel(b.kernel((4, 33)))
+
+
 @pytest.mark.parametrize(("block", "step", "fails"), [(10, 10, False), (9, 10, False), (11, 10, True)])
 def test_parts_of_a_loop(block: int, step: int, fails: bool) -> None:
     """`for (i = part * step; i < min(part * step + block, 95); i++)`"""

@@ -36,7 +36,7 @@ from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.program import load_compiler
 
-_VARIABLE, _DETACH, _OUTPUT, _SLICE_AT = (REGISTRY[name] for name in ("variable", "detach", "output", "slice_at"))
+_VARIABLE, _DETACH, _OUTPUT, _SLICE_AT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["slice_at"]
 _CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
 _OFFSET, _SLICE_AT = REGISTRY["offset"], REGISTRY["slice_at"]
 LOOKS = 12   # so often somebody looks at values of one history until they are computed when they are called (see call_cache.look)

@@ -11,7 +11,7 @@ conditions around say of it holds until it changes. `kernel.run` checks all of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -583,16 +583,8 @@ class _Check:
         numbers = known[0].numbers
         if not numbers or len(known) < len(forms) or any(f.numbers != numbers for f in known):
             return                                           # not linear, or not of one form: nothing is proved
-        group: list[Form] = []                               # those that may touch the same elements
-        end = 0
-        for f in sorted(known, key=lambda f: f.constant):
-            low, high = f.reach(1 << 62, [])
-            if group and low > end:
-                self.determined(buffer, group)
-                group, end = [], 0
-            group.append(f)
-            end = max(end, high)
-        self.determined(buffer, group)
+        for group in _overlapping([(f.reach(1 << 62, []), f) for f in known]):
+            self.determined(buffer, group)
 
     def determined(self, buffer: Buffer, known: list[Form]) -> None:
         """That an element tells which work-item's it is."""
@@ -604,10 +596,11 @@ class _Check:
         steps = {t.step for f in known for t in f.terms if t.step >= least}
         far = sorted(steps - set(numbers.values()), reverse=True)
         for step in steps:
-            ends = [f.reach(step, far) for f in known]
-            if step <= max(high for _, high in ends) - min(low for low, _ in ends) or any(f.twice(step) for f in known):
-                texts = ", ".join(dict.fromkeys(f"`{f.text}`" for f in known))
-                raise CompilerBug(f"{where}two work-items may meet at an element of {buffer}: {texts}")
+            for near in _overlapping([(f.reach(step + 1, far), f) for f in known]):        # what larger steps keep apart is apart
+                ends = [f.reach(step, far) for f in near]
+                if step <= max(high for _, high in ends) - min(low for low, _ in ends) or any(f.twice(step) for f in near):
+                    texts = ", ".join(dict.fromkeys(f"`{f.text}`" for f in near))
+                    raise CompilerBug(f"{where}two work-items may meet at an element of {buffer}: {texts}")
 
     def several(self) -> list[Var]:
         """The numbers that tell work-items from each other."""
@@ -666,6 +659,19 @@ class Form:
 
     def twice(self, step: int) -> bool:
         return sum(t.step == step for t in self.terms) > 1
+
+
+def _overlapping(reaches: Sequence[tuple[Range, Form]]) -> list[list[Form]]:
+    """Those that may touch the same elements, together. reaches: from where to where each goes."""
+    groups: list[list[Form]] = []
+    end = -1
+    for (low, high), form in sorted(reaches, key=lambda reach: reach[0]):
+        if not groups or low > end:
+            groups.append([])
+            end = high
+        groups[-1].append(form)
+        end = max(end, high)
+    return groups
 
 
 def facts(x: Expression, holds: bool = True) -> list[tuple[Any, ...]]:
