@@ -151,6 +151,33 @@ def test_grad_modes_in_all_their_forms():
         tg.set_grad_enabled(True)
 
 
+def test_a_generator_in_a_grad_mode_hears_of_errors_and_of_its_end():
+    told = []
+
+    @tg.no_grad()
+    def generated(x):
+        try:
+            while True:
+                try:
+                    yield x * 2.0
+                except ValueError as error:
+                    told.append((str(error), tg.is_grad_enabled()))
+        finally:
+            told.append(("closed", tg.is_grad_enabled()))
+
+    generator = generated(f64(1.0))
+    next(generator)
+    assert not generator.throw(ValueError("thrown")).requires_grad
+    assert tg.is_grad_enabled()
+    with pytest.raises(KeyError):
+        generator.throw(KeyError("another"))
+    second = generated(f64(1.0))
+    next(second)
+    second.close()
+    assert told == [("thrown", False), ("closed", False), ("closed", False)]
+    assert tg.is_grad_enabled()
+
+
 def test_a_deep_copy_has_the_gradient():
     x = f64(1.0, 2.0)
     x.sum().backward()
