@@ -171,8 +171,7 @@ class Evaluator(Elements):
         lanes = max(v.lanes for v in values)
         if name == "cast":
             if node.dtype == np.float16 and not np.can_cast(dtype, np.float16):      # a float in here: no store may come that rounds it
-                single = [self.cast(values[0], float32)]
-                return Held(self.op(_to_half, single, float32, float32, {}), node.dtype)
+                return Held(self.op(_to_half, [self.cast(values[0], float32)], float32, float32, {}), node.dtype)
             return self.cast(values[0], node.dtype)
         wraps = dtype.kind == "i" and fn.wraps and may_wrap(node)
         spell = fn.opencl
