@@ -364,6 +364,19 @@ class _Nothing(tg.autograd.Function):
         return g * float("nan")
 
 
+@pytest.mark.parametrize("power", [2, 3.0, -1])
+def test_no_anomaly_is_found_where_no_gradient_goes(run, device, power):
+    """The exponent's gradient would be the logarithm of a negative number; nobody asked for it, also where it is a tensor."""
+    x = tg.tensor([-1.0, 2.0, -4.0], requires_grad=True)
+    with tg.autograd.detect_anomaly():
+        run(lambda x: (x**power).sum())(x).backward()
+        np.testing.assert_allclose(x.grad.numpy(), power * x.detach().numpy() ** (power - 1))
+        p = tg.full((3,), power, dtype=tg.float32, requires_grad=True)
+        assert tg.autograd.grad((x**p).sum(), [x])[0].isfinite().all()
+        with pytest.raises(RuntimeError, match="the gradient of operand 1 of pow"):
+            (x**p).sum().backward()
+
+
 def test_anomalies_are_found(run, device):
     """The first step of a backward that gives NaN is named, with the line of its forward pass; what is not NaN goes on as always."""
     where = r"computed at .*test_backward.py:\d+, holds NaN \(1 of 3 elements\)"

@@ -31,6 +31,15 @@ def opencl():
     return found
 
 
+def test_the_users_line_is_none_of_pythons_own_modules():
+    """functional_call enters a context of contextlib's, which looks at the names."""
+    model = tg.nn.Linear(2, 2)
+    line = inspect.currentframe().f_lineno + 2
+    with pytest.raises(tg.ArgumentError, match="unexpected bais") as told:
+        tg.func.functional_call(model, {"bais": tg.ones(2)}, tg.ones(2))
+    assert told.value.line == f"{__file__}:{line}"
+
+
 BAD_CALLS = [
     # what is called, the error, words of the message
     ("add: shapes", lambda a: a + tg.ones(4), tg.ShapeError, ["add", "(2, 3)", "(4,)", "reshape or unsqueeze"]),

@@ -77,3 +77,36 @@ def test_zeros_and_constants_in_rows(columns):
     hit = np.zeros_like(pairs)
     np.put_along_axis(hit, pairs.argmax(-1)[..., None], 1, -1)
     np.testing.assert_array_equal(g[:, :columns // 2 * 2], hit.reshape(6, -1))
+
+
+def test_a_cast_to_half_rounds_in_the_middle_of_a_kernel():
+    """Every half, what lies between two, and what lies next to that; ends, denormals, and what is too large."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    with np.errstate(all="ignore"):
+        between = (halves[:-1] + halves[1:]) / 2
+        near = [np.nextafter(between, np.float32(end)) for end in (-np.inf, np.inf)]
+        a = np.concatenate([halves, between, *near, np.float32([65519.99, 65520, 1e38, 1e-45, -1e-45, 2.0**-25, -(2.0**-25)])])
+        wanted = a.astype(np.float16).astype(np.float32)
+    found = tg.trace(lambda x: x.half().float())(tg.tensor(a)).numpy()
+    same = (found.view(np.uint32) == wanted.view(np.uint32)) | (np.isnan(found) & np.isnan(wanted))
+    assert same.all(), (a[~same][:5], found[~same][:5], wanted[~same][:5])
+
+
+@pytest.mark.parametrize("size", [12, 65, 300])
+@pytest.mark.parametrize("name", ["eq", "lt", "isinf", "error", "remainder", "floor", "integers", "doubles", "scan"])
+def test_what_is_asked_of_a_half_is_of_a_rounded_one(name, size, monkeypatch):
+    functions = {
+        "eq": lambda x, y: x.half() == y.half(), "lt": lambda x, y: x.half() < y.half(), "isinf": lambda x, y: (y * 60000).half().isinf(),
+        "error": lambda x, y: (x - x.half().float()).abs().max(), "remainder": lambda x, y: (x * 1000).half() % 1,
+        "floor": lambda x, y: (x * 3000).half().floor(), "integers": lambda x, y: (x * 60000).to(tg.int32).half().float(),
+        "doubles": lambda x, y: x.double().half().float(), "scan": lambda x, y: tg.scan(lambda c, t: (t.half().float(), c + t), y[0], x)[1],
+    }
+    if name == "doubles" and not tg.device().fp64:
+        pytest.skip("the device has no float64")
+    a = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    x, y = tg.tensor(a), tg.tensor(a * np.float32(1.00001))
+    monkeypatch.setattr(tg.config, "eager", True)
+    wanted = functions[name](x, y).numpy()
+    found = tg.trace(functions[name])(x, y).numpy()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)

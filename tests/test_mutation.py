@@ -151,6 +151,75 @@ def test_grad_modes_in_all_their_forms():
         tg.set_grad_enabled(True)
 
 
+def test_a_generator_in_a_grad_mode_hears_of_errors_and_of_its_end():
+    told = []
+
+    @tg.no_grad()
+    def generated(x):
+        try:
+            while True:
+                try:
+                    yield x * 2.0
+                except ValueError as error:
+                    told.append((str(error), tg.is_grad_enabled()))
+        finally:
+            told.append(("closed", tg.is_grad_enabled()))
+
+    generator = generated(f64(1.0))
+    next(generator)
+    assert not generator.throw(ValueError("thrown")).requires_grad
+    assert tg.is_grad_enabled()
+    with pytest.raises(KeyError):
+        generator.throw(KeyError("another"))
+    second = generated(f64(1.0))
+    next(second)
+    second.close()
+    assert told == [("thrown", False), ("closed", False), ("closed", False)]
+    assert tg.is_grad_enabled()
+
+
+def test_data_is_given_and_given_back():
+    """As where averaged weights take the parameters' place for an evaluation: what was there is kept, not written over."""
+    p = tg.nn.Parameter(tg.arange(3.0))
+    shadow, backup, other, detached = tg.full((3,), 7.0), p.data, p.data, p.detach()
+    state = tg.nn.ParameterList([p]).state_dict()
+    p.data = shadow
+    p.data.add_(1)
+    close(p, [8, 8, 8])
+    close(shadow, [7, 7, 7])
+    other[0] = 5.0                                          # these share their memory still
+    for kept in (backup, other, detached, state["0"]):
+        close(kept, [5, 1, 2])
+    p.data = backup
+    close(p, [5, 1, 2])
+    (p * p).sum().backward()
+    close(p.grad, [10, 2, 4])
+
+
+def test_data_of_another_shape_and_dtype():
+    p = tg.nn.Parameter(tg.arange(6.0).reshape(3, 2))
+    optimizer = tg.optim.SGD([p], lr=0.5)
+    whole = p.data
+    p.data = whole[:2]
+    assert p.shape == (2, 2)
+    assert p.is_leaf
+    assert p.requires_grad
+    close(whole.sum(), 15)
+    p.data = p.data.half()
+    assert p.dtype == tg.float16
+    p.sum().backward()
+    optimizer.step()
+    close(p, [[-0.5, 0.5], [1.5, 2.5]])
+    close(whole, [[0, 1], [2, 3], [4, 5]])
+    model = tg.nn.Linear(2, 2)
+    best = model.state_dict()
+    wanted = best["weight"].tolist()
+    model.half()
+    tg.nn.init.zeros_(model.weight)
+    assert best["weight"].dtype == tg.float32
+    assert best["weight"].tolist() == wanted
+
+
 def test_a_deep_copy_has_the_gradient():
     x = f64(1.0, 2.0)
     x.sum().backward()

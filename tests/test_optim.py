@@ -450,6 +450,23 @@ class TestInterface:
         for p, q in zip(whole, second, strict=True):
             np.testing.assert_allclose(q.detach().numpy(), p.detach().numpy(), rtol=1e-12)
 
+    def test_a_line_search_ends_with_the_evaluations_of_its_step(self):
+        """As torch 2.13's: a search has what max_eval leaves (its 29 calls here, where 25 turns a search make 30 and other steps)."""
+        x = tg.tensor(np.random.default_rng(3).normal(size=8), requires_grad=True)
+        opt, calls = optim.LBFGS([x], lr=0.5, max_iter=6, history_size=3, line_search_fn="strong_wolfe"), []
+
+        def closure():
+            opt.zero_grad()
+            loss = ((x**2 - 1) ** 2).sum() + (x[1:] - x[:-1]).pow(2).sum()
+            loss.backward()
+            calls.append(loss.item())
+            return loss
+
+        for _ in range(4):
+            opt.step(closure)
+        assert len(calls) == 29
+        assert abs(calls[15] - 1.04872966941) < 1e-9
+
     def test_lbfgs(self):
         for line_search in (None, "strong_wolfe"):
             w = tg.tensor([-1.2, 1.0], dtype=tg.float64, requires_grad=True)

@@ -32,6 +32,7 @@ CASES = [
     ("ASGD", dict(lr=0.05)), ("ASGD", dict(lr=0.05, lambd=0.01, t0=5, weight_decay=0.1)),
     ("LBFGS", dict(lr=0.1)), ("LBFGS", dict(line_search_fn="strong_wolfe")),
     ("LBFGS", dict(line_search_fn="strong_wolfe", history_size=3, max_iter=4)), ("LBFGS", dict(lr=0.3, max_iter=3, max_eval=2)),
+    ("LBFGS", dict(line_search_fn="strong_wolfe", max_iter=4, max_eval=3)),
 ]
 
 

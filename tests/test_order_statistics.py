@@ -315,6 +315,20 @@ def test_logcumsumexp_does_not_overflow(on_numpy: Any) -> None:
     np.testing.assert_allclose(tg.logcumsumexp(tg.tensor(x), 0).numpy(), [special.logsumexp(x[:k]) for k in (1, 2, 3)], rtol=1e-14)
 
 
+@pytest.mark.parametrize("n", [5, 12, 65, 257])
+def test_nans_at_the_end_of_a_sorted_sequence_are_behind_all(device: Any, n: int) -> None:
+    """As for numpy; a value that is NaN goes to the end, as for torch. Few boundaries and many."""
+    x = u(n, 1).ravel().astype(np.float32)
+    x[:4] = np.nan, -np.inf, np.inf, np.nan
+    s, v = np.sort(x), np.concatenate([x[1:], [-9.0, 0.0, 9.0, np.nan]]).astype(np.float32)
+    for right in (False, True):
+        wanted = np.where(np.isnan(v), n, np.searchsorted(s, v, "right" if right else "left"))
+        np.testing.assert_array_equal(tg.searchsorted(tg.tensor(x).sort()[0], tg.tensor(v), right=right).numpy(), wanted)
+        np.testing.assert_array_equal(tg.trace(tg.bucketize)(tg.tensor(v), tg.tensor(s), right=right).numpy(), wanted)
+        rows = tg.tensor(np.stack([s, s])), tg.tensor(np.stack([v, v[::-1]]))
+        np.testing.assert_array_equal(tg.searchsorted(*rows, right=right).numpy(), [wanted, wanted[::-1]])
+
+
 def test_the_device_agrees(device: Any) -> None:
     """The composed ones that gather and scan, in one program of whatever device there is."""
     x = u(5, 129).astype(np.float32)

@@ -263,6 +263,46 @@ def test_arguments_can_be_changed_in_place(device):
     close(b, [15, 15])
 
 
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_view_of_another_argument_is_returned_as_that_of_this_call(device, changes):
+    def f(x, y, z):
+        if changes:
+            y.mul_(2)
+        return x, x[1:], y, z
+
+    traced = tg.trace(f)
+    for k in range(4):
+        bases = [tg.arange(20.0).reshape(4, 5) + k for _ in range(2)]
+        found, wanted = [fn(b[1], b, b.T[2:]) for fn, b in zip((traced, f), bases, strict=True)]
+        for one, other in zip(found, wanted, strict=True):
+            close(one, other.numpy())
+            one.add_(1)
+            other.add_(1)
+        close(*[b.numpy() for b in bases])                  # they are views of it
+    assert len(traced.compilations) == 1
+
+
+def test_the_default_dtype_is_a_part_of_the_signature(device):
+    if not device.fp64:
+        pytest.skip("the device has no float64")
+
+    def f(x):
+        return x / 2, tg.zeros(3), x.sqrt(), x * 0.5
+
+    traced = tg.trace(f)
+    try:
+        for dtype in (tg.float32, tg.float64, tg.float32, tg.float64):
+            tg.set_default_dtype(dtype)
+            for x in (tg.arange(12), tg.ones(12, dtype=tg.int64)):
+                for one, other in zip(traced(x), f(x), strict=True):
+                    assert one.dtype == other.dtype == dtype
+                    close(one, other.numpy())
+    finally:
+        tg.set_default_dtype(tg.float32)
+    assert len(traced.compilations) == 2
+    assert traced.compilations[1] == "the default dtype is float64 now"
+
+
 def test_an_old_value_that_somebody_holds_survives_in_place_updates(device):
     w = tg.ones(3)
     before = w.clone()

@@ -67,7 +67,7 @@ def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[No
             else:
                 contributions = pull_back(node, ct, reaches)
                 if state.anomaly is not None:
-                    state.anomaly(node, contributions)
+                    state.anomaly(node, [c if goes_on else None for c, goes_on in zip(contributions, reaches, strict=True)])
                 pairs = list(zip(node.operands, contributions, strict=True))
             for operand, contribution in pairs:
                 if contribution is not None and operand in live:

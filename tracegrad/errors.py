@@ -26,6 +26,7 @@ A message begins with the function the user called, gives the shapes or dtypes s
 the user's program that was running.
 """
 
+import contextlib
 import sys
 from os.path import dirname
 
@@ -36,7 +37,8 @@ __all__ = ["ArgumentError", "ArgumentTypeError", "AutogradError", "BuildError", 
            "TraceError", "TracegradError", "UnsupportedError"]
 
 
-INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime")     # where our code is
+# Where our code is, and what stands between it and the user where it enters a context.
+INTERNAL = (dirname(__file__), dirname(dirname(__file__)) + "/codegen", dirname(dirname(__file__)) + "/runtime", contextlib.__file__)
 
 
 def user_line() -> str:

@@ -61,14 +61,22 @@ class _GradMode:
 
         @functools.wraps(fn)
         def generator(*args: Any, **kwargs: Any) -> Any:  # the mode holds while it runs, not while it waits
-            running, sent = fn(*args, **kwargs), None
+            running = fn(*args, **kwargs)
+            resume, given = running.send, None
             while True:
                 with _GradMode(self._mode):
                     try:
-                        item = running.send(sent)
+                        item = resume(given)
                     except StopIteration as end:
                         return end.value
-                sent = yield item
+                try:
+                    resume, given = running.send, (yield item)
+                except GeneratorExit:
+                    with _GradMode(self._mode):
+                        running.close()
+                    raise
+                except BaseException as error:  # thrown in by whoever runs it
+                    resume, given = running.throw, error
 
         return generator if inspect.isgeneratorfunction(fn) else wrapped
 

@@ -74,8 +74,8 @@ class Tensor(Operators):
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
     """
 
-    __slots__ = ("__weakref__", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_source", "_steps",
-                 "_trace", "_versions")  # fmt: skip
+    __slots__ = ("__weakref__", "_aliases", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_source",
+                 "_steps", "_trace", "_versions")  # fmt: skip
 
     _n: Node
     _base: Tensor | None
@@ -85,6 +85,7 @@ class Tensor(Operators):
     _moved: Steps  # what undoes each step of t_(), squeeze_(), ... so far, the latest last; see inplace_views.py
     _detached: bool
     _grad: Tensor | None
+    _aliases: list[weakref.ref[Tensor]]  # what `data` and detach gave; not set before that
     _hooks: dict[int, Any] | None
     _trace: Recording | None
 
@@ -386,12 +387,49 @@ class Tensor(Operators):
 
     @property
     def data(self) -> Tensor:
-        return self.detach()
+        """What detach() gives. Set, the tensor has that value from now on, of another shape or dtype, even, and stays what it is: a leaf,
+
+        a parameter of an optimizer's. What x.data, a leaf's detach() and state_dict gave before keeps the old value: it can be given back.
+        """
+        return self.detach() if self._n.fn is _VARIABLE else self._alias(self.detach())
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        with no_grad():
-            self.copy_(value)
+        if self._base is None and self._trace is None and state.trace is None and isinstance(value, Tensor):
+            self._become(value.detach())
+        else:
+            with no_grad():
+                self.copy_(value)
+
+    def _alias(self, found: Tensor) -> Tensor:
+        """`found`, noted for the setter of data."""
+        if self._base is None and self._trace is None and state.trace is None:
+            self._aliases = [*(ref for ref in getattr(self, "_aliases", ()) if ref() is not None), weakref.ref(found)]
+        return found
+
+    def _become(self, value: Tensor) -> None:
+        """Take over the value of a tensor without history, on whatever device and of whatever shape and dtype."""
+        aliases = [alias for ref in getattr(self, "_aliases", ()) if (alias := ref()) is not None]
+        alike = value.shape == self.shape and value.dtype == self.dtype and value._device is self._device
+        new = value._node()
+        if aliases:
+            old = Tensor(aliases[0]._node(), self._device)
+            old._versions = self._versions
+            for alias in aliases:
+                alias._base, alias._source = old, None
+                alias._chain = ()
+            self._aliases = []
+        if alike:
+            with no_grad():
+                self.copy_(Tensor(new, value._device))
+            return
+        needs_grad, grad = self.requires_grad, self._grad
+        self._device, self._base, self._grad = value._device, None, None
+        self._set_node(new)
+        if needs_grad:
+            self.requires_grad_()
+        if grad is not None and grad.shape == self.shape:
+            self.grad = grad.detach().to(dtype=self.dtype, device=self._device)
 
     @property
     def size(self) -> Count:
@@ -650,7 +688,7 @@ class Tensor(Operators):
         result._base, result._chain, result._detached = self, (), True
         if result._trace is None:
             result._source = weakref.ref(node), self._version
-        return result
+        return self._alias(result) if node.fn is _VARIABLE else result
 
     def detach_(self) -> Tensor:
         """Forget the history, in place. A view cannot: its base has it."""

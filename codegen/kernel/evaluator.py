@@ -47,7 +47,7 @@ from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType, int32, uint32
+from tracegrad.dtypes import DType, float32, int32, uint32
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 from tracegrad.ops.ranges import may_wrap
@@ -170,6 +170,8 @@ class Evaluator(Elements):
         name, dtype = fn.name, node.operands[-1].dtype
         lanes = max(v.lanes for v in values)
         if name == "cast":
+            if node.dtype == np.float16 and not np.can_cast(dtype, np.float16):      # a float in here: no store may come that rounds it
+                return Held(self.op(_to_half, [self.cast(values[0], float32)], float32, float32, {}), node.dtype)
             return self.cast(values[0], node.dtype)
         wraps = dtype.kind == "i" and fn.wraps and may_wrap(node)
         spell = fn.opencl
@@ -424,6 +426,10 @@ class Evaluator(Elements):
         wide = np.dtype(f"u{r.dtype.name}")
         as_ = Bits if max(a.lanes, b.lanes) > 1 else Cast
         return as_(self.op(fn.combine, [as_(a, wide), as_(b, wide)], r.dtype, wide, {}, mask), r.dtype)
+
+
+def _to_half(x: str) -> str:
+    return f"tg_to_half({x})"
 
 
 def _exp_nonpositive(x: str) -> str:

@@ -16,7 +16,10 @@ from tracegrad.tensor import Tensor
 
 
 class Check:
-    """What a backward calls with each step of the history and the gradients that it gives its operands. nan: whether it looks at them."""
+    """What a backward calls with each step of the history and the gradients that it gives its operands, None for those that need none.
+
+    nan: whether it looks at them.
+    """
 
     def __init__(self, nan: bool) -> None:
         self.nan = nan

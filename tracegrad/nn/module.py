@@ -397,7 +397,7 @@ class Module:
         for start, module in places:
             for hook in list(module._hooks.get("state_pre", {}).values()):
                 hook(module, start, keep_vars)
-        found = {name: tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.detach()
+        found = {name: tensor if keep_vars or not isinstance(tensor, Tensor) else tensor.data
                  for start, module in places for name, tensor in module._own_state(start)}
         for start, module in reversed(places):
             for hook in list(module._hooks.get("state", {}).values()):
@@ -518,12 +518,4 @@ def _move(tensor: Tensor, args: Any, kwargs: Any) -> None:
         moved = tensor.detach().to(device=moved.device)
     if moved.dtype == tensor.dtype and moved.device is tensor.device:
         return
-    needs_grad, grad = tensor.requires_grad, tensor.grad
-    tensor._device = moved.device
-    tensor._base = None
-    tensor._set_node(moved.detach()._node())
-    tensor.grad = None
-    if needs_grad:
-        tensor.requires_grad_()
-    if grad is not None:
-        tensor.grad = grad.detach().to(dtype=moved.dtype, device=moved.device)
+    tensor._become(moved.detach())

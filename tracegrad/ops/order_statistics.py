@@ -261,20 +261,21 @@ def searchsorted(sorted_sequence: Array, input: Any, *, out_int32: bool = False,
 
 def _searched(sequence: Node, values: Node, after: bool) -> Any:
     n = sequence.shape[-1]
-    above: Any = gt if after else ge                            # whether an element of the sequence comes behind the value
+    before: Any = le if after else lt                           # whether the value comes behind an element; a NaN among these is behind all
     if n <= COMPARED:
         lead = sequence.shape[:-1] if sequence.ndim > 1 else (1,) * values.ndim
         row = mv.reshape(sequence, (*lead, 1, n) if sequence.ndim > 1 else (*lead, n))
-        return sum_(above(row, mv.reshape(values, (*values.shape, 1))).logical_not(), -1)
-    low, high = full_like_shape(values.shape, 0, dtypes.int64), full_like_shape(values.shape, n, dtypes.int64)
-    for _ in range(ceil(log2(n + 1))):                          # bisection
-        middle = (low + high) // 2
-        at = middle.clamp(0, n - 1)
-        element = take_rows(sequence, at) if sequence.ndim == 1 else gather(sequence, -1, at)
-        open_ = lt(low, high)
-        behind = above(element, values)
-        low, high = where(open_ & behind.logical_not(), middle + 1, low), where(open_ & behind, middle, high)
-    return low
+        low = sum_(before(row, mv.reshape(values, (*values.shape, 1))), -1)
+    else:
+        low, high = full_like_shape(values.shape, 0, dtypes.int64), full_like_shape(values.shape, n, dtypes.int64)
+        for _ in range(ceil(log2(n + 1))):                      # bisection
+            middle = (low + high) // 2
+            at = middle.clamp(0, n - 1)
+            element = take_rows(sequence, at) if sequence.ndim == 1 else gather(sequence, -1, at)
+            open_ = lt(low, high)
+            passed = before(element, values)
+            low, high = where(open_ & passed, middle + 1, low), where(open_ & passed.logical_not(), middle, high)
+    return where(ne(values, values), n, low) if values.dtype.kind == "f" else low
 
 
 @public("bucketize", method=False)

@@ -98,7 +98,7 @@ class LBFGS(Optimizer):
                         p.copy_(s)
                     return value, gradient, float(gradient.dot(d))
 
-                loss, g, t, done = _strong_wolfe(along, t, float(d.abs().max()), loss, g, slope)
+                loss, g, t, done = _strong_wolfe(along, t, float(d.abs().max()), loss, g, slope, group["max_eval"] - evaluations)
                 self._add(t, d)
                 mine["t"] = t
             else:
@@ -174,9 +174,10 @@ def _cubic(x1: float, f1: float, g1: float, x2: float, f2: float, g2: float, bou
     return min(max(at, low), high)
 
 
-def _strong_wolfe(along: Evaluation, t: float, d_norm: float, loss: float, g: Any, slope: float, c1: float = 1e-4, c2: float = 0.9,
-                  tolerance_change: float = 1e-9, max_ls: int = 25) -> tuple[float, Any, float, int]:
-    """A step length for the strong Wolfe conditions (algorithms 3.5 and 3.6 there, with minFunc's safeguards (Schmidt 2005)).
+def _strong_wolfe(along: Evaluation, t: float, d_norm: float, loss: float, g: Any, slope: float, max_ls: int,
+                  c1: float = 1e-4, c2: float = 0.9, tolerance_change: float = 1e-9) -> tuple[float, Any, float, int]:
+    """A step length for the strong Wolfe conditions (algorithms 3.5 and 3.6 there, with minFunc's safeguards (Schmidt 2005)),
+    after max_ls turns at most.
 
     Returns the loss and gradient there, the length, and how often `along` was called.
     """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import optree
 
-from tracegrad import random_state
+from tracegrad import dtypes, random_state
 from tracegrad.compile import find_device
 from tracegrad.errors import ArgumentError, TraceError
 from tracegrad.function import REGISTRY
@@ -49,7 +49,7 @@ class Traced:
         self._fn = fn
         self._replays: dict[Any, list[Replay]] = {}
         self._latest: Replay | None = None
-        self._short: tuple[Replay, bool] | None = None  # the latest one and its grad mode, if it can be run `again`
+        self._short: tuple[Replay, bool, Any] | None = None  # the latest one, its grad mode and default dtype, if it can be run `again`
         self._signature: Any = None  # of the latest recording
         self._changing: set[Any] = set()  # signatures whose body changed what it reads when it was recorded
         self.compilations: list[str] = []  # why each compilation happened
@@ -62,7 +62,7 @@ class Traced:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         short = self._short
-        if short is not None and not kwargs and short[1] is state.grad and state.anomaly is None:
+        if short is not None and not kwargs and short[1] is state.grad and short[2] is dtypes.get_default_dtype() and state.anomaly is None:
             result = short[0].again(args)
             if result is not None:
                 return result
@@ -79,7 +79,8 @@ class Traced:
         else:
             flat, treedef = args, len(args)  # nothing nested: no tree needed
         tensors = [x for x in flat if isinstance(x, Tensor)]
-        signature = (treedef, state.grad, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
+        mode = state.grad, dtypes.get_default_dtype()
+        signature = (treedef, mode, () if len(tensors) == 1 else _sharing(tensors), *map(_signature, flat))
         try:
             candidates = self._replays.setdefault(signature, [])
         except TypeError:
@@ -111,7 +112,7 @@ class Traced:
             self.compilations.append(reason)
         again = replay.short and flat is args and not signature[2] and all(len(x) == 3 and x[1] is False for x in signature[3:])
         again = again and not (replay.reach.asks and any(type(x) is not Tensor for x in flat))      # for a Parameter's attributes
-        self._latest, self._short = replay, (replay, state.grad) if again else None
+        self._latest, self._short = replay, (replay, *mode) if again else None
         return replay.run(flat)
 
     @without_collection
@@ -174,6 +175,8 @@ class Traced:
                     recording.place_argument(base, ("base", i) if where is None else ("arg", where), label)
                 elif id(x) not in recording.places and id(base) not in recording.places and id(base) not in reach.tensors:
                     recording.place_argument(x, ("arg", i), label)
+                if id(base) in recording.places:
+                    recording.places.setdefault(id(x), ("arg", i))      # a view of what has its place: the body may return it
                 tracers.append(x)
             else:
                 tracers.append(recording.argument(i, x, label) if isinstance(x, _NUMBERS) else x)
@@ -189,7 +192,8 @@ class Traced:
         if previous[0] != signature[0] or len(previous) != len(signature):
             return "the arguments have another structure"
         if previous[1] != signature[1]:
-            return f"grad mode is {'on' if signature[1] else 'off'} now"
+            grad, dtype = signature[1]
+            return f"the default dtype is {dtype} now" if dtype is not previous[1][1] else f"grad mode is {'on' if grad else 'off'} now"
         if previous[2] != signature[2]:
             return "other arguments share memory"
         names = [*labels, *(f"argument {i}" for i in range(len(labels), len(signature)))]

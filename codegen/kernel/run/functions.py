@@ -29,7 +29,7 @@ def functions() -> dict[str, Callable[..., Any]]:
     found |= {
         "fabs": np.abs, "abs": np.abs, "min": np.minimum, "max": np.maximum, "fmin": np.fmin, "fmax": np.fmax, "sqrt": np.sqrt,
         "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c, "copysign": np.copysign, "rint": np.rint, "log1p": np.log1p,
-        "exp_nonpositive": np.exp, "cos_narrow": np.cos,
+        "exp_nonpositive": np.exp, "cos_narrow": np.cos, "tg_to_half": _to_half,
     }
     for word in range(4):
         found[f"philox{word}"] = lambda a, b, c, d, word=word: philox_block(a, b, c, d)[word]
@@ -39,3 +39,8 @@ def functions() -> dict[str, Callable[..., Any]]:
             found.setdefault(name.removeprefix("tg_"), meaning)
     found["tg_pow_int"] = found["pow"]
     return found
+
+
+def _to_half(x: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return np.float32(np.float16(x))
