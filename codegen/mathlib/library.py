@@ -68,7 +68,7 @@ def translate(expression: str, target: Target, ctype: str = "float") -> tuple[st
         elif name in _RENAMED:
             found = _RENAMED[name]
         elif (name, scalar) == ("erfc", "float"):
-            found = "tg_erfc"                   # within 2.2 ulp, at the speed of the builtin, of which OpenCL promises 16; Mesa's needs 10
+            found = "tg_erfc"                   # within 2.2 ulp; OpenCL promises 16, and Mesa's needs 10
         elif name == "fmod" and target.plain_math and ctype in ("double8", "double16"):
             found = "tg_fmod"
         elif target.plain_math and name in _PLAIN and (target.fp64 or name not in _NEED_FP64.get(scalar, ())):
