@@ -89,6 +89,15 @@ def test_elementwise(on: Any, dtype: Any) -> None:
           edges, tolerance=1e-5)
 
 
+def test_special_functions(on: Any, dtype: Any) -> None:
+    def fn(x: Any, n: Any) -> Any:
+        legendre = tg.grad(lambda x: tg.special.legendre_polynomial_p(x, n).sum())(x)
+        return (tg.erfc(x * 4), tg.special.ndtr(x), tg.special.bessel_j0(x * 9), tg.special.entr(x), tg.special.hermite_polynomial_he(x, 7),
+                tg.special.shifted_chebyshev_polynomial_t(x, n), legendre)
+
+    check(on, fn, *draw(dtype, (5, 37)), np.arange(37) % 9)
+
+
 def test_names_that_kernels_use_themselves(on: Any) -> None:
     def fn(i: Any, r: Any, c0: Any, c1: Any, chunk: Any, item: Any, half: Any, half_size: Any) -> Any:
         col = i * r + c0 * c1 - chunk * item + half * half_size

@@ -1,11 +1,15 @@
 """How many ulps special functions of float32 are off: next to zeros, in tails, where formulas meet, of tiny and huge numbers.
 
-On the device as it is, and as if it had no float64, where kernels compute in pairs of floats. SciPy's float64 is the reference.
+On the device as it is, and as if it had no float64, where kernels compute in pairs of floats. SciPy's float64 is the reference; that of
+polynomials are exact fractions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from math import perm
 from typing import Any
 
 import numpy as np
@@ -45,23 +49,24 @@ _B = joined(powers(-1, 2, 100), powers(-3, 3, 100), _Q * (1 + powers(-4, -0.3, 2
 _NORMAL = joined(u(-12.5, 6), powers(-10, 0, signs=True), about(-1, 0.7, -0.7))
 _BESSEL = joined(u(-88, 88), u(-9, 9), powers(-15, 1, signs=True), about(8, -8))
 _GAMMA = joined(u(-20, 30), powers(-30, 30), u(0.1, 4))
-_K = joined(u(0.01, 80), u(0.01, 4), powers(-30, 1), about(2))
+_K = joined(u(0.01, 80), u(0.01, 4), powers(-30, 1), powers(-44.8, -36, 20), about(2))
 _SUM = joined(u(-9, 9), u(-80, 80), np.full(40, -np.log(2))), joined(u(-9, 9), u(-80, 80), -np.log(2) + powers(-5, -1, 40, True))
 PSI = [1.4616321449683623, -0.5040830082644554, -1.5734984731623904, -2.6107208684441447, -3.635293366436901]
 LGAMMA = [1, 2, -2.4570247382208006, -2.7476826467274127, -3.1435808883499798, -3.955294284858598, -4.039361839740536]
 POINTS: dict[str, tuple[Any, Any, tuple[Any, ...]]] = {
     "erf": (tg.erf, special.erf, (joined(u(-4, 4), powers(-10, 0, signs=True)),)),
-    "erfc": (tg.erfc, special.erfc, (joined(u(-4, 9), powers(-10, 0, signs=True)),)),
+    "erfc": (tg.erfc, special.erfc, (joined(u(-4, 10.2, 300), powers(-10, 0, signs=True)),)),
     "erfcx": (tg.special.erfcx, special.erfcx, (joined(u(-9, 30), powers(-10, 10), powers(-10, 0, signs=True), about(-0.5, 3.75)),)),
     "erfinv": (tg.erfinv, special.erfinv, (joined(u(-1, 1), powers(-30, -1, signs=True), 1 - powers(-7, -1), about(0.85, -0.85)),)),
     "ndtr": (tg.special.ndtr, special.ndtr, (_NORMAL,)),
     "ndtri": (tg.special.ndtri, special.ndtri, (joined(u(0, 1), powers(-37, -1), 0.5 + powers(-7, -1, signs=True), about(0.075, 0.925)),)),
     "log_ndtr": (tg.special.log_ndtr, special.log_ndtr, (joined(_NORMAL, u(-30, 6), -powers(0, 10), u(5, 12.5)),)),
-    "lgamma": (tg.lgamma, special.gammaln, (joined(_GAMMA, about(*LGAMMA, 0.5, 1.5, 2.5, 4.5, 8)),)),
+    "lgamma": (tg.lgamma, special.gammaln, (joined(_GAMMA, about(*LGAMMA, 0.5, 1.5, 2.5, 4.5, 8), powers(-44, -30)),)),
     "digamma": (tg.digamma, special.digamma, (joined(_GAMMA, about(*PSI, 0.5, 10)),)),
     "trigamma": (lambda x: tg.polygamma(1, x), lambda x: special.zeta(2, x), (joined(powers(-15, 15), u(0.1, 30)),)),
     "polygamma 4": (lambda x: tg.polygamma(4, x), lambda x: special.zeta(5, x) * -24, (joined(powers(-5, 5), u(0.1, 30)),)),
-    "zeta": (tg.special.zeta, special.zeta, (joined(u(1.001, 12), 1 + powers(-6, 1, 100)), joined(powers(-1, 2, 100), u(0.1, 9)))),
+    "zeta": (tg.special.zeta, special.zeta, (joined(u(1.001, 12), 1 + powers(-6, 1, 100), u(1.1, 60, 200)),
+                                             joined(powers(-1, 2, 100), u(0.1, 9), powers(0, 38, 100), powers(0.3, 3, 100)))),
     "igamma": (tg.igamma, special.gammainc, (_A, _B)),
     "igammac": (tg.igammac, special.gammaincc, (_A, _B)),
     "i0": (tg.i0, special.i0, (_BESSEL,)),
@@ -136,3 +141,91 @@ def test_float32_without_float64(name: str, kernels: None) -> None:
 def test_float32_on_other_targets(name: str, target: dict[str, Any], kernels: None) -> None:
     """With float64; in the device's widest vectors; with products of pairs by splitting, and the driver's functions."""
     _check(name, target)
+
+
+# ------------------------------------------------------------------------------------------------ orthogonal polynomials
+
+CHEBYSHEV = (lambda k: (2, 0, 1, 1))
+POLYNOMIALS: dict[str, tuple[Any, list[int], Any]] = {  # zeros, p_1, and (a, b, c, d) of d p_(k + 1) = (a x + b) p_k - c p_(k - 1)
+    "chebyshev_polynomial_t": (lambda n: special.roots_chebyt(n)[0], [0, 1], CHEBYSHEV),
+    "chebyshev_polynomial_u": (lambda n: special.roots_chebyu(n)[0], [0, 2], CHEBYSHEV),
+    "chebyshev_polynomial_v": (lambda n: np.cos((2 * np.arange(n) + 1) * np.pi / (2 * n + 1)), [-1, 2], CHEBYSHEV),
+    "chebyshev_polynomial_w": (lambda n: np.cos((2 * np.arange(n) + 2) * np.pi / (2 * n + 1)), [1, 2], CHEBYSHEV),
+    "hermite_polynomial_h": (lambda n: special.roots_hermite(n)[0], [0, 2], lambda k: (2, 0, 2 * k, 1)),
+    "hermite_polynomial_he": (lambda n: special.roots_hermitenorm(n)[0], [0, 1], lambda k: (1, 0, k, 1)),
+    "laguerre_polynomial_l": (lambda n: special.roots_laguerre(n)[0], [1, -1], lambda k: (-1, 2 * k + 1, k, k + 1)),
+    "legendre_polynomial_p": (lambda n: special.roots_legendre(n)[0], [0, 1], lambda k: (2 * k + 1, 0, k, k + 1)),
+}
+KINDS = [shift + kind for kind in POLYNOMIALS for shift in ("", "shifted_")[:1 + kind.startswith("cheb")]]
+DEGREES = (1, 2, 3, 8, 21)
+
+
+@cache
+def _coefficients(kind: str, n: int) -> Any:
+    """Of 1, x, x^2, ..., as fractions."""
+    _, first, terms = POLYNOMIALS[kind]
+    found = [np.array([Fraction(1)]), np.array(first) * Fraction(1)]
+    for k in range(1, n):
+        a, b, c, d = terms(k)
+        one, two = found[-1], np.concatenate([found[-2], [Fraction(0)] * 2])
+        found.append((np.append(one * b, 0) + np.append(0, one * a) - two * c) / Fraction(d))
+    return found[n]
+
+
+def _exact(kind: str, n: int, x: Any, order: int) -> float:
+    shifted = kind.startswith("shifted_")
+    z = Fraction(float(x)) * 2 - 1 if shifted else Fraction(float(x))
+    value = Fraction(0)
+    for k in reversed(range(order, n + 1)):
+        value = value * z + _coefficients(kind.removeprefix("shifted_"), n)[k] * perm(k, order)
+    return float(value * 2 ** (order * shifted))
+
+
+def _points(kind: str) -> tuple[Any, Any]:
+    """Zeros, the floats beside them, others; and degrees."""
+    found = []
+    for n in DEGREES:
+        z = POLYNOMIALS[kind.removeprefix("shifted_")][0](n)
+        z = (z + 1) / 2 if kind.startswith("shifted_") else z
+        beside = [np.nextafter(np.float32(z), np.float32(end)) for end in (-99, 99)]
+        x = joined(z, *beside, u(min(z.min(), -0.1 * kind.startswith(("c", "h"))), z.max() + 0.1, 9), powers(-30, -1, 5), [0])
+        found.append((x, np.full(len(x), n)))
+    x, n = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return x, n
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_polynomials(kind: str, kernels: None) -> None:
+    """Values and first derivatives, as programs with and without float64, and on numpy."""
+    def both(x: Any, n: Any) -> Any:
+        return getattr(tg.special, kind)(x, n), tg.grad(lambda x: getattr(tg.special, kind)(x, n).sum())(x)
+
+    x, n = _points(kind)
+    exact = [np.array([_exact(kind, int(k), v, order) for v, k in zip(x, n, strict=True)]) for order in (0, 1)]
+    for device in (tg.device(), _device(fp64=False, simd_bytes=16), "numpy"):
+        for order, found in enumerate(tg.trace(both)(tg.tensor(x, device=device), tg.tensor(n, device=device))):
+            ulps = _ulps(found.numpy(), exact[order])
+            worst = int(ulps.argmax())
+            assert ulps[worst] <= 4, (device, order, x[worst], n[worst], ulps[worst])
+
+
+def test_degrees_of_polynomials(run: Any, on_numpy: Any) -> None:
+    """Negative, none, halves, out of range, one of many; the third derivative; float16 and complex numbers."""
+    x = tg.tensor([0.25, np.nan, -2.0])
+    n = tg.tensor([[-3.0], [-0.5], [0.9], [2.7], [np.nan], [2.0**24]])
+    found = run(tg.special.legendre_polynomial_p)(x, n).numpy()
+    row = [-0.40625, np.nan, 5.5]
+    np.testing.assert_array_equal(found, [[0] * 3, [1, np.nan, 1], [1, np.nan, 1], row, [0] * 3, [np.nan] * 3])
+    assert run(lambda x: tg.special.chebyshev_polynomial_t(x, -1))(x).tolist() == [0.0] * 3
+
+    x = tg.tensor([0.3, -1.7])
+    third = tg.grad(lambda x: tg.grad(lambda x: tg.grad(lambda x: tg.special.hermite_polynomial_h(x, 7).sum())(x).sum())(x).sum())
+    np.testing.assert_allclose(run(third)(x).numpy(), 8 * 7 * 6 * 5 * special.eval_hermite(4, x.numpy()), rtol=2e-6)
+    half = run(lambda x: tg.special.laguerre_polynomial_l(x, 2049))(tg.tensor([0.5], dtype=tg.float16))
+    np.testing.assert_allclose(half.numpy(), np.float16(special.eval_laguerre(2049, 0.5)))
+    z = tg.tensor([0.5 + 0.25j, -1j])
+    for kind, degree in (("shifted_chebyshev_polynomial_t", 3), ("legendre_polynomial_p", 4)):
+        scipys = special.eval_sh_chebyt if degree == 3 else special.eval_legendre
+        np.testing.assert_allclose(run(lambda z: getattr(tg.special, kind)(z, degree))(z).numpy(), scipys(degree, z.numpy()), rtol=1e-5)  # noqa: B023
+    with pytest.raises(tg.ArgumentError, match="n must be an integer where"):
+        tg.special.legendre_polynomial_p(z, tg.tensor([1, 2]))

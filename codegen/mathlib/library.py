@@ -34,7 +34,7 @@ _INTERNAL = {"tg_as_float", "tg_scale", "tg_add", "tg_turn", "tg_turn_narrow"}
 _PLAIN = {name[3:] for name in _OWNER if not re.search(r"_(parts?|ends|split|small|reduced)$", name) and name not in _INTERNAL}
 
 # Names that mean the same on every target; the first group is for floats, all but the last three also for integers.
-HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | frozenset(pairs.TEXTS) | special.NAMES | {
+HELPERS = frozenset(integers.FLOAT_TEXTS) | frozenset(integers.TEXTS) | frozenset(pairs.TEXTS) | {
     "tg_philox", *(f"tg_philox{word}" for word in range(4))}
 # OpenCL names that mean something else for numpy, or that OpenCL lacks
 _RENAMED = {"sign": "tg_sign", "sigmoid": "tg_sigmoid", "softplus": "tg_softplus"}
@@ -62,11 +62,13 @@ def translate(expression: str, target: Target, ctype: str = "float") -> tuple[st
 
     def spell(match: re.Match[str]) -> str:
         name = _FLOAT_NAMES.get(match[1], match[1]) if is_float else match[1]
-        found = name if name in HELPERS else None
+        found = name if _everywhere(name) else None
         if not is_float:
             found = _INT_NAMES.get(name, found)
         elif name in _RENAMED:
             found = _RENAMED[name]
+        elif (name, scalar) == ("erfc", "float"):
+            found = "tg_erfc"                   # within 2.2 ulp; OpenCL promises 16, and Mesa's needs 10
         elif name == "fmod" and target.plain_math and ctype in ("double8", "double16"):
             found = "tg_fmod"
         elif target.plain_math and name in _PLAIN and (target.fp64 or name not in _NEED_FP64.get(scalar, ())):
@@ -145,7 +147,7 @@ def _render(key: str, target: Target) -> tuple[str, tuple[str, ...], frozenset[t
                 template, _ = translate(template, target, ctype)
         elif name in pairs.TEXTS:
             template, _ = translate(pairs.text(name, target.clang_builtins), target, ctype)
-        elif name in special.NAMES:
+        elif special.known(name):
             template, _ = translate(special.text(name, scalar == "double", target.fp64), target, ctype)
         else:
             pair = _PAIRS[_OWNER.get(name, name)]
@@ -161,15 +163,23 @@ def _render(key: str, target: Target) -> tuple[str, tuple[str, ...], frozenset[t
     return text.strip("\n"), tuple(dict.fromkeys(wide + narrow)), types
 
 
+def _everywhere(name: str) -> bool:
+    return name in HELPERS or special.known(name)
+
+
 def _key(name: str) -> str:
-    return _OWNER.get(name, name) if name not in HELPERS else name
+    return name if _everywhere(name) else _OWNER.get(name, name)
+
+
+def _swizzles(lanes: str) -> list[str]:
+    """What names the elements of a vector (or the scalar itself)."""
+    return [f".s{i:x}" for i in range(int(lanes))] if lanes else [""]
 
 
 def _lanes(text: str, lanes: str, ctype: str) -> str:
     """`text` with its # replaced by .s0, .s1, ...: a vector built lane by lane (or the scalar itself)."""
-    if not lanes:
-        return text.replace("#", "")
-    return f"({ctype})(" + ", ".join(text.replace("#", f".s{i:x}") for i in range(int(lanes))) + ")"
+    each = [text.replace("#", lane) for lane in _swizzles(lanes)]
+    return f"({ctype})({', '.join(each)})" if lanes else each[0]
 
 
 def _polynomial(terms: list[str], x: str, chain: bool) -> str:
@@ -213,6 +223,7 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tup
     text = re.sub(r"\$quads\((\w+), (\w+), (\w+)\)", quads, text)
     text = re.sub(r"\$poly(D?)\((\w+), (\w+)\)", poly, text)
     text = re.sub(r"\$each\((\w+), ([^)]*)\)", each, text)
+    text = re.sub(r"\$most\((\w+)\)", lambda m: reduce("max({}, {})".format, [f"(int)({m[1]}{s})" for s in _swizzles(lanes)]), text)
     text = re.sub(r"\$table\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, ctype), text)
     text = re.sub(r"\$words\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, f"uint{lanes}"), text)
     text = re.sub(r"\$(ulong|uint|float)\(", lambda m: f"convert_{m[1]}{lanes}(" if lanes else f"({m[1]})(", text)

@@ -108,6 +108,39 @@ TG T tg_pair_div(T a, T a_low, T b, T b_low, T *low) {
     T left = ((a - product) - rest) + (a_low - quotient * b_low);
     return tg_pair(quotient, left / b, low);
 }""",
+    "tg_triple": """
+TG T tg_triple(T x, T rest, T more, T *low, T *lowest) {     // x + rest + more, each smaller by far. Infinities have no rest
+    T s_low, s = tg_two_sum(rest, more, &s_low);
+    T r_low, r = tg_two_sum(x, s, &r_low);
+    M some = fabs(r) < (T)(INFINITY);
+    T t_low, t = tg_two_sum(r_low, s_low, &t_low);
+    *low = some ? t : (T)(0.0);
+    *lowest = some ? t_low : (T)(0.0);
+    return fabs(x) < (T)(INFINITY) ? r : x;
+}""",
+    "tg_triple_add": """
+TG T tg_triple_add(T a, T a_low, T a_lowest, T b, T b_low, T b_lowest, T *low, T *lowest) {
+    T r, s = tg_two_sum(a, b, &r);
+    T r1, s1 = tg_two_sum(a_low, b_low, &r1);
+    T r2, s2 = tg_two_sum(s1, r, &r2);
+    return tg_triple(s, s2, (a_lowest + b_lowest) + (r1 + r2), low, lowest);
+}""",
+    "tg_triple_mul": """
+TG T tg_triple_mul(T a, T a_low, T a_lowest, T b, T *low, T *lowest) {
+    T r, s = tg_two_product(a, b, &r);
+    T r1, s1 = tg_two_product(a_low, b, &r1);
+    T r2, s2 = tg_two_sum(s1, r, &r2);
+    return tg_triple(s, s2, a_lowest * b + (r1 + r2), low, lowest);
+}""",
+    "tg_triple_div": """
+TG T tg_triple_div(T a, T a_low, T a_lowest, T b, T *low, T *lowest) {
+    T quotient = a / b;
+    T rest, product = tg_two_product(quotient, b, &rest);
+    T r, left = tg_two_sum((a - product) - rest, a_low, &r);
+    T second = left / b;
+    product = tg_two_product(second, b, &rest);
+    return tg_triple(quotient, second, (((left - product) - rest) + (r + a_lowest)) / b, low, lowest);
+}""",
     "tg_pair_sqrt": """
 TG T tg_pair_sqrt(T x, T x_low, T *low) {
     T root = sqrt(x);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from tracegrad.function import REGISTRY
@@ -9,7 +10,14 @@ from tracegrad.ops.formula import Formula, pair_text
 from tracegrad.ops.pair_functions import PAIR_FORMULAS
 
 _PAIRS = {f"tg_pair_{name}": formula for name, formula in PAIR_FORMULAS.items()}
-NAMES = frozenset(f"tg_{name}" for name, op in REGISTRY.items() if isinstance(op, Formula)) | frozenset(_PAIRS)
+_NAME = re.compile(r"tg_(?:d(\d+)_)?(\w+)")             # of a Formula, or of its derivative of some order
+
+
+@cache
+def known(name: str) -> bool:
+    """Whether `name` is one of these functions."""
+    match = _NAME.fullmatch(name)
+    return name in _PAIRS or (match is not None and isinstance(REGISTRY.get(match[2]), Formula))
 
 
 @cache
@@ -17,6 +25,8 @@ def text(name: str, double: bool, fp64: bool) -> str:
     """The template of the helper `name`, for float or double, on a device that has double or not."""
     if name in _PAIRS:
         return pair_text(name, _PAIRS[name])
-    op = REGISTRY[name.removeprefix("tg_")]
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    op = REGISTRY[match[2]]
     assert isinstance(op, Formula)
-    return op.c_text(double, fp64)
+    return op.c_text(double, fp64, **({"order": int(match[1])} if match[1] else {}))

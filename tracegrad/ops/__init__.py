@@ -34,6 +34,7 @@ from tracegrad.ops import (
     order_statistics,
     orthogonal,
     pointwise,
+    polynomials,
     pooling,
     random_bits,
     ranges,
@@ -52,5 +53,5 @@ from tracegrad.ops import (
 __all__ = ["activations", "arithmetic", "aten", "attention", "bessel", "bits", "complex_numbers", "contraction", "convolution",
            "convolution3d", "dynamic_slice", "elementwise", "factorizations", "fourier", "fused_attention", "image", "indexing", "ldl",
            "linalg", "losses", "lu", "matrices", "matrix_norms", "max_pooling", "moments", "more_losses", "movement", "neural",
-           "order_statistics", "orthogonal", "pointwise", "pooling", "random_bits", "ranges", "reduction", "scattering", "shaping",
-           "sorting", "special", "spectrogram", "stacking", "statistics", "variants", "windows"]
+           "order_statistics", "orthogonal", "pointwise", "polynomials", "pooling", "random_bits", "ranges", "reduction", "scattering",
+           "shaping", "sorting", "special", "spectrogram", "stacking", "statistics", "variants", "windows"]

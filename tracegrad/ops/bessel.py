@@ -7,7 +7,7 @@ coefficients were computed with 40 digits. Near the zeros of J, Y and Ai the err
 
 from __future__ import annotations
 
-from math import pi
+from math import log, pi
 from math import sqrt as root
 
 from tracegrad.ops.elementwise import where
@@ -211,7 +211,7 @@ def _decaying(m, order, x, scaled):
     for k in range(1, 14 if m.double else 9):                   # the series of I0 and of I1 / x, in (x / 2)^2
         term = term * square * (0.25 / (k * k))
         i0, i1 = i0 + term, i1 + term * (0.5 / (k + 1))
-    t, logarithm = square * 0.5 - 1.0, m.log(small * 0.5)
+    t, logarithm = square * 0.5 - 1.0, m.log(small * 0.5) if m.double else m.log(small) - log(2.0)     # (half of the least float is 0)
     if order == 0:
         near = chebyshev(m, _K0_SMALL, t) - logarithm * i0
     else:

@@ -34,6 +34,18 @@ class Numpy:
             state = body(*state)
         return state
 
+    def times(self, turns: Any, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        """state after `turns`, of each element its own, times state = body(k, *state), k = 1, 2, ..."""
+        least, most = turns.min(initial=2.0 ** 24), turns.max(initial=0.0)
+        for k in range(1, int(most) + 1):
+            after = body(float(k), *state)
+            state = after if k <= least else [np.where(k <= turns, new, old) for new, old in zip(after, state, strict=True)]
+        return state
+
+    def over(self, y: Any, k: float) -> Any:
+        """y / k, rounded twice."""
+        return y * (1.0 / k)
+
 
 class _C:
     """The mathematics of C text: every operation is a statement of `lines`, in a template of codegen.mathlib (T, M: its types)."""
@@ -65,9 +77,28 @@ class _C:
         """x for what needs no more digits than a float has: only pairs have more."""
         return x
 
+    def number(self, text: str) -> _Value:
+        """A new variable that is exactly `text`."""
+        return self.let(text)
+
     def loop(self, count: int, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        return self.repeat(f"i < {count}", state, body)
+
+    def times(self, turns: _Value, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        def turn(*state: Any) -> Sequence[Any]:
+            k: Any = self.number("(T)(i + 1)")
+            return [self.where(k <= turns, new, old) for new, old in zip(body(k, *state), state, strict=True)]
+
+        self.line(f"int most = $most({turns.name});")
+        return self.repeat("i < most", state, turn)
+
+    def over(self, y: Any, k: Any) -> Any:
+        """y / k for the k of `times`."""
+        return y * self.number("(T)(1.0 / (i + 1))")
+
+    def repeat(self, condition: str, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
         variables = [self.let(self.text(s)) for s in state]
-        self.line(f"for (int i = 0; i < {count}; i++) {{")
+        self.line(f"for (int i = 0; {condition}; i++) {{")
         self.depth += 1
         after = body(*variables)
         for variable, value in zip(variables, after, strict=True):
@@ -112,66 +143,76 @@ for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "
 class _Pairs(_C):
     """The mathematics of pairs of floats, whose sum has 48 bits, for devices without float64: `codegen.mathlib.pairs` has the functions.
 
-    A value whose `low` is None is one float. Comparisons look at the greater halves, `floor` and `rint` are of what is one float.
+    A value with one part is one float. Comparisons look at the greatest parts, `floor` and `rint` are of what is one float.
     """
+    kind, size = "pair", 2
 
     def __init__(self) -> None:
         super().__init__(False)
 
     def pair(self, x: Any) -> _Pair:
-        """x, a pair or a number, as a pair."""
+        """x, a value or a number, as a value."""
         if isinstance(x, _Value):
-            return x if isinstance(x, _Pair) else _Pair(self, x.name, None)
+            return x if isinstance(x, _Pair) else _Pair(self, x.name)
         if not abs(x) < INF:
-            return _Pair(self, self.text(x), None)
+            return _Pair(self, self.text(x))
         high = np.float32(x)
         low = np.float32(x - float(high))
-        return _Pair(self, f"(T)({high!s})", f"(T)({low!s})" if low else None, float(x))
+        return _Pair(self, *(f"(T)({part!s})" for part in (high, low)[:1 + (low != 0)]), value=float(x))
 
     def rough(self, x: Any) -> _Value:
         return _Value(self, x.name)
 
-    def call(self, name: str, *operands: _Pair, lows: bool = True) -> _Pair:
-        """A function's result: `lows` says whether all operands are given as pairs, or single floats as such."""
-        given = [text for x in operands for text in ([x.name, x.low or "(T)(0.0)"] if lows or x.low else [x.name])]
+    def names(self, count: int) -> list[str]:
+        """Names of the parts of a new variable."""
         self.count += 1
-        self.line(f"T l{self.count}, v{self.count} = tg_pair_{name}({', '.join(given)}, &l{self.count});")
-        return _Pair(self, f"v{self.count}", f"l{self.count}")
+        return [f"{letter}{self.count}" for letter in "vlt"[:count]]
+
+    def declare(self, *parts: str) -> _Pair:
+        """A new variable of these parts."""
+        names = self.names(len(parts))
+        self.line(f"T {', '.join(f'{name} = {part}' for name, part in zip(names, parts, strict=True))};")
+        return _Pair(self, *names)
+
+    def call(self, name: str, *operands: _Pair, lows: bool = True) -> _Pair:
+        """A function's result: `lows` says whether all operands are given with all parts, or single floats as such."""
+        given = [part for x in operands for part in (x.padded(self.size) if lows or x.low else x.parts)]
+        first, *others = self.names(self.size)
+        results = ", ".join(f"&{name}" for name in others)
+        self.line(f"T {', '.join(others)}, {first} = tg_{self.kind}_{name}({', '.join(given)}, {results});")
+        return _Pair(self, first, *others)
+
+    def scaled(self, name: str, a: _Pair, b: _Pair) -> _Pair:
+        """A product or a quotient."""
+        return self.call(name, a, b, lows=name == "div")
 
     def both(self, text: Callable[[str], str], x: _Pair) -> _Pair:
-        """text(x) of either half, which it does not round."""
-        self.count += 1
-        n = self.count
-        self.line(f"T v{n} = {text(x.name)}" + (f", l{n} = {text(x.low)};" if x.low else ";"))
-        return _Pair(self, f"v{n}", f"l{n}" if x.low else None)
+        """text(x) of every part, which it does not round."""
+        return self.declare(*map(text, x.parts))
 
     def where(self, condition: _Value, a: Any, b: Any) -> _Pair:
         a, b = self.pair(a), self.pair(b)
-        self.count += 1
-        n, low = self.count, bool(a.low or b.low)
-        lows = f", l{n} = {condition.name} ? {a.low or '(T)(0.0)'} : {b.low or '(T)(0.0)'}" if low else ""
-        self.line(f"T v{n} = {condition.name} ? {a.name} : {b.name}{lows};")
-        return _Pair(self, f"v{n}", f"l{n}" if low else None)
+        size = max(len(a.parts), len(b.parts))
+        return self.declare(*(f"{condition.name} ? {p} : {q}" for p, q in zip(a.padded(size), b.padded(size), strict=True)))
 
-    def loop(self, count: int, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
-        variables = []
-        for x in map(self.pair, state):
-            self.count += 1
-            self.line(f"T v{self.count} = {x.name}, l{self.count} = {x.low or '(T)(0.0)'};")
-            variables.append(_Pair(self, f"v{self.count}", f"l{self.count}"))
-        self.line(f"for (int i = 0; i < {count}; i++) {{")
+    def number(self, text: str) -> _Pair:
+        return _Pair(self, self.let(text).name)
+
+    def repeat(self, condition: str, state: Sequence[Any], body: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+        variables = [self.declare(*self.pair(x).padded(self.size)) for x in state]
+        self.line(f"for (int i = 0; {condition}; i++) {{")
         self.depth += 1
         after = body(*variables)
         for variable, value in zip(variables, map(self.pair, after), strict=True):
             if value is not variable:
-                self.line(f"{variable.name} = {value.name};")
-                self.line(f"{variable.low} = {value.low or '(T)(0.0)'};")
+                for to, part in zip(variable.parts, value.padded(self.size), strict=True):
+                    self.line(f"{to} = {part};")
         self.depth -= 1
         self.line("}")
         return variables
 
-    def floor(self, x: Any) -> _Pair: return _Pair(self, self.let(f"floor({x.name})").name, None)
-    def rint(self, x: Any) -> _Pair: return _Pair(self, self.let(f"rint({x.name})").name, None)
+    def floor(self, x: Any) -> _Pair: return self.number(f"floor({x.name})")
+    def rint(self, x: Any) -> _Pair: return self.number(f"rint({x.name})")
     def fabs(self, x: Any) -> _Pair: return self.both(lambda half: f"{x.name} < 0.0 ? -{half} : {half}" if x.low else f"fabs({half})", x)
     def tan(self, x: Any) -> Any: return self.sin(x) / self.cos(x)  # type: ignore[attr-defined]
 
@@ -185,13 +226,29 @@ for _name in ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "lgamma", "e
     setattr(_Pairs, _name, lambda self, x, _name=_name: self.call(_name, self.pair(x)))
 
 
-class _Pair(_Value):
-    """Two variables or literals of the C text that is being written, or one float. value: of literals."""
+class Triples(_Pairs):
+    """That of sums of three floats, of 70 bits, which are multiplied and divided by single floats only."""
+    kind, size = "triple", 3
 
-    def __init__(self, m: _Pairs, name: str, low: str | None, value: float | None = None) -> None:
-        super().__init__(m, name)
+    def scaled(self, name: str, a: _Pair, b: _Pair) -> _Pair:
+        assert len(b.parts) == 1
+        return self.call(name, _Pair(self, *a.padded(3)), b, lows=False)
+
+    def over(self, y: Any, k: Any) -> Any: return y / k
+
+
+class _Pair(_Value):
+    """Variables or literals of the C text that is being written, the greatest first, whose sum the value is. value: of literals."""
+
+    def __init__(self, m: _Pairs, *parts: str, value: float | None = None) -> None:
+        super().__init__(m, parts[0])
         self.m: _Pairs = m
-        self.low, self.value = low, value
+        self.parts, self.value = parts, value
+        self.low = parts[1] if len(parts) > 1 else None
+
+    def padded(self, size: int) -> list[str]:
+        """The parts, and zeros."""
+        return [*self.parts, *["(T)(0.0)"] * (size - len(self.parts))]
 
     def __neg__(self) -> _Pair: return self.m.both(lambda half: f"-{half}", self)
 
@@ -201,7 +258,7 @@ def _sum(a: _Pair, b: _Pair, sign: float) -> _Pair:
         return _product(a, a.m.pair(2.0))
     b = b if sign > 0 else b.m.pair(-b.value) if b.value is not None else -b
     a, b = (a, b) if a.low else (b, a)
-    return a.m.call("add", a, b, lows=False)
+    return a.m.call("add", a, b, lows=a.m.size > 2)
 
 
 def _product(a: _Pair, b: _Pair) -> _Pair:
@@ -209,13 +266,13 @@ def _product(a: _Pair, b: _Pair) -> _Pair:
     for x, y in ((a, b), (b, a)):
         if y.value and abs(frexp(y.value)[0]) == 0.5:               # a power of two
             return x.m.both(lambda half: f"{half} * {y.name}", x)  # noqa: B023 - used at once
-    return a.m.call("mul", a, b, lows=False)
+    return a.m.scaled("mul", a, b)
 
 
 def _quotient(a: _Pair, b: _Pair) -> _Pair:
     if b.value and abs(frexp(b.value)[0]) == 0.5:
         return _product(a, a.m.pair(1.0 / b.value))
-    return a.m.call("div", a, b)
+    return a.m.scaled("div", a, b)
 
 
 _ARITHMETIC = {"add": lambda a, b: _sum(a, b, 1.0), "sub": lambda a, b: _sum(a, b, -1.0), "mul": _product, "truediv": _quotient}
@@ -235,28 +292,31 @@ def pair_text(name: str, formula: Callable[..., Any]) -> str:
 class Formula(Float):
     """Base of the functions that are given by `formula(m, *x)`."""
     flops = 60
+    many: Any = _Pairs                      # the mathematics on a device without float64
 
     def formula(self, m: Any, *x: Any) -> Any:
         """The value, by the mathematics m."""
         raise NotImplementedError
 
-    def numpy(self, *x: Any) -> Any:
+    def numpy(self, *x: Any, **attrs: Any) -> Any:
         with np.errstate(all="ignore"):
-            return np.asarray(self.formula(Numpy(), *(np.asarray(a, np.float64) for a in x))).astype(np.asarray(x[0]).dtype)
+            value = self.formula(Numpy(), *(np.asarray(a, np.float64) for a in x), **attrs)
+            return np.asarray(value).astype(np.asarray(x[0]).dtype)
 
-    def opencl(self, *x: str) -> str:
-        return f"tg_{self.name}({', '.join(x)})"
+    def opencl(self, *x: str, order: int = 0) -> str:
+        return f"tg_{f'd{order}_' if order else ''}{self.name}({', '.join(x)})"
 
-    def c_text(self, double: bool, fp64: bool) -> str:
+    def c_text(self, double: bool, fp64: bool, **attrs: Any) -> str:
         """The C function that `opencl` calls, as a template of codegen.mathlib, for a device that has float64 or not."""
-        m = _C(True) if double else _Pairs()
+        m: Any = _C(True) if double else self.many()
         names = [f"x{i}" for i in range(self.nin)]
-        head = f"TG T tg_{self.name}({', '.join(f'T {n}' for n in names)}) {{"
+        name = self.opencl(**attrs).partition("(")[0]
+        head = f"TG T {name}({', '.join(f'T {n}' for n in names)}) {{"
         if fp64 and not double:
             wide = ", ".join(f"$wide({n})" for n in names)
-            return f"{head}\n    return $narrow(D.tg_{self.name}({wide}));\n}}"
-        operands = [_Value(m, n) if double else _Pair(m, n, None) for n in names]  # type: ignore[arg-type]
-        result = m.text(self.formula(m, *operands))
+            return f"{head}\n    return $narrow(D.{name}({wide}));\n}}"
+        operands = [_Value(m, n) if double else _Pair(m, n) for n in names]
+        result = m.text(self.formula(m, *operands, **attrs))
         return "\n".join([head, *m.lines, f"    return {result};", "}"])
 
 

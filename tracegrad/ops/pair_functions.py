@@ -40,7 +40,9 @@ def _lgamma(m: Any, x: Any) -> Any:
     beyond = m.where(y > 1e30, y * (m.log(shifted) - 1.0), beyond)
     value = m.where(far, beyond, middle + step)
     rest = x - m.rint(x)
-    value = m.where(reflected, m.where(rest == 0.0, INF, ln(pi) - m.log(m.fabs(m.sin(rest * pi))) - value), value)
+    tiny = m.fabs(rest) < 2.0 ** -64                                # (pi times a denormal number has few digits)
+    sine = m.log(m.fabs(m.where(tiny, rest, m.sin(rest * pi)))) + m.where(tiny, ln(pi), 0.0)
+    value = m.where(reflected, m.where(rest == 0.0, INF, ln(pi) - sine - value), value)
     return m.where(m.fabs(x) == INF, INF, m.where(x == x, value, NAN))
 
 

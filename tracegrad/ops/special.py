@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from math import comb, factorial, pi, prod
+from math import comb, factorial, pi
 from math import log as ln
 from math import sqrt as root
 from typing import Any
@@ -22,19 +22,17 @@ from tracegrad.errors import ArgumentError, AutogradError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, call, common_dtype, const, refuse_complex
 from tracegrad.operators import PUBLIC, SPECIAL, F, Operators, entered, method, public
 from tracegrad.ops import statistics  # noqa: F401 - its exports are listed under tg.special, too
-from tracegrad.ops.arguments import known_values, on_nodes
+from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.complex_numbers import real
 from tracegrad.ops.elementwise import Analytic, Float, erfc_of
 from tracegrad.ops.formula import INF, NAN, Formula, chebyshev, next_to_zero, polynomial
 from tracegrad.ops.pointwise import (
     abs_,
     bitwise_not,
-    detach,
     eq,
     exp,
     floor,
     gt,
-    isfinite,
     isnan,
     log,
     log1p,
@@ -45,7 +43,6 @@ from tracegrad.ops.pointwise import (
     sigmoid,
     sign,
     sin,
-    to_dtype,
     where,
 )
 
@@ -243,10 +240,11 @@ class Zeta(Formula):
 
     def hurwitz(self, m, x, q):
         def term(total, at):
-            return total + m.pow(at, -x), at + 1.0
+            return total + self.powers(m, x, at, lifted)[0], at + 1.0
 
+        lifted = None if m.double else (x - 1.0) * m.log(q) > 30.0
         total, w = m.loop(9, (0.0 * q, q), term)
-        power = m.pow(w, -x)                                        # q + 9: the integral of the rest, half a term, corrections
+        power, whole = self.powers(m, x, w, lifted)                 # q + 9: the integral of the rest, half a term, corrections
         small = m.where(x > 1e4, 1e4, x)                            # (there is nothing left of the rest from there on)
         t = power * small / w
         inverse = 1.0 / (w * w)
@@ -254,7 +252,18 @@ class Zeta(Formula):
         for k, b in enumerate(_ZETA[1:], 1):
             t = t * ((small + (2.0 * k - 1.0)) * (small + 2.0 * k)) * inverse
             rest = rest + t * b
-        return total + (power * w / (x - 1.0) + 0.5 * power + rest)
+        value = total + (whole / (x - 1.0) + 0.5 * power + rest)
+        return value if m.double else value * m.where(lifted, 2.0 ** -64, 1.0)
+
+    def powers(self, m, x, at, lifted):
+        """at^-x and at^(1 - x); where `lifted`, 2^64 times that: of pairs, what is next to float32's smallest numbers has few digits."""
+        if m.double:
+            power = m.pow(at, -x)
+            return power, power * at
+        logarithm = m.log(at)
+        exponent = m.where(lifted, 64.0 * LN2 - (x - 1.0) * logarithm, -x * logarithm)
+        value = m.where(logarithm == 0.0, 1.0, m.exp(exponent))
+        return value / m.where(lifted, at, 1.0), value * m.where(lifted, 1.0, at)
 
     def vjp(self, ct, y, x, q):
         _not_in(self.name, "input", x)
@@ -735,52 +744,3 @@ def logit(input: Array, eps: float | None = None) -> Array:
 
 
 _special()(logit)
-
-
-# ------------------------------------------------------------------------------------------------ orthogonal polynomials
-
-
-def _recurrence(name: str, first: Any, step: Any, doc: str) -> None:
-    """The polynomial of degree n by its three-term recurrence."""
-    def fn(input: Array, n: Any) -> Array:
-        degrees: Any = None
-        if isinstance(n, Operators):
-            n = detach(n)
-            degrees = to_dtype(n, dtypes.int64)             # rounded towards 0, as in torch
-            input, degree = input + 0.0 * where(isfinite(n), n, 0), 0       # (of the shape and dtype of both)
-            if prod(n.shape):
-                degree = int(known_values(name, "n", degrees.max(), "give one integer, or degrees that are known outside of the trace"))
-        elif type(n) is not int or not isinstance(input, Operators):
-            raise ArgumentError(f"{name}: n must be an integer or a tensor, and input a tensor, got {n!r} and {type(input).__name__}")
-        else:
-            degree = n
-        x = _as_float(input)
-        one = x * 0.0 + 1.0
-        found = where(eq(degrees, 0), one, 0.0) if degrees is not None else one * 0.0 if degree < 0 else one
-        before, now = one, one
-        for k in range(degree):
-            before, now = now, step(k, x, now, before) if k else first(x)
-            found = now if degrees is None else where(eq(degrees, k + 1), now, found)
-        return found
-    fn.__name__ = fn.__qualname__ = name
-    fn.__doc__ = f"{doc} n: an integer, or a tensor of them (looked at: not inside @trace); 0 for negative n."
-    SPECIAL[name] = entered(fn)
-
-
-def _chebyshev_step(k: int, x: Any, now: Any, before: Any) -> Any:
-    return x * now * 2.0 - before
-
-
-for _kind, _first in {"t": lambda x: x, "u": lambda x: x * 2.0, "v": lambda x: x * 2.0 - 1.0, "w": lambda x: x * 2.0 + 1.0}.items():
-    _recurrence(f"chebyshev_polynomial_{_kind}", _first, _chebyshev_step, f"Chebyshev's polynomial {_kind.upper()}_n(x).")
-    _recurrence(f"shifted_chebyshev_polynomial_{_kind}", lambda x, first=_first: first(x * 2.0 - 1.0),
-                lambda k, x, now, before: _chebyshev_step(k, x * 2.0 - 1.0, now, before),
-                f"Chebyshev's polynomial {_kind.upper()}_n(2x - 1).")
-_recurrence("hermite_polynomial_h", lambda x: x * 2.0, lambda k, x, now, before: x * now * 2.0 - before * (2.0 * k),
-            "The physicist's Hermite polynomial H_n(x).")
-_recurrence("hermite_polynomial_he", lambda x: x, lambda k, x, now, before: x * now - before * float(k),
-            "The probabilist's Hermite polynomial He_n(x).")
-_recurrence("laguerre_polynomial_l", lambda x: 1.0 - x,
-            lambda k, x, now, before: ((2.0 * k + 1.0 - x) * now - before * float(k)) * (1.0 / (k + 1)), "Laguerre's polynomial L_n(x).")
-_recurrence("legendre_polynomial_p", lambda x: x,
-            lambda k, x, now, before: (x * now * (2.0 * k + 1.0) - before * float(k)) * (1.0 / (k + 1)), "Legendre's polynomial P_n(x).")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.function import REGISTRY, Elementwise
+from tracegrad.ops.polynomials import OrthogonalPolynomial
 from tracegrad.philox import philox_block
 
 
@@ -18,14 +19,15 @@ def functions() -> dict[str, Callable[..., Any]]:
     """The functions that kernels call, by the names that ops spell, with numpy's meaning."""
     found: dict[str, Callable[..., Any]] = {}
     for fn in REGISTRY.values():
-        if isinstance(fn, Elementwise) and not fn.cases:
+        orders: tuple[dict[str, int], ...] = ({}, {"order": 1}, {"order": 2}) if isinstance(fn, OrthogonalPolynomial) else ({},)
+        for attrs in orders if isinstance(fn, Elementwise) and not fn.cases else ():
             try:
-                text = fn.opencl(*"abc"[:fn.nin])
+                text = fn.opencl(*"abc"[:fn.nin], **attrs)  # type: ignore[attr-defined]
             except TypeError:
                 continue
             match = re.fullmatch(r"(\w+)\((a(, b)?(, c)?)\)", text)
-            if match and len(match[2].split(", ")) == fn.nin:
-                found[match[1]] = fn.numpy
+            if match and len(match[2].split(", ")) == fn.nin:  # type: ignore[attr-defined]
+                found[match[1]] = fn.numpy_with(**attrs)
     found |= {
         "fabs": np.abs, "abs": np.abs, "min": np.minimum, "max": np.maximum, "fmin": np.fmin, "fmax": np.fmax, "sqrt": np.sqrt,
         "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c, "copysign": np.copysign, "rint": np.rint, "log1p": np.log1p,
