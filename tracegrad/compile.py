@@ -36,7 +36,7 @@ from tracegrad.runtime.faults import Record, Run, Suspicions, mark, verify
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.program import load_compiler
 
-_VARIABLE, _DETACH, _OUTPUT, _SLICE_AT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["slice_at"]
+_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
 _CONST, _PLACEHOLDER = REGISTRY["const"], REGISTRY["placeholder"]
 _OFFSET, _SLICE_AT = REGISTRY["offset"], REGISTRY["slice_at"]
 LOOKS = 12   # so often somebody looks at values of one history until they are computed when they are called (see call_cache.look)
@@ -410,7 +410,9 @@ def used_numpy(work: Work) -> None:
 
 def is_view(node: Node) -> bool:
     """Whether the node moves elements of its first operand, and has others only to say where they are."""
-    return (isinstance(node.fn, Movement) and len(node.operands) == 1) or (node.fn is _SLICE_AT and bool(node.operands))
+    if node.fn is _SLICE_AT:
+        return bool(node.operands)
+    return (isinstance(node.fn, Movement) or node.fn.part) and len(node.operands) == 1
 
 
 def cut_detached(node: Node) -> None:

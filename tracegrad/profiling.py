@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
-
-import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.plan import HostStep, Launch, Plan
@@ -98,13 +97,13 @@ def profile(program: Any, name: str, runs: int) -> Profile:
     most = limits(device)
     rows = []
     for key, found in times.items():
-        seconds = 1e-9 * max(1.0, float(np.median(found)))
+        seconds = 1e-9 * max(1.0, statistics.median(found))
         host, number = key
         if host:
             rows.append(KernelTime(hosts[number].name, counts[key], seconds, 0, 0, 0.0, "", ""))
         else:
             rows.append(_row(launches[number], plan, counts[key], seconds, most))
-    whole = float(np.median([max((s.end for s in spans), default=0) for spans in recorded]))
+    whole = statistics.median(max((s.end for s in spans), default=0) for spans in recorded)
     return Profile(name, device.name, rows, 1e-9 * whole, runs, most)
 
 

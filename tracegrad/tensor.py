@@ -22,10 +22,10 @@ import numpy as np
 from tracegrad import at_once as _at_once  # noqa: F401  (call_cache.py uses it)
 from tracegrad import dtypes
 from tracegrad.autodiff import HOOKS, variable
-from tracegrad.compile import PART, Device, find_device, part, read, resolve, upload, without_history
+from tracegrad.compile import PART, Device, find_device, is_view, part, read, resolve, upload, without_history
 from tracegrad.config import config
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import REGISTRY, Movement, bind, cast, const, data, detached, iota, scalar
+from tracegrad.function import REGISTRY, bind, cast, const, data, detached, iota, scalar
 from tracegrad.ir import Aval, Folded, Node, Size, own_nodes, user_location
 from tracegrad.layouts import accept_format
 from tracegrad.modes import no_grad, set_grad_enabled, state
@@ -223,11 +223,8 @@ class Tensor(Operators):
                     "detach()); clone() it first"
                 )
         if not state.grad:
-            node = (
-                variable(bind(_DETACH, (node,), {}) if node.needs_grad else node)
-                if old.needs_grad
-                else (bind(_DETACH, (node,), {}) if node.needs_grad else node)
-            )
+            node = without_history(node)
+            node = variable(node) if old.needs_grad else node
         self._set_node(node)
         self._versions += 1
         return self
@@ -311,7 +308,7 @@ class Tensor(Operators):
                 chain.append((_SLICE, as_slice(node)))
                 node, sliced = node.operands[0], True
                 continue
-            if not (isinstance(node.fn, Movement) or node.fn.part) or len(node.operands) != 1:
+            if not is_view(node):
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
             sliced |= node.fn is _SLICE
@@ -697,7 +694,7 @@ class Tensor(Operators):
         node = self._node()
         if node.needs_grad:
             self._own_history("detach_")
-            self._set_node(bind(_DETACH, (node,), {}))
+            self._set_node(without_history(node))
         return self
 
     def _own_history(self, call: str) -> None:

@@ -1,7 +1,7 @@
 """Orthogonal polynomials of any degree, and their derivatives of any order, each one Formula; tg.special's names of them.
 
 By the recurrence of three terms (M. Abramowitz, I. Stegun, "Handbook of mathematical functions", 1964, 22.7): its error is absolute, so
-next to a zero it is float64, or pairs of floats, that keep float32's digits. Start at `OrthogonalPolynomial`.
+next to a zero it is float64, or sums of three floats, that keep float32's digits. Start at `OrthogonalPolynomial`.
 """
 
 from __future__ import annotations
