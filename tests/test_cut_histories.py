@@ -16,6 +16,16 @@ from tracegrad.ir import Node
 STEPS = 12
 
 
+class Twice(tg.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, ct):
+        return ct * 2
+
+
 def nodes() -> int:
     gc.collect()
     return sum(isinstance(o, Node) for o in gc.get_objects())
@@ -82,6 +92,13 @@ CASES = {
     "added to, under no_grad": lambda: accumulated(tg.no_grad()(lambda h: h * 0.5)),
     "added to, detach of a view": lambda: accumulated(lambda h: h.view(10, 13).detach().reshape(130)),
     "added to, in place": lambda: accumulated(lambda h: h.detach_()),
+    "added to, a part of complex numbers": lambda: accumulated(lambda h: tg.complex(h, h).real.detach()),
+    "added to, of what has no name": lambda: accumulated(lambda h: (h * 0.5).detach()),
+    "added to, of what has no name, a view": lambda: accumulated(lambda h: (h * 0.5).view(10, 13).detach().reshape(130)),
+    "added to, of parts of it": lambda: accumulated(lambda h: tg.cat([h[60:], h[:60]]).detach()),
+    "added to, of a product": lambda: accumulated(lambda h: (tg.ones(130, 130) @ h).tanh().detach()),
+    "added to, of a function's result": lambda: accumulated(lambda h: tg.nn.functional.layer_norm(h, (130,)).detach()),
+    "added to, of a custom function": lambda: accumulated(lambda h: (Twice.apply(h) * 0.25).detach()),
     "a row, detached": lambda: in_a_row(lambda rows: rows[-1].detach()),
     "a row of what is detached": lambda: in_a_row(lambda rows: rows.detach()[-1]),
     "a row's part, twice": lambda: in_a_row(lambda rows: rows.detach()[1:].detach()[-1]),

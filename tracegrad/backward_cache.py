@@ -204,7 +204,7 @@ class Backward:
         self.walk: _Walk | None = None
         if state.trace is not None or state.examples or state.pulling or state.hidden or state.anomaly is not None:
             return
-        pending, self.cut, self.count = pending_nodes()
+        pending, self.count = pending_nodes()
         if pending.keys() <= {root._device}:
             if not _ordinary:
                 _ordinary.update(fn for fn in REGISTRY.values() if fn is not REGISTRY["placeholder"])
@@ -229,8 +229,7 @@ class Backward:
             for i, _ in recipe.values:
                 if not nodes[i].needs_grad:
                     forget_operands(nodes[i])
-            for node in walk.pending:
-                compile_.cut_detached(node)
+            compile_.cut(walk.pending)
         for i, k in recipe.grads:
             tensor = leaves.get(nodes[i].attrs["uid"])
             if tensor is not None:
@@ -240,7 +239,7 @@ class Backward:
                 else:
                     tensor._grad._n = gradient
                     tensor._grad._versions += 1
-        no_longer_pending(self.cut, self.count)
+        no_longer_pending(self.count)
         assert walk.key is not None
         _recipes.move_to_end(walk.key)
         self.walk = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from tracegrad import eager, plan_cache
+from tracegrad.autodiff import substituted
 from tracegrad.call_cache import look
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
 from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
 from tracegrad.interpret import interpret
-from tracegrad.ir import Folded, Graph, Node, forget_operands, located
+from tracegrad.ir import Folded, Graph, Node, forget_operands, located, topological
 from tracegrad.modes import state, without_collection
 from tracegrad.numpy_routines import given_by_value
 from tracegrad.plan import Line, Plan
@@ -376,8 +378,7 @@ def realize(nodes: Sequence[Node], device: Device, keep: Callable[[Node], bool] 
         for node in work.targets:
             if not node.needs_grad:
                 forget_operands(node)
-        for node in nodes:
-            cut_detached(node)
+        cut(nodes)
         if keep is not None:
             seen = work.seen
             if seen is not None and seen.uses % LOOKS == 0 and seen.patience == eager.NEVER:
@@ -415,31 +416,54 @@ def is_view(node: Node) -> bool:
     return (isinstance(node.fn, Movement) or node.fn.part) and len(node.operands) == 1
 
 
-def cut_detached(node: Node) -> None:
-    """A computed value behind a `detach` lets go of the history that made it; so does a view of one."""
-    while node.fn is _VARIABLE:
-        node = node.operands[0]
-    if node.fn is _DETACH:
-        found, views = resolve(node), list[Node]()
-        while found.value is None and is_view(found):
-            views.append(found)
-            found = resolve(found.operands[0])
-        if found.value is not None and (views or type(found) is Folded or found.operands):
-            forget_operands(node)
-            found = data(found.aval, found.value)
-            for view in reversed(views):
-                found = bind(view.fn, (found, *view.operands[1:]), view.attrs)
-            node.operands = (found,)
-
-
 def without_history(node: Node) -> Node:
-    """`node` without its history."""
+    """`node` without its history, which is let go of once what it is computed from is known."""
     if not node.needs_grad:
         return node
     new = bind(_DETACH, (node,), {})
     if state.trace is None and not (state.examples or state.hidden or state.pulling):
-        cut_detached(new)
+        source = resolve(node)
+        while source.value is None and is_view(source):
+            source = resolve(source.operands[0])
+        if source.value is None:
+            _detached.append(weakref.ref(new))
+        else:
+            cut([new])
     return new
+
+
+_detached: list[weakref.ref[Node]] = []     # what was detached from a history that has to be computed first
+
+
+def cut_histories() -> None:
+    """What was detached lets go of the history behind it: it is a value, or (fused with what uses it) made of such, from now on."""
+    with _cutting:
+        nodes = [node for ref in _detached if (node := ref()) is not None]
+        _detached.clear()
+    cut(nodes)
+
+
+_cutting = threading.Lock()
+
+
+def cut(nodes: Iterable[Node]) -> None:
+    """The same, of those of `nodes` that are detached, or a new leaf made of what is."""
+    detached: list[Node] = []
+    for node in nodes:
+        while node.fn is _VARIABLE:
+            node = node.operands[0]
+        if node.fn is _DETACH and node.operands[0].needs_grad:
+            detached.append(node)
+    sources = [node.operands[0] for node in detached]
+    known = {n: data(n.aval, resolve(n).value) for n in topological(sources, _computed) if n.needs_grad and _computed(n)}
+    for node, source in zip(detached, substituted(sources, known), strict=True):
+        if not source.needs_grad:
+            forget_operands(node)
+            node.operands = (source,)
+
+
+def _computed(node: Node) -> bool:
+    return (type(node) is Folded or bool(node.operands)) and resolve(node).value is not None
 
 
 Places = tuple[int, ...]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from tracegrad.compile import Device, cut_detached, is_view, realize, resolve, used_devices
+from tracegrad.compile import Device, cut_histories, realize, resolve, used_devices
 from tracegrad.errors import DeviceError, TracegradError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
 
-_VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
+_VARIABLE = REGISTRY["variable"]
 waiting: list[weakref.ref[Any]] = []        # tensors without values, in the order in which they were made; some may be gone, or done
 flushes = [0]                               # how many there were
 _taking = threading.Lock()
@@ -36,13 +36,12 @@ def _flush(keep_history: bool = True, works: list[Any] | None = None) -> Tracegr
         handles = waiting.copy()
         del waiting[:len(handles)]
     try:
-        alive, fresh, cut = _gather(handles)
+        alive, fresh = _gather(handles)
         for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
             refused = _realize_possible(nodes, device, None) or refused
         for device, nodes in alive.items():
             refused = _realize_possible(nodes, device, _worth_keeping if keep_history else None, works) or refused
-        for node in cut:
-            cut_detached(node)
+        cut_histories()
     except BaseException:
         waiting[:0] = handles
         raise
@@ -52,48 +51,38 @@ def _flush(keep_history: bool = True, works: list[Any] | None = None) -> Tracegr
 Pending = dict[Device, list[Node]]
 
 
-def _gather(handles: list[weakref.ref[Any]]) -> tuple[Pending, Pending, list[Node]]:
-    """The nodes of pending tensors that are still alive, and among them the new values of leaves, by device; and what `detach` made of
-
-    them: that is a view, and it keeps their history for as long as they have no values.
-    """
+def _gather(handles: list[weakref.ref[Any]]) -> tuple[Pending, Pending]:
+    """The nodes of pending tensors that are still alive, and among them the new values of leaves, by device."""
     alive: Pending = {}
     fresh: Pending = {}
-    cut: list[Node] = []
     for ref in handles:
         tensor = ref()
-        if tensor is None:
+        if tensor is None or tensor._base is not None:
             continue
         node = tensor._n
-        if tensor._base is not None:
-            while not node.needs_grad and is_view(node):
-                node = node.operands[0]
-            if node.fn is _DETACH:
-                cut.append(node)
-        elif node.value is None and resolve(node).value is None:
+        if node.value is None and resolve(node).value is None:
             alive.setdefault(tensor._device, []).append(node)
             if node.fn is _VARIABLE and not node.operands[0].needs_grad:
                 fresh.setdefault(tensor._device, []).append(node)
-    return alive, fresh, cut
+    return alive, fresh
 
 
-def pending_nodes() -> tuple[Pending, list[Node], int]:
+def pending_nodes() -> tuple[Pending, int]:
     """The nodes of pending tensors that are still alive, by device; new values of leaves are computed first, as in `flush`.
 
-    And what `detach` made of such, and how many tensors were noted as pending: what `no_longer_pending` takes once all is computed.
+    And how many tensors were noted as pending: what `no_longer_pending` takes once all is computed.
     """
     count = len(waiting)
-    alive, fresh, cut = _gather(waiting)
+    alive, fresh = _gather(waiting)
     for device, nodes in fresh.items():
         _realize_possible(nodes, device, None)
         alive[device] = [n for n in alive[device] if resolve(n).value is None]
-    return {device: nodes for device, nodes in alive.items() if nodes}, cut, count
+    return {device: nodes for device, nodes in alive.items() if nodes}, count
 
 
-def no_longer_pending(cut: Sequence[Node], count: int) -> None:
+def no_longer_pending(count: int) -> None:
     """Forget the first `count` tensors that were noted as pending: they have values."""
-    for node in cut:
-        cut_detached(node)
+    cut_histories()
     del waiting[:count]
 
 
