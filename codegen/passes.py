@@ -72,7 +72,7 @@ def compile_graph(
 
     scalars, program = host_scalars(graph)                                    # 0-d arithmetic on Python numbers stays on the host
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
-    alias, copies = arrange(plan, wanted, target.kind == "gpu")               # in place where nothing reads the old value later
+    alias, copies = arrange(plan, outputs, wanted, target.kind == "gpu")      # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
     context.prepared = lambda body: _through_passes(body, target)             # loops' bodies are graphs of their own
     with uncollected():

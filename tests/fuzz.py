@@ -103,7 +103,41 @@ def update(rng: random.Random) -> None:
         raise
 
 
-ORDINARY = (case,) * 8 + (value, gradient, value, direction, second, update, update)
+# What becomes of a table of rows: one scatter is the base of the next, and may be written where that one's result is.
+SCATTERS = [
+    "t.index_add_(0, i, v)", "t.index_add_(0, j, v * 0.5)", "t[i] = v", "t[j] = v + t[i]", "t.index_copy_(0, j, v)",
+    "t.index_add_(0, i, t[j])", "t.index_put_((j,), v, accumulate=True)", "t.mul_(0.5)", "t.add_(t.flip(0))",
+    "t = t.index_add(0, i, v)", "t = t.index_copy(0, j, v) * 2",
+    "t = t.reshape(-1, *t.shape).index_add(0, k, t[None]).reshape(t.shape)", "t = t.clone().index_add_(0, j, v)",
+    "u = t.index_add(0, j, v)", "t = t + u", "t, u = u.index_add(0, i, v), t.index_add(0, i, u[j])", "out.append(t[j])",
+    "out.append(t.sum(0))", "out.append(u.clone())", "t.index_add_(0, i, v * out[-1].sum())",
+    "t = tg.zeros_like(t).index_add(0, i, v).index_add(0, j, v)", "old = t.clone()", "out.append(old + t)",
+]
+
+
+def scattered(rng: random.Random) -> None:
+    """Scatters one after the other, and what is read between them."""
+    texts = [rng.choice(SCATTERS) for _ in range(rng.randint(2, 6))]
+    draws = np.random.default_rng(rng.randrange(1 << 30))
+    rows, width, count = rng.choice([1, 2, 12, 65, 300]), rng.choice([(), (1,), (3,), (17,), (40, 2)]), rng.choice([1, 3, 12, 40, 130])
+    t, u, v = (tg.tensor(draws.uniform(-2, 2, (n, *width))) for n in (rows, rows, count))
+    i, j = (tg.tensor(draws.integers(0, rows, count)) for _ in range(2))
+    k = tg.zeros(1, dtype=tg.int64)
+
+    def program(t: Any, u: Any, v: Any, i: Any, j: Any) -> Any:
+        world = {"tg": tg, "t": t, "u": u, "v": v, "i": i, "j": j, "k": k, "old": u, "out": [t.sum()]}
+        for text in texts:
+            exec(text, world)
+        return (*world["out"], world["t"], world["u"])
+
+    try:
+        tg.trace(program)(t, u, v, i, j)
+    except BaseException as error:
+        error.add_note(f"{texts} of {rows} rows of {width}, {count} indices")
+        raise
+
+
+ORDINARY = (case,) * 8 + (value, gradient, value, direction, second, update, update, scattered)
 
 WIDE = (wide_ways.value, wide_ways.stencil) * 6 + (wide_ways.equals,) * 4 + (wide_ways.loop, wide_ways.slide) * 3 + (
     wide_ways.special,) * 2 + (wide_ways.gradient, wide_ways.eager_loop) * 2 + (
@@ -111,10 +145,10 @@ WIDE = (wide_ways.value, wide_ways.stencil) * 6 + (wide_ways.equals,) * 4 + (wid
 # What `make test` runs: in the order of what finds errors in the least time. Derivatives of derivatives take five times as long as values.
 QUICK = (case, update, wide_ways.stencil, case, wide_ways.value, wide_ways.special, update, wide_ways.equals, case, wide_ways.slide,
          wide_ways.loop, case, wide_ways.special, wide_ways.stencil, update, wide_ways.value, gradient, case, wide_ways.special,
-         wide_ways.gradient, update, wide_ways.eager_loop, value)
+         wide_ways.gradient, update, wide_ways.eager_loop, value, scattered)
 SLOW = (direction, second, wide_ways.direction, wide_ways.second, wide_ways.mapped, wide_ways.untraced)
 TURNS = {"slide": (wide_ways.slide,), "ordinary": ORDINARY, "wide": WIDE, "all": ORDINARY + WIDE, "built": (wide_ways.quick_loop,),
-         "quick": QUICK * 5 + (*QUICK, *SLOW) * 4}
+         "scattered": (scattered,), "quick": QUICK * 5 + (*QUICK, *SLOW) * 4}
 
 WIDER = {wide_ways.gradient: 3.0, wide_ways.second: 10.0, wide_ways.direction: 10.0, wide_ways.mapped: 3.0, wide_ways.slide: 10.0}
 SLACK = {gradient: 10.0, direction: 30.0, second: 100.0, case: 10.0}
@@ -150,8 +184,8 @@ def program(rng: random.Random, way: Any, kind: str) -> str:
         tuning = Tuning()
     if way.__module__ == wide_ways.__name__:
         return f"wide {way.__name__}" if wide(way, rng, target, tuning, kind) else "ill-conditioned"
-    what: Any = drawn(rng) if way is case else rng if way is update else random_program(rng)
-    if way not in (case, update, value) and (what.in_place_on_inputs or not floats(what)):
+    what: Any = drawn(rng) if way is case else rng if way in (update, scattered) else random_program(rng)
+    if way not in (case, update, scattered, value) and (what.in_place_on_inputs or not floats(what)):
         way = value
     with Checked({"drawn": target}, tuning=tuning, slack=SLACK.get(way, 1.0)):
         try:

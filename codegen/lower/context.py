@@ -30,7 +30,7 @@ from tracegrad.plan import Fault, HostStep, Target
 class Context:
     """What lowerings need to know of the plan that is being made.
 
-    alias: nodes that are written into an input's buffer, with that input.
+    alias: nodes that are written into the buffer of an input or of another node, with that.
     """
 
     def __init__(

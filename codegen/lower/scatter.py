@@ -17,7 +17,7 @@ from tracegrad.codegen.kernel.statements import BoundLike, bound
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.scatter_gpu import scatters
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tuning import tuning
 
 
@@ -52,7 +52,7 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         at = row * rest + column
         ev.store(out, node, at, ev.value(base, at))
 
-    if context.ref(node) is not base:                       # in place, the old rows are there already
+    if context.ref(node) is not context.ref(strip(base)):                       # in place, the old rows are there already
         with o.loop("row", rows, first, last) as row:
             o.columns("column", rest, low, high, partial(copy, row))
     with o.loop("k", count) as k:

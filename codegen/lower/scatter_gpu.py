@@ -22,7 +22,7 @@ from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.lower.radix import Keys, by_digits
 from tracegrad.codegen.lower.serial import scratch
 from tracegrad.codegen.lower.workgroup import WorkGroup, room
-from tracegrad.codegen.schedule.grouping import Group
+from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
 
@@ -191,7 +191,7 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
     array = o.shared("tile", register_type(node.dtype), across * lines) if lines > 1 else None
     i = o.number("i", size, 0, "global").index
     lane, line = (o.number("lane", across, 0, "local"), o.number("line", lines, 1, "local")) if lines > 1 else (None, None)
-    in_place = context.ref(node) is base
+    in_place = context.ref(node) is context.ref(strip(base))
     there = [(i, size)] if items > size else []
     out = o.output()
 

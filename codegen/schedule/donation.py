@@ -2,9 +2,13 @@
 
 An output that was given an input's buffer is written in place if its kernel reads the old value only at the element that it is
 about to write, and every other reader of the old value can run before. Else it is computed elsewhere and copied at the end.
+
+A scatter changes few elements of its base: where that is another scatter's result which nothing reads later, it is written in place, too.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY
@@ -49,15 +53,17 @@ def _copy(node: Node) -> Node:
         return op("variable", node, uid=unique())
 
 
-def arrange(schedule: Schedule, donations: Donations, shared: bool = False) -> tuple[dict[Node, Node], dict[Node, Node]]:
-    """Which stored node is written into which input's buffer, and the copies (result -> its copy) where that had to wait.
+def arrange(schedule: Schedule, outputs: Collection[Node], donations: Donations,
+            shared: bool = False) -> tuple[dict[Node, Node], dict[Node, Node]]:
+    """Which stored node is written into the buffer of which input or other node, and the copies (result -> its copy) where that had to wait.
 
     shared: the items of a work-group have a row in common (on GPUs): what they all read, one of them may have written already.
 
     Puts the groups in an order that allows it; copies come last.
     """
     copies: dict[Node, Node] = {}
-    if not donations:
+    scatters = [g for g in schedule.groups if isinstance(g.kind, Anchored) and g.kind.node.fn.family == "scatter"]
+    if not donations and len(scatters) < 2:
         return {}, copies
     order = reading(schedule.groups, schedule.group_of, schedule.stored)
     readers: dict[Node, list[Group]] = {}
@@ -76,6 +82,18 @@ def arrange(schedule: Schedule, donations: Donations, shared: bool = False) -> t
             copies[result] = group.sinks[0]
             result = group.sinks[0]
         alias[result] = into
+    for group in reversed(scatters):
+        result = group.sinks[0]
+        base, into = strip(result.operands[0]), alias.get(result, result)
+        made = schedule.group_of.get(base)
+        if made not in scatters or base in outputs or base in alias or result.aval.nbytes != base.aval.nbytes:
+            continue
+        before = {group: [g for g in readers[base] if g is not group], made: [g for g in readers.get(into, ()) if g is not made]}
+        if _aligned(group, result, base, shared) and _aligned(made, base, into, shared) and not any(
+                reaches(order, g, others) for g, others in before.items()):
+            for g, others in before.items():
+                order[g].update(others)
+            alias[base] = into
     schedule.groups = in_order(order)
     return alias, copies
 

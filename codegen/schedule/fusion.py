@@ -228,13 +228,13 @@ class Scheduler:
         return out, flops
 
     def sink_deps(self, node: Node) -> tuple[Reads, int]:
-        """Of a reduction: relative to its operand's elements. Of anything else: anyhow."""
+        """Of a reduction: relative to its operand's elements. Of a scatter's base: of the result's. Of anything else: anyhow."""
         out: Reads = {}
         flops = 1
         for o in dict.fromkeys(node.operands):
             deps, inner = self.external(o)
             flops += inner
-            keep = node.fn.family in ("reduction", "partial")
+            keep = node.fn.family in ("reduction", "partial") or (node.fn.family == "scatter" and o not in node.operands[1:])
             for dep, maps in deps.items():
                 add(out, dep, maps if keep else ONLY_UNKNOWN)
         return out, flops
