@@ -130,8 +130,15 @@ def scattered(rng: random.Random) -> None:
             exec(text, world)
         return (*world["out"], world["t"], world["u"])
 
+    def loop(t: Any, u: Any, v: Any, i: Any, j: Any) -> Any:
+        def turn(carries: Any, row: Any) -> Any:
+            *out, t, u = program(*(c.clone() for c in carries), v, i, (j + row) % rows)
+            return (t, u), sum(x.sum() for x in out)
+
+        return tg.scan(turn, (t, u), i)
+
     try:
-        tg.trace(program)(t, u, v, i, j)
+        tg.trace(rng.choice([program, loop]))(t, u, v, i, j)
     except BaseException as error:
         error.add_note(f"{texts} of {rows} rows of {width}, {count} indices")
         raise

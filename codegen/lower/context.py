@@ -20,7 +20,7 @@ from tracegrad.codegen.kernel.vectors import index_type
 from tracegrad.codegen.kernel.verify import verify_kernel
 from tracegrad.codegen.kernel.writer import Namer, Writer
 from tracegrad.codegen.lower.user_sources import UserSources
-from tracegrad.codegen.schedule.grouping import Group, Place, Schedule
+from tracegrad.codegen.schedule.grouping import Flat, Group, Place, Schedule
 from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
 from tracegrad.ir import Graph, Node, topological
@@ -47,10 +47,10 @@ class Context:
         self.prepared: Callable[[Graph], Graph] = lambda graph: graph      # the passes, for the bodies of loops
         self.fixed: frozenset[Node] = frozenset()    # the inputs that are the same in all turns of the loop
 
-    def inside(self, plan: Schedule, fixed: Iterable[Node]) -> Context:
+    def inside(self, plan: Schedule, fixed: Iterable[Node], alias: Mapping[Node, Node]) -> Context:
         """The context of a loop's body, whose kernels are of the same program; fixed: the constants of the loop."""
         inner = copy(self)
-        inner.schedule, inner.alias, inner.called, inner.fixed = plan, {}, set(), frozenset(fixed)
+        inner.schedule, inner.alias, inner.called, inner.fixed = plan, alias, set(), frozenset(fixed)
         return inner
 
     def steady(self, node: Node) -> bool:
@@ -149,8 +149,10 @@ class Context:
 
 
 def traffic(group: Group) -> int:
-    """Bytes a group reads and writes."""
-    return sum(n.aval.nbytes for n in (*group.reads, *group.stored))
+    """Bytes a group reads and writes: of what is much larger than all that it computes, only elements (a few for each)."""
+    flat = isinstance(group.kind, Flat)
+    read = sum(n.dtype.itemsize * (min(n.aval.size, 8 * group.size) if flat else n.aval.size) for n in group.reads)
+    return read + sum(n.aval.nbytes for n in group.stored)
 
 
 def flops(group: Group) -> int:

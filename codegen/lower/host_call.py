@@ -41,7 +41,7 @@ def lower_host(group: Group, context: Context) -> list[HostStep]:
     if outputs is None:
         return []
     # A plan's steps name slots; until `assemble` has numbered those, the nodes that they will hold.
-    inputs: tuple[Any, ...] = tuple(strip(o) for o in anchor.operands)
+    inputs: tuple[Any, ...] = tuple(context.ref(strip(o)) for o in anchor.operands)
     places = [r.shape if isinstance(r, Node) else (r.size,) for r in outputs]
     return [HostStep(_step(anchor, places), inputs, tuple(outputs), anchor.fn.name, _into(anchor), reason(anchor))]
 

@@ -20,7 +20,7 @@ def lower_opencl(group: Group, context: Context) -> list[Foreign]:
         return []
     fn: Any = anchor.fn
     attrs = anchor.attrs
-    inputs = [strip(o) for o in anchor.operands[:attrs["inputs"]]]
+    inputs = [context.ref(strip(o)) for o in anchor.operands[:attrs["inputs"]]]
     runtime = iter(anchor.operands[attrs["inputs"]:])
     scalars = []
     for value, dtype in attrs["scalars"]:

@@ -7,6 +7,7 @@ rows. Either way the order of the indices defines the result, and there are no a
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
     rest = base.aval.size // rows
     out = context.output(group, node)
     cpu = context.target.kind == "cpu"
+    in_place = context.ref(node) is context.ref(strip(base))        # the old rows are there already
     first: BoundLike
     last: BoundLike
     low: BoundLike
@@ -45,14 +47,14 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
     else:
         low, high = 0, rest
         few = tuning().scatter_alone
-        alone = rest < tuning().scatter_skip or (count * rest < few and base.aval.size < 8 * few)
+        alone = rest < tuning().scatter_skip or (count * rest < few and (in_place or base.aval.size < 8 * few))
         first, last = o.part("row", rows, rows if alone and cpu else -(-rows // (context.target.cores if cpu else parts(context))))
 
     def copy(row: Index, column: Index) -> None:
         at = row * rest + column
         ev.store(out, node, at, ev.value(base, at))
 
-    if context.ref(node) is not context.ref(strip(base)):                       # in place, the old rows are there already
+    if not in_place:
         with o.loop("row", rows, first, last) as row:
             o.columns("column", rest, low, high, partial(copy, row))
     with o.loop("k", count) as k:
@@ -71,4 +73,8 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
 
         with mine:
             o.columns("column", rest, low, high, partial(write, k, to))
-    return [o.finish()]
+    kernel = o.finish()
+    if in_place:
+        others = sum(n.aval.nbytes for n in group.reads if context.ref(n) is not context.ref(node))
+        kernel = replace(kernel, flops=source.aval.size, bytes=others + 2 * source.aval.nbytes)
+    return [kernel]

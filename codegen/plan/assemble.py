@@ -60,6 +60,8 @@ class Slots:
 
     def of(self, ref: Any) -> int:
         """The slot that a kernel's parameter binds to."""
+        if ref in self.context.alias:
+            raise CompilerBug(f"a step names {ref!r}, which lies in the buffer of {self.context.alias[ref]!r}")
         if ref not in self.number:
             if ref is FAULTS:
                 slot = self.add(Slot("faults", (2 * len(self.context.faults),), FAULTS.dtype, FAULTS.name))

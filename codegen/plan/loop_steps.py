@@ -3,7 +3,8 @@
 The body is a graph of its own, scheduled and written as kernels like any other; `placed` then binds what a turn reads and writes. A row of
 what is scanned, or of a stacked result, is a place in the whole that depends on the number of the turn, which kernels get by value.
 A carry has two places, which the turns use in turn; the first turn reads it where the loop's operand is, the last one writes the loop's
-result. So nothing is copied, and the host has nothing to do between turns but to count.
+result. So nothing is copied, and the host has nothing to do between turns but to count. A carry of which a turn changes elements (a
+scatter) is copied once, to the loop's result, and changed there.
 
 Where one work-item does the whole body (see `batch_launches`), or elements do not depend on each other, the loop over turns is in the
 kernel: one launch instead of `length`. So it is where the batch can be cut in parts, one for each core, that go through all turns
@@ -28,6 +29,7 @@ from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import batched, effects, is_serial, together
 from tracegrad.codegen.plan.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
+from tracegrad.codegen.schedule.donation import arrange, is_scatter
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Flat, Group, strip
 from tracegrad.codegen.tuning import tuning
@@ -95,17 +97,22 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     n, rows = body.carries, body.rows
     graph = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows))
     known = set(context.faults)
-    groups, steps = _kernels(graph, context, n + rows)
+    groups, steps, changed = _kernels(graph, context, n + rows, n)
     alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
     before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
     for node in context.faults:                            # what a turn reports is for all results
         if node not in known:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
-    operands = [strip(o) for o in anchor.operands]
+    operands = [context.ref(strip(o)) for o in anchor.operands]
     key = (fn, anchor.operands)
     places = _places(graph, fn, operands, results, key, 1)
     turn = Turn()
     before = [bound(k, places, turn) for k in before]
+    for p, operand, result in zip(graph.inputs, operands, results, strict=False):
+        if p in changed:
+            places[p] = Whole(result)
+            copied = Graph.capture([p], [_copy(p)])
+            before += [bound(k, {p: Whole(operand), copied.outputs[0]: Whole(result)}, turn) for k in _kernels(copied, context, 1)[1]]
     if config.fuse:
         steps = batched(steps)
     kernels = [s for s in steps if isinstance(s, Kernel)]
@@ -173,12 +180,17 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     return [*before, _in_one(together(steps), places, turn, fn.length, parts)]
 
 
-def _kernels(graph: Graph, context: Context, own: int) -> tuple[list[Group], list[Any]]:
-    """The groups and the steps of one turn. own: how many of the inputs are carries and rows."""
+def _kernels(graph: Graph, context: Context, own: int, carries: int = 0) -> tuple[list[Group], list[Any], set[Node]]:
+    """The groups and the steps of one turn, and which carries it changes in place: those of the first `carries` that are scattered to.
+
+    own: how many of the inputs are carries and rows.
+    """
     stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size]
     plan = schedule(graph, stored, context.scalars, context.target, config.fuse)
-    inner = context.inside(plan, graph.inputs[own:])
-    return plan.groups, [step for group in plan.groups for step in lower(group, inner)]
+    changed = {strip(out): p for p, out in zip(graph.inputs[:carries], graph.outputs, strict=False) if is_scatter(strip(out))}
+    alias, _ = arrange(plan, stored, changed, context.target.kind == "gpu", must=False)
+    inner = context.inside(plan, graph.inputs[own:], alias)
+    return plan.groups, [step for group in plan.groups for step in lower(group, inner)], {p for s, p in changed.items() if s in alias}
 
 
 def _by_element(group: Group, carries: list[Node]) -> bool:

@@ -8,7 +8,7 @@ A scatter changes few elements of its base: where that is another scatter's resu
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.schedule.access_maps import IDENTITY, ONLY_IDENTITY
@@ -53,49 +53,61 @@ def _copy(node: Node) -> Node:
         return op("variable", node, uid=unique())
 
 
-def arrange(schedule: Schedule, outputs: Collection[Node], donations: Donations,
-            shared: bool = False) -> tuple[dict[Node, Node], dict[Node, Node]]:
-    """Which stored node is written into the buffer of which input or other node, and the copies (result -> its copy) where that had to wait.
+def arrange(schedule: Schedule, outputs: Collection[Node], donations: Donations, shared: bool = False,
+            must: bool = True) -> tuple[dict[Node, Node], dict[Node, Node]]:
+    """Which stored node is written into the buffer of which other (an input), and the copies (result -> its copy) where that had to wait.
 
-    shared: the items of a work-group have a row in common (on GPUs): what they all read, one of them may have written already.
+    outputs: what is not to be overwritten. shared: the items of a work-group have a row in common (on GPUs): what they all read, one of
+    them may have written already. must: a donated result that has to wait is copied; else it keeps a buffer of its own.
 
     Puts the groups in an order that allows it; copies come last.
     """
+    alias: dict[Node, Node] = {}
     copies: dict[Node, Node] = {}
-    scatters = [g for g in schedule.groups if isinstance(g.kind, Anchored) and g.kind.node.fn.family == "scatter"]
+    scatters = [g for g in schedule.groups if is_scatter(g.sinks[0])]
     if not donations and len(scatters) < 2:
-        return {}, copies
+        return alias, copies
     order = reading(schedule.groups, schedule.group_of, schedule.stored)
     readers: dict[Node, list[Group]] = {}
     for group in schedule.groups:
         for node in group.reads:
             readers.setdefault(node, []).append(group)
-    alias: dict[Node, Node] = {}
+
+    def waits(group: Group, result: Node, old: Node) -> dict[Group, list[Group]] | None:
+        """What has to be before what if `group` writes its result where `old` is; None if that cannot be."""
+        before = [g for g in readers.get(old, ()) if g is not group]
+        fits = result.aval.nbytes == old.aval.nbytes and _aligned(group, result, old, shared) and not reaches(order, group, before)
+        return {group: before} if fits else None
+
+    def put(before: Mapping[Group, list[Group]], result: Node, into: Node) -> None:
+        for group, others in before.items():
+            order[group].update(others)
+        alias[result] = into
+
     for result, into in donations.items():
-        group = schedule.group_of[result]
-        before = [g for g in readers.get(into, ()) if g is not group]
-        if result.aval.nbytes == into.aval.nbytes and _aligned(group, result, into, shared) and not reaches(order, group, before):
-            order[group].update(before)
-        else:
+        before = waits(schedule.group_of[result], result, into)
+        if before is not None:
+            put(before, result, into)
+        elif must:
             group = _copy_group(schedule, result)
             order[group] = {schedule.group_of[result], *readers.get(into, ())}
             copies[result] = group.sinks[0]
-            result = group.sinks[0]
-        alias[result] = into
+            alias[group.sinks[0]] = into
     for group in reversed(scatters):
         result = group.sinks[0]
         base, into = strip(result.operands[0]), alias.get(result, result)
         made = schedule.group_of.get(base)
-        if made not in scatters or base in outputs or base in alias or result.aval.nbytes != base.aval.nbytes:
-            continue
-        before = {group: [g for g in readers[base] if g is not group], made: [g for g in readers.get(into, ()) if g is not made]}
-        if _aligned(group, result, base, shared) and _aligned(made, base, into, shared) and not any(
-                reaches(order, g, others) for g, others in before.items()):
-            for g, others in before.items():
-                order[g].update(others)
-            alias[base] = into
+        if made in scatters and base not in outputs and base not in alias:
+            mine = waits(group, result, base)
+            its = waits(made, base, into)
+            if mine is not None and its is not None:
+                put({**mine, **its}, base, into)
     schedule.groups = in_order(order)
     return alias, copies
+
+
+def is_scatter(node: Node) -> bool:
+    return node.fn.family == "scatter"
 
 
 def _aligned(group: Group, result: Node, into: Node, shared: bool) -> bool:
