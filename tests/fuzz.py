@@ -135,10 +135,10 @@ def scattered(rng: random.Random) -> None:
             *out, t, u = program(*(c.clone() for c in carries), v, i, (j + row) % rows)
             return (t, u), sum(x.sum() for x in out)
 
-        return tg.scan(turn, (t, u), i)
+        return tg.scan(turn, (t, u), i[:3])
 
     try:
-        tg.trace(rng.choice([program, loop]))(t, u, v, i, j)
+        tg.trace(rng.choice([program, program, loop]))(t, u, v, i, j)
     except BaseException as error:
         error.add_note(f"{texts} of {rows} rows of {width}, {count} indices")
         raise
