@@ -34,6 +34,10 @@ def leaves(x: Any) -> list[Any]:
     return [leaf for part in x for leaf in leaves(part)] if isinstance(x, tuple) else [x]
 
 
+def f4(array: Any) -> Any:
+    return tg.tensor(array.astype(np.float32))
+
+
 def held(traced: Any, shape: tuple[int, ...]) -> int:
     """How many temporary buffers of that shape the program has."""
     return sum(slot.kind == "temp" and slot.shape == shape for slot in traced.plan.slots)
@@ -84,11 +88,12 @@ def test_scatters_one_after_the_other_share_a_buffer(n: int) -> None:
     assert not held(deposit, (n,))
 
 
+@pytest.mark.matrix
 def test_a_table_that_a_trace_changes_is_not_copied() -> None:
     rng = np.random.default_rng(0)
-    table, wanted = tg.tensor(rng.standard_normal((3000, 4))), None
+    table = f4(rng.standard_normal((3000, 4)))
     i, j = (tg.tensor(rng.integers(0, 3000, 130)) for _ in range(2))
-    v = tg.tensor(rng.standard_normal((130, 4)))
+    v = f4(rng.standard_normal((130, 4)))
 
     @tg.trace
     def step(table: Any) -> Any:
@@ -102,17 +107,18 @@ def test_a_table_that_a_trace_changes_is_not_copied() -> None:
     for _ in range(3):
         total = step(table)
         np.add.at(wanted, i.numpy(), v.numpy())
-        assert total.item() == pytest.approx(wanted.sum())
+        assert total.item() == pytest.approx(wanted.sum(), abs=1e-2)
         wanted[j.numpy()] = v.numpy()
         np.add.at(wanted, i.numpy(), 2 * v.numpy())
-        np.testing.assert_allclose(table.numpy(), wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(table.numpy(), wanted, rtol=1e-4, atol=1e-4)
     assert not held(step, (3000, 4))
 
 
+@pytest.mark.matrix
 def test_an_old_table_that_is_read_later_stays() -> None:
     rng = np.random.default_rng(0)
     i, j = (tg.tensor(rng.integers(0, 300, 65)) for _ in range(2))
-    v = tg.tensor(rng.standard_normal(65))
+    v = f4(rng.standard_normal(65))
 
     @tg.trace
     def step(table: Any) -> Any:
@@ -127,8 +133,8 @@ def test_an_old_table_that_is_read_later_stays() -> None:
     second, third = first.copy(), first.copy()
     np.add.at(second, j.numpy(), 2 * v.numpy())
     np.add.at(third, i.numpy(), second[j.numpy()])
-    for found, expected in zip(step(tg.tensor(table)), (third, np.cumsum(3 * first), second), strict=True):
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)
+    for found, expected in zip(step(f4(table)), (third, np.cumsum(3 * first), second), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 def inserted(x: Any, k: Any, v: Any) -> Any:
