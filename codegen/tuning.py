@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Tuning:
+class Tuning(NamedTuple):
     """The numbers. (Figures were measured with PoCL on 4 cores of Zen 3, where nothing else is said.)"""
 
     # what is one kernel (schedule/fusion.py)
