@@ -20,7 +20,7 @@ from tracegrad.codegen.kernel.markup import Offset, marked, offsets_in, with_off
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int32
 
-_MOST = 8                                                  # arguments more, at most
+MOST = 8                                                  # arguments more, at most
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str,
         extents = {c for c, offset in zip(columns, offsets, strict=True) if offset.ends}
         if len(found) <= tuning().repeats and not extents.issuperset(arguments):
             continue
-        if len(arguments) > _MOST or any(n >> 31 for c in arguments for n in c):
+        if len(arguments) > MOST or any(n >> 31 for c in arguments for n in c):
             continue
         shared[first.entry] = with_arguments(first, [arguments.index(c) if c in arguments else -1 for c in columns], len(arguments))
         for i, (kernel, _) in enumerate(found):
