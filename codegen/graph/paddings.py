@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
+
 from tracegrad.codegen.graph.rewrite import at, op
 from tracegrad.codegen.graph.simplify import broadcast, constant_of, exactly
 from tracegrad.codegen.tuning import tuning
@@ -102,7 +104,7 @@ def _place(node: Node) -> tuple[int, int, int] | None:
         return None
     x, = node.operands
     dims = [d for d, n in enumerate(node.shape) if n != x.shape[d]]
-    if len(dims) != 1 or node.attrs["value"] != 0 or str(node.attrs["value"]).startswith("-") or x.aval.size == 0:
+    if len(dims) != 1 or not exactly(np.asarray(node.attrs["value"]), 0) or x.aval.size == 0:
         return None
     low = node.attrs["low"][dims[0]]
     return dims[0], low, low + x.shape[dims[0]]

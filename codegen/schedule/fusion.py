@@ -130,7 +130,8 @@ class Scheduler:
             if self.is_leaf(node) or node.aval.size == 0:
                 continue
             count = users.get(node, 0)
-            of_many = node.fn.name == "concat" and len(node.operands) > tuning().max_reads // 2
+            computed = sum(strip(o).fn.family not in ("leaf", "movement") for o in node.operands) if node.fn.name == "concat" else 0
+            of_many = computed > tuning().max_reads // 2
             if of_many:
                 self.forced.add(node)                        # put together once, and its parts computed there
             self.limit_terms(node, terms)
