@@ -40,14 +40,16 @@ def paddings(graph: Graph) -> Graph:
 
 def _together(root: Node, added: set[Node], new: dict[Node, Node]) -> Node | None:
     """The sum `root` as a concatenation; None if it is no sum of many paddings that are mostly apart."""
-    sums, terms, todo = [], [], [root]
+    sums: list[Node] = []
+    terms: list[Node] = []
+    todo = [root]
     while todo:
         sums.append(todo.pop())
         for o in sums[-1].operands:
             (todo if o.fn.name == "add" and o in added else terms).append(o)
     placed = [place for o in terms if (place := _place(o)) is not None]
     dims = {dim for dim, _, _ in placed}
-    if len(placed) < tuning().paddings or len(dims) > 1:
+    if len(placed) < tuning().paddings or len(dims) > 1 or any(o.dtype != root.dtype or o.aval.weak for o in terms):
         return None
     dim, = dims
     size = root.shape[dim]
@@ -86,12 +88,11 @@ def _together(root: Node, added: set[Node], new: dict[Node, Node]) -> Node | Non
         found[node] = longer
     out: list[Node] = []
     for low, high in pairwise(ends):
-        x = found[root].get(low)
-        if x is None:
-            shape = (*root.shape[:dim], high - low, *root.shape[dim + 1:])
-            out.append(op("expand", const(0, root.dtype), shape=shape))
-        else:
-            out.append(op("add", x, const(0.0, root.dtype)) if root.dtype.kind == "f" and covered[low] < len(terms) else x)
+        if low not in found[root]:
+            out.append(op("expand", const(0, root.dtype), shape=(*root.shape[:dim], high - low, *root.shape[dim + 1:])))
+            continue
+        x = found[root][low]
+        out.append(op("add", x, const(0.0, root.dtype)) if root.dtype.kind == "f" and covered[low] < len(terms) else x)
     most = tuning().put_together                         # of them are one kernel's: those of a loop's gradient are alike
     while len(out) > most:
         out = [op("concat", *some, dim=dim) if len(some := out[i:i + most]) > 1 else out[i] for i in range(0, len(out), most)]
