@@ -13,6 +13,7 @@ from tracegrad.codegen.graph import small_matrices
 from tracegrad.codegen.graph.attention import attention, written
 from tracegrad.codegen.graph.complex_pairs import in_pairs
 from tracegrad.codegen.graph.fourier import in_kernels
+from tracegrad.codegen.graph.paddings import paddings
 from tracegrad.codegen.graph.pooling import pooling
 from tracegrad.codegen.graph.reductions import canonical
 from tracegrad.codegen.graph.simplify import simplify
@@ -43,6 +44,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
     ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
     ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
+    ("paddings", lambda graph, target: paddings(graph)),         # sums of many: concatenations of what is summed
     ("attention", attention),                                    # in tiles, or as products and a softmax
     ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
     ("tidy", lambda graph, target: simplify(graph)),             # the reshapes that this left

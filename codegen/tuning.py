@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Tuning:
+class Tuning(NamedTuple):
     """The numbers. (Figures were measured with PoCL on 4 cores of Zen 3, where nothing else is said.)"""
 
     # what is one kernel (schedule/fusion.py)
@@ -30,6 +29,9 @@ class Tuning:
     few_bytes: int = 64                # from which on down a value is not worth a buffer
 
     pool_cores: int = 8                # of a CPU, for each plane, up to which max pooling's gradient goes plane by plane: it takes a tenth
+
+    paddings: int = 8                  # from which on a sum of paddings that are mostly apart is put together of its parts,
+    put_together: int = 48             # so many at a time: more than half of `max_reads`, or all would be one kernel with an argument each
 
     # reductions (reductions.py)
     unrolled: int = 16                 # reductions over this many elements or fewer are written out
@@ -100,6 +102,7 @@ class Tuning:
     launch_work: int = 3 << 16         # flops + bytes that a core does in the time of a launch (5 and 15 us on PoCL)
     little_work: int = 3 << 14         # so few that even
     repeats: int = 3                   # equal kernels, which share one function if each has its own launch, had better be merged
+    shared_lines: int = 64             # from which on even a few that are alike but for offsets share one
     merged_items: int = 64             # work-items of a kernel that becomes a loop over them: many are for many cores
     merged_lines: int = 300            # of a merged kernel at most, and
     merged_buffers: int = 24

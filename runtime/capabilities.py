@@ -12,19 +12,19 @@ import json
 import os
 import tempfile
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
 
 from tracegrad.config import config
+from tracegrad.plan import Plain
 from tracegrad.runtime.icd import cache_folder
 from tracegrad.runtime.pocl_header import GUARD, applies
 
 
-@dataclass(frozen=True)
-class Capabilities:
+class Capabilities(Plain):
     """What a device's compiler can do; each field is a trial of that name. Where nothing is asked, it is as OpenCL says."""
 
     clang_builtins: bool = False          # the C of clang-based drivers: vectors at any element's address, __builtin functions
@@ -40,8 +40,7 @@ class Capabilities:
         ) if not fine]
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Plain):
     """A program with a kernel probe_<name>(in, out); it is passed if `out`, zeros at first, is as given afterwards."""
 
     source: str

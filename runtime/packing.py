@@ -13,11 +13,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from tracegrad.plan import Function, required
+from tracegrad.plan import Function, Plain, required
 
-_NOTE = re.compile(r"^// part (\w+) (\w+) (\d+) ([\d,]*) ([\w ,]*)$", re.MULTILINE)
+_NOTE = r"(?m)^// part (\w+) (\w+) (\d+) ([\d,]*) ([\w ,]*)$"
 MOST = 16                                  # parts of a kernel, at most
 LENGTH = 30_000                            # and characters of their texts (more in one kernel gains little), and arguments
 ARGUMENTS = 40
@@ -26,8 +25,7 @@ _POINTER = "__global void *"
 _SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "int": 4, "uint": 4, "float": 4, "long": 8, "ulong": 8, "double": 8}
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Plain):
     """A kernel that is a part of the driver's kernel `name`: the first argument is `number`, its own are at `places`.
 
     unused: the other arguments, each with the bytes of its type (0: a pointer).
@@ -99,7 +97,7 @@ def _one(functions: Sequence[Function], called: Callable[[str], str]) -> str:
 def parts_of(text: str) -> dict[str, Part]:
     """The kernels that are parts of others in a program's text, by what they are called."""
     found = {}
-    for own, name, number, places, unused in _NOTE.findall(text):
+    for own, name, number, places, unused in re.findall(_NOTE, text):
         pairs = [one.split(" ") for one in unused.split(",") if one]
         found[own] = Part(name, int(number), tuple(int(p) for p in places.split(",") if p), tuple((int(i), int(n)) for i, n in pairs))
     return found

@@ -21,9 +21,9 @@ _ITEMS = ("get_global_id", "get_local_id", "get_group_id", "get_global_size", "g
 _FLOAT_CALLS = ("sqrt(x)", "floor(x)", "ceil(x)", "rint(x)", "trunc(x)", "fabs(x)", "fmod(x, x)", "copysign(x, x)", "fma(x, x, x)",
                 "lgamma(x)", "nextafter(x, x)")
 _OF_FLOATS = {name: given.count("x") for name, _, given in (call.partition("(") for call in _FLOAT_CALLS)}   # and how many operands
-_CALL = re.compile(r"\b(get_\w+|convert_\w+|min|max|atomic_max|" + "|".join(_OF_FLOATS) + r")\(")
-_HALF = re.compile(r"\bhalf(?:2|3|4|8|16)?\b")            # the type, and no name with that word in it
-_CONVERSION = re.compile(rf"convert_({'|'.join(_NUMBERS)})(2|3|4|8|16)?")
+_CALL = r"\b(get_\w+|convert_\w+|min|max|atomic_max|" + "|".join(_OF_FLOATS) + r")\("
+_HALF = r"\bhalf(?:2|3|4|8|16)?\b"            # the type, and no name with that word in it
+_CONVERSION = rf"convert_({'|'.join(_NUMBERS)})(2|3|4|8|16)?"
 _ATTRIBUTES = "__attribute__((overloadable, const))"
 
 
@@ -34,9 +34,9 @@ def applies(device: cl.Device) -> bool:
 
 def declared(source: str) -> str | None:
     """The text with what it calls declared in front, to be built with GUARD; None if it may need the header."""
-    if _HALF.search(source):
+    if re.search(_HALF, source):
         return None
-    names = dict.fromkeys(_CALL.findall(source))
+    names = dict.fromkeys(re.findall(_CALL, source))
     return "".join(f"{line}\n" for name in names for line in declarations(name)) + source
 
 
@@ -59,7 +59,7 @@ def declarations(name: str) -> Iterator[str]:
         for type_ in ("int", "uint"):
             for space in ("__global", "__local"):
                 yield f"{type_} __attribute__((overloadable)) {name}(volatile {space} {type_} *, {type_});"
-    elif found := _CONVERSION.fullmatch(name):
+    elif found := re.fullmatch(_CONVERSION, name):
         result, width = found[1], found[2] or ""
         for type_ in _NUMBERS:
             yield f"{result}{width} {_ATTRIBUTES} {name}({type_}{width});"

@@ -68,9 +68,9 @@ _loading: weakref.WeakSet[Device] = weakref.WeakSet()      # devices whose compi
 _lock = threading.Lock()                   # also guards the warning filter, which is the process's
 
 # "tempfile_x.cl:3:7: error: text" (clang), "error: tempfile_x.cl:3:7: text" (PoCL), "2:3:7: error: text" (Intel)
-_CLANG = re.compile(r":(\d+):\d+: (?:fatal )?error: (.*)")
-_POCL = re.compile(r"error: [^\n]*?:(\d+):\d+: (.*)")
-_KERNEL = re.compile(r"\bvoid\s+(\w+)\s*\(")
+_CLANG = r":(\d+):\d+: (?:fatal )?error: (.*)"
+_POCL = r"error: [^\n]*?:(\d+):\d+: (.*)"
+_KERNEL = r"\bvoid\s+(\w+)\s*\("
 
 
 def build(device: Device, source: str, small: bool = False) -> cl.Program:
@@ -276,13 +276,13 @@ def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequ
 
 def _explain(source: str, log: str) -> str:
     """One line on what the driver disliked: the kernel, the line's number and text, the driver's words."""
-    found = _CLANG.search(log) or _POCL.search(log)
+    found = re.search(_CLANG, log) or re.search(_POCL, log)
     lines = source.splitlines()
     if found is None or not 1 <= int(found[1]) <= len(lines):
         first = next((line for line in log.splitlines() if "error" in line.lower()), log.strip().split("\n")[0])
         return f"the driver rejected a kernel: {first}"
     number = int(found[1])
-    names = [name for line in lines[:number] for name in _KERNEL.findall(line)]
+    names = [name for line in lines[:number] for name in re.findall(_KERNEL, line)]
     where = f"{names[-1]}, line {number}" if names else f"line {number}"
     code, _, origin = lines[number - 1].strip().partition("  // ")
     return f"the driver rejected {where}: `{code.strip()}`{f' (from {origin.strip()})' if origin else ''}: {found[2].strip()}"

@@ -11,12 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ import pyopencl as cl
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError
+from tracegrad.plan import Plain
 from tracegrad.runtime.icd import cache_folder
 
 if TYPE_CHECKING:
@@ -71,8 +70,7 @@ __kernel void product(__global const float *restrict a, __global const float *re
 """
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(Plain):
     """Seconds: of the build with the first run, and of a later run. Infinite for what fails."""
 
     build: float
@@ -164,7 +162,7 @@ def score(device: Device) -> Score:
             kernels = build(salt + " again")
             run(kernels)
             built = time.perf_counter() - start
-            found = Score(built, statistics.median(run(kernels) for _ in range(_ROUNDS)))
+            found = Score(built, float(np.median([run(kernels) for _ in range(_ROUNDS)])))
             y, c = np.empty_like(x), np.empty_like(a)
             cl.enqueue_copy(queue, y, results[0])
             cl.enqueue_copy(queue, c, results[1])

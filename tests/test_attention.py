@@ -73,7 +73,7 @@ def test_kernels_without_a_driver(number, shape, causal):
         def loss(q, k, v, g):
             return (fused(q, k, v, causal) * g).sum()
 
-        with Checked(some(number + causal, number < 2), tuning=replace(TINY, attention_keys=(4, 64)[number % 2]), slack=8) as checked:
+        with Checked(some(number + causal, number < 2), tuning=TINY._replace(attention_keys=(4, 64)[number % 2]), slack=8) as checked:
             tg.trace(lambda *given, f=loss: tg.value_and_grad(f, (0, 1, 2))(*given))(*given)
         assert checked.count >= 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -119,7 +118,7 @@ def check(case: Any, dtype: Any, run: Any, seed: int) -> None:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_by_definition(number, on_numpy):
     """On the interpreter; and its kernels: the gradient plane by plane (where they feed the cores), and by what it is composed of."""
-    few, many = (replace(Tuning(), pool_cores=n) for n in (8, 0))
+    few, many = (Tuning()._replace(pool_cores=n) for n in (8, 0))
     name = ("avx2", "sse, 16 cores", "avx512")[number % 3]
     second = {name: TARGETS[name]} if number in (0, 2, 3, 8) else {"gpu": TARGETS["gpu"]}
     with Checked({name: TARGETS[name]}, tuning=few, slack=10) as planewise, Checked(second, tuning=many, slack=10) as composed:
@@ -137,7 +136,7 @@ def test_on_the_device(device):
 
     arrays = [given(case, np.float32, 3, 8)[:2] for case in pair]
     for cores in (8, 0):
-        with tuned(replace(tuning(), pool_cores=cores)):
+        with tuned(tuning()._replace(pool_cores=cores)):
             results = tg.trace(gradients)(*(tuple(tg.tensor(a[None]) for a in two) for two in arrays))
         for case, (x, factor), found in zip(pair, arrays, results, strict=True):
             assert_allclose(found[0].numpy(), added_up(factor, by_definition(x, case)[1], case[0]), rtol=1e-5, atol=1e-5)

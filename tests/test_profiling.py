@@ -1,7 +1,6 @@
 """f.profile() and f.timeline(): what they say of a program, that they change nothing, and what they refuse."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -115,7 +114,7 @@ def test_host_steps_loops_and_checks(tmp_path):
         return halved, total
 
     u = normal(31, 31) * 0.1
-    with tuned(replace(Tuning(), looped_work=0, looped_lines=0, parted_work=0)):          # its turns are launches
+    with tuned(Tuning()._replace(looped_work=0, looped_lines=0, parted_work=0)):          # its turns are launches
         first = f(table, index, u)
     found, made = f.profile(runs=2), len(calls)
     host, = (row for row in found if not row.limit)

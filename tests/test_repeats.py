@@ -143,13 +143,27 @@ def test_shared_kernels_get_their_own_numbers() -> None:
 
 @pytest.mark.parametrize("read", [
     lambda n: (lambda i: i * n,), lambda n: (lambda i: i // (n + 1),), lambda n: (lambda i: i + (n << 31),),
-    lambda n: (lambda i: constant(n),),
     lambda n: tuple(lambda i, k=k: i + k * n for k in range(1, 10)),
 ])
 def test_other_numbers_stay(read: Any) -> None:
-    """Strides, divisors, large numbers, elements that all items read; and more than eight arguments there are not."""
+    """Strides, divisors, large numbers; and more than eight arguments there are not."""
     kernels = [kernel(f"k{n}", *read(n)) for n in range(1, 6)]
     assert share(kernels) == (kernels, {})
+
+
+def test_numbers_that_are_the_same_distance_apart_are_one_argument() -> None:
+    """Of elements that all items read, too; a long kernel is shared by two, a short one by more than three."""
+    def read(n: int, count: int) -> list[Callable[[Index], Index]]:
+        return [lambda i, k=k: constant(20 * n + 9 - k) for k in range(count)] + [lambda i: 3 * n - i + 500, lambda i: i + 3 * n]
+
+    kept, instead = share([kernel(f"k{n}", *read(n, 10)) for n in range(1, 5)])
+    assert instead == {f"k{n}": ("k1", (20 * n + 9, 3 * n + 500)) for n in range(1, 5)}
+    assert "c[i] = (a[offset] + a[(offset - 1)] + a[(offset - 2)] + " in kept[0].text
+    assert " + a[(offset - 9)] + a[offset1 - i] + a[i + (offset1 - 500)]) * 1.0f;\n" in kept[0].text
+    two = [kernel(f"k{n}", *read(n, 10)) for n in range(1, 3)]
+    assert share(two) == (two, {})
+    with tuned(Tuning(shared_lines=3)):
+        assert len(share(two)[0]) == 1
 
 
 def test_numbers_that_are_values_stay() -> None:

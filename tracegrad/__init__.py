@@ -9,92 +9,88 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tracegrad import (
-    array_api,
-    autograd,
-    backends,
-    control,
-    creation,
-    cuda,
-    describing,
-    errors,
-    fft,
-    func,
-    host,
-    inplace_views,
-    jiterator,
-    layouts,
-    linalg,
-    masked,
-    methods,
-    nn,
-    opencl_function,
-    optim,
-    random,
-    random_counts,
-    settings,
-    signal,
-    special,
-    testing,
-    transforms,
-    utils,
-)
-from tracegrad.autograd import backward
-from tracegrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
-from tracegrad.compile import find_device as device
-from tracegrad.compile import list_devices as devices
-from tracegrad.compile import set_device
-from tracegrad.config import config
-from tracegrad.custom import Context, Function, autograd_function
-from tracegrad.dtypes import (
-    bool_,
-    complex64,
-    complex128,
-    float16,
-    float32,
-    float64,
-    get_default_dtype,
-    int8,
-    int16,
-    int32,
-    int64,
-    set_default_dtype,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
-from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
-from tracegrad.ir import Size
-from tracegrad.layouts import (
-    channels_last,
-    channels_last_3d,
-    contiguous_format,
-    layout,
-    memory_format,
-    preserve_format,
-    strided,
-)
-from tracegrad.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
-from tracegrad.nn.saving import load, save
-from tracegrad.operators import PUBLIC
-from tracegrad.pending import flush, synchronize
-from tracegrad.random_state import Generator, default_generator, get_rng_state, initial_seed, manual_seed, set_rng_state
-from tracegrad.random_state import reseed as seed
-from tracegrad.settings import (
-    are_deterministic_algorithms_enabled,
-    get_default_device,
-    get_float32_matmul_precision,
-    is_deterministic_algorithms_warn_only_enabled,
-    set_default_device,
-    set_float32_matmul_precision,
-    set_printoptions,
-    typename,
-    use_deterministic_algorithms,
-)
-from tracegrad.tensor import Tensor, is_tensor
-from tracegrad.tracing.trace import trace
-from tracegrad.type_info import can_cast, dtype, finfo, iinfo, promote_types, result_type
+from tracegrad.modes import uncollected
+
+with uncollected():             # the search for cycles, once instead of a hundred times
+    from tracegrad import (
+        autograd,
+        backends,
+        control,
+        creation,
+        cuda,
+        describing,
+        errors,
+        fft,
+        host,
+        inplace_views,
+        layouts,
+        linalg,
+        methods,
+        opencl_function,
+        random,
+        random_counts,
+        settings,
+        signal,
+        special,
+        testing,
+        transforms,
+        utils,
+    )
+    from tracegrad.autograd import backward
+    from tracegrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
+    from tracegrad.compile import find_device as device
+    from tracegrad.compile import list_devices as devices
+    from tracegrad.compile import set_device
+    from tracegrad.config import config
+    from tracegrad.custom import Context, Function, autograd_function
+    from tracegrad.dtypes import (
+        bool_,
+        complex64,
+        complex128,
+        float16,
+        float32,
+        float64,
+        get_default_dtype,
+        int8,
+        int16,
+        int32,
+        int64,
+        set_default_dtype,
+        uint8,
+        uint16,
+        uint32,
+        uint64,
+    )
+    from tracegrad.errors import *  # the exception tree; its __all__ is checked by a test
+    from tracegrad.ir import Size
+    from tracegrad.layouts import (
+        channels_last,
+        channels_last_3d,
+        contiguous_format,
+        layout,
+        memory_format,
+        preserve_format,
+        strided,
+    )
+    from tracegrad.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+    from tracegrad.operators import PUBLIC
+    from tracegrad.pending import flush, synchronize
+    from tracegrad.random_state import Generator, default_generator, get_rng_state, initial_seed, manual_seed, set_rng_state
+    from tracegrad.random_state import reseed as seed
+    from tracegrad.settings import (
+        are_deterministic_algorithms_enabled,
+        get_default_device,
+        get_float32_matmul_precision,
+        is_deterministic_algorithms_warn_only_enabled,
+        set_default_device,
+        set_float32_matmul_precision,
+        set_printoptions,
+        typename,
+        use_deterministic_algorithms,
+    )
+    from tracegrad.tensor import Tensor, is_tensor
+    from tracegrad.tracing.trace import trace
+    from tracegrad.type_info import can_cast, dtype, finfo, iinfo, promote_types, result_type
 
 autograd_backward = backward
 inf, nan, pi, e = float("inf"), float("nan"), 3.141592653589793, 2.718281828459045
@@ -112,20 +108,24 @@ globals().update(_BUILTINS, short=int16)
 
 
 if TYPE_CHECKING:
-    from tracegrad import distributions
-_LATER = {"distributions"}              # imported when they are asked for: a twentieth of the time that `import tracegrad` would take
+    from tracegrad import array_api, distributions, func, jiterator, masked, nn, optim, profiling, python_source
+    from tracegrad.nn.saving import load, save
+# Imported when they are asked for: a seventh of the time that `import tracegrad` would take. No operation and no method is in them.
+_LATER = dict.fromkeys(("array_api", "distributions", "func", "jiterator", "masked", "nn", "optim", "profiling", "python_source"), "")
+_LATER |= {"load": "nn.saving", "save": "nn.saving"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return import_module(f"tracegrad.{name}")
-    raise AttributeError(f"tracegrad has no {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"tracegrad has no {name!r}")
+    module = _LATER[name]
+    return getattr(import_module(f"tracegrad.{module}"), name) if module else import_module(f"tracegrad.{name}")
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LATER})
 
 
-_IMPORTED = {"Any", "TYPE_CHECKING", "annotations", "import_module", "PUBLIC", "random", *_BUILTINS}
-__all__ = sorted({name for name in globals() if not name.startswith("_")} - _IMPORTED | _LATER)
+_IMPORTED = {"Any", "TYPE_CHECKING", "annotations", "import_module", "PUBLIC", "random", "uncollected", *_BUILTINS}
+__all__ = sorted({name for name in globals() if not name.startswith("_")} - _IMPORTED | {*_LATER})
 __version__ = "0.1.0"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib import import_module
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.compile import list_devices
-from tracegrad.errors import AutogradError, ShapeError
+from tracegrad.errors import ArgumentError, AutogradError, ShapeError
 from tracegrad.ir import Aval
 from tracegrad.layouts import accept_format, channels_last, channels_last_3d, strided
 from tracegrad.ops.arguments import one_dim
@@ -192,6 +193,20 @@ def _elementwise(call: str, fn: Callable[..., Any], *tensors: Tensor) -> Tensor:
     return target.copy_(from_array(values.astype(target.dtype), target.device))
 
 
+_VERSIONS = (None, "2021.12", "2022.12", "2023.12", "2024.12")
+
+
+def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> Any:
+    """The namespace `tracegrad.array_api`. Raises ArgumentError for a version of the standard that is not there.
+
+    >>> xp = tg.ones(3).__array_namespace__()
+    """
+    if api_version not in _VERSIONS:
+        known = ", ".join(f"{v!r}" for v in _VERSIONS)
+        raise ArgumentError(f"__array_namespace__: api_version must be one of {known}, got {api_version!r}")
+    return import_module("tracegrad.array_api")
+
+
 def _never(name: str) -> Callable[[Tensor], bool]:
     def method(self: Tensor) -> bool:
         return False
@@ -200,7 +215,7 @@ def _never(name: str) -> Callable[[Tensor], bool]:
     return method
 
 
-for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_device, apply_, map_, map2_):
+for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_device, apply_, map_, map2_, __array_namespace__):
     setattr(Tensor, _fn.__name__, _fn)
 Tensor.is_cpu = property(lambda self: getattr(self.device, "kind", "") != "gpu")  # type: ignore[attr-defined]
 Tensor.layout = property(lambda self: strided)  # type: ignore[attr-defined]

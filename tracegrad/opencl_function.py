@@ -19,9 +19,9 @@ from tracegrad.tensor import Tensor
 
 # ------------------------------------------------------------------------------------------------------------ elementwise
 
-_IDENTIFIER = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-_NOT_AN_ARGUMENT = re.compile(r"^(M_\w+|INFINITY|NAN|MAXFLOAT|HUGE_VALF?|FLT_\w+|DBL_\w+|INT_\w+|"
-                              r"(u?(char|short|int|long)|half|float|double|bool|size_t|unsigned|signed)\d*)$")
+_IDENTIFIER = r"(?<![\w.])[A-Za-z_]\w*"            # patterns are compiled when they are used, not when this is imported
+_NOT_AN_ARGUMENT = (r"^(M_\w+|INFINITY|NAN|MAXFLOAT|HUGE_VALF?|FLT_\w+|DBL_\w+|INT_\w+|"
+                    r"(u?(char|short|int|long)|half|float|double|bool|size_t|unsigned|signed)\d*)$")
 
 
 class UserElementwise(Elementwise):
@@ -43,7 +43,7 @@ class UserElementwise(Elementwise):
 
     def opencl(self, *operands: str) -> str:
         given = dict(zip(self.args, operands, strict=True))
-        return "(" + _IDENTIFIER.sub(lambda m: _atom(given[m[0]]) if m[0] in given else m[0], self.expression) + ")"
+        return "(" + re.sub(_IDENTIFIER, lambda m: _atom(given[m[0]]) if m[0] in given else m[0], self.expression) + ")"
 
     def python(self, define: Any, operands: Sequence[str]) -> str:
         more = "".join([f", name={self.name!r}", ", result='bool'" * (self.result == "bool")])
@@ -118,8 +118,8 @@ def _number(text: str) -> float:
 
 def _variables(expression: str) -> list[str]:
     """The identifiers that are neither called, nor types, nor constants of OpenCL C."""
-    names = [m[0] for m in _IDENTIFIER.finditer(expression) if not expression[m.end():].lstrip().startswith("(")]
-    return list(dict.fromkeys(n for n in names if not _NOT_AN_ARGUMENT.match(n)))
+    names = [m[0] for m in re.finditer(_IDENTIFIER, expression) if not expression[m.end():].lstrip().startswith("(")]
+    return list(dict.fromkeys(n for n in names if not re.match(_NOT_AN_ARGUMENT, n)))
 
 
 # ---------------------------------------------------------------------------------------------------------------- kernels

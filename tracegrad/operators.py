@@ -93,7 +93,7 @@ def by_itself(fn: Callable[..., Any]) -> None:
     fn._entered = True  # type: ignore[attr-defined]
 
 
-_SELF_EXPLAINING = re.compile(r"unexpected keyword|missing .* argument|positional argument|multiple values for")
+_SELF_EXPLAINING = r"unexpected keyword|missing .* argument|positional argument|multiple values for"
 
 
 def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Exception | None:
@@ -101,7 +101,7 @@ def misused(name: str, fn: Callable[..., Any], args: Any, kwargs: Any, error: Ex
 
     None where the error tells by itself: ours, and Python's own, of arguments that the function does not have.
     """
-    if _SELF_EXPLAINING.search(str(error)):
+    if re.search(_SELF_EXPLAINING, str(error)):
         return None
     first = args[0] if args else None
     takes = next(iter(signature(fn).parameters.values()))

@@ -8,17 +8,38 @@ knows graphs, pyopencl or Tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass
 from math import prod
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, dataclass_transform
 
 import numpy as np
 
 from tracegrad.errors import IndexOutOfRange, LinAlgError, TracegradError
 
 
-@dataclass(frozen=True)
-class Target:
+@dataclass_transform(frozen_default=True)
+class Plain:
+    """Base of plain data: a dataclass, equal and hashed by its fields. mypy has it that nobody changes them.
+
+    (What dataclass would write for each class by itself, one method at a time, took a twentieth of the time of `import tracegrad`.)
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(eq=False, repr=False)(cls)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join([f'{name}={value!r}' for name, value in vars(self).items()])})"
+
+
+class Target(Plain):
     """What the code generator may know of a device. Filled in by `runtime.device` from OpenCL queries."""
 
     kind: Literal["cpu", "gpu"] = "cpu"   # cpu: one work-item is a thread's loop; gpu: many small work-items
@@ -50,8 +71,7 @@ class Target:
         return most if most < self.lanes else most - most % self.lanes
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(Plain):
     """One buffer a plan touches.
 
     kind: "input" and "output" buffers come from the caller; "temp" slots share the plan's own storage; "constant" slots
@@ -76,37 +96,32 @@ class Slot:
         return size
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(Plain):
     """A kernel argument passed by value: run-time scalar number `index` of the plan, converted to `dtype`."""
 
     index: int
     dtype: np.dtype[Any]
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Plain):
     """A kernel argument passed by value: where in the buffer of kind "faults" check number `index` of this run writes."""
 
     index: int
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(Plain):
     """A kernel argument passed by value, an int: which turn loop number `loop` is in, from 0 on."""
 
     loop: int
 
 
-@dataclass(frozen=True)
-class Offset:
+class Offset(Plain):
     """A kernel argument passed by value: an int that is the same in every run (launches that share a kernel differ in it)."""
 
     value: int
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Plain):
     """One kernel of `Plan.source` over an NDRange. `args` are slot indices (ints), Scalars, Faults and Offsets, in the kernel's
     order.
 
@@ -124,8 +139,7 @@ class Launch:
     fused: tuple[tuple[str, int, bool], ...] = ()     # what it computes: (operation, the user's line, whether derived), in order
 
 
-@dataclass(frozen=True)
-class HostStep:
+class HostStep(Plain):
     """A Python function between launches: called with numpy arrays of `inputs`, returns one array per slot of `outputs`.
 
     into(outputs, *inputs), if there is one, does the same on the buffers' own memory, where the host shares it.
@@ -142,8 +156,7 @@ class HostStep:
 Shapes = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class HostOperation:
+class HostOperation(Plain):
     """What a HostStep calls: all results of the operation `fn` (its `results(*arrays, **attrs)`), in the shapes of the slots they go to.
 
     operands: the shapes that the operation wants. line, who, position: what errors tell (see LinAlgError.of). Not a closure, so that
@@ -167,8 +180,7 @@ class HostOperation:
         return [r.reshape(s) if r.size else np.zeros(s, r.dtype) for r, s in zip(results, self.places, strict=True)]
 
 
-@dataclass(frozen=True)
-class HostInto:
+class HostInto(Plain):
     """The same on the buffers' own memory (the operation's `into`): results: their shapes."""
 
     fn: Any
@@ -181,8 +193,7 @@ class HostInto:
                      *(a.reshape(s) for a, s in zip(arrays, self.operands, strict=True)), **dict(self.attrs))
 
 
-@dataclass(frozen=True)
-class HostArithmetic:
+class HostArithmetic(Plain):
     """The operation `fn` on numbers, of `dtypes`; constants: those that are known, None where a call supplies one."""
 
     fn: Any
@@ -199,8 +210,7 @@ class HostArithmetic:
             return np.asarray(self.fn.numpy(*operands, **dict(self.attrs))).astype(self.dtype)[()]
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Plain):
     """A number that is known beforehand, as what computes it."""
 
     value: Any
@@ -209,8 +219,7 @@ class Known:
         return self.value
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(Plain):
     """Steps that are launched `length` times in order. What differs from turn to turn is the argument `Turn(number)` of kernels."""
 
     steps: tuple[Launch | HostStep | Loop, ...]
@@ -222,8 +231,7 @@ class Loop:
 Step = Launch | HostStep | Loop
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(Plain):
     """A kernel's: a number of the C type `type`, or (pointer) where elements of it begin in global memory."""
 
     type: str
@@ -244,8 +252,7 @@ class Parameter:
         return f"{'const ' * self.const}{self.type} {self.name}"
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(Plain):
     """A kernel as drivers get it, with neither comments nor the user's names; body: what stands between the braces.
 
     entry: what it is called in `Plan.source`. key: the hash of all that is built for it; kernels of one key are one. above: which of
@@ -285,8 +292,7 @@ class Place(Protocol):
 Line = str | Place              # where a check stands: as the plan has it, or as the caller of the plan knows it
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Plain):
     """Indices that kernels compare with their range: `call` (the user's function) got them as `what`, an index into `of`.
 
     Valid are low ... high, and `ignore`. line: where the user called it; position >= 0: the caller of the plan knows better.
@@ -316,8 +322,7 @@ class Check:
         return IndexOutOfRange(self.message(self.high + above if above else self.low - below, line))
 
 
-@dataclass(frozen=True)
-class MatrixCheck:
+class MatrixCheck(Plain):
     """Matrices (*, m, n) of the shape `shape` that kernels factorise for `call`: some may be `what`, a text with the {pivot} in it.
 
     Kernels write the largest `note` of one; 0 for none. line, who, position: what errors tell (see LinAlgError.of).
@@ -348,8 +353,7 @@ class MatrixCheck:
         return error
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Plain):
     """A compiled program: launch `steps` in order (each sees the writes of those before it)."""
 
     source: str
@@ -359,7 +363,7 @@ class Plan:
     outputs: tuple[int, ...]              # slot of each output, in result order (a slot may be an input's: passed through)
     scalars: int = 0                      # how many run-time scalars a call takes
     blocks: tuple[int, ...] = ()          # bytes of each temp storage block
-    notes: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = ()
     scalar_program: tuple[tuple[Callable[..., Any], tuple[int, ...]], ...] = ()   # scalar number scalars + i is fn(*scalars[args])
     checks: tuple[Check | MatrixCheck, ...] = ()
     reads: tuple[int, ...] = ()           # for each output: the inputs that it depends on, as a bit mask over their order

@@ -51,7 +51,7 @@ def _library() -> str:
             if file.endswith(".py"):
                 path = os.path.join(folder, file)
                 status = os.stat(path)
-                found.append((os.path.relpath(path, top), status.st_size, status.st_mtime_ns))
+                found.append((path[len(top):], status.st_size, status.st_mtime_ns))
     return hashlib.sha256(repr((np.__version__, sorted(found))).encode()).hexdigest() if found else ""
 
 

@@ -139,7 +139,8 @@ class Printer:
 
     def place(self, access: Access) -> str:
         if access.at is not None:
-            return self.index(access.at.opened())
+            at = access.at.opened()
+            return self.index(at) if at.terms or not isinstance(access.memory, Buffer) else offset(at.constant)
         return "" if access.place is None else self.top(access.place)
 
     def element(self, access: Access) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 from tracegrad.codegen.kernel.expressions import whole
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import FAULTS, Kernel, Turns
-from tracegrad.codegen.kernel.markup import marked, with_items
+from tracegrad.codegen.kernel.markup import marked, offsets_in, with_items, with_offsets
 from tracegrad.codegen.kernel.statements import Block, Buffer, Declare, Item, Loop, Number, Parameter, Raw, bound
+from tracegrad.codegen.plan.parameterize import MOST
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.errors import CompilerBug
@@ -48,17 +49,38 @@ def batched(steps: Sequence[Step]) -> list[Step]:
 
     count = Counter(s.form for s in steps if isinstance(s, Kernel) and is_serial(s) and not is_little(s))
     joins = [isinstance(s, Kernel) and is_serial(s) and count[s.form] <= tuning().repeats for s in steps]
+    rows = regular([s for s, joined in zip(steps, joins, strict=True) if joined and isinstance(s, Kernel)])
+    row: Hashable = None
     for step, joined in ordered(steps, joins):
         if not isinstance(step, Kernel) or not joined:
             close()
             out.append(step)
             continue
+        before, (row, most) = row, rows.get(step.entry, (None, 0))
         lines, buffers = sum(k.text.count("\n") for k in (*run, step)), {r for k in (*run, step) for r in k.refs}
-        if run and (lines > tuning().merged_lines or len(buffers) > tuning().merged_buffers):
+        if run and (row != before or 0 < most <= len(run) or lines > tuning().merged_lines or len(buffers) > tuning().merged_buffers):
             close()
         run.append(step)
     close()
     return out
+
+
+def regular(kernels: Sequence[Kernel]) -> dict[str, tuple[Hashable, int]]:
+    """Of kernels that many are like but for offsets: by name, what they have in common, and how many of them make one kernel.
+
+    (The products of an unrolled loop pack row after row of one buffer.) Were they merged with whatever comes next, each merged kernel would
+    be another one; runs of so many are alike in turn, and share one function (`parameterize`).
+    """
+    alike: dict[Hashable, list[Kernel]] = {}
+    for kernel in kernels:
+        alike.setdefault((with_offsets(kernel.form, lambda: "#"), kernel.global_size), []).append(kernel)
+    found: dict[str, tuple[Hashable, int]] = {}
+    for form, several in alike.items():
+        columns = list(zip(*([offset.value for offset in offsets_in(k.form)] for k in several), strict=True)) if len(several) > MOST else []
+        differ = len({c for c in columns if len(set(c)) > 1})
+        if differ and MOST // differ > 1 and len(several) > tuning().repeats * (MOST // differ):
+            found.update((k.entry, (form, MOST // differ)) for k in several)
+    return found
 
 
 def is_serial(step: Kernel) -> bool:

@@ -1,10 +1,11 @@
 """Kernels that differ in some numbers only are one, with these as parameters. Start at `share`.
 
 The numbers are those that are added to an index, or say how much a work-item does.
-Steps of an unrolled recurrence read row after row of one buffer, so their kernels are alike but for offsets; updates of parameters are
-alike but for how many elements there are, and where each work-item's begin and end (variables in any case). An argument costs nothing
-there. Other numbers (strides, divisors, bounds of inner loops) stay as they are, where compilers make use of them. Each kernel's own
-numbers are passed, so it computes what its own text would. Which numbers these are is marked when a kernel is printed (`kernel/markup.py`).
+Steps of an unrolled recurrence read row after row of one buffer, so their kernels are alike but for offsets, and those of a kernel differ
+by the same. Updates of parameters are alike but for how many elements there are, and where each work-item's begin and end (variables in
+any case). An argument costs nothing there. Other numbers (strides, divisors, bounds of inner loops) stay as they are, where compilers
+make use of them. Each kernel's own numbers are passed, so it computes what its own text would. Which numbers these are is marked when a
+kernel is printed (`kernel/markup.py`).
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ from tracegrad.codegen.kernel.markup import Offset, marked, offsets_in, with_off
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int32
 
-_MOST = 8                                                  # arguments more, at most
+MOST = 8                                                  # arguments more, at most
 
 
 @dataclass(frozen=True)
 class Shared(Kernel):
-    """A kernel with offsets as its last arguments. offsets: for each number that may be one, what the argument is called ("": none is)."""
+    """A kernel with offsets as its last arguments. offsets: for each number that may be one, what the argument is called ("": none is),
+    and how much more than that it is."""
 
-    offsets: tuple[str, ...] = ()
+    offsets: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def printed(self) -> list[tuple[str, str]]:
-        names = iter(self.offsets)
-        return [(with_offsets(text, lambda: marked(name) if (name := next(names)) else None), comment) for text, comment in super().printed]
+        offsets = iter(self.offsets)
+
+        def number() -> str | None:
+            name, more = next(offsets)
+            return f"({marked(name)} {'-' if more < 0 else '+'} {abs(more)})" if more else marked(name) if name else None
+
+        return [(with_offsets(text, number), comment) for text, comment in super().printed]
 
 
 def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str, tuple[int, ...]]]]:
@@ -50,25 +57,33 @@ def share(kernels: Sequence[Kernel]) -> tuple[list[Kernel], dict[str, tuple[str,
         if len(found) == 1:
             continue
         columns = list(zip(*([offset.value for offset in offsets] for _, offsets in found), strict=True))
-        arguments = list(dict.fromkeys(c for c in columns if len(set(c)) > 1))
         first, offsets = found[0]
         extents = {c for c, offset in zip(columns, offsets, strict=True) if offset.ends}
-        if len(found) <= tuning().repeats and not extents.issuperset(arguments):
+        # Numbers that are the same distance apart in all of them are one argument: steps read one row, the next, ...
+        steps = [tuple(n - c[0] for n in c) if c not in extents and any(n != c[0] for n in c) else c for c in columns]
+        arguments: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for step, c in zip(steps, columns, strict=True):
+            if len(set(c)) > 1:
+                arguments.setdefault(step, c)
+        few = len(found) <= tuning().repeats and len(first.printed) < tuning().shared_lines
+        if few and not extents.issuperset(arguments.values()):
             continue
-        if len(arguments) > _MOST or any(n >> 31 for c in arguments for n in c):
+        if len(arguments) > MOST or any(n >> 31 for c in columns for n in c):
             continue
-        shared[first.entry] = with_arguments(first, [arguments.index(c) if c in arguments else -1 for c in columns], len(arguments))
+        place = {step: (i, c[0]) for i, (step, c) in enumerate(arguments.items())}
+        given = [(place[step][0], c[0] - place[step][1]) if step in place else (-1, 0) for step, c in zip(steps, columns, strict=True)]
+        shared[first.entry] = with_arguments(first, given, len(arguments))
         for i, (kernel, _) in enumerate(found):
-            instead[kernel.entry] = first.entry, tuple(c[i] for c in arguments)
+            instead[kernel.entry] = first.entry, tuple(c[i] for c in arguments.values())
     return [shared.get(k.entry, k) for k in kernels if k.entry not in instead or k.entry in shared], instead
 
 
-def with_arguments(kernel: Kernel, argument: Sequence[int], count: int) -> Shared:
-    """The kernel with argument number argument[i] in place of its offset number i (-1: it stays)."""
+def with_arguments(kernel: Kernel, given: Sequence[tuple[int, int]], count: int) -> Shared:
+    """The kernel with an argument in place of each of its offsets: given[i] is its number (-1: the offset stays), and what is added."""
     base = "offset"
     while any(kernel.takes(f"{base}{i or ''}") for i in range(count)):
         base += "_"
     numbers = [Number(None, f"{base}{i or ''}", int32) for i in range(count)]
     own: dict[str, Any] = {f.name: getattr(kernel, f.name) for f in fields(Kernel)}
-    names = tuple(numbers[i].name if i >= 0 else "" for i in argument)
+    names = tuple((numbers[i].name, more) if i >= 0 else ("", 0) for i, more in given)
     return Shared(**own | {"parameters": (*kernel.parameters, *numbers)}, offsets=names)

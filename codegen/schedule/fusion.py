@@ -130,6 +130,10 @@ class Scheduler:
             if self.is_leaf(node) or node.aval.size == 0:
                 continue
             count = users.get(node, 0)
+            computed = sum(strip(o).fn.family not in ("leaf", "movement") for o in node.operands) if node.fn.name == "concat" else 0
+            of_many = computed > tuning().max_reads // 2
+            if of_many:
+                self.forced.add(node)                        # put together once, and its parts computed there
             self.limit_terms(node, terms)
             through = node.fn.family == "movement" and node not in self.forced
             if not self.fuse and node.fn.name != "reshape":
@@ -139,7 +143,7 @@ class Scheduler:
             for i, o in enumerate(node.operands):
                 if o not in node.operands[:i]:
                     repeats = node.aval.size > o.aval.size and is_inline(node) and access_map(o, node.shape, node.aval.size) == UNKNOWN
-                    repeats = repeats and node.fn.family != "pair"
+                    repeats = repeats and node.fn.family != "pair" and not of_many
                     reads = (count if through else 1) * node.fn.read_places
                     users[o] = users.get(o, 0) + reads + (1 if repeats and node.fn.family != "reduction" else 0)
             if node.fn.exact and node.operands[0].dtype == np.float16:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.array_api._data_types import isdtype
 from tracegrad.compile import find_device, list_devices
-from tracegrad.errors import ArgumentError
-from tracegrad.tensor import Tensor
 
 _DOUBLE = ("float64", "complex128")
 
@@ -44,20 +41,3 @@ class Info:
 def __array_namespace_info__() -> Info:
     """The inspection utilities of the namespace."""
     return Info()
-
-
-_VERSIONS = (None, "2021.12", "2022.12", "2023.12", "2024.12")
-
-
-def _array_namespace(self: Tensor, /, *, api_version: str | None = None) -> Any:
-    """The namespace `tracegrad.array_api`. Raises ArgumentError for a version of the standard that is not there.
-
-    >>> xp = tg.ones(3).__array_namespace__()
-    """
-    if api_version not in _VERSIONS:
-        known = ", ".join(f"{v!r}" for v in _VERSIONS)
-        raise ArgumentError(f"__array_namespace__: api_version must be one of {known}, got {api_version!r}")
-    return sys.modules[__package__]
-
-
-Tensor.__array_namespace__ = _array_namespace  # type: ignore[attr-defined]

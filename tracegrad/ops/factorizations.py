@@ -33,12 +33,17 @@ from tracegrad.ops.shaping import full_like_shape, tril, triu
 from tracegrad.plan import MatrixCheck
 
 Array = Any
-_draw = np.random.default_rng(5)
-_SQUARE = _draw.uniform(-1, 1, (2, 3, 3)) + 3 * np.eye(3)           # operands of the tests that go over the registry
+
+
+def spread(*shape: int) -> Any:
+    """Numbers between -1 and 1 without a pattern: operands of the tests that go over the registry. (numpy.random is long in importing.)"""
+    return np.sin(np.arange(1.0, prod(shape) + 1.0) ** 2).reshape(shape)
+
+
+_SQUARE = spread(2, 3, 3) + 3 * np.eye(3)
 _POSITIVE = _SQUARE @ _SQUARE.swapaxes(-1, -2)
 _SYMMETRIC = _SQUARE + _SQUARE.swapaxes(-1, -2) + np.diag([0.0, 2.0, 5.0])
-_TALL, _WIDE = _draw.uniform(-1, 1, (2, 4, 3)), _draw.uniform(-1, 1, (3, 5))
-_RIGHT = _draw.uniform(-1, 1, (2, 3, 2))
+_TALL, _WIDE, _RIGHT = spread(2, 4, 3), spread(3, 5), spread(2, 3, 2)
 
 
 FLOATS = (dtypes.float32, dtypes.float64, dtypes.complex64, dtypes.complex128)

@@ -26,13 +26,13 @@ from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.complex_numbers import conj
 from tracegrad.ops.elementwise import where
+from tracegrad.ops.factorizations import spread
 from tracegrad.ops.shaping import roll
 
 Array = Any      # a Node or a Tensor
 Dims = tuple[int, ...]
 CORES = os.cpu_count() or 1
-_draw = np.random.default_rng(11)
-_COMPLEX = _draw.uniform(-1, 1, (2, 3, 4)) + 1j * _draw.uniform(-1, 1, (2, 3, 4))       # operands of the tests over the registry
+_COMPLEX = spread(2, 3, 8).view(complex)        # operands of the tests over the registry
 
 
 class Transform(Shared):

@@ -9,8 +9,8 @@ Sources: [AS] Abramowitz & Stegun 1964; [DLMF] dlmf.nist.gov; [C] Moshier, Metho
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
-from math import comb, factorial, pi
+from functools import cache
+from math import factorial, pi
 from math import log as ln
 from math import sqrt as root
 from typing import Any
@@ -170,18 +170,12 @@ class Gcd(Elementwise):
 
 # -------------------------------------------------------------------------------------------------------- gamma and zeta
 
-def _bernoulli(count: int) -> list[Fraction]:
-    """B_0, B_1, ... B_count, by their recurrence ([DLMF] 24.5.3)."""
-    found = [Fraction(1)]
-    for n in range(1, count + 1):
-        found.append(-sum((comb(n + 1, k) * b for k, b in enumerate(found)), Fraction(0)) / (n + 1))
-    return found
-
-
-_B = _bernoulli(24)
-_DIGAMMA = [float(_B[2 * k] / (2 * k)) for k in range(1, 9)]                   # [DLMF] 5.11.2
-_ZETA = [float(_B[2 * k] / factorial(2 * k)) for k in range(1, 13)]             # [DLMF] 2.10.1 (Euler and Maclaurin)
-STIRLING = [float(_B[2 * k] / (2 * k * (2 * k - 1))) for k in range(1, 9)]      # [DLMF] 5.11.1
+# B_2, B_4, ... ([DLMF] table 24.2.1), as fractions
+_BERNOULLI = ((1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6), (-3617, 510), (43867, 798), (-174611, 330), (854513, 138),
+             (-236364091, 2730))
+_DIGAMMA = [p / (q * 2 * k) for k, (p, q) in enumerate(_BERNOULLI[:8], 1)]                   # [DLMF] 5.11.2
+_ZETA = [p / (q * factorial(2 * k)) for k, (p, q) in enumerate(_BERNOULLI, 1)]               # [DLMF] 2.10.1 (Euler and Maclaurin)
+STIRLING = [p / (q * 2 * k * (2 * k - 1)) for k, (p, q) in enumerate(_BERNOULLI[:8], 1)]      # [DLMF] 5.11.1
 
 
 class Lgamma(Formula):
@@ -275,14 +269,17 @@ def _not_in(name: str, what: str, x: Any) -> None:
         raise AutogradError(f"{name}: has no derivative in {what} (nor in torch); use {what}.detach()")
 
 
+@cache
 def _temme(orders: int, terms: int) -> list[list[float]]:
     """Taylor coefficients of the c_k(eta) in Temme's expansion of the incomplete gamma functions ([DLMF] 8.12.7-12)."""
+    from fractions import Fraction  # noqa: PLC0415  (which imports more than all the rest of this file's, for one function's coefficients)
+
     n = terms + 2 * orders + 2
     alpha = [Fraction(0), Fraction(1)]
     for k in range(2, n + 1):
         alpha.append((alpha[k - 1] - sum((j * alpha[j] * alpha[k - j + 1] for j in range(2, k)), Fraction(0))) / (k + 1))
     stirling = [Fraction(1)]                                        # of Gamma*(a), from the logarithm's series
-    logarithm = [Fraction(0)] + [_B[k + 1] / (k * (k + 1)) if k % 2 else Fraction(0) for k in range(1, orders + 1)]
+    logarithm = [Fraction(0)] + [Fraction(*_BERNOULLI[k // 2]) / (k * (k + 1)) if k % 2 else Fraction(0) for k in range(1, orders + 1)]
     for k in range(1, orders + 1):
         stirling.append(sum((j * logarithm[j] * stirling[k - j] for j in range(1, k + 1)), Fraction(0)) / k)
     rows = [[(k + 2) * alpha[k + 2] for k in range(n - 2)]]
@@ -292,8 +289,6 @@ def _temme(orders: int, terms: int) -> list[list[float]]:
         rows.append([(-1) ** k * stirling[k] * rows[0][j] + (j + 2) * above[j + 2] for j in range(len(above) - 2)])
     return [[float(c) for c in row[:terms]] for row in rows]
 
-
-_TEMME = _temme(7, 18)
 _ATANH = [1.0 / (2 * k + 3) for k in range(12)]
 
 
@@ -354,7 +349,7 @@ class Igamma(Formula):
         small = -m.expm1(logarithm) - m.exp(logarithm) * (a * tail)         # Q for small x: 1 - P would lose what it has
         eta = m.sqrt(m.where(bend < 0.0, -2.0 * bend, 0.0))
         eta = m.where(x < a, -eta, eta)
-        rows = [polynomial(row if m.double else row[:12], eta, m) for row in _TEMME]
+        rows = [polynomial(row if m.double else row[:12], eta, m) for row in _temme(7, 18)]
         between = m.exp(a * bend) / m.sqrt(2.0 * pi * a) * polynomial(rows, inverse, m)
         argument = eta * m.sqrt(0.5 * a)
         temme = (a > (100.0 if m.double else 20.0)) & (m.fabs(mu) < 0.4)

@@ -16,7 +16,6 @@ import functools
 import operator
 import random
 import sys
-import sysconfig
 import types
 import weakref
 from collections import Counter, deque
@@ -32,7 +31,7 @@ from tracegrad.tensor import Tensor
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _OWN = dirname(dirname(__file__))                   # the package
-_FOREIGN = (_OWN, dirname(np.__file__), sysconfig.get_paths()["stdlib"])
+_FOREIGN = (_OWN, dirname(np.__file__), dirname(functools.__file__))
 _LIMIT = 100_000
 _MISSING = object()
 

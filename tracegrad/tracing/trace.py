@@ -23,8 +23,6 @@ from tracegrad.function import REGISTRY
 from tracegrad.modes import state, without_collection
 from tracegrad.pending import flush
 from tracegrad.printing import aval_text, returned_names
-from tracegrad.profiling import Profile, profile, timeline
-from tracegrad.python_source import python_source
 from tracegrad.report import Kernels, explain, inner_plans
 from tracegrad.tensor import Tensor, from_array
 from tracegrad.tracing.guards import Reach, tensor_names
@@ -33,6 +31,8 @@ from tracegrad.tracing.replay import Replay
 
 if TYPE_CHECKING:
     from networkx import MultiDiGraph
+
+    from tracegrad.profiling import Profile
 
 _VARIABLE = REGISTRY["variable"]
 KEPT = 32  # recordings of one signature: for so many states of the world that the function reaches; the oldest is dropped
@@ -235,6 +235,8 @@ class Traced:
 
     def source(self) -> str:
         """The latest call's forward and derived backward as readable Python."""
+        from tracegrad.python_source import python_source  # noqa: PLC0415  (as profiling: few ask, and the first import waits for it)
+
         return python_source(self._seen().program.graph, self.__name__)
 
     def explain(self) -> str:
@@ -252,6 +254,8 @@ class Traced:
         >>> f(x, y)
         >>> slowest = max(f.profile(), key=lambda row: row.seconds)
         """
+        from tracegrad.profiling import profile  # noqa: PLC0415
+
         found = profile(self._seen().program, self.__name__, runs)
         sys.stdout.write(f"{found}\n")
         return found
@@ -265,6 +269,8 @@ class Traced:
         >>> f(x, y)
         >>> f.timeline("trace.json")
         """
+        from tracegrad.profiling import timeline  # noqa: PLC0415
+
         timeline(self._seen().program, self.__name__, path, runs)
 
 

@@ -1,0 +1,111 @@
+"""Sums of many paddings, which the gradients of slices are: the parts are summed and put together once. Start at `paddings`.
+
+A loop that reads x[0], x[1], ... has as its gradient in x a sum of as many paddings, nearly all of whose elements are zeros. Where they are
+along one dimension and mostly apart, the sum is a concatenation: of what falls in each stretch between two of their ends, summed in the
+order in which it was. Adding 0.0 changes nothing but the sign of -0.0, so once is enough: to what it was added to at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+
+from tracegrad.codegen.graph.rewrite import at, op
+from tracegrad.codegen.graph.simplify import broadcast, constant_of, exactly
+from tracegrad.codegen.tuning import tuning
+from tracegrad.function import bind, const
+from tracegrad.ir import Graph, Node
+
+Parts = dict[int, Node]                 # what is summed up in each stretch, by where that begins; nothing there: 0.0
+
+
+def paddings(graph: Graph) -> Graph:
+    """The graph with such sums as concatenations."""
+    if sum(node.fn.name == "pad" for node in graph) < tuning().paddings:
+        return graph
+    users: Counter[Node] = Counter([*graph.outputs, *(o for node in graph for o in node.operands)])
+    added = {o for node in graph if node.fn.name == "add" for o in node.operands if users[o] == 1 and o.shape == node.shape}
+    new: dict[Node, Node] = {n: n for n in graph.inputs}
+    for node in graph:
+        if node in new:
+            continue
+        with at(node.loc):
+            summed = node.fn.name == "add" and node.dtype.kind in "fiu" and node.dtype.itemsize > 2 and not node.aval.weak
+            found = _together(node, added, new) if summed and node not in added else None
+            new[node] = found if found is not None else bind(node.fn, tuple([new[o] for o in node.operands]), node.attrs)
+    return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
+
+
+def _together(root: Node, added: set[Node], new: dict[Node, Node]) -> Node | None:
+    """The sum `root` as a concatenation; None if it is no sum of many paddings that are mostly apart."""
+    sums: list[Node] = []
+    terms: list[Node] = []
+    todo = [root]
+    while todo:
+        sums.append(todo.pop())
+        for o in sums[-1].operands:
+            (todo if o.fn.name == "add" and o in added else terms).append(o)
+    placed = [place for o in terms if (place := _place(o)) is not None]
+    dims = {dim for dim, _, _ in placed}
+    if len(placed) < tuning().paddings or len(dims) > 1 or any(o.dtype != root.dtype or o.aval.weak for o in terms):
+        return None
+    dim, = dims
+    size = root.shape[dim]
+    ends = sorted({0, size, *(end for _, *both in placed for end in both)})
+    number = {end: i for i, end in enumerate(ends)}
+    wide = sum(_place(o) is None for o in terms)
+    if sum(number[b] - number[a] for _, a, b in placed) + wide * len(ends) > 4 * len(terms):
+        return None
+    covered: Counter[int] = Counter()
+
+    def part(x: Node, low: int, high: int) -> Node:
+        start, stop = [0] * len(x.shape), list(x.shape)
+        start[dim], stop[dim] = low, high
+        return x if high - low == x.shape[dim] else op("slice", x, start=tuple(start), stop=tuple(stop), step=(1,) * len(start))
+
+    def parts(term: Node) -> Parts:
+        if term in found:
+            return found.pop(term)
+        if exactly(constant_of(term), 0):
+            return {}
+        place = _place(term)
+        _, low, high = place or (dim, 0, size)
+        x = broadcast(new[term], root) if place is None else new[term.operands[0]]
+        stretches = list(pairwise(ends[number[low]:number[high] + 1]))
+        covered.update(a for a, _ in stretches)
+        return {a: part(x, a - low, b - low) for a, b in stretches}
+
+    found: dict[Node, Parts] = {}
+    for node in reversed(sums):                          # operands first
+        with at(node.loc):
+            first, second = map(parts, node.operands)
+            longer = max(first, second, key=len)
+            for start, x in (second if longer is first else first).items():
+                other = longer.get(start)
+                longer[start] = x if other is None else op("add", other, x) if longer is first else op("add", x, other)
+        found[node] = longer
+    out: list[Node] = []
+    for low, high in pairwise(ends):
+        if low not in found[root]:
+            out.append(op("expand", const(0, root.dtype), shape=(*root.shape[:dim], high - low, *root.shape[dim + 1:])))
+            continue
+        x = found[root][low]
+        out.append(op("add", x, const(0.0, root.dtype)) if root.dtype.kind == "f" and covered[low] < len(terms) else x)
+    most = tuning().put_together                         # of them are one kernel's: those of a loop's gradient are alike
+    while len(out) > most:
+        out = [op("concat", *some, dim=dim) if len(some := out[i:i + most]) > 1 else out[i] for i in range(0, len(out), most)]
+    return op("concat", *out, dim=dim)
+
+
+def _place(node: Node) -> tuple[int, int, int] | None:
+    """Of zeros around a value along one dimension: that, and where the value begins and ends; None of anything else."""
+    if node.fn.name != "pad" or any(node.attrs["interior"]) or min(*node.attrs["low"], *node.attrs["high"], 0) < 0:
+        return None
+    x, = node.operands
+    dims = [d for d, n in enumerate(node.shape) if n != x.shape[d]]
+    if len(dims) != 1 or not exactly(np.asarray(node.attrs["value"]), 0) or x.aval.size == 0:
+        return None
+    low = node.attrs["low"][dims[0]]
+    return dims[0], low, low + x.shape[dims[0]]
