@@ -18,7 +18,8 @@ from tracegrad.batching import batch
 from tracegrad.compile import Work
 from tracegrad.function import REGISTRY, bind, placeholder
 from tracegrad.ir import Aval, Graph, Node, topological
-from tracegrad.numpy_routines import Routine
+from tracegrad.numpy_routines import WRITTEN, Routine
+from tracegrad.written_turns import Turns
 
 _ADD, _SUM, _SLICE = REGISTRY["add"], REGISTRY["sum"], REGISTRY["slice"]
 ROW, WHOLE = 1 << 14, 1 << 20       # bytes, of a turn and of all: larger arrays take no less time together than one after the other
@@ -64,21 +65,15 @@ def turns(graph: Graph, carries: int, rows: int, length: int, reverse: bool, use
     after = _Part([starts[i] + bind(_SUM, (batch([_added(inputs[i], outs[i])], {n: terms[n]}, length)[0],), {"dim": (0,)})
                    for i, n in sums.items()], [*starts.values(), *terms.values()])
     avals = [n.aval for n in made]
-    numbers = range(length - 1, -1, -1) if reverse else range(length)
+    turning = _Turns(turn, len(kept), len(scanned_there) + len(ahead), length)
 
     def run(*arrays: Any) -> list[Any]:
         whole, stay = arrays[carries:carries + rows], arrays[carries + rows:]
         found = before([*whole, *stay])
         still = [*stay, *found[len(found) - len(once):]]
-        moving = [*[np.ascontiguousarray(whole[k]) for k in scanned_there], *found[:len(ahead)]]     # or rows take three times as long
-        state = [arrays[i] for i in kept]
-        count = len(state)
+        moving = [*(whole[k] for k in scanned_there), *found[:len(ahead)]]
         stacks = [np.empty((length, *a.shape), a.dtype) for a in avals]
-        for i in numbers:
-            values = turn([*state, *[x[i] for x in moving], *still])
-            state = values[:count]
-            for stack, value in zip(stacks, values[count:], strict=True):
-                stack[i] = value
+        state = turning([arrays[i] for i in kept], moving, still, stacks, reverse)
         all_of = dict(zip([*given, *made], [*found[len(ahead):len(ahead) + len(given)], *stacks], strict=True))
         lasts = dict(zip(kept, state, strict=True))
         if sums:
@@ -93,11 +88,60 @@ class _Part:
 
     def __init__(self, targets: Sequence[Node], inputs: Sequence[Node]) -> None:
         work = Work(list(targets), None, inputs=inputs)
-        self._routine, self._order = Routine(work.order, work.places, work.ends), work.order
-        self._constants = [np.asarray(c.attrs["value"]) for c in work.constants]       # which ufuncs take in half of a scalar's time
+        self.routine, self.order = Routine(work.order, work.places, work.ends), work.order
+        self.constants = [np.asarray(c.attrs["value"]) for c in work.constants]       # which ufuncs take in half of a scalar's time
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        return self._routine(arrays, self._constants, self._order, [])
+        return self.routine(arrays, self.constants, self.order, [])
+
+
+class _Turns:
+    """A part that is a turn, for all turns of a loop: one after the other, and once they were seen to come often, as they are written.
+
+    carries, rows: how many of its inputs, the first ones, are carries; how many after them rows.
+    """
+
+    def __init__(self, turn: _Part, carries: int, rows: int, length: int) -> None:
+        self.turn, self.carries, self.rows, self.length = turn, carries, rows, length
+        self.uses = 0
+        self.written: Callable[..., list[Any]] | None = None
+
+    def __call__(self, state: list[Any], moving: Sequence[Any], still: Sequence[Any], stacks: Sequence[Any], reverse: bool) -> list[Any]:
+        """The last carries. stacks: get the other results."""
+        state = [np.ascontiguousarray(a) if a.ndim else a for a in state]
+        moving = [np.ascontiguousarray(x) if x.ndim > 1 else x for x in moving]             # or rows take three times as long
+        stacks = [stack if stack.ndim > 1 else stack[:, None] for stack in stacks]
+        if reverse:
+            moving, stacks = [x[::-1] for x in moving], [x[::-1] for x in stacks]
+        done = 0
+        if self.written is None:
+            self.uses += 1
+            known = self.uses > 1 or self.length >= WRITTEN
+            done = min(2, self.length) if known else self.length
+            seen: list[dict[int, Any]] = []
+            for i in range(done):
+                seen.append({})
+                inputs = [*state, *(x[i] for x in moving), *still]
+                state = self._turn(inputs, stacks, i, seen[-1] if known else None)
+            if known:
+                strides = {place: s if s == seen[0][place] else None for place, s in seen[-1].items()}
+                self.written = Turns(self.turn.routine, inputs, strides, self.carries, self.rows).function
+        if done == self.length:
+            return state
+        parts = [[x[done:] for x in arrays] if done else arrays for arrays in (moving, stacks)]
+        try:
+            return self.written(state, parts[0], still, parts[1], self.turn.constants, self.length - done)
+        except Exception:                               # raised again, with the user's line
+            for i in range(done, self.length):
+                state = self._turn([*state, *(x[i] for x in moving), *still], stacks, i, None)
+            return state
+
+    def _turn(self, inputs: list[Any], stacks: Sequence[Any], i: int, strides: dict[int, Any] | None) -> list[Any]:
+        turn = self.turn
+        values = turn.routine.run(inputs, turn.constants, turn.order, [], strides)
+        for stack, value in zip(stacks, values[self.carries:], strict=True):
+            stack[i] = value
+        return values[:self.carries]
 
 
 def _joined(graph: Graph) -> Graph:
