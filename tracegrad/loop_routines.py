@@ -39,10 +39,10 @@ def turns(graph: Graph, carries: int, rows: int, length: int, reverse: bool, use
     sums = _sums(inputs[:carries], outs, stacked)
     kept = [i for i in range(carries) if i not in sums]
     wholes = list(dict.fromkeys([*(outs[i] for i in stacked), *sums.values()]))         # whose values of all turns are wanted
-    made = [n for n in wholes if depends[n] == _TURN]
+    room = _Room([n for n in wholes if depends[n] == _TURN], {inputs[i]: outs[i] for i in kept}, depends, length, reverse)
 
-    # In a turn: the carries that are not added up afterwards, and `made`.
-    ends = [*(outs[i] for i in kept), *made]
+    # In a turn: the carries that are not added up afterwards, and what is stacked.
+    ends = [*(outs[i] for i in kept), *room.made]
     border = _border(ends, depends, set(inputs))
     ahead = [n for n in border if depends[n] == _ROW]
     once = [n for n in border if depends[n] == _KNOWN]
@@ -64,21 +64,25 @@ def turns(graph: Graph, carries: int, rows: int, length: int, reverse: bool, use
     terms = {n: placeholder(Aval((length, *n.shape), n.dtype)) for n in dict.fromkeys(sums.values())}
     after = _Part([starts[i] + bind(_SUM, (batch([_added(inputs[i], outs[i])], {n: terms[n]}, length)[0],), {"dim": (0,)})
                    for i, n in sums.items()], [*starts.values(), *terms.values()])
-    avals = [n.aval for n in made]
-    turning = _Turns(turn, len(kept), len(scanned_there) + len(ahead), length)
+    turning = _Turns(turn, len(kept), len(scanned_there) + len(ahead), length, reverse)
+
+    place = {n: k for k, n in enumerate([*given, *room.found])}
+    sources = [place[outs[i]] if i >= carries else ~i for i in used]
+    summed = [place[n] for n in terms]
 
     def run(*arrays: Any) -> list[Any]:
         whole, stay = arrays[carries:carries + rows], arrays[carries + rows:]
         found = before([*whole, *stay])
         still = [*stay, *found[len(found) - len(once):]]
-        moving = [*(whole[k] for k in scanned_there), *found[:len(ahead)]]
-        stacks = [np.empty((length, *a.shape), a.dtype) for a in avals]
-        state = turning([arrays[i] for i in kept], moving, still, stacks, reverse)
-        all_of = dict(zip([*given, *made], [*found[len(ahead):len(ahead) + len(given)], *stacks], strict=True))
+        moving = [*[whole[k] for k in scanned_there], *found[:len(ahead)]]
+        state = [arrays[i] for i in kept]
+        wide = room.wide(state)
+        state = turning(state, moving, still, [x[room.new] if len(x) > length else x for x in wide])
+        all_of = [*found[len(ahead):len(ahead) + len(given)], *room.arrays(wide)]
         lasts = dict(zip(kept, state, strict=True))
         if sums:
-            lasts.update(zip(sums, after([*[arrays[i] for i in sums], *[all_of[n] for n in terms]]), strict=True))
-        return [all_of[outs[i]] if i >= carries else lasts[i] for i in used]
+            lasts.update(zip(sums, after([*[arrays[i] for i in sums], *[all_of[k] for k in summed]]), strict=True))
+        return [all_of[k] if k >= 0 else lasts[~k] for k in sources]
 
     return run
 
@@ -95,23 +99,63 @@ class _Part:
         return self.routine(arrays, self.constants, self.order, [])
 
 
+class _Room:
+    """Where turns put what is wanted of all of them.
+
+    made: the nodes that they put there. Of `found`, a part of an array is found in the array, and a carry in what becomes of it, which has
+    room for one more. new: the rows of the latter that turns make.
+    """
+
+    def __init__(self, wanted: Sequence[Node], carried: dict[Node, Node], depends: dict[Node, int], length: int, reverse: bool) -> None:
+        """carried: of each carry, what becomes of it."""
+        self._length = length
+        self._old, self.new = (slice(1, None), slice(length)) if reverse else (slice(length), slice(1, None))
+        becomes = {new: carry for carry, new in carried.items() if carry in wanted and depends[new] == _TURN and new not in carried}
+        sizes: Counter[Node] = Counter()
+        for n in wanted:
+            if n.fn is _SLICE and n not in becomes:
+                sizes[n.operands[0]] += n.aval.size
+        wholes = {n for n, size in sizes.items() if depends[n] == _TURN and n not in carried and 2 * size >= n.aval.size}
+        parts = {n: n.operands[0] for n in wanted if n.fn is _SLICE and n not in becomes and n.operands[0] in wholes}
+        self.made = list(dict.fromkeys([*becomes, *(parts.get(n, n) for n in wanted if n not in becomes.values())]))
+        self._shapes = [((length + (n in becomes), *n.shape), n.dtype) for n in self.made]
+        place = {n: k for k, n in enumerate(self.made)}
+        first, carries = length if reverse else 0, list(carried)
+        self._firsts = [(place[new], first, carries.index(carry)) for new, carry in becomes.items()]
+        self._parts = [(place[whole], (slice(None), *map(slice, *(n.attrs[end] for end in ("start", "stop", "step")))))
+                       for n, whole in parts.items()]
+        self.found = [*self.made, *becomes.values(), *parts]
+
+    def wide(self, state: Sequence[Any]) -> list[Any]:
+        """New arrays for `made`, and one more row where it becomes a carry, of which `state` has the first."""
+        arrays = [np.empty(shape, dtype) for shape, dtype in self._shapes]
+        for k, first, carry in self._firsts:
+            arrays[k][first] = state[carry]
+        return arrays
+
+    def arrays(self, wide: Sequence[Any]) -> list[Any]:
+        """Those of `found`."""
+        narrow = [x[self.new] if len(x) > self._length else x for x in wide]
+        return [*narrow, *(wide[k][self._old] for k, _, _ in self._firsts), *(narrow[k][part] for k, part in self._parts)]
+
+
 class _Turns:
     """A part that is a turn, for all turns of a loop: one after the other, and once they were seen to come often, as they are written.
 
     carries, rows: how many of its inputs, the first ones, are carries; how many after them rows.
     """
 
-    def __init__(self, turn: _Part, carries: int, rows: int, length: int) -> None:
-        self.turn, self.carries, self.rows, self.length = turn, carries, rows, length
+    def __init__(self, turn: _Part, carries: int, rows: int, length: int, reverse: bool) -> None:
+        self.turn, self.carries, self.rows, self.length, self.reverse = turn, carries, rows, length, reverse
         self.uses = 0
         self.written: Callable[..., list[Any]] | None = None
 
-    def __call__(self, state: list[Any], moving: Sequence[Any], still: Sequence[Any], stacks: Sequence[Any], reverse: bool) -> list[Any]:
+    def __call__(self, state: list[Any], moving: Sequence[Any], still: Sequence[Any], stacks: Sequence[Any]) -> list[Any]:
         """The last carries. stacks: get the other results."""
         state = [np.ascontiguousarray(a) if a.ndim else a for a in state]
         moving = [np.ascontiguousarray(x) if x.ndim > 1 else x for x in moving]             # or rows take three times as long
         stacks = [stack if stack.ndim > 1 else stack[:, None] for stack in stacks]
-        if reverse:
+        if self.reverse:
             moving, stacks = [x[::-1] for x in moving], [x[::-1] for x in stacks]
         done = 0
         if self.written is None:

@@ -248,11 +248,14 @@ def _writes(aval: Aval, boxes: Sequence[tuple[slice, ...]], whole: bool) -> Call
     if whole and len(apart) == 1:                       # side by side
         order = sorted(range(len(boxes)), key=lambda k: boxes[k][apart[0]].start)
 
-        def side_by_side(*parts: Any) -> Any:
-            out = np.concatenate([parts[k] for k in order], apart[0])
-            return np.add(out, zero, out)
+        class SideBySide:
+            into = True
 
-        return side_by_side
+            def __call__(self, *parts: Any) -> Any:
+                out = np.concatenate([parts[k] for k in order], apart[0], *parts[len(order):])
+                return np.add(out, zero, out)
+
+        return SideBySide()
 
     def rule(*parts: Any) -> Any:
         out = make(shape, dtype)
