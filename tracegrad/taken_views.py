@@ -12,13 +12,14 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.at_once import held_part
+from tracegrad.at_once import held_part, known_of
 from tracegrad.call_cache import Template
 from tracegrad.config import config
 from tracegrad.describing import moved
 from tracegrad.eager import AT_ONCE
 from tracegrad.function import data
-from tracegrad.ir import Aval, Node
+from tracegrad.intervals import interval
+from tracegrad.ir import Node
 from tracegrad.modes import state
 from tracegrad.runtime.buffer import Held
 from tracegrad.tensor import Steps, Tensor
@@ -29,13 +30,13 @@ KEPT = 1000             # calls of one function; when there are more, all are fo
 class _View:
     """How one result of a call is made. steps: from the base. rules: the same on arrays. reshaped: torch may have a copy (see `moved`).
 
-    call: of a part of a history, its nodes.
+    attrs: of a leaf with its value. call: of a part of a history, its nodes.
     """
 
     __slots__ = ("attrs", "aval", "call", "copied", "reshaped", "rules", "steps")
 
-    def __init__(self, steps: Steps, aval: Aval, call: Template | None) -> None:
-        self.steps, self.aval, self.attrs, self.call = steps, aval, {"aval": aval}, call
+    def __init__(self, steps: Steps, node: Node, call: Template | None) -> None:
+        self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
         self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
@@ -89,7 +90,9 @@ class Views:
         for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             if type(a) is not int and not (type(a) is tuple and all(type(n) is int for n in a)):            # 1.0 equals 1, and so does True
                 return None
-        return (node.aval, node.needs_grad, *args[1:], *kwargs.items()) if kwargs else (node.aval, node.needs_grad, *args[1:])
+        aval = node.aval
+        known = interval(node) if aval.bounded else node.needs_grad                # between which integers a view's lie
+        return (aval, known, *args[1:], *kwargs.items()) if kwargs else (aval, known, *args[1:])
 
     def take(self, key: Any, base: Tensor) -> Any:
         """What a known call gives; None where it is not known, or cannot be done at once."""
@@ -126,7 +129,7 @@ class Views:
             fit = all(type(v._n.value) is Held for v in views)
         if fit and views and all(v._base is base and not v._detached for v in views):
             calls = [Template((node,), v._n) if node.needs_grad else None for v in views]
-            made = [_View(v._chain, v._n.aval, call) for v, call in zip(views, calls, strict=True)]
+            made = [_View(v._chain, v._n, call) for v, call in zip(views, calls, strict=True)]
             self._known[key] = made[0] if isinstance(found, Tensor) else (type(found), made)
             for v, call in zip(views, calls, strict=True):
                 if call is not None:
@@ -139,10 +142,11 @@ class Items(Views):
     __slots__ = ()
 
     def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        key = args[1]
+        key, aval = args[1], node.aval
+        known = interval(node) if aval.bounded else node.needs_grad
         if type(key) is int:
-            return node.aval, node.needs_grad, int, key                 # True, which stands there for a tuple, equals 1
-        parts: list[Any] = [node.aval, node.needs_grad, type(key) is tuple]
+            return aval, known, int, key                                # True, which stands there for a tuple, equals 1
+        parts: list[Any] = [aval, known, type(key) is tuple]
         for k in key if type(key) is tuple else (key,):
             if type(k) is slice:
                 parts += (slice, k.start, k.stop, k.step)
@@ -157,7 +161,7 @@ class Items(Views):
 
 def _alone(base: Tensor, node: Node) -> bool:
     """Whether a view of `base`, whose node is said to be `node`, concerns nobody but numpy."""
-    if node.aval.bounded or not config.eager or state.trace is not None or base._trace is not None:          # of integers, ranges are known
+    if not config.eager or state.trace is not None or base._trace is not None:
         return False
     if state.examples or state.hidden or state.pulling or state.holds or state.turning:
         return False
