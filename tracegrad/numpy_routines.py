@@ -245,17 +245,8 @@ def _writes(aval: Aval, boxes: Sequence[tuple[slice, ...]], whole: bool) -> Call
     """The rule that puts parts where they belong. Where zeros were added to -0.0, there is 0.0: so it is here."""
     shape, dtype, zero, make = aval.shape, aval.dtype, np.zeros((), aval.dtype), np.empty if whole else np.zeros
     apart = [d for d, n in enumerate(shape) if any(box[d] != slice(0, n) for box in boxes)]
-    if whole and len(apart) == 1:                       # side by side
-        order = sorted(range(len(boxes)), key=lambda k: boxes[k][apart[0]].start)
-
-        class SideBySide:
-            into = True
-
-            def __call__(self, *parts: Any) -> Any:
-                out = np.concatenate([parts[k] for k in order], apart[0], *parts[len(order):])
-                return np.add(out, zero, out)
-
-        return SideBySide()
+    if whole and len(apart) == 1:
+        return SideBySide(aval, apart[0], [box[apart[0]] for box in boxes])
 
     def rule(*parts: Any) -> Any:
         out = make(shape, dtype)
@@ -264,6 +255,36 @@ def _writes(aval: Aval, boxes: Sequence[tuple[slice, ...]], whole: bool) -> Call
         return out
 
     return rule
+
+
+class SideBySide:
+    """The rule that puts parts next to each other along a dimension. rows: the shape of an array that holds them, each in a row of its own
+
+    (`row`: which), from which `joined` takes them; None where they are no equals.
+    """
+
+    into = True
+
+    def __init__(self, aval: Aval, dim: int, places: Sequence[slice]) -> None:
+        self._dim, self._zero = dim, np.zeros((), aval.dtype)
+        self._order = sorted(range(len(places)), key=lambda k: places[k].start)
+        self.row = [self._order.index(k) for k in range(len(places))]
+        widths = {p.stop - p.start for p in places}
+        before, width, after = aval.shape[:dim], min(widths), aval.shape[dim + 1:]
+        self.rows = (len(places), *before, width, *after) if len(widths) == 1 else None
+        self._cut = (*before, len(places), width, *after)
+        self._turned = (*range(1, dim + 1), 0, *range(dim + 1, len(self._cut)))
+
+    def __call__(self, *given: Any) -> Any:
+        """given: the parts, and maybe what to write to."""
+        count = len(self._order)
+        out = np.concatenate([given[k] for k in self._order], self._dim, *given[count:])
+        return np.add(out, self._zero, out)             # where zeros were added to -0.0, there is 0.0
+
+    def joined(self, rows: Any, out: Any) -> Any:
+        """The same from an array of rows."""
+        np.add(rows.transpose(self._turned), self._zero, out.reshape(self._cut))
+        return out
 
 
 class Writer:

@@ -7,12 +7,13 @@ memory in all of them, of which views (the gates of an LSTM) are taken once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from tracegrad.numpy_routines import DOT, SPREAD, Routine, Step, Writer
+from tracegrad.numpy_routines import DOT, SPREAD, Routine, SideBySide, Step, Writer
 
 
 class Turns(Writer):
@@ -26,6 +27,7 @@ class Turns(Writer):
     def __init__(self, routine: Routine, inputs: Sequence[Any], strides: dict[int, Any], carries: int, rows: int) -> None:
         """carries, rows: how many of the inputs, and of the results, are carries; how many inputs after them are rows."""
         self.carries, self.rows = carries, rows
+        self.joins: dict[int, str] = {}                 # of parts side by side, where they are rows
         super().__init__(routine, inputs, strides)
 
     def _lines(self) -> list[str]:
@@ -66,6 +68,14 @@ class Turns(Writer):
                         free.setdefault((memory[name].shape, memory[name].dtype), []).append(name)
                 shares.pop(o, None)
 
+        for count, step in enumerate(self.steps):
+            parts = self._rows(step, lasting)
+            if parts:
+                name = self.joins[step.place] = f"j{count}"
+                self.names["empty"] = np.empty
+                head.append(f"{name} = empty({self._name(step.rule.rows, 's')}, {self._name(step.dtype, 'd')})")
+                head += [f"{name}_{k} = {name}[{k}]" for k in parts.values()]
+                place_of.update((o, f"{name}_{k}") for o, k in parts.items())
         for count, step in enumerate(self.steps):
             place, arguments = step.place, [at[o] for o in step.operands]
             into = self._into(step, arguments)
@@ -115,6 +125,8 @@ class Turns(Writer):
         if step.fn is None or not self._is_right(step, self.routine.avals[step.place].shape):
             return None
         aval = self.routine.avals[step.place]
+        if step.place in self.joins:
+            return f"{self._name(step.rule.joined, 'r')}({self.joins[step.place]}, {{}})"
         if self.strides[step.place] != np.empty(aval.shape, aval.dtype).strides:
             return None
         rule = self._by_itself(step)
@@ -126,6 +138,18 @@ class Turns(Writer):
         if isinstance(step.rule, np.ufunc) or getattr(step.rule, "into", False):
             return f"{self._name(step.rule, 'r')}({', '.join(arguments)}, {{}})"
         return None
+
+    def _rows(self, step: Step, lasting: Collection[int]) -> dict[int, int]:
+        """Of parts that are put side by side, which row of one array each can be computed into, as nobody else reads it."""
+        rule, made = step.rule, {s.place: s for s in self.steps}
+        if not isinstance(rule, SideBySide) or rule.rows is None or self._into(step, [""] * len(step.operands)) is None:
+            return {}
+        uses = Counter(o for s in self.steps for o in s.operands)
+        uses.update(self.routine.ends)
+        parts = [made[o] for o in step.operands if o in made and o not in lasting and uses[o] == 1]
+        if len(parts) < len(step.operands) or any(self._into(s, [""] * len(s.operands)) is None for s in parts):
+            return {}
+        return dict(zip(step.operands, rule.row, strict=True))
 
     @staticmethod
     def _elementwise(step: Step) -> bool:
