@@ -14,6 +14,7 @@ from typing import Any
 
 from tracegrad.at_once import held_part, known_of
 from tracegrad.call_cache import Template
+from tracegrad.compile import resolve
 from tracegrad.config import config
 from tracegrad.describing import moved
 from tracegrad.eager import AT_ONCE
@@ -27,18 +28,43 @@ from tracegrad.tensor import Steps, Tensor
 KEPT = 1000             # calls of one function; when there are more, all are forgotten
 
 
+class Laid:
+    """Whether torch has a copy where a call that ends with a reshape gives a view of a base: it depends on how that lies in what it is a
+
+    view of itself, as a rule in the same way each time. known: of the last one, its steps, its own base's aval, and what `moved` said.
+    """
+
+    __slots__ = ("known",)
+
+    def __init__(self) -> None:
+        self.known: Any = None
+
+    def moved(self, view: Tensor, base: Tensor) -> bool:
+        """`moved(view)`."""
+        root = base._base
+        if root is None and len(view._steps) == 1:
+            return False
+        steps, root = (None, base) if root is None else (base._steps, root)
+        if root._base is not None or root._moved or base._moved:
+            return moved(view)
+        known, aval = self.known, root._n.aval
+        if known is None or known[0] is not steps or known[1] is not aval:
+            known = self.known = steps, aval, moved(view)
+        return bool(known[2])
+
+
 class _View:
     """How one result of a call is made. steps: from the base. rules: the same on arrays. reshaped: torch may have a copy (see `moved`).
 
     attrs: of a leaf with its value. call: of a part of a history, its nodes.
     """
 
-    __slots__ = ("attrs", "aval", "call", "copied", "reshaped", "rules", "steps")
+    __slots__ = ("attrs", "aval", "call", "laid", "reshaped", "rules", "steps")
 
     def __init__(self, steps: Steps, node: Node, call: Template | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
-        self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
+        self.laid = Laid()
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
@@ -56,13 +82,7 @@ class _View:
             view = Tensor(made, device)
         view._base, view._steps, view._layout, view._detached = base, self.steps, len(base._moved), False
         view._source = (weakref.ref(node), base._version) if call is None else None
-        if self.copied is None or base._base is not None:
-            copied = self.reshaped and moved(view)
-            if base._base is None:
-                self.copied = copied
-        else:
-            copied = self.copied
-        return Tensor(view._n, view._device) if copied else view
+        return Tensor(view._n, view._device) if self.reshaped and self.laid.moved(view, base) else view
 
 
 class Views:
@@ -76,7 +96,7 @@ class Views:
     def key(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells a call from others; None where views are not taken here. args: the first one is the base."""
         node = base._n
-        if not (state.grad if node.needs_grad else type(node.value) is Held) or not _alone(base, node):
+        if not (state.grad if node.needs_grad else type(resolve(node).value) is Held) or not _alone(base, node):
             return None
         return self._described(node, args, kwargs)
 
@@ -100,7 +120,7 @@ class Views:
         if known is None:
             return None
         node = base._n
-        value, aval = node.value, node.aval
+        value, aval = node.value if node.needs_grad else resolve(node).value, node.aval            # that of a detached one is behind it
         array = value.array if type(value) is Held and not value.suspicions and state.anomaly is None else None
         if array is None:
             if not node.needs_grad:
@@ -126,7 +146,7 @@ class Views:
         if node.needs_grad:
             fit = all(v._n.needs_grad for v in views)
         else:
-            fit = all(type(v._n.value) is Held for v in views)
+            fit = all(type(resolve(v._n).value) is Held for v in views)
         if fit and views and all(v._base is base and not v._detached for v in views):
             calls = [Template((node,), v._n) if node.needs_grad else None for v in views]
             made = [_View(v._chain, v._n, call) for v, call in zip(views, calls, strict=True)]
