@@ -2,7 +2,8 @@
 
 numpy takes as long to begin an operation as it computes for a thousand elements, so a turn should have few. What no carry goes into is
 therefore computed for all turns at once, before them (in the derivative of an LSTM half of the operations: the gates, and their
-derivatives), or once, if it is the same in all of them; and what is only added up from turn to turn, after them.
+derivatives), or once, if it is the same in all of them; and what is only added up from turn to turn, after them. What is read in equal
+parts (gates) is computed as an array of these; and a turn that comes often is written as Python, with its loop: see written_turns.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tracegrad.batching import batch
 from tracegrad.compile import Work
 from tracegrad.function import REGISTRY, bind, placeholder
 from tracegrad.ir import Aval, Graph, Node, topological
-from tracegrad.numpy_routines import WRITTEN, Routine
+from tracegrad.numpy_routines import LINES, WRITTEN, Routine
 from tracegrad.ops.movement import narrow, permute, reshape
 from tracegrad.written_turns import Turns
 
@@ -111,7 +112,8 @@ class _Room:
     def __init__(self, wanted: Sequence[Node], carried: dict[Node, Node], depends: dict[Node, int], length: int, reverse: bool) -> None:
         """carried: of each carry, what becomes of it."""
         self._length = length
-        self._old, self.new = (slice(1, None), slice(length)) if reverse else (slice(length), slice(1, None))
+        early, late = slice(length), slice(1, None)
+        self._old, self.new = (late, early) if reverse else (early, late)
         becomes = {new: carry for carry, new in carried.items() if carry in wanted and depends[new] == _TURN and new not in carried}
         sizes: Counter[Node] = Counter()
         for n in wanted:
@@ -157,24 +159,24 @@ class _Turns:
         stacks = [stack if stack.ndim > 1 else stack[:, None] for stack in stacks]
         if self.reverse:
             moving, stacks = [x[::-1] for x in moving], [x[::-1] for x in stacks]
-        done = 0
-        if self.written is None:
+        done, written = 0, self.written
+        if written is None:
             self.uses += 1
-            known = self.uses > 1 or self.length >= WRITTEN
-            done = min(2, self.length) if known else self.length
-            seen: list[dict[int, Any]] = []
+            often = (self.uses > 1 or self.length >= WRITTEN) and len(self.turn.routine.steps) <= LINES
+            done = min(2, self.length) if often else self.length
+            seen: list[dict[int, Any]] = []             # the strides of what turns made; those that differ are not relied on
             for i in range(done):
                 seen.append({})
                 inputs = [*state, *(x[i] for x in moving), *still]
-                state = self._turn(inputs, stacks, i, seen[-1] if known else None)
-            if known:
+                state = self._turn(inputs, stacks, i, seen[-1] if often else None)
+            if often:
                 strides = {place: s if s == seen[0][place] else None for place, s in seen[-1].items()}
-                self.written = Turns(self.turn.routine, inputs, strides, self.carries, self.rows).function
-        if done == self.length:
+                written = self.written = Turns(self.turn.routine, inputs, strides, self.carries, self.rows).function
+        if written is None or done == self.length:
             return state
-        parts = [[x[done:] for x in arrays] if done else arrays for arrays in (moving, stacks)]
+        late = [[x[done:] for x in arrays] if done else arrays for arrays in (moving, stacks)]
         try:
-            return self.written(state, parts[0], still, parts[1], self.turn.constants, self.length - done)
+            return written(state, late[0], still, late[1], self.turn.constants, self.length - done)
         except Exception:                               # raised again, with the user's line
             for i in range(done, self.length):
                 state = self._turn([*state, *(x[i] for x in moving), *still], stacks, i, None)
@@ -215,25 +217,34 @@ def _in_rows(graph: Graph, depends: dict[Node, int]) -> Graph:
             users.setdefault(o, []).append(node)
     ends, done, new = set(graph.outputs), set[Node](), dict[Node, Node]()
     for base in graph:
-        shape = base.shape
-        if base.fn.family != "elementwise" or depends[base] != _TURN or len(shape) < 2 or base.aval.nbytes > ROW or base in done:
+        if base in done or depends[base] != _TURN or base.fn.family != "elementwise" or base.aval.nbytes > ROW:
             continue
         functions = [base, *(u for u in users.get(base, ()) if u.fn.family == "elementwise" and len(u.operands) == 1)]
         parts = [(f, u) for f in functions for u in users.get(f, ()) if u not in functions]
-        width = parts[0][1].shape[-1] if parts and parts[0][1].fn is _SLICE else 0
-        if not 0 < width < shape[-1] or shape[-1] % width or any(o.shape != shape for o in base.operands) or not ends.isdisjoint(functions):
-            continue
-        whole = tuple((0, n, 1) for n in shape[:-1])
-        ranges = [tuple(zip(*(u.attrs[end] for end in ("start", "stop", "step")), strict=True)) if u.fn is _SLICE else () for _, u in parts]
-        if any(r[:-1] != whole or r[-1][0] % width or r[-1][1:] != (r[-1][0] + width, 1) for r in ranges):
+        width, shape = _width(base, [u for _, u in parts]), base.shape
+        if not width or not ends.isdisjoint(functions) or any(o.shape != shape for o in base.operands):
             continue
         done.update(functions)
         cut, turned = (*shape[:-1], shape[-1] // width, width), (len(shape) - 1, *range(len(shape) - 1), len(shape))
         rows = {base: bind(base.fn, tuple(permute(reshape(o, cut), turned) for o in base.operands), base.attrs)}
         rows.update((f, bind(f.fn, (rows[base],), f.attrs)) for f in functions[1:])
-        for (f, part), r in zip(parts, ranges, strict=True):
-            new[part] = reshape(narrow(rows[f], 0, r[-1][0] // width, 1), part.shape)
+        new.update((u, reshape(narrow(rows[f], 0, u.attrs["start"][-1] // width, 1), u.shape)) for f, u in parts)
     return Graph.capture(graph.inputs, substituted(graph.outputs, new)) if new else graph
+
+
+def _width(whole: Node, parts: Sequence[Node]) -> int:
+    """How long these parts of an array of several rows are, if each is one of the equal parts of all rows; else 0."""
+    shape = whole.shape
+    width = parts[0].shape[-1] if parts and parts[0].fn is _SLICE and shape else 0
+    if not 0 < width < shape[-1] < whole.aval.size or shape[-1] % width:
+        return 0
+    for part in parts:
+        if part.fn is not _SLICE:
+            return 0
+        *others, (start, stop, step) = zip(*(part.attrs[end] for end in ("start", "stop", "step")), strict=True)
+        if others != [(0, n, 1) for n in shape[:-1]] or start % width or (stop, step) != (start + width, 1):
+            return 0
+    return width
 
 
 def _part(n: Node) -> tuple[Node, Any]:

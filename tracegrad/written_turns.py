@@ -129,7 +129,8 @@ class Turns(Writer):
             return None
         aval = self.routine.avals[step.place]
         if step.place in self.joins:
-            return f"{self._name(step.rule.joined, 'r')}({self.joins[step.place]}, {{}})"
+            beside: Any = step.rule
+            return f"{self._name(beside.joined, 'r')}({self.joins[step.place]}, {{}})"
         if self.strides[step.place] != np.empty(aval.shape, aval.dtype).strides:
             return None
         rule = self._by_itself(step)

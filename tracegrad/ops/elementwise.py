@@ -683,7 +683,7 @@ class Sigmoid(Analytic):
             np.add(y, one, y)
             return np.divide(one, y, y)
 
-        rule.into = True
+        rule.into = True  # type: ignore[attr-defined]      # y: what it may write to
         return rule
 
     def vjp(self, ct, y, x): return (ct * y * (1.0 - y),)
