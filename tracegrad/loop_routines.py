@@ -113,7 +113,8 @@ class _Room:
         """carried: of each carry, what becomes of it."""
         self._length = length
         early, late = slice(length), slice(1, None)
-        self._old, self.new = (late, early) if reverse else (early, late)
+        self._old: slice = late if reverse else early
+        self.new: slice = early if reverse else late
         becomes = {new: carry for carry, new in carried.items() if carry in wanted and depends[new] == _TURN and new not in carried}
         sizes: Counter[Node] = Counter()
         for n in wanted:

@@ -44,12 +44,11 @@ class Laid:
         root = base._base
         if root is None and len(view._steps) == 1:
             return False
-        steps, root = (None, base) if root is None else (base._steps, root)
-        if root._base is not None or root._moved or base._moved:
+        if root is None or root._base is not None or root._moved or base._moved:
             return moved(view)
         known, aval = self.known, root._n.aval
-        if known is None or known[0] is not steps or known[1] is not aval:
-            known = self.known = steps, aval, moved(view)
+        if known is None or known[0] is not base._steps or known[1] is not aval:
+            known = self.known = base._steps, aval, moved(view)
         return bool(known[2])
 
 
@@ -59,11 +58,12 @@ class _View:
     attrs: of a leaf with its value. call: of a part of a history, its nodes.
     """
 
-    __slots__ = ("attrs", "aval", "call", "laid", "reshaped", "rules", "steps")
+    __slots__ = ("attrs", "aval", "call", "copied", "laid", "reshaped", "rules", "steps")
 
     def __init__(self, steps: Steps, node: Node, call: Template | None) -> None:
         self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
+        self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
         self.laid = Laid()
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
 
@@ -82,7 +82,12 @@ class _View:
             view = Tensor(made, device)
         view._base, view._steps, view._layout, view._detached = base, self.steps, len(base._moved), False
         view._source = (weakref.ref(node), base._version) if call is None else None
-        return Tensor(view._n, view._device) if self.reshaped and self.laid.moved(view, base) else view
+        copied = self.copied
+        if copied is None or base._base is not None:
+            copied = self.reshaped and self.laid.moved(view, base)
+            if base._base is None:
+                self.copied = copied
+        return Tensor(view._n, view._device) if copied else view
 
 
 class Views:
