@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
-from tracegrad import autodiff, loops, numpy_routines
+from tracegrad import autodiff, loop_routines, loops, numpy_routines
 from tracegrad.autodiff import variable
 from tracegrad.function import REGISTRY, placeholder
 from tracegrad.ir import Aval, topological
@@ -38,7 +40,43 @@ def lstm(c, x, k):
     return [h, new, c[2] + new.sum(0)], [h]
 
 
-PROGRAMS = (sums, levels, read_sums, lstm)
+def gru(c, x, k):
+    n = x[0].shape[1]
+    gates = REGISTRY["concat"](x[0], x[0].tanh(), x[0] * 0.5, dim=1)
+    weight = REGISTRY["concat"](k, k * 0.3, k.T, dim=0)
+    h, = recurrent._STEPS["GRU"](gates, (c[0],), weight, weight[:, n - 1])
+    return [h, c[1] * 0.5 + h, c[2]], [h, c[0], c[1]]
+
+
+def exchanged(c, x, k):
+    """Carries that are each other's rows, views of what turns use anew, numbers; parts that are no equals, or are read as a whole, too."""
+    both = REGISTRY["concat"](c[0], c[1] * x[0], dim=1) + 0.25
+    some, other = both[:, 1:6].tanh(), both[:, 2:] * 2.0
+    wide = (both * 0.5).sigmoid()
+    m = c[0].shape[1]
+    turned = (x[0].T * c[0].T).sin().T                             # in another order
+    new = wide[:, m:].sum(0) * 0.1 + c[2] * (c[0].mean() + 0.5)
+    return [wide[:, :m] + turned, c[0], new], [some, other.T, wide[:, m:], c[2].sum(), c[0]]
+
+
+def unequal(c, x, k):
+    """Parts side by side of several widths, in rows and in columns, and one that is somebody else's, too."""
+    a, b = c[0] * x[0], (c[1] + x[0]).sigmoid()
+    beside = REGISTRY["concat"](a[:, :3], b, dim=1)
+    below = REGISTRY["concat"](a * 2.0, b * a, dim=0)
+    grad = (beside[:, 1:-2] * 0.1).sum() + below.mean()
+    return [a + grad, b * 0.5 + below[:a.shape[0]], c[2] + below.sum(0)], [beside, below, a]
+
+
+def views(c, x, k):
+    """A carry that is a view of what the next turn must not write over before it is read."""
+    m = c[0].shape[1]
+    both = REGISTRY["concat"](c[1], x[0], dim=1) * 0.5
+    other = (REGISTRY["concat"](x[0] * c[1] + both[:, m:], c[0], dim=1) + 0.25).tanh()
+    return [both[:, :m], other[:, m:], c[2]], [c[2] + 1.0]
+
+
+PROGRAMS = (sums, levels, read_sums, lstm, gru, exchanged, unequal, views)
 
 
 def made(program, n, m, length, reverse, dtype):
@@ -73,6 +111,87 @@ def test_turns_are_the_interpreters(program, length, n, m, dtype, reverse):
                     assert (y.shape, y.dtype) == (wanted[i].shape, wanted[i].dtype)
                     np.testing.assert_allclose(y, wanted[i], rtol=3e-5 if dtype == np.float32 else 1e-12, atol=1e-5 * abs(wanted[i]).max())
         assert all(map(np.array_equal, arrays, before))
+
+
+def computed(loop):
+    """What computes all results of a loop, as new."""
+    return loop_routines.turns(loop.graph, loop.body.carries, loop.body.rows, loop.length, loop.reverse, range(len(loop._avals)))
+
+
+def any_program(seed):
+    """A turn of random operations on parts, views and whole arrays."""
+    def program(c, x, k):
+        pick = random.Random(seed)
+        n, m = c[0].shape
+        made = [c[0], c[1], x[0]]
+
+        def full():
+            return pick.choice([v for v in made if v.shape == (n, m)])
+
+        def beside(a, b):
+            return [w := REGISTRY["concat"](a, b, dim=1) + 0.5, w[:, :m], w[:, m:].tanh()]
+
+        def gates(h):
+            w = h @ REGISTRY["concat"](k, k * 0.3, dim=1) + REGISTRY["concat"](full(), x[0], dim=1)
+            return [(s := w.sigmoid())[:, :m], s[:, m:], w[:, m:].tanh(), *[w, s][:pick.randint(0, 2)]]
+
+        def part(v):
+            return [v[:, pick.randint(0, v.shape[1] - 1):], v[:pick.randint(1, v.shape[0])]] if len(v.shape) == 2 else []
+
+        for _ in range(pick.randint(4, 14)):
+            v = pick.choice(made)
+            made += pick.choice([
+                lambda v: [full() * full()], lambda v: [v.tanh()], lambda v: [v.sigmoid()], lambda v: [full() @ k], lambda v: [v.T], part,
+                lambda v: [v.sum(pick.randint(0, len(v.shape) - 1))] if v.shape else [], lambda v: beside(full(), full()),
+                lambda v: [w := REGISTRY["concat"](full(), full(), dim=0), w[n:]], lambda v: [v + c[2].sum() * 0.1],
+                lambda v: [full() + c[2]], lambda v: gates(full()), lambda v: [v - v * 0.25]])(v)
+        rows = [pick.choice(made) for _ in range(pick.randint(1, 4))] + pick.choice([[], [c[0]], [c[1], c[2]]])
+        return [pick.choice([full(), full().tanh()]), pick.choice([full(), c[0]]), pick.choice([c[2], full().mean(0)]) * 0.5], rows
+    return program
+
+
+SHAPES = [(9, 7, 13, np.float32, False), (5, 13, 7, np.float16, True), (2, 12, 65, np.float64, False), (1, 3, 8, np.float32, False)]
+
+
+@pytest.mark.parametrize(("program", "length", "n", "m", "dtype", "reverse"), [
+    *((program, *shape) for program in PROGRAMS for shape in SHAPES),
+    *((any_program(seed), *SHAPES[seed % 4]) for seed in range(32)),
+    *(pytest.param(any_program(seed), *SHAPES[seed % 4], marks=pytest.mark.slow) for seed in range(32, 600))])
+def test_written_turns_have_the_bits_of_turns_one_by_one(program, length, n, m, dtype, reverse):
+    rng = np.random.default_rng(length)
+    found = {}
+    for node in made(program, n, m, length, reverse, np.dtype(dtype)):
+        found.setdefault(node.fn, node.operands)
+    for loop, operands in found.items():
+        compute = computed(loop)
+        turning, = (cell.cell_contents for cell in compute.__closure__ if isinstance(cell.cell_contents, loop_routines._Turns))
+        arrays, others = ([(0.3 * rng.standard_normal(o.shape)).astype(o.dtype) for o in operands] for _ in range(2))
+        with np.errstate(all="ignore"):
+            wanted = [np.array(y) for y in compute(*arrays)]
+            assert turning.written is None                          # too few turns for one call
+            compute(*others)
+            assert turning.written is not None
+            again = compute(*arrays)
+            compute(*others)                                        # which must not change what was given
+        for y, z in zip(wanted, again, strict=True):
+            assert y.dtype == z.dtype
+            np.testing.assert_array_equal(y, z)
+
+
+def test_turns_of_an_lstm_need_few_operations():
+    """What is stacked is computed into its place, gates lie apart, views are taken once: no line of a turn copies."""
+    loop = next(node.fn for node in made(lstm, 7, 13, 9, False, np.dtype(np.float32)) if not node.fn.reverse)
+    operands = [np.ones((9, *p.shape) if 3 <= i < 4 else p.shape, p.dtype) for i, p in enumerate(loop.graph.inputs)]
+    texts = []
+    with pytest.MonkeyPatch.context() as patch:
+        read = numpy_routines._read
+        patch.setattr(numpy_routines, "_read", lambda text: texts.append(text) or read(text))
+        compute = computed(loop)
+        for _ in range(3):
+            compute(*operands)
+    body = [line for line in texts[-1].splitlines() if line.startswith("  ")]
+    assert not any("[...]" in line or "reshape" in line for line in body)
+    assert len(body) <= 12
 
 
 def test_most_of_an_lstms_derivative_is_before_its_turns(monkeypatch):

@@ -76,7 +76,7 @@ def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy)
         before = [a.copy() for a in arrays]
         with np.errstate(all="ignore"):
             found = made(arrays, constants, order, [])
-            wanted = made._run(arrays, constants, order, [], None)
+            wanted = made.run(arrays, constants, order, [], None)
         assert (made.written is not None) == (turn + 1 >= numpy_routines.WRITTEN)
         for a, b in zip(arrays, before, strict=True):
             np.testing.assert_array_equal(a, b)                  # what comes in is nobody's to write

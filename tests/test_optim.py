@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import nn, optim
+from tracegrad import nn, optim, tapes
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError, TraceError
 
 RNG = np.random.default_rng(3)
@@ -505,6 +505,23 @@ class TestInterface:
         with pytest.raises(AutogradError, match=r"clip_grad_norm_: the norm of order 2\.0 is inf"):
             nn.utils.clip_grad_norm_([w], 1.0, error_if_nonfinite=True)
         assert w.grad.tolist()[1] == pytest.approx(0.7)
+
+    def test_gradients_are_measured_and_scaled_together(self, monkeypatch):
+        """Both are computed in one go, by what is known after some times, also in a block of the user's."""
+        count = []
+        compute = tapes.Tape.compute
+        monkeypatch.setattr(tapes.Tape, "compute", lambda self: count.append(self) or compute(self))
+        monkeypatch.setattr(tg.config, "eager", True)
+        w, v = tg.ones(7, requires_grad=True), tg.ones(12, 3, requires_grad=True)
+        for scale in (1.0, 2.0, 3.0, 0.01, 0.02, 4.0):
+            w.grad, v.grad = tg.full((7,), scale), tg.full((12, 3), -scale)
+            tg.flush()
+            count.clear()
+            total = nn.utils.clip_grad_norm_([w, v], 1.0)
+            assert len(count) <= 1
+            norm = scale * math.sqrt(43)
+            assert total.item() == pytest.approx(norm)
+            np.testing.assert_allclose(v.grad.numpy(), np.full((12, 3), -scale / max(norm, 1.0)), rtol=1e-5)
 
     def test_parameters_as_a_vector(self):
         layer = nn.Linear(3, 2)

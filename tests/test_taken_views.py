@@ -7,6 +7,7 @@ import pytest
 
 import tracegrad as tg
 from tracegrad import taken_views
+from tracegrad.intervals import interval
 from tracegrad.runtime.buffer import Held
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy" or not tg.device().in_host_memory, reason="one way only on this device")
@@ -61,19 +62,20 @@ def both_ways(fn, monkeypatch):
     return wanted, fn()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
 @pytest.mark.parametrize("name", CALLS)
-def test_a_view_is_the_same_and_shares_memory_as_before(name, taken, monkeypatch):
+def test_a_view_is_the_same_and_shares_memory_as_before(name, dtype, taken, monkeypatch):
     call = CALLS[name]
 
     def run():
-        x = given()
+        x = given(0, dtype)
         view = call(x)
         found = [view.numpy(), view.shape, view.dtype, view.is_contiguous(), view._version, view.stride()]
-        x.mul_(2.0)                                     # seen through the view
+        x.mul_(2)                                       # seen through the view
         found += [view.numpy(), view._version]
         if name not in ("unfold", "expand"):
-            view.add_(1.0)                              # and the other way
-            view[...] = view * 3.0
+            view.add_(1)                                # and the other way
+            view[...] = view * 3
             found += [view.numpy(), x.numpy(), x._version]
         y = view * 2.0
         return [*found, y.numpy(), (y.sum() + view.sum()).item()]
@@ -163,3 +165,46 @@ def test_keys_that_are_nearly_alike_are_other_keys(way):
         with tg.set_grad_enabled(way != "no_grad"):
             for key in KEYS if turn % 2 else KEYS[::-1]:
                 np.testing.assert_array_equal(x[key].detach().numpy(), array[key], err_msg=f"{key} at turn {turn}")
+
+
+def test_what_is_known_of_integers_is_known_of_their_views(taken):
+    """A view of indices that fit is not looked at; one of others is, also where its base has the same shape."""
+    table = tg.arange(24.0).reshape(12, 2)
+    for turn in range(6):
+        fit = tg.arange(12).reshape(3, 4)
+        part = fit[1:, :2]
+        assert interval(part._n) == (0, 11)
+        np.testing.assert_array_equal(table[part.reshape(-1)].numpy(), table.numpy()[[4, 5, 8, 9]])
+        other = tg.tensor(np.arange(12).reshape(3, 4) + 3 * (turn == 5))
+        row = table[other[1:, 2:]]
+        if turn < 5:
+            np.testing.assert_array_equal(row.numpy(), table.numpy()[[[6, 7], [10, 11]]])
+        else:
+            with pytest.raises(tg.IndexOutOfRange):
+                row.numpy()
+
+
+def test_batches_of_a_view_that_has_no_value_yet_are_views_at_once(taken):
+    """As of a text in rows: where a batch starts is not even known to the work."""
+    rows = tg.tensor(np.arange(360))[:352].reshape(8, 44)
+    for start in (0, 12, 5, 0, 12, 5, 0, 12, 5):
+        batch = rows[:, start:start + 12]
+        assert type(batch._n.value) is Held
+        np.testing.assert_array_equal(batch.numpy(), np.arange(352).reshape(8, 44)[:, start:start + 12])
+    assert taken[-1]
+    rows[0, 5] = -1
+    assert batch[0, 0].item() == -1
+
+
+def test_views_of_what_was_detached_are_taken(taken):
+    w = tg.ones(2, 7, 5, requires_grad=True)
+    for _ in range(6):
+        state = (w * 2.0).tanh().detach()
+        state.sum().item()
+        taken.clear()
+        first = state[0]
+    assert taken == [True]
+    assert not first.requires_grad
+    first.zero_()
+    assert (state[0] == 0.0).all().item()
+    assert (state[1] != 0.0).all().item()

@@ -75,7 +75,7 @@ class Prepared:
         self.products = any(call.fn.family == "contraction" and shared_among_threads(*[made[p].aval for p in places])
                             for _, call, places in order)
         self.wide = any(call.aval.dtype in (np.float64, np.complex128) for call in self.order)
-        self.results = [(k, made[k].aval, _attributes(made[k])) for k in ends]
+        self.results = [(k, made[k].aval, known_of(made[k])) for k in ends]
 
     def __call__(self, template: Template, nodes: Sequence[Node], device: Any, values: Any = None) -> Any:
         """The results' nodes by place, which have values; None where that cannot be done now. values: the nodes of a history."""
@@ -155,7 +155,7 @@ class Remembered:
             wide = node.dtype in (np.float64, np.complex128)
             array = None if wide or not all(o.constant for o in node.operands) else _constant(node)
             if array is not None:
-                self._made[key] = node.aval, _attributes(node), np.array(array, order="C")
+                self._made[key] = node.aval, known_of(node), np.array(array, order="C")
 
 
 def _fresh(template: Template, nodes: Sequence[Node]) -> list[Node]:
@@ -170,7 +170,7 @@ def _fresh(template: Template, nodes: Sequence[Node]) -> list[Node]:
     return values
 
 
-def _attributes(node: Node) -> dict[str, Any]:
+def known_of(node: Node) -> dict[str, Any]:
     """Those of a leaf with the node's value: between which integers that lies is still known."""
     aval = node.aval
     known = interval(node) if aval.dtype.kind in "iu" else None

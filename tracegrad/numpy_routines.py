@@ -1,7 +1,7 @@
 """Work by numpy that comes again: `Routine`, the numpy rules of a structure, ready to be called one after the other. Start there.
 
 What a step of it costs beside numpy's own time (half a microsecond of looking up, checking, dropping) is as much as numpy takes for few
-elements. So from its `WRITTEN`-th use on a routine is Python of its own, a line an operation (`_Writer`): straight on, with variables that
+elements. So from its `WRITTEN`-th use on a routine is Python of its own, a line an operation (`Writer`): straight on, with variables that
 take each other's places, without the broadcasts that numpy makes anyway, and with arrays that nobody needs any more written over.
 """
 
@@ -31,7 +31,7 @@ SPREAD = 1 << 12        # bytes from which on an array is written over, or dropp
 _CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
 _ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
-_MATMUL, _DOT = REGISTRY["matmul"], np.ndarray.dot
+_MATMUL, DOT = REGISTRY["matmul"], np.ndarray.dot
 _SUM = np.add.reduce
 _REDUCTIONS: dict[Any, Any] = {REGISTRY["sum"]: _SUM, REGISTRY["amax"]: np.maximum.reduce, REGISTRY["amin"]: np.minimum.reduce}
 # Families whose rules give arrays of the node's dtype, or never do.
@@ -49,7 +49,7 @@ def out_of_memory(node: Node | None) -> OutOfMemoryError:
                             "longer needed, or use smaller batches")
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """One call. arity: how many operands. dtype: of the result; None for those of a loop, all together. dead: places that nobody reads
 
     after it.
@@ -89,7 +89,7 @@ class Routine:
         for i, operands in enumerate(places):
             for o in operands:
                 last[o] = i
-        steps: list[_Step] = []
+        steps: list[Step] = []
         keep = {*ends, *given}
         loops: dict[Any, list[int]] = {}
         for i, (node, operands) in enumerate(zip(order, places, strict=True)):
@@ -113,12 +113,12 @@ class Routine:
                 if at < 0:
                     at = together[fn, operands] = self.size + len(self.first)
                     self.first.append(i)
-                    steps.append(_Step(fn.turns(tuple(used)), operands, -1, at, None, (), False))
+                    steps.append(Step(fn.turns(tuple(used)), operands, -1, at, None, (), False))
                 rule = itemgetter(used.index(node.attrs["index"]))
-                steps.append(_Step(rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
+                steps.append(Step(rule, (at,), 1, i, node.aval.dtype, dead + (at,) * (i == results[-1]), False))
                 continue
             call: Any = put_together[i][1] if i in put_together else fn.numpy_with(**node.attrs)
-            steps.append(_Step(call, operands, len(operands), i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
+            steps.append(Step(call, operands, len(operands), i, node.aval.dtype, dead, fn.reports, fn, node.attrs))
         self.steps = steps
 
     def __call__(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int]) -> list[Any]:
@@ -133,12 +133,12 @@ class Routine:
             self.uses += 1
             if self.uses == WRITTEN and len(self.steps) <= LINES:
                 strides: dict[int, Any] = {}
-                found = self._run(inputs, constants, nodes, notes, strides)
-                self.written = _Writer(self, inputs, strides).function
+                found = self.run(inputs, constants, nodes, notes, strides)
+                self.written = Writer(self, inputs, strides).function
                 return found
-        return self._run(inputs, constants, nodes, notes, None)
+        return self.run(inputs, constants, nodes, notes, None)
 
-    def _run(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int],
+    def run(self, inputs: Sequence[Any], constants: Sequence[Any], nodes: Any, notes: list[int],
              strides: dict[int, Any] | None) -> list[Any]:
         """The same step by step. strides: gets those of each result; None of what was no array of the right dtype before it was made one.
         """
@@ -245,14 +245,8 @@ def _writes(aval: Aval, boxes: Sequence[tuple[slice, ...]], whole: bool) -> Call
     """The rule that puts parts where they belong. Where zeros were added to -0.0, there is 0.0: so it is here."""
     shape, dtype, zero, make = aval.shape, aval.dtype, np.zeros((), aval.dtype), np.empty if whole else np.zeros
     apart = [d for d, n in enumerate(shape) if any(box[d] != slice(0, n) for box in boxes)]
-    if whole and len(apart) == 1:                       # side by side
-        order = sorted(range(len(boxes)), key=lambda k: boxes[k][apart[0]].start)
-
-        def side_by_side(*parts: Any) -> Any:
-            out = np.concatenate([parts[k] for k in order], apart[0])
-            return np.add(out, zero, out)
-
-        return side_by_side
+    if whole and len(apart) == 1:
+        return SideBySide(aval, apart[0], [box[apart[0]] for box in boxes])
 
     def rule(*parts: Any) -> Any:
         out = make(shape, dtype)
@@ -263,11 +257,43 @@ def _writes(aval: Aval, boxes: Sequence[tuple[slice, ...]], whole: bool) -> Call
     return rule
 
 
-class _Writer:
-    """Makes the `function` of a routine: what Routine._run does, as Python without loops and look-ups.
+class SideBySide:
+    """The rule that puts parts next to each other along a dimension. rows: the shape of an array that holds them, each in a row of its own
+
+    (`row`: which), from which `joined` takes them; None where they are no equals.
+    """
+
+    into = True
+
+    def __init__(self, aval: Aval, dim: int, places: Sequence[slice]) -> None:
+        self._dim, self._zero = dim, np.zeros((), aval.dtype)
+        self._order = sorted(range(len(places)), key=lambda k: places[k].start)
+        self.row = [self._order.index(k) for k in range(len(places))]
+        widths = {p.stop - p.start for p in places}
+        before, width, after = aval.shape[:dim], min(widths), aval.shape[dim + 1:]
+        self.rows = (len(places), *before, width, *after) if len(widths) == 1 else None
+        self._cut = (*before, len(places), width, *after)
+        self._turned = (*range(1, dim + 1), 0, *range(dim + 1, len(self._cut)))
+
+    def __call__(self, *given: Any) -> Any:
+        """given: the parts, and maybe what to write to."""
+        count = len(self._order)
+        out = np.concatenate([given[k] for k in self._order], self._dim, *given[count:])
+        return np.add(out, self._zero, out)             # where zeros were added to -0.0, there is 0.0
+
+    def joined(self, rows: Any, out: Any) -> Any:
+        """The same from an array of rows."""
+        np.add(rows.transpose(self._turned), self._zero, out.reshape(self._cut))
+        return out
+
+
+class Writer:
+    """Makes the `function` of a routine: what Routine.run does, as Python without loops and look-ups.
 
     inputs: those of one call; all calls' have these shapes and dtypes. strides: of each result; None where a conversion has to be tried.
     """
+
+    parameters = "inputs, constants, nodes, notes"
 
     def __init__(self, routine: Routine, inputs: Sequence[Any], strides: dict[int, Any]) -> None:
         self.routine, self.inputs, self.strides = routine, len(inputs), strides
@@ -277,14 +303,14 @@ class _Writer:
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
         self.steps = self._keeping(self._needed([self._direct(step) for step in routine.steps]))
         lines = self._lines()
-        code = _read("\n ".join([f"def function(inputs, constants, nodes, notes, {', '.join(self.names)}):", *lines]))
+        code = _read("\n ".join([f"def function({self.parameters}, {', '.join(self.names)}):", *lines]))
         self.function: Callable[..., list[Any]] = FunctionType(code, {}, "function", tuple(self.names.values()))
 
     def _shape(self, place: int) -> tuple[int, ...] | None:
         """The shape of an operation's result; None where that is not known (leaves)."""
         return self.routine.avals[place].shape if 0 <= place < self.routine.size else None
 
-    def _direct(self, step: _Step) -> _Step:
+    def _direct(self, step: Step) -> Step:
         """The step, with what is broadcast in the place of broadcasts that numpy makes by itself."""
         fn = step.fn
         if fn is None or step.dtype is None:
@@ -311,11 +337,11 @@ class _Writer:
         return step._replace(operands=tuple(operands))
 
     @staticmethod
-    def _broadcasts(step: _Step) -> bool:
+    def _broadcasts(step: Step) -> bool:
         """Whether numpy broadcasts the operands itself: it then goes through the same elements in the same way, to the same bits."""
         return isinstance(step.rule, np.ufunc) or step.fn is _WHERE
 
-    def _needed(self, steps: list[_Step]) -> list[_Step]:
+    def _needed(self, steps: list[Step]) -> list[Step]:
         """The steps that something needs, each with the places that nobody reads after it."""
         wanted = set(self.routine.ends)
         found = []
@@ -326,7 +352,7 @@ class _Writer:
                 found.append(step._replace(dead=dead))
         return found[::-1]
 
-    def _keeping(self, steps: list[_Step]) -> list[_Step]:
+    def _keeping(self, steps: list[Step]) -> list[Step]:
         """The steps, with reductions that keep their dims where a reshape put them back: of what lies row by row that is the same array."""
         uses = Counter(o for step in steps for o in step.operands)
         uses.update(self.routine.ends)
@@ -401,25 +427,25 @@ class _Writer:
         lines.append(f"return [{', '.join(at[t] for t in routine.ends)}]")
         return lines
 
-    def _is_right(self, step: _Step, shape: tuple[int, ...]) -> bool:
+    def _is_right(self, step: Step, shape: tuple[int, ...]) -> bool:
         """Whether what the step's rule gives is an array of its dtype, as it was: it depends on nothing but the structure."""
         steady = step.fn is not None and step.fn.family in _STEADY and self.strides[step.place] is not None
         return step.dtype is None or bool(shape and steady)
 
-    def _call(self, step: _Step, arguments: list[str]) -> str:
+    def _call(self, step: Step, arguments: list[str]) -> str:
         if step.fn is _PERMUTE and step.attrs["dims"] == (1, 0):
             return f"{arguments[0]}.T"
         if step.fn is _RESHAPE and step.attrs["shape"]:
             return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.attrs['shape'])), 's')})"
         rule = self._by_itself(step)
-        if rule is _DOT:
+        if rule is DOT:
             return f"{arguments[0]}.dot({arguments[1]})"
         if rule is not None:
             keeps = ", None, None, True" if "keepdim" in step.attrs else ""
             return f"{self._name(rule, 'r')}({arguments[0]}, {self._name(step.attrs['dim'], 'd')}{keeps})"
         return f"{self._name(step.rule, 'r')}({', '.join(arguments)})"
 
-    def _by_itself(self, step: _Step) -> Any:
+    def _by_itself(self, step: Step) -> Any:
         """What the rule of a product or a reduction calls for operands like these, without its questions; None where that is not known."""
         reduce = _REDUCTIONS.get(step.fn)
         if reduce is None and step.fn is not _MATMUL:
@@ -429,7 +455,7 @@ class _Writer:
             return None
         shape = known[0][0]
         if reduce is None:
-            return _DOT if len(shape) == 2 else None
+            return DOT if len(shape) == 2 else None
         dim = step.attrs["dim"]
         added_up = reduce is _SUM and not (len(shape) - 1 in dim or prod(shape) <= SHORT)
         return None if added_up else reduce

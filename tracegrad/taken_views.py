@@ -12,13 +12,15 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from tracegrad.at_once import held_part
+from tracegrad.at_once import held_part, known_of
 from tracegrad.call_cache import Template
+from tracegrad.compile import resolve
 from tracegrad.config import config
 from tracegrad.describing import moved
 from tracegrad.eager import AT_ONCE
 from tracegrad.function import data
-from tracegrad.ir import Aval, Node
+from tracegrad.intervals import interval
+from tracegrad.ir import Node
 from tracegrad.modes import state
 from tracegrad.runtime.buffer import Held
 from tracegrad.tensor import Steps, Tensor
@@ -26,18 +28,43 @@ from tracegrad.tensor import Steps, Tensor
 KEPT = 1000             # calls of one function; when there are more, all are forgotten
 
 
+class Laid:
+    """Whether torch has a copy where a call that ends with a reshape gives a view of a base: it depends on how that lies in what it is a
+
+    view of itself, as a rule in the same way each time. known: of the last one, its steps, its own base's aval, and what `moved` said.
+    """
+
+    __slots__ = ("known",)
+
+    def __init__(self) -> None:
+        self.known: Any = None
+
+    def moved(self, view: Tensor, base: Tensor) -> bool:
+        """`moved(view)`."""
+        root = base._base
+        if root is None and len(view._steps) == 1:
+            return False
+        if root is None or root._base is not None or root._moved or base._moved:
+            return moved(view)
+        known, aval = self.known, root._n.aval
+        if known is None or known[0] is not base._steps or known[1] is not aval:
+            known = self.known = base._steps, aval, moved(view)
+        return bool(known[2])
+
+
 class _View:
     """How one result of a call is made. steps: from the base. rules: the same on arrays. reshaped: torch may have a copy (see `moved`).
 
-    call: of a part of a history, its nodes.
+    attrs: of a leaf with its value. call: of a part of a history, its nodes.
     """
 
-    __slots__ = ("attrs", "aval", "call", "copied", "reshaped", "rules", "steps")
+    __slots__ = ("attrs", "aval", "call", "copied", "laid", "reshaped", "rules", "steps")
 
-    def __init__(self, steps: Steps, aval: Aval, call: Template | None) -> None:
-        self.steps, self.aval, self.attrs, self.call = steps, aval, {"aval": aval}, call
+    def __init__(self, steps: Steps, node: Node, call: Template | None) -> None:
+        self.steps, self.aval, self.attrs, self.call = steps, node.aval, known_of(node), call
         self.rules = [fn.numpy_with(**attrs) for fn, attrs in steps]
         self.copied: bool | None = None                     # whether torch has one of what is no view itself: depends on the aval alone
+        self.laid = Laid()
         self.reshaped = bool(steps) and steps[-1][0].name == "reshape"
 
     def of(self, base: Tensor, node: Node, array: Any) -> Tensor:
@@ -55,12 +82,11 @@ class _View:
             view = Tensor(made, device)
         view._base, view._steps, view._layout, view._detached = base, self.steps, len(base._moved), False
         view._source = (weakref.ref(node), base._version) if call is None else None
-        if self.copied is None or base._base is not None:
-            copied = self.reshaped and moved(view)
+        copied = self.copied
+        if copied is None or base._base is not None:
+            copied = self.reshaped and self.laid.moved(view, base)
             if base._base is None:
                 self.copied = copied
-        else:
-            copied = self.copied
         return Tensor(view._n, view._device) if copied else view
 
 
@@ -75,7 +101,7 @@ class Views:
     def key(self, base: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What tells a call from others; None where views are not taken here. args: the first one is the base."""
         node = base._n
-        if not (state.grad if node.needs_grad else type(node.value) is Held) or not _alone(base, node):
+        if not (state.grad if node.needs_grad else type(resolve(node).value) is Held) or not _alone(base, node):
             return None
         return self._described(node, args, kwargs)
 
@@ -89,7 +115,9 @@ class Views:
         for a in (*args[1:], *kwargs.values()) if kwargs else args[1:]:
             if type(a) is not int and not (type(a) is tuple and all(type(n) is int for n in a)):            # 1.0 equals 1, and so does True
                 return None
-        return (node.aval, node.needs_grad, *args[1:], *kwargs.items()) if kwargs else (node.aval, node.needs_grad, *args[1:])
+        aval = node.aval
+        known = interval(node) if aval.bounded else node.needs_grad                # between which integers a view's lie
+        return (aval, known, *args[1:], *kwargs.items()) if kwargs else (aval, known, *args[1:])
 
     def take(self, key: Any, base: Tensor) -> Any:
         """What a known call gives; None where it is not known, or cannot be done at once."""
@@ -97,7 +125,7 @@ class Views:
         if known is None:
             return None
         node = base._n
-        value, aval = node.value, node.aval
+        value, aval = node.value if node.needs_grad else resolve(node).value, node.aval            # that of a detached one is behind it
         array = value.array if type(value) is Held and not value.suspicions and state.anomaly is None else None
         if array is None:
             if not node.needs_grad:
@@ -123,10 +151,10 @@ class Views:
         if node.needs_grad:
             fit = all(v._n.needs_grad for v in views)
         else:
-            fit = all(type(v._n.value) is Held for v in views)
+            fit = all(type(resolve(v._n).value) is Held for v in views)
         if fit and views and all(v._base is base and not v._detached for v in views):
             calls = [Template((node,), v._n) if node.needs_grad else None for v in views]
-            made = [_View(v._chain, v._n.aval, call) for v, call in zip(views, calls, strict=True)]
+            made = [_View(v._chain, v._n, call) for v, call in zip(views, calls, strict=True)]
             self._known[key] = made[0] if isinstance(found, Tensor) else (type(found), made)
             for v, call in zip(views, calls, strict=True):
                 if call is not None:
@@ -139,10 +167,11 @@ class Items(Views):
     __slots__ = ()
 
     def _described(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        key = args[1]
+        key, aval = args[1], node.aval
+        known = interval(node) if aval.bounded else node.needs_grad
         if type(key) is int:
-            return node.aval, node.needs_grad, int, key                 # True, which stands there for a tuple, equals 1
-        parts: list[Any] = [node.aval, node.needs_grad, type(key) is tuple]
+            return aval, known, int, key                                # True, which stands there for a tuple, equals 1
+        parts: list[Any] = [aval, known, type(key) is tuple]
         for k in key if type(key) is tuple else (key,):
             if type(k) is slice:
                 parts += (slice, k.start, k.stop, k.step)
@@ -157,7 +186,7 @@ class Items(Views):
 
 def _alone(base: Tensor, node: Node) -> bool:
     """Whether a view of `base`, whose node is said to be `node`, concerns nobody but numpy."""
-    if node.aval.bounded or not config.eager or state.trace is not None or base._trace is not None:          # of integers, ranges are known
+    if not config.eager or state.trace is not None or base._trace is not None:
         return False
     if state.examples or state.hidden or state.pulling or state.holds or state.turning:
         return False

@@ -25,7 +25,6 @@ from tracegrad.at_once import Call, Prepared, held_part
 from tracegrad.blas import quietly
 from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe
 from tracegrad.config import config
-from tracegrad.describing import moved
 from tracegrad.eager import AT_ONCE
 from tracegrad.function import NOWHERE, REGISTRY, data
 from tracegrad.intervals import has_range, interval
@@ -33,7 +32,7 @@ from tracegrad.ir import Aval, Node
 from tracegrad.modes import state
 from tracegrad.numpy_routines import Routine
 from tracegrad.runtime.buffer import Held, hold
-from tracegrad.taken_views import Views
+from tracegrad.taken_views import Laid, Views
 from tracegrad.tensor import Tensor
 
 LONG = 256              # calls that are put off at most
@@ -55,19 +54,7 @@ class _Result:
 
     def __init__(self, aval: Aval, attrs: dict[str, Any], steps: Any = None, reshaped: bool = False) -> None:
         self.aval, self.attrs, self.steps, self.reshaped = aval, attrs, steps, reshaped
-        self.laid: Any = None           # of the last base that was a view: its steps, its own base's aval, and what `moved` said
-
-    def moved(self, view: Tensor, base: Tensor) -> bool:
-        """`moved(view)`: it depends on how the base lies in what it is a view of, as a rule in the same way each time."""
-        root = base._base
-        if root is None and len(self.steps) == 1:
-            return False
-        if root is None or root._base is not None or root._moved or base._moved:
-            return moved(view)
-        known, aval = self.laid, root._n.aval
-        if known is None or known[0] is not base._steps or known[1] is not aval:
-            known = self.laid = base._steps, aval, moved(view)
-        return bool(known[2])
+        self.laid = Laid()
 
 
 class Stage:
@@ -307,7 +294,7 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
             base = args[0]
             made._steps, made._layout, made._detached = only.steps, len(base._moved), False
             made._base, made._source = base, (_ref(base._n), base._versions if base._base is None else base._source[1])    # it is current
-            if only.reshaped and only.moved(made, base):
+            if only.reshaped and only.laid.moved(made, base):
                 made._base = made._source = None
     else:
         made = _several(tape, stage, args)
@@ -340,7 +327,7 @@ def _several(tape: Tape, stage: Stage, args: Sequence[Any]) -> Any:
             base = args[0]
             tensor._base, tensor._steps, tensor._layout, tensor._detached = base, result.steps, len(base._moved), False
             tensor._source = _ref(base._n), base._version
-            if result.reshaped and result.moved(tensor, base):
+            if result.reshaped and result.laid.moved(tensor, base):
                 tensor._base = tensor._source = None
         made.append(tensor)
     form = stage.form

@@ -96,9 +96,9 @@ class Tensor(Operators):
         self._base = self._grad = self._hooks = self._source = None
         self._versions, self._moved = 0, ()
         if trace is None and node.fn is not _DATA and node.value is None and not state.examples:        # (what has no operands has a value)
+            if len(waiting) >= config.pending and not state.holds:
+                flush()                         # of what was made before: of a view nobody knows the base yet
             waiting.append(weakref.ref(self))
-            if len(waiting) > config.pending and not state.holds:
-                flush()
 
     # ---------------------------------------------------------------------------------------------- reading and writing
 
@@ -316,8 +316,8 @@ class Tensor(Operators):
         result._base, result._chain = self, tuple(reversed(chain))
         if not source.needs_grad and state.trace is None and result._trace is None:
             result._source = weakref.ref(source), self._version
-            if sliced and source.value is not None and result._n.value is None:
-                _take_part(source.value, result)
+            if sliced and result._n.value is None:
+                _take_part(result)
         return result
 
     # ----------------------------------------------------------------------------------------------------- description
@@ -867,15 +867,21 @@ _PARTS: dict[str, Callable[[Node, Node], Node]] = {
     "view_as_real": lambda value, source: bind(REGISTRY["view_as_complex"], (value,), {}),
     "view_as_complex": lambda value, source: bind(REGISTRY["view_as_real"], (value,), {}),
 }
-def _take_part(value: Any, view: Tensor) -> None:
+def _take_part(view: Tensor) -> None:
     """Compute a small view of what numpy holds at once: where a batch starts would make another structure of each."""
-    array = held(value)
-    if array is not None and view._n.aval.nbytes <= PART:
-        array = array.reshape(view._base.shape)  # type: ignore[union-attr]
+    base = view._base
+    if base is None or view._n.aval.nbytes > PART:
+        return
+    source = base._node()
+    if source.value is None and base._source is not None:
+        _take_part(base)
+    array = None if source.value is None else held(source.value)
+    if array is not None:
+        array = array.reshape(base.shape)
         for fn, attrs in view._steps:
             array = fn.numpy(array, **attrs)
         view._n.value = part = hold(view._device, np.array(array, order="C"))
-        part.suspicions = value.suspicions
+        part.suspicions = source.value.suspicions
 
 
 def own_copy(node: Node) -> Node:

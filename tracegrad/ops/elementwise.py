@@ -672,17 +672,18 @@ class Sigmoid(Analytic):
     def numpy_with(self):
         ones: dict[Any, Any] = {}                # an array costs less than a number of Python's
 
-        def rule(x):
+        def rule(x, y=None):
             if not x.ndim:
                 return self.numpy(x)
             one = ones.get(x.dtype)
             if one is None:
                 one = ones[x.dtype] = np.ones((), x.dtype)
-            y = np.negative(x)                   # the same in one array: half the time, for few elements
+            y = np.negative(x, y)                # the same in one array: half the time, for few elements
             np.exp(y, y)
             np.add(y, one, y)
             return np.divide(one, y, y)
 
+        rule.into = True  # type: ignore[attr-defined]      # y: what it may write to
         return rule
 
     def vjp(self, ct, y, x): return (ct * y * (1.0 - y),)

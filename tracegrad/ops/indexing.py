@@ -79,7 +79,8 @@ class Scatter(Primitive):
 
     def numpy(self, base, index, src):
         out = np.array(base, order="C")
-        self.put(out, np.clip(index, 0, max(0, len(out) - 1)).reshape(-1), src.reshape(index.size, *out.shape[1:]))
+        rows = np.minimum(np.maximum(index, 0), max(0, len(out) - 1))                       # a third of np.clip's time, for few elements
+        self.put(out, rows.reshape(-1), src.reshape(index.size, *out.shape[1:]))
         return out
 
     def put(self, out, rows, values):
@@ -94,7 +95,7 @@ class ScatterAdd(Scatter):
     def put(self, out, rows, values):
         width = prod(out.shape[1:])
         if width > 1 and values.size > 64:                  # of single elements it takes a quarter of the time; in the same order
-            rows = (rows[:, None].astype(np.intp) * width + np.arange(width)).reshape(-1)
+            rows = ((rows.astype(np.intp, copy=False) * width)[:, None] + np.arange(width)).reshape(-1)
             np.add.at(out.reshape(-1), rows, values.reshape(-1))
         else:
             np.add.at(out, rows, values)

@@ -24,8 +24,9 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     programs written for torch; what it chooses there makes no difference here.
     """
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    total = _total("clip_grad_norm_", _grads(given), norm_type, error_if_nonfinite)
-    clip_grads_with_norm_(given, max_norm, total)
+    with no_grad():                                             # both halves in one block: small ones are then computed together
+        total = _total("clip_grad_norm_", _grads(given), norm_type, error_if_nonfinite)
+        clip_grads_with_norm_(given, max_norm, total)
     return total
 
 
