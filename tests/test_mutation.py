@@ -262,6 +262,45 @@ def test_expanded_tensors_cannot_be_written():
         a.add_(1.0)
 
 
+@pytest.mark.parametrize("n", [12, 66])
+def test_one_of_many_windows_is_written(run, n):
+    """Windows that overlap cannot be written at once, each of them can."""
+    taper, x = np.linspace(0.5, 1.0, 4), np.arange(float(n))
+    weights = tg.tensor(taper)
+
+    def windows(a, p, flags):
+        frames = a.unfold(0, 4, 2)
+        for i in (0, 4):
+            frames[i] *= weights
+        frames[1].add_(1)
+        frames[1, 2:] = 7
+        a.expand(3, n)[1][5:7] = -1
+        a[:, None].expand(n, 3)[8:, 1] *= 2
+        flags.unfold(0, 3, 1)[::4].logical_not_()
+        b = p * 2
+        b.unfold(0, 5, 1)[::5].mul_(a[:(n - 5) // 5 * 5 + 5].view(-1, 5))
+        return a * 1, b, ~flags
+
+    call = run(windows)
+    for _ in range(3):
+        a, expected, flags = tg.tensor(x), x.copy(), tg.arange(n) > 4
+        p = f64(*np.ones(n))
+        found, b, inverse = call(a, p, flags)
+        for i in (0, 4):
+            expected[2 * i:2 * i + 4] *= taper
+        expected[2:6] += 1
+        expected[4:6], expected[5:7] = 7, -1
+        expected[8:] *= 2
+        close(found, expected)
+        b.sum().backward()
+        width = (n - 5) // 5 * 5 + 5
+        close(p.grad, 2 * np.r_[expected[:width], np.ones(n - width)])
+        swapped = np.arange(n) > 4
+        for i in range(0, n - 2, 4):
+            swapped[i:i + 3] ^= True
+        assert np.array_equal(inverse.numpy(), ~swapped)
+
+
 def test_in_place_cannot_change_shape_or_category():
     a = f64(1.0, 2.0, grad=False)
     with pytest.raises(ShapeError, match=r"add_: the result has shape \(3, 2\), the tensor \(2,\)"):
