@@ -394,6 +394,56 @@ def test_gradients_of_a_step_that_began_before_an_update():
     close(w.grad, [4.0])                         # of the values that were used
 
 
+@pytest.mark.parametrize("n", [3, 65, 130])
+def test_gradients_of_leaves_that_were_written_since(run, n):
+    """autograd.grad and backward(inputs=...) know what a leaf was when it was read, as backward does."""
+    w, v = f64(*np.linspace(0.5, 2.0, n)), f64(*np.linspace(1.0, 3.0, n))
+    factors = tg.tensor(np.linspace(-1.0, 1.0, n))
+    before = v.detach().clone()
+
+    def written(w, v):
+        first = w * factors
+        with tg.no_grad():
+            w -= 0.25 * w
+        return first, first + w * v                             # of what it was, and of what it is now
+
+    def by_grad(w, v):
+        first, both = written(w, v)
+        old, = tg.autograd.grad(first.sum(), w, retain_graph=True)
+        return old, *tg.autograd.grad(both.sum(), [w, v, w], create_graph=True)
+
+    call, value = run(by_grad), w.detach().numpy().copy()
+    for _ in range(5):
+        value *= 0.75
+        old, new, of_v, again = call(w, v)
+        close(old, factors.numpy())
+        close(new, factors.numpy() + before.numpy())
+        close(again, new.detach().numpy())
+        close(of_v, value)
+    first, _ = written(w, v)
+    first.sum().backward(inputs=[w])
+    close(w.grad, factors.numpy())
+    assert v.grad is None
+
+
+def test_a_leaf_that_no_longer_requires_grad_gets_no_gradient():
+    for n in (3, 31, 65, 130):
+        x, y = f64(*np.ones(n)), f64(*np.ones(n))
+        for turn in range(7):                                   # a discriminator, frozen once its scores are computed
+            x.requires_grad_(), y.requires_grad_()
+            loss = (x * y * turn).sum()
+            y.requires_grad_(False)
+            loss.backward()
+            assert y.grad is None
+            close(x.grad, np.full(n, turn))
+            x.grad = None
+        y.requires_grad_()
+        loss = (x * y).sum()
+        y.requires_grad_(False).requires_grad_()
+        loss.backward()
+        close(y.grad, np.ones(n))
+
+
 def test_a_history_is_not_overwritten_under_no_grad():
     y = f64(2.0) * 3.0
     with tg.no_grad(), pytest.raises(AutogradError, match=r"zero_: a tensor with a derivative history .* clone\(\) it first"):
