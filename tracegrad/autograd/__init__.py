@@ -330,7 +330,7 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("register_hook: the tensor does not require grad, so no gradient of it is ever computed")
-    hooks = autodiff.HOOKS.setdefault(node, {})
+    hooks = autodiff.HOOKS.setdefault(node)
     if tensor._is_leaf():
         tensor._hooks = hooks
     key = unique()
