@@ -1,4 +1,4 @@
-"""Loops that carry a value from one step to the next without its history keep nothing of the steps before."""
+"""Loops that carry a value from one step to the next without its history, or have hooks, keep nothing of the steps before."""
 
 from __future__ import annotations
 
@@ -81,6 +81,32 @@ def in_a_row(cut: Callable[[Any], Any]) -> Callable[[], None]:
     return step
 
 
+def hooked(register: Callable[[nn.Module, Any, Any], None]) -> Callable[[], None]:
+    """Steps of a layer of which somebody sees gradients; what register gets is the layer, its input and its output."""
+    model, width = nn.Linear(33, 12), 33
+
+    def step() -> None:
+        x = tg.ones(7, width, requires_grad=True)
+        y = model(x)
+        register(model, x, y)
+        y.tanh().sum().backward()
+        model.zero_grad()
+
+    return step
+
+
+def seen_by_the_module() -> Callable[[], None]:
+    model = nn.Sequential(nn.Linear(33, 12), nn.Linear(12, 3))
+    model[0].register_full_backward_hook(lambda module, into, out: (into[0] * 0.5,))
+    model[1].register_full_backward_pre_hook(lambda module, out: (out[0] * 0.5,))
+
+    def step() -> None:
+        model(tg.ones(7, 33, requires_grad=True)).tanh().sum().backward()
+        model.zero_grad()
+
+    return step
+
+
 CASES = {
     "lstm, before backward": lambda: recurrent(lambda s: s.detach(), False),
     "lstm, before the next step": lambda: recurrent(lambda s: s.detach(), True),
@@ -99,6 +125,11 @@ CASES = {
     "added to, of a product": lambda: accumulated(lambda h: (tg.ones(130, 130) @ h).tanh().detach()),
     "added to, of a function's result": lambda: accumulated(lambda h: tg.nn.functional.layer_norm(h, (130,)).detach()),
     "added to, of a custom function": lambda: accumulated(lambda h: (Twice.apply(h) * 0.25).detach()),
+    "a hook that reads its tensor": lambda: hooked(lambda model, x, y: y.register_hook(lambda g: g * y)),
+    "a hook that reads its tensor's values": lambda: hooked(lambda model, x, y: y.register_hook(lambda g: g * y.detach())),
+    "a leaf's hook that reads it": lambda: hooked(lambda model, x, y: x.register_hook(lambda g: g * x.detach())),
+    "a leaf's hook that reads a result": lambda: hooked(lambda model, x, y: x.register_hook(lambda g: g * y.detach().sum())),
+    "hooks of modules": seen_by_the_module,
     "a row, detached": lambda: in_a_row(lambda rows: rows[-1].detach()),
     "a row of what is detached": lambda: in_a_row(lambda rows: rows.detach()[-1]),
     "a row's part, twice": lambda: in_a_row(lambda rows: rows.detach()[1:].detach()[-1]),

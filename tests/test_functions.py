@@ -104,6 +104,34 @@ def test_joining_promotes_and_skips_empty_vectors() -> None:
     check(lambda a, b: P["cat"]([a, b]), lambda a, b: b, np.zeros(0), r(2, 3))
 
 
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("n", [12, 65, 257])
+def test_what_is_made_of_several_operations_promotes_before_the_first_of_them(n: int) -> None:
+    """200 * 2 is no uint8, and 60000 * 3 no float16: it is not computed there if the result is wider."""
+    rng = np.random.default_rng(n)
+    byte, small, half = rng.integers(0, 256, n).astype(np.uint8), rng.integers(-100, 100, n).astype(np.int8), np.full(n, 6e4, np.float16)
+    single, double, short = rng.normal(size=n).astype(np.float32), rng.normal(size=n), np.arange(n, dtype=np.int16)
+
+    def same(ours: Any, expected: Any, *arrays: Any) -> None:
+        wanted, found = expected(*arrays), ours(*map(tg.tensor, arrays)).numpy()
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, rtol=2e-6 if wanted.dtype == np.float32 else 1e-12)
+
+    whole = byte.astype(np.int64)
+    same(lambda a, b: tg.add(a, b, alpha=2), lambda a, b: a + 2 * whole.astype(a.dtype), single, byte)
+    same(lambda a, b: tg.add(a, b, alpha=3), lambda a, b: a + 3 * b.astype(a.dtype), short, small)
+    same(lambda a, b: tg.sub(a, b, alpha=3), lambda a, b: a - 3 * b.astype(a.dtype), double, half)
+    same(lambda a, b: a.clone().sub_(b, alpha=3), lambda a, b: a - 3 * b.astype(a.dtype), double, half)
+    same(lambda a, b: tg.rsub(b, a, alpha=2), lambda a, b: a - 2 * whole.astype(a.dtype), single, byte)
+    same(lambda a, b: tg.addcmul(a, b, b, value=2), lambda a, b: a + 2 * b.astype(a.dtype) ** 2, single, byte)
+    same(lambda a, b: tg.addcmul(a, b, b), lambda a, b: a + b.astype(a.dtype) ** 2, short, small)
+    same(lambda a, b: tg.addcdiv(a, b, a, value=-3), lambda a, b: a - 3 * (b.astype(a.dtype) / a), double, half)
+    same(tg.trapezoid, lambda a: np.float32(np.trapezoid(whole)), byte)
+    same(tg.cumulative_trapezoid, lambda a: np.cumsum((whole[1:] + whole[:-1]) / 2).astype(np.float32), byte)
+    same(tg.trapezoid, lambda a, b: np.trapezoid(a, whole), double, byte)
+    same(lambda a: tg.vander(a, 4), lambda a: np.vander(whole, 4), byte)
+
+
 # -------------------------------------------------------------------------------------------------------------- statistics
 
 STATISTICS = {

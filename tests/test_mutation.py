@@ -262,6 +262,45 @@ def test_expanded_tensors_cannot_be_written():
         a.add_(1.0)
 
 
+@pytest.mark.parametrize("n", [12, 66])
+def test_one_of_many_windows_is_written(run, n):
+    """Windows that overlap cannot be written at once, each of them can."""
+    taper, x = np.linspace(0.5, 1.0, 4), np.arange(float(n))
+    weights = tg.tensor(taper)
+
+    def windows(a, p, flags):
+        frames = a.unfold(0, 4, 2)
+        for i in (0, 4):
+            frames[i] *= weights
+        frames[1].add_(1)
+        frames[1, 2:] = 7
+        a.expand(3, n)[1][5:7] = -1
+        a[:, None].expand(n, 3)[8:, 1] *= 2
+        flags.unfold(0, 3, 1)[::4].logical_not_()
+        b = p * 2
+        b.unfold(0, 5, 1)[::5].mul_(a[:(n - 5) // 5 * 5 + 5].view(-1, 5))
+        return a * 1, b, ~flags
+
+    call = run(windows)
+    for _ in range(3):
+        a, expected, flags = tg.tensor(x), x.copy(), tg.arange(n) > 4
+        p = f64(*np.ones(n))
+        found, b, inverse = call(a, p, flags)
+        for i in (0, 4):
+            expected[2 * i:2 * i + 4] *= taper
+        expected[2:6] += 1
+        expected[4:6], expected[5:7] = 7, -1
+        expected[8:] *= 2
+        close(found, expected)
+        b.sum().backward()
+        width = (n - 5) // 5 * 5 + 5
+        close(p.grad, 2 * np.r_[expected[:width], np.ones(n - width)])
+        swapped = np.arange(n) > 4
+        for i in range(0, n - 2, 4):
+            swapped[i:i + 3] ^= True
+        assert np.array_equal(inverse.numpy(), ~swapped)
+
+
 def test_in_place_cannot_change_shape_or_category():
     a = f64(1.0, 2.0, grad=False)
     with pytest.raises(ShapeError, match=r"add_: the result has shape \(3, 2\), the tensor \(2,\)"):
@@ -353,6 +392,56 @@ def test_gradients_of_a_step_that_began_before_an_update():
         w.fill_(100.0)
     y.sum().backward()
     close(w.grad, [4.0])                         # of the values that were used
+
+
+@pytest.mark.parametrize("n", [3, 65, 130])
+def test_gradients_of_leaves_that_were_written_since(run, n):
+    """autograd.grad and backward(inputs=...) know what a leaf was when it was read, as backward does."""
+    w, v = f64(*np.linspace(0.5, 2.0, n)), f64(*np.linspace(1.0, 3.0, n))
+    factors = tg.tensor(np.linspace(-1.0, 1.0, n))
+    before = v.detach().clone()
+
+    def written(w, v):
+        first = w * factors
+        with tg.no_grad():
+            w -= 0.25 * w
+        return first, first + w * v                             # of what it was, and of what it is now
+
+    def by_grad(w, v):
+        first, both = written(w, v)
+        old, = tg.autograd.grad(first.sum(), w, retain_graph=True)
+        return old, *tg.autograd.grad(both.sum(), [w, v, w], create_graph=True)
+
+    call, value = run(by_grad), w.detach().numpy().copy()
+    for _ in range(5):
+        value *= 0.75
+        old, new, of_v, again = call(w, v)
+        close(old, factors.numpy())
+        close(new, factors.numpy() + before.numpy())
+        close(again, new.detach().numpy())
+        close(of_v, value)
+    first, _ = written(w, v)
+    first.sum().backward(inputs=[w])
+    close(w.grad, factors.numpy())
+    assert v.grad is None
+
+
+def test_a_leaf_that_no_longer_requires_grad_gets_no_gradient():
+    for n in (3, 31, 65, 130):
+        x, y = f64(*np.ones(n)), f64(*np.ones(n))
+        for turn in range(7):                                   # a discriminator, frozen once its scores are computed
+            x.requires_grad_(), y.requires_grad_()
+            loss = (x * y * turn).sum()
+            y.requires_grad_(False)
+            loss.backward()
+            assert y.grad is None
+            close(x.grad, np.full(n, turn))
+            x.grad = None
+        y.requires_grad_()
+        loss = (x * y).sum()
+        y.requires_grad_(False).requires_grad_()
+        loss.backward()
+        close(y.grad, np.ones(n))
 
 
 def test_a_history_is_not_overwritten_under_no_grad():

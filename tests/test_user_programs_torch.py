@@ -1,4 +1,4 @@
-"""The programs of user_programs.py give what torch gives, to 1e-9, values and gradients: interpreted, traced, and as users have it."""
+"""user_programs.py and field_programs.py give what torch gives, to 1e-9, values and gradients: interpreted, traced, as users have it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import tracegrad as tg
 
 torch = pytest.importorskip("torch", reason="torch, the reference of these comparisons, is not installed")
 
-from tests.user_programs import PROGRAMS, TRAININGS  # noqa: E402  (after the check for torch, as its neighbours)
+import tests.field_programs  # noqa: E402, F401  (after the check for torch, as its neighbours; it adds to the two lists)
+from tests.user_programs import PROGRAMS, TRAININGS  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 Wrap = Callable[[Any], Any]

@@ -27,8 +27,38 @@ from tracegrad.ops.written_attention import Unlike, Written, written_out
 
 _CONJ, _CAST, _OUTPUT = REGISTRY["conj"], REGISTRY["cast"], REGISTRY["output"]
 _MATMUL, _ATTENTION_GRADIENT = REGISTRY["matmul"], REGISTRY["attention_gradient"]
-# node -> hooks that see, and may replace, its cotangent (Tensor.register_hook)
-HOOKS: weakref.WeakKeyDictionary[Node, dict[int, Callable[[Node], Node]]] = weakref.WeakKeyDictionary()
+
+
+class Hooks:
+    """node -> hooks that see, and may replace, its cotangent (Tensor.register_hook).
+
+    Kept by the nodes themselves: hooks often know the tensor that they belong to, and nothing else shall keep that alive.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: weakref.WeakSet[Node] = weakref.WeakSet()
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._nodes
+
+    def __getitem__(self, node: Node) -> dict[int, Callable[[Node], Node]]:
+        return node.hooks
+
+    def __setitem__(self, node: Node, hooks: dict[int, Callable[[Node], Node]]) -> None:
+        node.hooks = hooks
+        self._nodes.add(node)
+
+    def setdefault(self, node: Node) -> dict[int, Callable[[Node], Node]]:
+        """The node's hooks, none if it had none."""
+        if node not in self:
+            self[node] = {}
+        return node.hooks
+
+
+HOOKS = Hooks()
 
 
 def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:

@@ -245,7 +245,7 @@ def on_behalf_of(location: Location) -> located:
 class Node(Operators):
     """One application of a primitive. Make nodes with `function.bind`, never directly."""
 
-    __slots__ = ("__weakref__", "attrs", "aval", "behind", "constant", "fn", "later", "loc", "needs_grad", "operands", "value")
+    __slots__ = ("__weakref__", "attrs", "aval", "behind", "constant", "fn", "hooks", "later", "loc", "needs_grad", "operands", "value")
 
     fn: Primitive
     operands: tuple[Node, ...]
@@ -256,6 +256,7 @@ class Node(Operators):
     needs_grad: bool      # a differentiable path leads from a Variable to this node
     value: Any            # the Buffer that holds the result, once known
     behind: Any           # of a Folded one only
+    hooks: dict[int, Callable[[Node], Node]]                    # of autodiff.HOOKS only
     later: Any            # of a leaf whose value is put off, and not set: the Tape that computes it (see tapes.py)
 
     def __getattr__(self, name: str) -> Any:

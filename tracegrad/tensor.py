@@ -35,6 +35,7 @@ from tracegrad.ops.arguments import one_dim
 from tracegrad.ops.dynamic_slice import as_slice, parts, slice_at
 from tracegrad.ops.movement import expand, flip, inverse, permute, reshape
 from tracegrad.ops.pointwise import acceptable
+from tracegrad.ops.reduction import sum_to
 from tracegrad.ops.shaping import expanded
 from tracegrad.pending import flush, waiting
 from tracegrad.runtime.buffer import held, hold
@@ -207,11 +208,14 @@ class Tensor(Operators):
             node = cast(node, old.dtype)
         if self._base is not None and self._detached and self._is_last():
             self._base, self._steps, self._detached, self._source, self._n = None, (), False, None, old
-        if self._base is not None and not (state.trace is not None and state.trace.stands_alone(self)):
-            with set_grad_enabled(state.grad and not self._detached):  # detach() shares its memory but no history
+        if self._base is not None and not self._stands_alone():
+            base, steps, detached = self._base, self._chain, self._detached
+            while base._base is not None and base._has_windows() and not base._stands_alone():  # one of them may be written, not all
+                base, steps, detached = base._base, (*base._chain, *steps), detached or base._detached
+            with set_grad_enabled(state.grad and not detached):  # detach() shares its memory but no history
                 with own_nodes():
-                    put = self._put(self._base._node(), node, call)
-                self._base._rebind(put, call)
+                    put = _put(base._node(), steps, node, call)
+                base._rebind(put, call)
             return self
         if old.needs_grad:
             leaf = self._is_leaf()
@@ -264,33 +268,13 @@ class Tensor(Operators):
             raise DeviceError(f"{call}: the result is on {result.device}, out on {self._device}; make out on the operands' device")
         return self._rebind(result._node(), f"{call}: out")
 
-    def _put(self, base: Node, value: Node, call: str) -> Node:
-        """The base's new node once this view of it holds `value`: the chain is undone from its end."""
-        stages = [base]
-        for fn, attrs in self._chain:
-            stages.append(bind(fn, (stages[-1],), attrs))
-        for (fn, attrs), source in zip(reversed(self._chain), reversed(stages[:-1]), strict=True):
-            if fn.name == "reshape":
-                value = reshape(value, source.shape)
-            elif fn.name == "permute":
-                value = permute(value, inverse(attrs["dims"]))
-            elif fn.name == "flip":
-                value = flip(value, attrs["dims"])
-            elif fn.name == "slice":
-                dims = parts(value.shape, source.shape) if _apart() else ()
-                value = indexing.put_slice(source, value, attrs["start"], attrs["step"], dims)
-            elif fn.name in _PARTS:
-                value = _PARTS[fn.name](value, source)
-            elif fn.name == "pad":  # of a diagonal: what the padding holds is seen by nobody
-                value = fn.vjp(value, value, source, **attrs)[0]
-            elif fn.name == "unfold" and attrs["gap"] * (attrs["size"] - 1) < attrs["step"]:  # windows that do not overlap
-                ones = expand(const(1, dtypes.int32), value.shape)
-                covered, value = (fn.vjp(v, v, source, **attrs)[0] for v in (ones, value))
-                value = REGISTRY["where"](covered > 0, value, source)
-            else:
-                raise ArgumentError(f"{call}: several elements of an expanded tensor, or of windows that overlap, are one memory location; "
-                                    "clone() it first")
-        return value
+    def _stands_alone(self) -> bool:
+        """Of a view: whether what is written to it does not reach its base."""
+        return state.trace is not None and bool(state.trace.stands_alone(self))
+
+    def _has_windows(self) -> bool:
+        """Whether this is a view in which an element of the base may have several places."""
+        return self._base is not None and (_overlap(self._chain) or self._base._has_windows())
 
     def _view(self, result: Tensor) -> Tensor:
         """Mark `result`, which an op of pure movement made from this tensor, as a view of it."""
@@ -776,7 +760,8 @@ class Tensor(Operators):
             value = from_array(array, self._device)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
             key = self._known_masks(key)
-        self._rebind(indexing.setitem(self, key, value, _apart())._node(), "setitem")
+        place, at = (self[key], ...) if self._has_windows() and indexing.is_basic(key) else (self, key)
+        place._rebind(indexing.setitem(place, at, value, _apart())._node(), "setitem")
 
     def _known_masks(self, key: Any) -> Any:
         """The key with boolean masks read and turned into index arrays (their number of hits is a shape: it must be known)."""
@@ -882,6 +867,54 @@ def _take_part(view: Tensor) -> None:
             array = fn.numpy(array, **attrs)
         view._n.value = part = hold(view._device, np.array(array, order="C"))
         part.suspicions = source.value.suspicions
+
+
+def _overlap(steps: Steps) -> bool:
+    """Whether an element may have several places once these steps were made."""
+    return any(fn.name in ("expand", "unfold") for fn, _ in steps)
+
+
+def _are_apart(shape: tuple[int, ...], steps: Steps) -> bool:
+    """Whether the elements of such a view of a base of that shape are memory locations of their own."""
+    places: Any = np.arange(prod(shape)).reshape(shape)
+    for fn, attrs in steps:
+        if fn.name in _PARTS:
+            return False
+        places = fn.numpy(places, **attrs)
+    return bool(len(np.unique(places)) == places.size)
+
+
+def _put(base: Node, steps: Steps, value: Node, call: str) -> Node:
+    """The base's new node once the view of it that `steps` make holds `value`: they are undone from their end."""
+    stages = [base]
+    for fn, attrs in steps:
+        stages.append(bind(fn, (stages[-1],), attrs))
+    back = list(zip(reversed(steps), reversed(stages[:-1]), strict=True))
+    if _overlap(steps):
+        if not _are_apart(base.shape, steps):
+            raise ArgumentError(f"{call}: several elements of an expanded tensor, or of windows that overlap, are one memory location; "
+                                "clone() it first")
+        covered: Any = expand(const(1, dtypes.int32), value.shape)
+        value = cast(value, dtypes.int32) if value.dtype == dtypes.bool_ else value
+        for (fn, attrs), source in back:  # each element of the base gets one of the view's, or none
+            covered, value = (sum_to(fn.vjp(v, v, source, **attrs)[0], source.shape) for v in (covered, value))
+        written: Node = REGISTRY["where"](covered > 0, cast(value, base.dtype), base)
+        return written
+    for (fn, attrs), source in back:
+        if fn.name == "reshape":
+            value = reshape(value, source.shape)
+        elif fn.name == "permute":
+            value = permute(value, inverse(attrs["dims"]))
+        elif fn.name == "flip":
+            value = flip(value, attrs["dims"])
+        elif fn.name == "slice":
+            dims = parts(value.shape, source.shape) if _apart() else ()
+            value = indexing.put_slice(source, value, attrs["start"], attrs["step"], dims)
+        elif fn.name in _PARTS:
+            value = _PARTS[fn.name](value, source)
+        else:  # the padding of a diagonal: what it holds is seen by nobody
+            value = fn.vjp(value, value, source, **attrs)[0]
+    return value
 
 
 def own_copy(node: Node) -> Node:

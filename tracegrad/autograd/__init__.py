@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from tracegrad import autodiff
@@ -122,7 +123,10 @@ def grad(
     order = _history("grad", nodes, sources)
     if state.trace is not None:
         _check_outside(order, wanted)
-    found = _differentiate(nodes, sources, cotangents, create_graph or forward_ad.active())        # gradients carry tangents, too
+    earlier = _earlier(order, wanted, sources)
+    ends = sources + [n for n, _ in earlier]
+    found = _differentiate(nodes, ends, cotangents, create_graph or forward_ad.active())           # gradients carry tangents, too
+    found = _with_earlier(found, [i for _, i in earlier], create_graph)
     for i, g in enumerate(found):
         if g is None and materialize_grads:
             found[i] = autodiff.zeros_like(sources[i])
@@ -135,9 +139,26 @@ def grad(
         names = [state.trace.names.get(id(t)) for t in wanted]
         state.trace.called.update({t._n: f"{name}_grad" for name, t in zip(names, result, strict=True) if name and t is not None})
     if not (create_graph if retain_graph is None else retain_graph):
-        live = set(autodiff.dependents(nodes, sources))
+        live = set(autodiff.dependents(nodes, ends))
         _free([n for n in order if n in live and any(o in live for o in _steps_back(n))], [t for t in result if t is not None])
     return result
+
+
+def _earlier(order: Sequence[Node], wanted: Sequence[Tensor], sources: Sequence[Node]) -> list[tuple[Node, int]]:
+    """The variables that leaves among `wanted` were before they were written, as far as a history reads them; whose each is."""
+    owners, now = {id(t) for t in wanted if t._is_leaf()}, set(sources)
+    found = [(n, leaves.get(n.attrs["uid"])) for n in order if n.fn is _VARIABLE and n not in now]
+    return [(n, i) for n, t in found if id(t) in owners for i, w in enumerate(wanted) if w is t]
+
+
+def _with_earlier(found: list[Node | None], owners: list[int], create_graph: bool) -> list[Node | None]:
+    """The gradients of all but the last, to which those of the last are added: each belongs to one of the others."""
+    grads, later = found[:len(found) - len(owners)], found[len(found) - len(owners):]
+    with nullcontext() if create_graph else no_grad():
+        for i, g in zip(owners, later, strict=True):
+            held = grads[i]
+            grads[i] = g if held is None else held if g is None else held + g
+    return grads
 
 
 def _grads_of_rows(
@@ -186,13 +207,13 @@ def _drop_history(order: Sequence[Node]) -> None:
 
 
 def _leaf(node: Node) -> tuple[Tensor, ...]:
-    """The leaf whose `grad` gets the gradient of `node`, if it is one and is there still."""
+    """The leaf whose `grad` gets the gradient of `node`, if it is one, is there and requires grad still."""
     tensor = leaves.get(node.attrs["uid"]) if node.fn is _VARIABLE else None
     if tensor is None:
         return ()
     if not tensor._is_leaf():
         raise _began_outside("backward", tensor)
-    return (tensor,)
+    return (tensor,) if tensor._node().needs_grad else ()
 
 
 def _began_outside(call: str, tensor: Tensor) -> TraceError:
@@ -309,7 +330,7 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Re
     node = tensor._node()
     if not node.needs_grad:
         raise AutogradError("register_hook: the tensor does not require grad, so no gradient of it is ever computed")
-    hooks = autodiff.HOOKS.setdefault(node, {})
+    hooks = autodiff.HOOKS.setdefault(node)
     if tensor._is_leaf():
         tensor._hooks = hooks
     key = unique()

@@ -53,10 +53,11 @@ def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, .
     if not before and not after:
         return forward(*args, **kwargs)
     inputs = [k for k, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad]
+    taken, given_back = len(args), 0                        # the operations know these numbers and no tensors: those know the operations
     latest: tuple[Any, ...] = ()                            # the gradients of the outputs
 
     def at_inputs(grads: tuple[Any, ...]) -> tuple[Any, ...]:
-        full: Any = tuple(grads[inputs.index(k)] if k in inputs else None for k in range(len(args)))
+        full: Any = tuple(grads[inputs.index(k)] if k in inputs else None for k in range(taken))
         for hook in after:
             given = hook(module, full, latest)
             if given is not None:
@@ -65,7 +66,7 @@ def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, .
 
     def at_outputs(grads: tuple[Any, ...]) -> tuple[Any, ...]:
         nonlocal latest
-        full: Any = tuple(grads[outputs.index(k)] if k in outputs else None for k in range(len(results)))
+        full: Any = tuple(grads[outputs.index(k)] if k in outputs else None for k in range(given_back))
         for hook in before:
             given = hook(module, full)
             if given is not None:
@@ -73,7 +74,7 @@ def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, .
         latest = full
         if not inputs:                                      # nothing below needs a gradient: this is as far as it comes
             for hook in after:
-                hook(module, (None,) * len(args), full)
+                hook(module, (None,) * taken, full)
         return tuple(full[k] for k in outputs)
 
     if inputs:
@@ -82,6 +83,7 @@ def around_backward(module: Any, forward: Callable[..., Any], args: tuple[Any, .
     result = forward(*args, **kwargs)
     several = isinstance(result, (tuple, list))
     results = list(result) if several else [result]
+    given_back = len(results)
     outputs = [k for k, r in enumerate(results) if isinstance(r, Tensor) and r.requires_grad]
     if outputs:
         for k, passing in zip(outputs, _Passing.apply(at_outputs, *(results[k] for k in outputs)), strict=True):

@@ -34,6 +34,7 @@ from tracegrad.ops.pointwise import (
     maximum,
     minimum,
     ne,
+    scaled,
     trunc,
 )
 from tracegrad.ops.pointwise import pow as power
@@ -295,13 +296,14 @@ def float_power(input: Any, exponent: Any) -> Array:
 @public("rsub")
 def rsub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """other - alpha * input."""
-    return other - (input if not isinstance(alpha, Operators) and alpha == 1 else input * alpha)
+    return other - scaled(other, input, alpha)
 
 
 @public("addcmul")
 @on_nodes
 def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -> Array:
     """input + value * tensor1 * tensor2."""
+    input, tensor1, tensor2 = common_dtype([input, tensor1, tensor2], name="addcmul")
     product = tensor1 * tensor2
     return input + (product if value == 1 else product * value)
 
@@ -312,6 +314,7 @@ def addcdiv(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1) -
     """input + value * tensor1 / tensor2. Integers are refused, as in torch: use addcmul, or cast."""
     if all(x.dtype.kind not in "fc" for x in (tensor1, tensor2)):
         raise DTypeError(f"addcdiv: a quotient of {tensor1.dtype} and {tensor2.dtype} is not defined, as in torch; cast to float")
+    input, tensor1, tensor2 = common_dtype([input, tensor1, tensor2], name="addcdiv")
     quotient = div(tensor1, tensor2)
     return input + (quotient if value == 1 else quotient * value)
 

@@ -142,7 +142,7 @@ def _strips(name: str, y: Node, x: Any, dx: Any, dim: int) -> tuple[int, Any]:
     d = one_dim(name, dim, y.ndim)
     if x is not None and dx is not None:
         raise ArgumentError(f"{name}: give x or dx, not both")
-    y = as_float(y) if y.dtype == dtypes.bool_ else y
+    y = as_float(y)
     n = y.shape[d]
     m = max(0, n - 1)
     both = mv.narrow(y, d, 0, m) + mv.narrow(y, d, n - m, m)
@@ -153,6 +153,7 @@ def _strips(name: str, y: Node, x: Any, dx: Any, dim: int) -> tuple[int, Any]:
     elif x.ndim > y.ndim or x.ndim < 1 or x.shape[d - y.ndim] != n:
         raise ShapeError(f"{name}: x {x.shape} must have {n} places along dimension {d} of y {y.shape}, or its last sizes")
     k = d - y.ndim + x.ndim
+    x = cast(x, dtypes.int64) if x.dtype.kind in "iub" else x           # what lies between two bytes may be negative
     return d, both * (mv.narrow(x, k, 1, m) - mv.narrow(x, k, 0, m)) * 0.5 if n else both * 0.5
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, refuse_complex
+from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, common_dtype, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.ops.arguments import on_nodes
@@ -92,17 +92,27 @@ bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift"), _binary
 @public("add")
 def add(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input + alpha * other, broadcast together."""
-    return call(REGISTRY["add"], (input, other if _is_one(alpha) else other * alpha), {})
+    return call(REGISTRY["add"], (input, scaled(input, other, alpha)), {})
 
 
 @public("sub", "subtract")
 def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not."""
-    return call(REGISTRY["sub"], (input, other if _is_one(alpha) else other * alpha), {})
+    return call(REGISTRY["sub"], (input, scaled(input, other, alpha)), {})
 
 
-def _is_one(alpha: Any) -> bool:
-    return not isinstance(alpha, Operators) and bool(alpha == 1)
+def scaled(input: Any, other: Any, alpha: Any) -> Any:
+    """alpha * other, in the dtype that it has once it is added to input: 2 * 200 is no uint8, but a float32."""
+    if not isinstance(alpha, Operators) and alpha == 1:
+        return other
+    mixed = isinstance(input, Operators) and isinstance(other, Operators) and input.dtype != other.dtype
+    return (_in_common(input, other) if mixed else other) * alpha
+
+
+@on_nodes
+def _in_common(input: Array, other: Array) -> Array:
+    """other, in the dtype that the two promote to."""
+    return common_dtype([input, other])[1]
 
 
 @public("div", "divide", "true_divide")

@@ -236,7 +236,7 @@ def vander(x: Array, N: int | None = None, increasing: bool = False) -> Array:
     count = x.shape[-1] if N is None else integer("vander", "N", N)
     if count < 0:
         raise ArgumentError(f"vander: N must not be negative, got {N}")
-    x = cast(x, dtypes.int64) if x.dtype.kind == "b" else x
+    x = cast(x, dtypes.int64) if x.dtype.kind in "iub" else x
     powers: list[Any] = [full_like_shape(x.shape, 1, x.dtype)]
     for _ in range(count - 1):
         powers.append(powers[-1] * x)
