@@ -448,6 +448,14 @@ def test_a_history_is_not_overwritten_under_no_grad():
     y = f64(2.0) * 3.0
     with tg.no_grad(), pytest.raises(AutogradError, match=r"zero_: a tensor with a derivative history .* clone\(\) it first"):
         y.zero_()
+    for n in (12, 65):
+        y = f64(*np.ones(n)) * 3.0
+        y.detach().numpy()                      # its value is known
+        for view in (lambda y: y[2:9], lambda y: y.view(-1), lambda y: y.view(-1, 1), lambda y: y[None].narrow(1, 3, 4)):
+            with tg.no_grad():
+                part = view(y)
+                with pytest.raises(AutogradError, match=r"zero_: a tensor with a derivative history"):
+                    part.zero_()
 
 
 def test_a_tensor_without_grad_gains_a_history_by_a_write(run):

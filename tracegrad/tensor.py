@@ -287,11 +287,14 @@ class Tensor(Operators):
         result._detached, result._source = given is not source, None
         if node.fn is _DETACH and node is not source and node is not given:
             result._detached, node = True, node.operands[0]
+            node = node if given is source or is_view(node) else source
         while node is not source and node is not given:
             if node.fn is _SLICE_AT:
                 chain.append((_SLICE, as_slice(node)))
                 node, sliced = node.operands[0], True
                 continue
+            if node.fn is _DETACH and given is not source:
+                break  # this tensor, without its history
             if not is_view(node):
                 return result  # not pure movement after all: a tensor of its own
             chain.append((node.fn, node.attrs))
