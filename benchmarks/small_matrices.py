@@ -34,6 +34,7 @@ MATRICES: dict[str, Call] = {
     "slogdet": lambda l, a, b, p: tuple(l.slogdet(a)),
     "cholesky": lambda l, a, b, p: l.cholesky(p), "qr": lambda l, a, b, p: tuple(l.qr(a)),
     "eigh": lambda l, a, b, p: tuple(l.eigh(p)), "eigvalsh": lambda l, a, b, p: l.eigvalsh(p),
+    "eig": lambda l, a, b, p: tuple(l.eig(a)), "eigvals": lambda l, a, b, p: l.eigvals(a),
     "svd": lambda l, a, b, p: tuple(l.svd(a, full_matrices=False)),
     "svdvals": lambda l, a, b, p: getattr(l, "svdvals", lambda a: l.svd(a, compute_uv=False))(a),
     "matrix_exp": lambda l, a, b, p: l.matrix_exp(a), "pinv": lambda l, a, b, p: l.pinv(a),

@@ -281,6 +281,18 @@ def test_many_small_matrices_of_complex_numbers(on: Any, dtype: Any, n: int) -> 
     check(on, fn, *draw(dtype, (37, n, n), (37, n, n)), tolerance=2e-4)
 
 
+def test_eigenvalues_of_many_small_matrices(on: Any, dtype: Any) -> None:
+    """What does not depend on their order; 1 and what is left of A V - V diag(w)."""
+    def fn(x: Any, y: Any) -> Any:
+        found = []
+        for a in (x, tg.complex(x, y)):
+            w, v = tg.linalg.eig(a)
+            found += [tg.view_as_real(w.sum(-1)), tg.view_as_real((w * w).sum(-1)), (abs(v) ** 2).sum(-2),
+                      1 + abs(a.to(v.dtype) @ v - v * w[:, None])]
+        return tuple(found)
+    check(on, fn, *draw(dtype, (37, 3, 3), (37, 3, 3)), tolerance=2e-4)
+
+
 def test_grouped_queries_and_many_keys(on: Any, dtype: Any) -> None:
     def fn(q: Any, k: Any, v: Any) -> Any:
         def loss(q: Any, k: Any, v: Any) -> Any:

@@ -337,13 +337,15 @@ class MatrixCheck(Plain):
 
     PIVOTS: ClassVar[int] = 32            # more than the numbers of pivots there are, from 1,
     MOST: ClassVar[int] = (1 << 31) // 32 - 1      # and matrices, for an int holds both
+    ENDS: ClassVar[tuple[str, str]] = "it holds NaN or infinity", "the iteration did not converge"      # instead of pivots 1 and 2
 
     def message(self, matrix: int, pivot: int) -> str:
         """The error for a matrix: its number in the batch."""
         *batch, m, n = self.shape
         place = tuple(int(i) for i in np.unravel_index(matrix, batch)) if batch else ()
         shown = f"matrix {place[0] if len(place) == 1 else place} of the batch {tuple(batch)}" if place else "the matrix"
-        what = self.what.format(pivot=f" (pivot {pivot})" if pivot else "", element=f"({pivot - 1}, {pivot - 1})")
+        end = self.ENDS[pivot == 2]
+        what = self.what.format(pivot=f" (pivot {pivot})" if pivot else "", element=f"({pivot - 1}, {pivot - 1})", end=end)
         return f"{self.call}: {shown} ({m}x{n}) {what}"
 
     def error(self, note: int, _: int, line: Line) -> TracegradError:

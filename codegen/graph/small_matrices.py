@@ -23,7 +23,7 @@ from tracegrad.ops import factorizations as lapack
 from tracegrad.plan import MatrixCheck, Target
 
 KERNELS = (lapack.SOLVE, lapack.INV, lapack.TRIANGLE, lapack.DET, lapack.SLOGDET, lapack.CHOLESKY, lapack.LU_, lapack.QR_, lapack.INFO,
-           lapack.EIGH, lapack.SVD_, lapack.MATRIX_EXP, lapack.FRECHET, REGISTRY["geqrf"])
+           lapack.EIGH, lapack.EIG, lapack.SVD_, lapack.MATRIX_EXP, lapack.FRECHET, REGISTRY["geqrf"])
 
 
 def in_kernels(graph: Graph, target: Target) -> Graph:
@@ -39,8 +39,8 @@ def in_kernels(graph: Graph, target: Target) -> Graph:
         return of[a]
 
     def call(fn: Any, *operands: Node, **attrs: Any) -> Node:
-        if operands[0].dtype.kind == "c":
-            return _of_parts(fn, operands, tuple(part for a in operands for part in parts(a)), attrs)
+        if fn.aval(*(a.aval for a in operands), **attrs).dtype.kind == "c" or operands[0].dtype.kind == "c":
+            return _of_parts(fn, operands, tuple(part for a in operands for part in (parts(a) if a.dtype.kind == "c" else (a,))), attrs)
         return bind(_in_kernel(fn), operands, attrs)
 
     def replace(node: Node, operands: tuple[Node, ...]) -> Node:
@@ -103,22 +103,28 @@ def _in_kernel(fn: Primitive) -> Primitive:
 
 
 class InParts(InKernel):
-    """A factorisation of small complex matrices, of their real and imaginary parts; of a complex result, too, each part is one."""
+    """A factorisation of small complex matrices, of their real and imaginary parts; of a complex result, too, each part is one.
 
-    def __init__(self, fn: Any) -> None:
+    parts: how many a matrix has: one where real matrices have complex results.
+    """
+
+    def __init__(self, fn: Any, parts: int) -> None:
         super().__init__(fn)
-        self.name = f"complex_{fn.name}"  # type: ignore[misc]
+        self.parts, self.name = parts, f"{'complex_' * (parts == 2)}{fn.name}"  # type: ignore[misc]
 
     def whole(self, operands: Sequence[Aval], attrs: dict[str, Any]) -> tuple[Aval, ...]:
         """The results of the complex matrices whose parts these are."""
-        return self.fn.avals(*(Aval(a.shape, complex_of(a.dtype)) for a in operands[::2]), **attrs)  # type: ignore[no-any-return]
+        if self.parts == 2:
+            operands = [Aval(a.shape, complex_of(a.dtype)) for a in operands[::2]]
+        return self.fn.avals(*operands, **attrs)  # type: ignore[no-any-return]
 
     def avals(self, *operands: Aval, **attrs: Any) -> tuple[Aval, ...]:
         return tuple(Aval(a.shape, real_of(a.dtype)) for a in self.whole(operands, attrs) for _ in range(_count(a)))
 
     def results(self, *arrays: Any, **attrs: Any) -> list[Any]:
-        given = [REGISTRY["complex"].numpy(x, y) for x, y in zip(arrays[::2], arrays[1::2], strict=True)]
-        found = self.fn.results(*given, **attrs)
+        if self.parts == 2:
+            arrays = tuple(REGISTRY["complex"].numpy(x, y) for x, y in zip(arrays[::2], arrays[1::2], strict=True))
+        found = self.fn.results(*arrays, **attrs)
         return [part for r in found for part in ((r.real, r.imag) if r.dtype.kind == "c" else (r,))]
 
 
@@ -127,12 +133,12 @@ def _count(a: Aval) -> int:
 
 
 @lru_cache(maxsize=64)
-def _in_parts(fn: Primitive) -> InParts:
-    return InParts(fn)
+def _in_parts(fn: Primitive, parts: int) -> InParts:
+    return InParts(fn, parts)
 
 
 def _of_parts(of: Primitive, operands: tuple[Node, ...], parts: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
-    fn, result = _in_parts(of), of.aval(*(a.aval for a in operands), **attrs)
+    fn, result = _in_parts(of, len(parts) // len(operands)), of.aval(*(a.aval for a in operands), **attrs)
     attrs, index = {k: v for k, v in attrs.items() if k != "index"}, attrs["index"]
     first = sum(map(_count, fn.whole([p.aval for p in parts], attrs)[:index]))
     found = [bind(fn, parts, {**attrs, "index": first + k}) for k in range(_count(result))]

@@ -63,6 +63,11 @@ SMALL_MATRICES = frozenset("""
     safe first last p q sweep off open tangent twist cosine sine whole f u v square turn rest
 """.split())  # noqa: SIM905 - as above
 
+_NUMBERS = ("x", "y", "e", "f", "p", "q", "s", "u", "rest", "phase", "x0", "x1", "x2", "y0", "y1", "y2", "u0", "u1", "u2", "v1", "v2")
+EIGENVALUES = frozenset([*_NUMBERS, *(f"{name}_i" for name in _NUMBERS)]) | frozenset("""
+    tau far found high low small large tiny beside count odd start stop back edge inside end k root least most
+""".split())  # noqa: SIM905 - as above
+
 
 # What rows and transposed reads on GPUs call their own (lower/rows_gpu.py, lower/tiles_gpu.py).
 ROWS_ON_GPU = frozenset(("line", "lane", "turn", "other", "half_size"))

@@ -31,9 +31,9 @@ def eigh(k: Matrices) -> None:
     least = (float(np.finfo(k.node.operands[0].dtype).eps) / 8) ** 2
     for b in a[1:]:                                                                 # of a Hermitian matrix the diagonal is real
         k.lines(b, [f"for (int r = 0; r < {n}; r++)", f"  {b}[r * {n} + r] = {zero};"])
-    scale = _scaled(k, a, f"for (int r = 0; r < {n}; r++)", "for (int c = 0; c <= r; c++)", f"r * {n} + c")
+    scale = scaled(k, a, f"for (int r = 0; r < {n}; r++)", "for (int c = 0; c <= r; c++)", f"r * {n} + c")
     xs, tangents, sines = (names[:len(a)] for names in (("x", "u"), ("tangent", "twist"), ("sine", "turn")))
-    squares = _squares(*xs, "y")
+    sum_ = squares(*xs, "y")
     lower = [*_turned(k, "for (int i = 0; i < p; i++)", a, f"p * {n} + i", f"q * {n} + i", conjugate=True),
              *_turned(k, "for (int i = p + 1; i < q; i++)", a, f"i * {n} + p", f"q * {n} + i", mirrored=True),
              *_turned(k, f"for (int i = q + 1; i < {n}; i++)", a, f"i * {n} + p", f"i * {n} + q")]
@@ -42,7 +42,7 @@ def eigh(k: Matrices) -> None:
         f"  {type_} off = {zero}, norm = {zero};",
         f"  for (int r = 0; r < {n}; r++) {{",
         "    for (int c = 0; c < r; c++)",
-        f"      off += {_squares(*(f'{x}[r * {n} + c]' for x in a))};",
+        f"      off += {squares(*(f'{x}[r * {n} + c]' for x in a))};",
         f"    norm += {a[0]}[r * {n} + r] * {a[0]}[r * {n} + r];",
         "  }",
         f"  const {mask} open = off > {k.number(least)} * (norm + off);",
@@ -52,11 +52,11 @@ def eigh(k: Matrices) -> None:
         f"    for (int q = p + 1; q < {n}; q++) {{",
         *(f"      const {type_} u = {b}[q * {n} + p];" for b in a[1:]),
         f"      const {type_} x = {a[0]}[q * {n} + p], y = ({a[0]}[q * {n} + q] - {a[0]}[p * {n} + p]) * {k.number(0.5)};",
-        f"      const {type_} size = {k.call('fabs(y)')} + {k.call(f'sqrt({squares})')};",
+        f"      const {type_} size = {k.call('fabs(y)')} + {k.call(f'sqrt({sum_})')};",
         f"      const {mask} here = open & (size > {zero});",
         *(f"      const {type_} {tangent} = here ? (y < {zero} ? -{x} : {x}) / (here ? size : {one}) : {zero};"
           for tangent, x in zip(tangents, xs, strict=True)),
-        f"      const {type_} cosine = {one} / {k.call(f'sqrt({one} + {_squares(*tangents)})')}, "
+        f"      const {type_} cosine = {one} / {k.call(f'sqrt({one} + {squares(*tangents)})')}, "
         + ", ".join(f"{sine} = {tangent} * cosine" for sine, tangent in zip(sines, tangents, strict=True)) + ";",
         *(f"      {a[0]}[{i} * {n} + {i}] {sign}= {' + '.join(f'{t} * {x}' for t, x in zip(tangents, xs, strict=True))};"
           for i, sign in ("p-", "q+")),
@@ -96,7 +96,7 @@ def svd(k: Matrices) -> None:
     # cosines below this are those of orthogonal rows; rows are as good as 0 whose squares are below that
     right_angle = float(np.finfo(dtype).eps) * (length ** 0.5 if dtype == k.dtype else 0.125)
     nothing = float(limits.tiny) / float(limits.eps) ** 3
-    scale = _scaled(k, rows, f"for (int r = 0; r < {least}; r++)", f"for (int c = 0; c < {length}; c++)", f"r * {length} + c")
+    scale = scaled(k, rows, f"for (int r = 0; r < {least}; r++)", f"for (int c = 0; c < {length}; c++)", f"r * {length} + c")
     upper, lower = ([f"{x}[{line} * {length} + i]" for x in rows] for line in "pq")
     product = _product(upper, lower)
     if len(rows) == 1:
@@ -111,8 +111,8 @@ def svd(k: Matrices) -> None:
         f"    for (int q = p + 1; q < {least}; q++) {{",
         f"      {type_} alpha = {zero}, beta = {zero}, {sums};",
         f"      for (int i = 0; i < {length}; i++) {{",
-        f"        alpha += {_squares(*upper)};",
-        f"        beta += {_squares(*lower)};",
+        f"        alpha += {squares(*upper)};",
+        f"        beta += {squares(*lower)};",
         *(f"        {name} += {text};" for name, text in zip("xu", product, strict=False)),
         "      }",
         f"      const {type_} size = {k.call('sqrt(alpha)')} * {k.call('sqrt(beta)')};",
@@ -138,7 +138,7 @@ def svd(k: Matrices) -> None:
         f"for (int j = 0; j < {least}; j++) {{",
         f"  {type_} norm = {zero};",
         f"  for (int i = 0; i < {length}; i++)",
-        f"    norm += {_squares(*(f'{x}[j * {length} + i]' for x in rows))};",
+        f"    norm += {squares(*(f'{x}[j * {length} + i]' for x in rows))};",
         f"  {values}[j] = {k.call('sqrt(norm)')};",
         "}",
         *([
@@ -186,7 +186,7 @@ def _loop(head: str, *body: str) -> list[str]:
     return [head, *(f"  {line}" for line in body)] if len(body) == 1 else [f"{head} {{", *(f"  {line}" for line in body), "}"]
 
 
-def _squares(*numbers: str) -> str:
+def squares(*numbers: str) -> str:
     return " + ".join(f"{x} * {x}" for x in numbers)
 
 
@@ -200,18 +200,13 @@ def _product(x: list[str], y: list[str]) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------------- steps
 
 
-def _scaled(k: Matrices, arrays: list[Array], rows: str, columns: str, place: str) -> Array:
+def scaled(k: Matrices, arrays: list[Array], rows: str, columns: str, place: str) -> Array:
     """Divides the elements that the loops go over by a power of two, the size of the largest, so that no square is too large or too small.
 
     `info` becomes 1 where one of them is NaN or infinite. What is given back is the power.
     """
-    scale, bits = k.array("scale", 1), k.dtype.itemsize * 8
-    limits = np.finfo(k.dtype)
-    integer = {32: "int", 64: "long"}[bits] + (str(k.lanes) if k.lanes > 1 else "")
-    exponents = ((1 << limits.nexp) - 1) << limits.nmant
-    exponent = f"{exponents}{'L' * (bits == 64)}"
+    scale, limits = k.array("scale", 1), np.finfo(k.dtype)
     least, most = k.number(float(limits.tiny)), k.number(2.0 ** (limits.maxexp - 2))
-    power = f"as_{k.type}(as_{integer}(best) & {f'({integer})({exponent})' if k.lanes > 1 else exponent})"
     assert k.info is not None
     k.lines(arrays[0], [
         f"{k.type} best = {k.number(0)};",
@@ -222,7 +217,7 @@ def _scaled(k: Matrices, arrays: list[Array], rows: str, columns: str, place: st
             f"    {k.info}[0] = size - size == {k.number(0)} ? {k.info}[0] : {k.whole('1')};",
             "    best = size > best ? size : best;",
             "  }")),
-        f"best = {power};",
+        f"best = {k.power('best')};",
         f"{scale}[0] = best < {least} ? {least} : best > {most} ? {most} : best;",
         *(line for a in arrays for line in (rows, f"  {columns}", f"    {a}[{place}] /= {scale}[0];")),
     ], *arrays[1:], k.info, scale)
@@ -338,7 +333,7 @@ def _orthonormal(k: Matrices, rows: list[Array], values: Array, count: int, leng
         f"    for (int i = 0; i < {length}; i++) {{",
         f"      {k.type} x = {one};",
         "      for (int r = 0; r < j; r++)",
-        f"        x -= {_squares(*other)};",
+        f"        x -= {squares(*other)};",
         f"      first = x > best ? {k.whole('i')} : first;",
         "      best = x > best ? x : best;",
         "    }",
@@ -354,7 +349,7 @@ def _orthonormal(k: Matrices, rows: list[Array], values: Array, count: int, leng
         "      }",
         f"      {k.type} norm = {zero};",
         f"      for (int i = 0; i < {length}; i++)",
-        f"        norm += {_squares(*row)};",
+        f"        norm += {squares(*row)};",
         f"      norm = flat ? {k.call('sqrt(norm)')} : {one};",
         *(f"      {line}" for line in _loop(f"for (int i = 0; i < {length}; i++)", *(f"{x} /= norm;" for x in row))),
         "    }",

@@ -3,8 +3,8 @@
 A work-item holds whole matrices in arrays of its own: on a CPU as many as a vector has lanes, one a lane; on a GPU one. What a matrix
 decides (which row is the pivot) is a selection, so lanes never part. The steps are LAPACK's, as are pivots and signs: what differs are
 roundings. On CPUs float32 is computed in float64, as NumPy does it, but for LU factors; vectors are half as many lanes there.
-Eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the same for all lanes; LAPACK's is not. Exponentials:
-exponential.py.
+Symmetric eigenvalues and singular values are Jacobi's (jacobi.py), whose iteration is the same for all lanes; LAPACK's is not. Those of
+general matrices: francis.py. Exponentials: exponential.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tracegrad.codegen.kernel.names import SMALL_MATRICES
 from tracegrad.codegen.kernel.statements import BoundLike, product
 from tracegrad.codegen.kernel.types import mask_type
 from tracegrad.codegen.kernel.vectors import LANES, ctype
-from tracegrad.codegen.lower import complex_matrices, exponential, jacobi
+from tracegrad.codegen.lower import complex_matrices, exponential, francis, jacobi
 from tracegrad.codegen.lower.context import Context, lowering
 from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.lower.serial import KernelBuilder, parts
@@ -199,6 +199,13 @@ class Matrices(KernelBuilder):
 
     def whole(self, text: str) -> str:
         return f"({self.mask})({text})" if self.lanes > 1 else text
+
+    def power(self, x: str) -> str:
+        """The power of two that is in x."""
+        limits, bits = np.finfo(self.dtype), self.dtype.itemsize * 8
+        integer = {32: "int", 64: "long"}[bits] + (str(self.lanes) if self.lanes > 1 else "")
+        exponent = f"{((1 << limits.nexp) - 1) << limits.nmant}{'L' * (bits == 64)}"
+        return f"as_{self.type}(as_{integer}({x}) & {f'({integer})({exponent})' if self.lanes > 1 else exponent})"
 
     def any(self, mask: str) -> str:
         """Whether it holds of any of the matrices."""
@@ -567,8 +574,9 @@ def _qr(k: Matrices) -> None:
         k.store(1, k.upper(a, columns))
 
 
-STEPS = {"eigh": "Jacobi's rotations", "svd": "Jacobi's rotations", "_exp": "scaling and squaring"}      # the others are LAPACK's
+STEPS = {"eigh": "Jacobi's rotations", "svd": "Jacobi's rotations", "_exp": "scaling and squaring",
+         "eig": "QR steps"}      # the others are LAPACK's
 TEXTS = {"solve": _solve, "inv": _inv, "solve_triangular": _triangle, "det": _det, "slogdet": _slogdet, "cholesky": _cholesky,
          "lu_factor": _lu, "qr": _qr, "geqrf": _geqrf, "pivot_order": _order, "factor_info": _info, "eigh": jacobi.eigh, "svd": jacobi.svd,
-         "matrix_exp": exponential.exp, "frechet_exp": exponential.derivative,
+         "eig": francis.eig, "complex_eig": francis.eig, "matrix_exp": exponential.exp, "frechet_exp": exponential.derivative,
          **complex_matrices.TEXTS}

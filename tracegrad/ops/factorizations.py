@@ -27,7 +27,7 @@ from tracegrad.ops.contraction import matmul
 from tracegrad.ops.contraction import swap_last as t
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.movement import concat, narrow, reshape
-from tracegrad.ops.pointwise import eq
+from tracegrad.ops.pointwise import abs_, eq, le
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import full_like_shape, tril, triu
 from tracegrad.plan import MatrixCheck
@@ -103,7 +103,7 @@ class Lapack(Shared):
         endless = np.argwhere(~np.isfinite(np.tril(a) if fn is np.linalg.eigh else a).all((-2, -1)))       # eigh reads no more
         if len(endless):
             raise self.error(_ENDLESS, a, tuple(int(i) for i in endless[0]))
-        return self.each("has no decomposition: the iteration did not converge", fn, a)
+        return self.each(_SLOW, fn, a)
 
     def error(self, what: str, a: Any, place: tuple[int, ...], pivot: int = 0) -> LinAlgError:
         number = int(np.ravel_multi_index(place, a.shape[:-2])) if place else 0
@@ -111,7 +111,7 @@ class Lapack(Shared):
 
 
 _SINGULAR = "is singular{pivot}: it has no inverse; tg.linalg.lstsq and pinv take it"
-_ENDLESS = "has no decomposition: it holds NaN or infinity"
+_ENDLESS, _SLOW = (f"has no decomposition: {end}" for end in MatrixCheck.ENDS)
 _INDEFINITE = "is not positive definite{pivot}: it has no Cholesky factor"
 
 
@@ -431,12 +431,15 @@ class Eigh(Lapack):
 
 
 class Eig(Lapack):
-    """Eigenvalues and eigenvectors (columns, of length 1) of (*, n, n): complex numbers, in LAPACK's order.
+    """Eigenvalues and eigenvectors (columns, of length 1) of (*, n, n): complex numbers. The order is LAPACK's or, in kernels, nearly so.
+
+    So a derivative, which may be computed another way than what it is the derivative of, does not rely on the order: that of the vectors
+    takes the eigenvalues of those vectors, that of the eigenvalues looks for each one's place.
 
     Derivative: Giles, and C. Boeddeker et al., "On the computation of complex-valued gradients with application to statistically optimum
     beamforming" (2017), eq. 4.77, with the length of the vectors fixed.
     """
-    name = "eig"
+    name, impossible = "eig", "has no decomposition: {end}"
     cases = [((_SQUARE + np.triu(_SQUARE),), dict(index=0)), ((_SQUARE[0] + np.triu(_SQUARE[0]),), dict(index=0))]
 
     def avals(self, *operands, **attrs):
@@ -446,18 +449,49 @@ class Eig(Lapack):
 
     def results(self, a):
         dtype = dtypes.complex_of(a.dtype)
-        return [r.astype(dtype) for r in self.decomposed(np.linalg.eig, a)]
+        w, v = self.decomposed(np.linalg.eig, a)
+        return [w.astype(dtype), _phases(v).astype(dtype)]
 
     def vjp(self, ct, y, a, index):
-        attrs = {"index": index}
-        v = self.result((a,), attrs, 1, y)
         if index:
-            w = conj(self.result((a,), attrs, 0, y))
+            v = y
+            w = conj(total(conj(v) * matmul(cast(a, v.dtype), v), (len(a.shape) - 2,)))
             inner = matmul(h(v), ct)
             along = real(total(where(eye(a.shape[-1]), inner, const(0, v.dtype)), (len(a.shape) - 2,)))   # would make vectors longer
             inner = _off_diagonal(inner - matmul(h(v), v * row(along)), row(w) - column(w))
             return (run(SOLVE, h(v), matmul(inner, h(v))),)
-        return (run(SOLVE, h(v), column(ct) * h(v)),)
+        w, v = (bind(self, (a,), {"index": k}) for k in range(2))
+        return (run(SOLVE, h(v), column(_matched(ct, y, w)) * h(v)),)
+
+
+NEARLY_LARGEST = 0.999      # times the largest component's size: the first one that is as large is the one that is positive
+
+
+def _phases(v: Any) -> Any:
+    """Columns whose largest component is positive, as those of zgeev are: kernels and LAPACK give the same vectors."""
+    if not v.size:
+        return v
+    size = np.abs(v)
+    first = (size >= NEARLY_LARGEST * size.max(-2, keepdims=True)).argmax(-2)[..., None, :]
+    found, size = np.take_along_axis(v, first, -2), np.take_along_axis(size, first, -2)
+    v = v * (found.conj() / size)
+    np.put_along_axis(v, first, size, -2)
+    return v
+
+
+def _matched(ct: Node, y: Node, w: Node) -> Any:
+    """The cotangents of eigenvalues y, for those that w has at each place.
+
+    Numbers that are no farther from each other than rounding errors stay where they are.
+    """
+    n, last = y.shape[-1], len(y.shape) - 1
+    if n < 2:
+        return ct
+    apart = abs_(column(y) - row(w))
+    least = bind(REGISTRY["amin"], (apart,), {"dim": (last,)})
+    stays = le(abs_(y - w), least + abs_(w) * (64 * float(np.finfo(w.dtype).eps)))
+    chosen = cast(where(row(stays), eye(n), eq(apart, row(least))), ct.dtype)
+    return total(chosen * column(ct), (last,)) / total(chosen, (last,))
 
 
 class QR(Lapack):

@@ -447,10 +447,11 @@ def eigvalsh(A: Array, UPLO: str = "L") -> Array:
 @linalg()
 @on_nodes
 def eig(A: Array) -> Any:
-    """(eigenvalues, eigenvectors) of (*, n, n), complex: (*, n) in LAPACK's order, and (*, n, n), whose columns have length 1.
+    """(eigenvalues, eigenvectors) of (*, n, n), complex: (*, n) in no promised order, and (*, n, n), whose columns have length 1.
 
-    Vectors are known up to a factor of size 1: their gradient has a meaning for functions that do not depend on it, and is NaN or infinite
-    for equal eigenvalues. For symmetric and Hermitian matrices `eigh` is faster and more accurate.
+    Vectors are known up to a factor of size 1; here the largest component is positive. Their gradient has a meaning for functions that do
+    not depend on that factor, and is NaN or infinite for equal eigenvalues. For symmetric and Hermitian matrices `eigh` is faster and more
+    accurate.
 
     >>> tg.linalg.eig(tg.tensor([[0.0, 1.0], [-1.0, 0.0]])).eigenvalues
     """
@@ -461,7 +462,7 @@ def eig(A: Array) -> Any:
 @linalg()
 @on_nodes
 def eigvals(A: Array) -> Any:
-    """The eigenvalues (*, n) of (*, n, n), complex, in LAPACK's order: `eig` without the vectors."""
+    """The eigenvalues (*, n) of (*, n, n), complex, in no promised order: `eig` without the vectors."""
     _matrices("eigvals", A, square=True)
     return run(lapack.EIG, A)
 
