@@ -855,21 +855,45 @@ _PARTS: dict[str, Callable[[Node, Node], Node]] = {
     "view_as_real": lambda value, source: bind(REGISTRY["view_as_complex"], (value,), {}),
     "view_as_complex": lambda value, source: bind(REGISTRY["view_as_real"], (value,), {}),
 }
-def _take_part(view: Tensor) -> None:
-    """Compute a small view of what numpy holds at once: where a batch starts would make another structure of each."""
+def _take_part(view: Tensor, as_it_lies: bool = False) -> None:
+    """Compute a small view of what numpy holds at once: where a batch starts would make another structure of each.
+
+    as_it_lies: only what has its elements in order already, so that numpy adds them up as it would have.
+    """
     base = view._base
     if base is None or view._n.aval.nbytes > PART:
         return
     source = base._node()
     if source.value is None and base._source is not None:
-        _take_part(base)
+        _take_part(base, as_it_lies=True)
     array = None if source.value is None else held(source.value)
     if array is not None:
         array = array.reshape(base.shape)
         for fn, attrs in view._steps:
             array = fn.numpy(array, **attrs)
-        view._n.value = part = hold(view._device, np.array(array, order="C"))
-        part.suspicions = source.value.suspicions
+        if array.flags.c_contiguous or not as_it_lies:
+            view._n.value = part = hold(view._device, np.array(array, order="C"))
+            part.suspicions = source.value.suspicions
+
+
+def _held_view(view: Tensor) -> tuple[Any, Any]:
+    """The elements of a view where numpy has them, and what is suspect of them; (None, None) if it has not, or a base is large.
+
+    The base gets no value: what is computed of it later is computed as if nobody had taken a part.
+    """
+    base = view._base
+    if base is None:
+        return None, None
+    source = base._node()
+    if source.value is not None:
+        array, suspicions = held(source.value), source.value.suspicions
+    else:
+        array, suspicions = _held_view(base) if base._source is not None and source.aval.nbytes <= PART else (None, None)
+    if array is not None:
+        array = array.reshape(base.shape)
+        for fn, attrs in view._steps:
+            array = fn.numpy(array, **attrs)
+    return array, suspicions
 
 
 def _overlap(steps: Steps) -> bool:
