@@ -1,7 +1,6 @@
 """Attention that users write out, found in traced programs: which spellings are, which are not and why, that values and derivatives of all
 orders stay; masks as operands of the kernels, for every target; rows that see nothing."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -293,7 +292,7 @@ def test_masks_without_a_driver(number, attend, masks):
     given = drawn(dtype, (B, H, L, 5), (B, H, S, 5), (B, H, S, 6), seed=number) + [tg.tensor(m(rng, dtype)) for m in masks]
     name = "gpu" if number // 2 % 2 else list(TARGETS)[number % 4]
     targets = {name: TARGETS[name]}
-    numbers_ = replace(TINY, attention_keys=(4, 64)[number % 2], attention_groups=TINY.attention_groups[number % 2:])
+    numbers_ = TINY._replace(attention_keys=(4, 64)[number % 2], attention_groups=TINY.attention_groups[number % 2:])
     with np.errstate(all="ignore"):
         with tuned(numbers_), Checked(targets, tuning=numbers_, slack=8) as checked:
             traced, found = whole(attend, given)
