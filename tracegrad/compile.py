@@ -420,16 +420,21 @@ def without_history(node: Node) -> Node:
     """`node` without its history, which is let go of once what it is computed from is known."""
     if not node.needs_grad:
         return node
-    new = bind(_DETACH, (node,), {})
-    if state.trace is None and not (state.examples or state.hidden or state.pulling):
-        source = resolve(node)
-        while source.value is None and is_view(source):
-            source = resolve(source.operands[0])
-        if source.value is None:
-            _detached.append(weakref.ref(new))
-        else:
-            cut([new])
-    return new
+    if state.trace is not None or state.examples or state.hidden or state.pulling:
+        return bind(_DETACH, (node,), {})
+    found, views = resolve(node), list[Node]()
+    while found.value is None and is_view(found):
+        views.append(found)
+        found = resolve(found.operands[0])
+    if found.value is None:
+        new = bind(_DETACH, (node,), {})
+        _detached.append(weakref.ref(new))
+        return new
+    if views or type(found) is Folded or found.operands:
+        node = data(found.aval, found.value)
+        for view in reversed(views):
+            node = bind(view.fn, (node, *view.operands[1:]), view.attrs)
+    return bind(_DETACH, (node,), {})
 
 
 _detached: list[weakref.ref[Node]] = []     # what was detached from a history that has to be computed first
@@ -675,9 +680,7 @@ def part(node: Node) -> np.ndarray[Any, Any] | None:
     chain: list[Node] = []
     found = resolve(node)
     while found.value is None:
-        if found.aval.nbytes > PART or not found.operands or not (isinstance(found.fn, Movement) or found.fn is _SLICE_AT):
-            return None
-        if found.fn is not _SLICE_AT and len(found.operands) > 1:
+        if found.aval.nbytes > PART or not is_view(found):
             return None
         chain.append(found)
         found = resolve(found.operands[0])
