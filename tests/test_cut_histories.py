@@ -9,21 +9,12 @@ from typing import Any
 import pytest
 
 import tracegrad as tg
+from tests.functions import double
 from tracegrad import nn
 from tracegrad.config import config
 from tracegrad.ir import Node
 
 STEPS = 12
-
-
-class Twice(tg.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, ct):
-        return ct * 2
 
 
 def nodes() -> int:
@@ -124,7 +115,7 @@ CASES = {
     "added to, of parts of it": lambda: accumulated(lambda h: tg.cat([h[60:], h[:60]]).detach()),
     "added to, of a product": lambda: accumulated(lambda h: (tg.ones(130, 130) @ h).tanh().detach()),
     "added to, of a function's result": lambda: accumulated(lambda h: tg.nn.functional.layer_norm(h, (130,)).detach()),
-    "added to, of a custom function": lambda: accumulated(lambda h: (Twice.apply(h) * 0.25).detach()),
+    "added to, of a custom function": lambda: accumulated(lambda h: (double()(h) * 0.25).detach()),
     "a hook that reads its tensor": lambda: hooked(lambda model, x, y: y.register_hook(lambda g: g * y)),
     "a hook that reads its tensor's values": lambda: hooked(lambda model, x, y: y.register_hook(lambda g: g * y.detach())),
     "a leaf's hook that reads it": lambda: hooked(lambda model, x, y: x.register_hook(lambda g: g * x.detach())),
