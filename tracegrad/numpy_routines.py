@@ -31,7 +31,7 @@ SPREAD = 1 << 12        # bytes from which on an array is written over, or dropp
 _CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
 _ADD, _PAD = REGISTRY["add"], REGISTRY["pad"]
 _EXPAND, _RESHAPE, _PERMUTE = REGISTRY["expand"], REGISTRY["reshape"], REGISTRY["permute"]
-_MATMUL, DOT = REGISTRY["matmul"], np.ndarray.dot
+_MATMUL, _DOT = REGISTRY["matmul"], np.ndarray.dot
 _SUM = np.add.reduce
 _REDUCTIONS: dict[Any, Any] = {REGISTRY["sum"]: _SUM, REGISTRY["amax"]: np.maximum.reduce, REGISTRY["amin"]: np.minimum.reduce}
 # Families whose rules give arrays of the node's dtype, or never do.
@@ -432,18 +432,20 @@ class Writer:
         steady = step.fn is not None and step.fn.family in _STEADY and self.strides[step.place] is not None
         return step.dtype is None or bool(shape and steady)
 
-    def _call(self, step: Step, arguments: list[str]) -> str:
+    def _call(self, step: Step, arguments: Sequence[str], *out: str) -> str:
+        """out: the array that it is computed into, if its rule takes one."""
         if step.fn is _PERMUTE and step.attrs["dims"] == (1, 0):
             return f"{arguments[0]}.T"
         if step.fn is _RESHAPE and step.attrs["shape"]:
             return f"{arguments[0]}.reshape({self._name(tuple(map(operator.index, step.attrs['shape'])), 's')})"
         rule = self._by_itself(step)
-        if rule is DOT:
-            return f"{arguments[0]}.dot({arguments[1]})"
+        if rule is _DOT:
+            return f"{arguments[0]}.dot({', '.join([arguments[1], *out])})"
         if rule is not None:
-            keeps = ", None, None, True" if "keepdim" in step.attrs else ""
-            return f"{self._name(rule, 'r')}({arguments[0]}, {self._name(step.attrs['dim'], 'd')}{keeps})"
-        return f"{self._name(step.rule, 'r')}({', '.join(arguments)})"
+            keeps = ["True"] if "keepdim" in step.attrs else []
+            more = ["None", *(out or ["None"]), *keeps] if out or keeps else []
+            return f"{self._name(rule, 'r')}({', '.join([arguments[0], self._name(step.attrs['dim'], 'd'), *more])})"
+        return f"{self._name(step.rule, 'r')}({', '.join([*arguments, *out])})"
 
     def _by_itself(self, step: Step) -> Any:
         """What the rule of a product or a reduction calls for operands like these, without its questions; None where that is not known."""
@@ -455,7 +457,7 @@ class Writer:
             return None
         shape = known[0][0]
         if reduce is None:
-            return DOT if len(shape) == 2 else None
+            return _DOT if len(shape) == 2 else None
         dim = step.attrs["dim"]
         added_up = reduce is _SUM and not (len(shape) - 1 in dim or prod(shape) <= SHORT)
         return None if added_up else reduce

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.function import REGISTRY
-from tracegrad.numpy_routines import DOT, SPREAD, Routine, SideBySide, Step, Writer
+from tracegrad.numpy_routines import SPREAD, Routine, SideBySide, Step, Writer
 
 _SLICE, _RESHAPE, _PERMUTE = REGISTRY["slice"], REGISTRY["reshape"], REGISTRY["permute"]
 SOME = 3                        # turns, of an array that stands for one of all turns
@@ -133,15 +133,8 @@ class Turns(Writer):
             return f"{self._name(beside.joined, 'r')}({self.joins[step.place]}, {{}})"
         if self.strides[step.place] != np.empty(aval.shape, aval.dtype).strides:
             return None
-        rule = self._by_itself(step)
-        if rule is DOT:
-            return f"{arguments[0]}.dot({arguments[1]}, {{}})"
-        if rule is not None:
-            keeps = ", True" if "keepdim" in step.attrs else ""
-            return f"{self._name(rule, 'r')}({arguments[0]}, {self._name(step.attrs['dim'], 'd')}, None, {{}}{keeps})"
-        if isinstance(step.rule, np.ufunc) or getattr(step.rule, "into", False):
-            return f"{self._name(step.rule, 'r')}({', '.join(arguments)}, {{}})"
-        return None
+        takes = self._by_itself(step) is not None or isinstance(step.rule, np.ufunc) or getattr(step.rule, "into", False)
+        return self._call(step, arguments, "{}") if takes else None
 
     def _memory_of(self, step: Step, at: dict[int, str], new: str) -> str:
         """The b... that a step is computed into: one that nobody needs any more, or a new one."""
