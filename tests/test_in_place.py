@@ -79,12 +79,19 @@ def deposited(x: Any, w: Any, n: int) -> Any:
 def test_scatters_one_after_the_other_share_a_buffer(n: int) -> None:
     rng = np.random.default_rng(n)
     x, w = tg.tensor(rng.uniform(0, n, 200)), tg.tensor(rng.standard_normal(200))
-    deposit = tg.trace(lambda x, w: deposited(x, w, n))
+
+    @tg.trace
+    def deposit(x: Any, w: Any) -> Any:
+        grid = deposited(x, w, n)
+        return grid, grid.sum()
+
     wanted = np.zeros(n)
     i, f = np.floor(x.numpy()).astype(int), x.numpy() % 1
     for k, part in enumerate(((1 - f) ** 2, 2 * f * (1 - f), f * f)):
         np.add.at(wanted, (i + k) % n, w.numpy() * part)
-    np.testing.assert_allclose(deposit(x, w).numpy(), wanted, atol=1e-5)
+    grid, total = deposit(x, w)
+    np.testing.assert_allclose(grid.numpy(), wanted, atol=1e-5)
+    assert total.item() == pytest.approx(wanted.sum())
     assert not held(deposit, (n,))
 
 

@@ -97,9 +97,9 @@ def arrange(schedule: Schedule, outputs: Collection[Node], donations: Donations,
         result = group.sinks[0]
         base, into = strip(result.operands[0]), alias.get(result, result)
         made = schedule.group_of.get(base)
-        if made in scatters and base not in outputs and base not in alias:
+        if made is not None and is_scatter(made.sinks[0]) and base not in outputs and base not in alias:
             mine = waits(group, result, base)
-            its = waits(made, base, into)
+            its = {} if into in schedule.group_of else waits(made, base, into)      # an input has an old value, which others may read
             if mine is not None and its is not None:
                 put({**mine, **its}, base, into)
     schedule.groups = in_order(order)
