@@ -44,26 +44,37 @@ def _taken(function: Function) -> list[str]:
 
 def packed(functions: Sequence[Function], called: Callable[[str], str]) -> list[str]:
     """The texts of kernels, in which those that have room in one are parts of it. called: what a kernel is called, given its key."""
-    texts: list[str] = []
-    packs: dict[tuple[int, ...], list[Function]] = {}      # by the work-groups they require, one that is not full
+    return [text_of(pack, called) for pack in packs(functions)]
 
-    def close(pack: list[Function]) -> None:
-        texts.append(_one(pack, called) if len(pack) > 1 else pack[0].text(called(pack[0].key)))
+
+def text_of(pack: Sequence[Function], called: Callable[[str], str], idle: bool = False) -> str:
+    """The text of kernels that are one. idle: it can do nothing (as the part -1), if it can be told what to be."""
+    together = len(pack) > 1 or (idle and can_be_part(pack[0]))
+    return _one(pack, called) if together else pack[0].text(called(pack[0].key))
+
+
+def can_be_part(function: Function) -> bool:
+    """Whether a kernel can be a part of another."""
+    return not function.cooperates and function.group is not None
+
+
+def packs(functions: Sequence[Function], length: int = LENGTH) -> list[list[Function]]:
+    """Which kernels are to be one; those that cannot be parts, and those that fill one, are alone. length: of the texts in one."""
+    found: list[list[Function]] = []
+    open_: dict[tuple[int, ...] | None, list[Function]] = {}      # by the work-groups they require, one that is not full
 
     for function in functions:
-        if function.cooperates or function.group is None:
-            texts.append(function.text(called(function.key)))
+        if not can_be_part(function):
+            found.append([function])
             continue
-        pack = packs.setdefault(function.group, [])
+        pack = open_.setdefault(function.group, [])
         together = [*pack, function]
-        if pack and (len(together) > MOST or sum(len(f.body) for f in together) > LENGTH or sum(f.arrays for f in together) > ARRAYS
+        if pack and (len(together) > MOST or sum(len(f.body) for f in together) > length or sum(f.arrays for f in together) > ARRAYS
                      or len(_types(together)) >= ARGUMENTS):
-            close(pack)
+            found.append(pack)
             together = [function]
-        packs[function.group] = together
-    for pack in packs.values():
-        close(pack)
-    return texts
+        open_[function.group] = together
+    return [*found, *open_.values()]
 
 
 def _types(functions: Sequence[Function]) -> list[str]:
@@ -92,6 +103,13 @@ def _one(functions: Sequence[Function], called: Callable[[str], str]) -> str:
     declared = ", ".join(["int part", *(f"{t}{' ' * (t != _POINTER)}a{i}" for i, t in enumerate(types))])
     whole = [f"{required(functions[0].group)}__kernel void {name}({declared}) {{", "  switch (part) {", *cases, "  }", "}"]
     return "\n".join([*notes, *parts, *whole])
+
+
+def taken(function: Function, part: Part) -> tuple[int, ...]:
+    """What the kernel takes that a kernel is a part of, the number of the part aside: the bytes of each argument, 0 for a pointer."""
+    own = zip(part.places, _taken(function), strict=True)
+    sizes = {**dict(part.unused), **{place: 0 if type_ == _POINTER else _SIZES[type_] for place, type_ in own}}
+    return tuple(sizes[place] for place in sorted(sizes))
 
 
 def parts_of(text: str) -> dict[str, Part]:

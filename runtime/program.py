@@ -26,10 +26,12 @@ import pyopencl as cl
 from tracegrad.config import config
 from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.plan import Function, Plan
+from tracegrad.runtime import build_worker, packing
+from tracegrad.runtime.builders import LENGTH, OPERATIONS, START, amount, builders, shares, side_by_side
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.intel_cpu import is_intel, one_item
-from tracegrad.runtime.packing import packed, parts_of
+from tracegrad.runtime.packing import packed, parts_of, taken
 from tracegrad.runtime.pocl_cpu import PLATFORM, is_pocl
 from tracegrad.runtime.pocl_halves import any_address
 from tracegrad.runtime.pocl_header import GUARD, applies, declared
@@ -100,7 +102,7 @@ def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
         counts["known"] += len(found)
         if new:
             try:
-                found |= _made(device, side, new, plan.parts)
+                found |= _made(device, side, new, plan)
             except BuildError as error:                    # say it in the text that has the user's names and lines
                 whole = Built(_whole(device, side, plan.source))
                 if config.check:
@@ -111,14 +113,19 @@ def kernels(device: Device, plan: Plan, small: bool = False) -> Kernels:
         return {function.entry: (found[function.key], _called(function.key)) for function in plan.functions}
 
 
-def load_compiler(device: Device, name: str) -> None:
+def load_compiler(device: Device, name: str, operations: int = 0) -> None:
     """Have PoCL load its compiler, in a thread, for what is about to be compiled; `name` tells it from anything else.
 
-    It reads a library of 7 MB when it builds the first program (0.3 s), which needs neither Python nor the program. It reads nothing
-    for a text that it has built before, so this one has a name in it. (Others load theirs in less than a tenth.)
+    operations: how many different ones are lowered meanwhile; if they are many, there will be work for other processes. PoCL reads a
+    library of 7 MB when it builds the first program (0.3 s), which needs neither Python nor the program. It reads nothing for a text that
+    it has built before, so this one has a name in it. (Others load theirs in less than a tenth.)
     """
     side = device.first_side
-    if device in _loading or not is_pocl(side):
+    if not is_pocl(side):
+        return
+    if operations >= OPERATIONS:
+        builders.begin(side)
+    if device in _loading:
         return
     _loading.add(device)
     text = f"__kernel void loads_{name[:32]}() {{}}\n"
@@ -155,7 +162,7 @@ def _whole(device: Device, side: cl.Device, source: str) -> cl.Program:
     return program
 
 
-def _made(device: Device, side: cl.Device, new: dict[str, Function], parts: Sequence[str]) -> dict[str, Built]:
+def _made(device: Device, side: cl.Device, new: dict[str, Function], plan: Plan) -> dict[str, Built]:
     """Kernels that no program in memory has: from the disk, or built."""
     found: dict[str, Built] = {}
     name = _name(device, side, *sorted(new))
@@ -175,22 +182,67 @@ def _made(device: Device, side: cl.Device, new: dict[str, Function], parts: Sequ
             found |= dict.fromkeys(keys, built)
     rest = {key: function for key, function in new.items() if key not in found}
     if rest:
-        text = text_of(list(rest.values()), parts, is_pocl(side))
-        lean = _lean(device.context, side, text)
-        program = lean or _build(device.context, side, text)
         counts["built"] += len(rest)
-        counts["programs"] += 1
-        name = _name(device, side, *sorted(rest))
-        if _keep(program, name, text, side, _TEXT if lean is None else _LEAN):
-            for key in rest:
-                PLACES.put(_name(device, side, key), name.encode())
-        found |= dict.fromkeys(rest, Built(program, text))
+        found |= _compiled(device, side, list(rest.values()), plan)
     return found
+
+
+def _compiled(device: Device, side: cl.Device, functions: Sequence[Function], plan: Plan) -> dict[str, Built]:
+    """Kernels that nobody has: built, by several processes if there is much to build."""
+    others = builders.begin(side, amount(functions) // LENGTH, START) if is_pocl(side) else []
+    if not others:
+        return _program(device, side, functions, text_of(functions, plan.parts, is_pocl(side)))
+    jobs = []                                              # the kernels of each program, and its text
+    for packs in shares(functions, others):
+        share = [function for pack in packs for function in pack]
+        jobs.append((share, _text(share, [packing.text_of(pack, _called, idle=True) for pack in packs], plan.parts)))
+    found: dict[str, Built] = {}
+
+    def first() -> cl.Program:
+        found.update(_program(device, side, *jobs[0]))
+        return next(iter(found.values())).program
+
+    programs = [(_ways(side, text), _idle(share, text, plan)) for share, text in jobs]
+    side_by_side(device.context, side, programs, others[:len(jobs) - 1], first)
+    for share, text in jobs[1:]:
+        found |= _program(device, side, share, text)       # in no time, where the driver's cache has it
+    return found
+
+
+def _idle(functions: Sequence[Function], text: str, plan: Plan) -> list[build_worker.Kernel]:
+    """How to launch the kernels of a text that can do nothing, once for each machine code that PoCL makes for a plan's launches.
+
+    It has one for each work-group, and another where there are more than 65,535 work-items along an axis.
+    """
+    parts, keys = parts_of(text), {function.entry: function.key for function in plan.functions}
+    kernels = {name: (part.name, taken(function, part)) for function in functions if (part := parts.get(name := _called(function.key)))}
+    found: dict[tuple[str, tuple[int, ...], tuple[int, ...], bool], tuple[int, ...]] = {}
+    for step in plan.launches:
+        kernel = kernels.get(_called(keys[step.entry]))
+        if kernel is not None and step.local_size is not None and 0 not in step.global_size:
+            found.setdefault((*kernel, step.local_size, max(step.global_size) > 0xFFFF), step.global_size)
+    return [(name, sizes, global_size, local_size) for (name, sizes, local_size, _), global_size in found.items()]
+
+
+def _program(device: Device, side: cl.Device, functions: Sequence[Function], text: str) -> dict[str, Built]:
+    """Kernels, built as one driver program and kept on disk."""
+    lean = _lean(device.context, side, text)
+    program = lean or _build(device.context, side, text)
+    counts["programs"] += 1
+    keys = sorted(function.key for function in functions)
+    name = _name(device, side, *keys)
+    if _keep(program, name, text, side, _TEXT if lean is None else _LEAN):
+        for key in keys:
+            PLACES.put(_name(device, side, key), name.encode())
+    return dict.fromkeys(keys, Built(program, text))
 
 
 def text_of(functions: Sequence[Function], parts: Sequence[str], pack: bool = False) -> str:
     """Kernels as one program: what they need, once, and the kernels. pack: several of them as one (see `packing.py`)."""
-    texts = packed(functions, _called) if pack else [f.text(_called(f.key)) for f in functions]
+    return _text(functions, packed(functions, _called) if pack else [f.text(_called(f.key)) for f in functions], parts)
+
+
+def _text(functions: Sequence[Function], texts: Sequence[str], parts: Sequence[str]) -> str:
     above = [dict.fromkeys(part for f in functions for part in f.above[group]) for group in range(max(len(f.above) for f in functions))]
     return "\n".join([*(parts[i] for group in above for i in group), *texts]) + "\n"
 
@@ -251,6 +303,18 @@ def _names(built: Built) -> set[str]:
 # ------------------------------------------------------------------------------------------------------------- the driver
 
 
+def _ways(cl_device: cl.Device, source: str) -> list[tuple[str, list[str]]]:
+    """What PoCL is given for a source, with options: the first that it takes is the program."""
+    lean = declared(source) if applies(cl_device) else None
+    return [*([] if lean is None else [_given(cl_device, lean, [GUARD])]), _given(cl_device, source)]
+
+
+def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tuple[str, list[str]]:
+    """What a driver is given for a source."""
+    text = any_address(source) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
+    return text, [*_QUIET, *options]
+
+
 def _lean(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program | None:
     """The program, built without the driver's header; None if that cannot be."""
     text = declared(source) if applies(cl_device) else None
@@ -261,15 +325,10 @@ def _lean(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program 
 
 
 def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> cl.Program:
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as nowhere:
-        warnings.simplefilter("ignore", cl.CompilerWarning)
-        try:
-            text = any_address(source) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
-            program = cl.Program(context, text)
-            program.build([*_QUIET, *options], devices=[cl_device], cache_dir=nowhere)          # instead of pyopencl's cache there is ours
-            return program
-        except cl.Error as error:
-            log = str(error)
+    try:
+        return build_worker.built(context, cl_device, *_given(cl_device, source, options))
+    except cl.Error as error:
+        log = str(error)
     raise BuildError(f"build: {_explain(source, log)}; correct the text if it is yours, else please report it "
                      "(the exception's .source and .log hold the rest)", source, log)
 

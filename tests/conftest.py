@@ -19,6 +19,7 @@ tg.config.check = True              # verify graphs after every pass, always in 
 # both ways; TRACEGRAD_EAGER=1 runs all tests in the way that users have it (.ci/run does so with those of untraced behaviour).
 EAGER = os.environ.get("TRACEGRAD_EAGER") == "1"
 tg.config.eager = EAGER
+tg.config.builders = 1             # tests run side by side already
 numpy_routines.WRITTEN = 3                 # so that tests see written routines without a dozen uses
 
 hypothesis.settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)

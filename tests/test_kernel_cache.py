@@ -6,6 +6,7 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyopencl as cl
@@ -255,11 +256,11 @@ def test_a_text_that_needs_the_header_is_built_with_it(cache):  # noqa: F811
     functions = [replace(f, body=f.body.replace("_1[", "sinpi(0.5f) * _1[")) for f in several(1)]
     text = program.text_of(functions, ())
     assert program._lean(device.context, device.cl_device, text) is None
-    key = {f.key: f for f in functions}
+    key, plan = {f.key: f for f in functions}, SimpleNamespace(parts=(), functions=functions, launches=())
     before = program.counts["programs"]
-    program._made(device, device.cl_device, key, ())
+    program._made(device, device.cl_device, key, plan)
     assert program.counts["programs"] == before + 1
-    assert list(program._made(device, device.cl_device, key, ())) == list(key)                    # and from the disk
+    assert list(program._made(device, device.cl_device, key, plan)) == list(key)                    # and from the disk
     assert program.counts["programs"] == before + 1
 
 

@@ -270,7 +270,7 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
     key = plan_cache.key(graph, device.target, donate, results)
     plan = plan_cache.load(key)
     if plan is None:
-        load_compiler(device, "" if key is None else key.name)      # meanwhile
+        load_compiler(device, "" if key is None else key.name, len({(n.fn, n.aval.shape, n.dtype) for n in graph}))      # meanwhile
         # Not loaded before anything is compiled, nor is networkx: a third of what importing tracegrad takes.
         from tracegrad.codegen.passes import compile_graph  # noqa: PLC0415
 
