@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracegrad.modes import uncollected
 
-with uncollected():             # the search for cycles, once instead of a hundred times
+with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad import (
         autograd,
         backends,

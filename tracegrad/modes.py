@@ -129,13 +129,19 @@ def is_inference_mode_enabled() -> bool:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the search for cycles among objects: recording and lowering make many; as good as all go when they are not referred to."""
+def uncollected(lasting: bool = False) -> Iterator[None]:
+    """Without the search for cycles among objects: recording and lowering make many; as good as all go when they are not referred to.
+
+    lasting: what is made stays, so nobody looks through it at the end either, as if it had been looked through often.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if lasting and enabled and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         if enabled:
             gc.enable()
 
