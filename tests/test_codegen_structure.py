@@ -353,6 +353,22 @@ def test_a_roll_of_rows_reads_one_row() -> None:
         assert "int at" not in body
 
 
+@pytest.mark.parametrize("n", [100, 256, 300])
+def test_a_roll_of_columns_reads_each_vector_once(n: int) -> None:
+    """The vectors that go around the end choose places, not values; there and back again is the vector itself."""
+    u = leaf(200, n, label="u")
+    last = n % 8 == 0                                             # otherwise it is done one by one
+    body = plan_of([u], [roll(u, 1, 1) + roll(u, -1, 1)]).source
+    assert "GATHER8_IF" not in body
+    assert body.count("= GATHER8(") == 1 + last                  # of the first vector and of the last
+    body = plan_of([u], [roll(roll(u, 1, 1) * u, -1, 1) * roll(u, -1, 1)]).source
+    assert "GATHER8_IF" not in body
+    assert body.count("= GATHER8(") == last                      # this element itself is a vector
+    body = plan_of([u], [roll(roll(u, 3, 1) * 2.0, n - 3, 1) * u]).source
+    assert "GATHER" not in body
+    assert "cols" not in body
+
+
 def test_a_stencils_inside_is_read_as_vectors() -> None:
     """Only the first and the last vector of a row look at the guards of their neighbours, which are loaded lane by lane."""
     u = leaf(200, 256, label="u")

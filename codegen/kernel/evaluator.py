@@ -35,7 +35,7 @@ from tracegrad.codegen.kernel.expressions import (
     is_zero,
     whole,
 )
-from tracegrad.codegen.kernel.facts import NARROW, largest, never_positive, operand_index
+from tracegrad.codegen.kernel.facts import NARROW, divides, largest, never_positive, operand_index
 from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_indices
 from tracegrad.codegen.kernel.index import Index, Var, ravel, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
@@ -179,6 +179,8 @@ class Evaluator(Elements):
             spell = _exp_nonpositive
         if name == "cos" and dtype == np.float32 and self.writer.target.plain_math and largest(node.operands[0]) <= NARROW:
             spell = _cos_narrow
+        if name in ("remainder", "floor_divide") and dtype.kind in "iu":
+            spell = (spell, *_DIVIDES[name])[divides(node)]
         if lanes == 1:
             wraps |= dtype == np.uint16 and name == "mul"    # a product of two ushort is an int, and may overflow
             if name == "bitwise_not" and dtype.kind == "b":
@@ -307,7 +309,7 @@ class Evaluator(Elements):
         return []
 
     def around(self, node: Node, flat: Index, guards: Guards) -> tuple[Node, Index, Guards] | None:
-        """Where element `flat` of a roll is, around the end: one place. None where lanes differ in it, or it may not be there at all.
+        """Where element `flat` of a roll is, around the end: one place, or one a lane. None where it may not be there at all.
 
         Two rolls one behind the other go around once: a neighbour's neighbour may be the element itself, which is known.
         """
@@ -315,25 +317,31 @@ class Evaluator(Elements):
         dim, shift, n = node.attrs["dim"], node.attrs["shift"], node.shape[node.attrs["dim"]]
         at = unravel(flat, node.shape)
         start, opened = at[dim], at[dim].opened()
-        if self.varies(opened) or opened.lo < 0 or opened.hi >= n:
+        if opened.lo < 0 or opened.hi >= n:
             return None
         if len(start.terms) == 1 and not start.constant and start.terms[0][1] == 1 and start.terms[0][0].var in self.rolled:
             row, (start, before, size) = start.terms[0][0].var, self.rolled[start.terms[0][0].var]
             if size == n and row is not None:
                 self.writer.doubtful.append(row)
+                if row in self.vector_vars and self.lane is not None and self.lane in start.vars:
+                    self.writer.doubtful.append(self.lane_numbers(self.lane))
                 shift = (shift + before) % n
             else:
                 start = at[dim]
         place = start
         if shift:
-            key = ("rolled", start.key, shift, n)
+            lanes = self.width if self.varies(start) else 1
+            key = ("rolled", start.key, shift, n, lanes)
             row = self.recall(key)
             if row is None:
-                i, dtype = self.writer.at, self.writer.index_dtype
-                value = Select(Infix("<", i(start), whole(shift, dtype)), i(start + (n - shift)), i(start - shift))
+                i, limit = (self.writer.at, whole(shift, self.writer.index_dtype)) if lanes == 1 else (
+                    self.lanes_of, Splat(whole(shift, self.writer.index_dtype), lanes))
+                value = Select(Infix("<", i(start), limit), i(start + (n - shift)), i(start - shift))
                 row = self.writer.computed("at", n, value, node, self.writer.depth_of(start.vars))
                 self.remember(key, row, start.vars)
                 self.rolled[row] = start, shift, n
+                if lanes > 1:
+                    self.vector_vars |= {row}
             place = row.index
         return x, ravel((*at[:dim], place, *at[dim + 1:]), x.shape), guards
 
@@ -438,3 +446,9 @@ def _exp_nonpositive(x: str) -> str:
 
 def _cos_narrow(x: str) -> str:
     return f"cos_narrow({x})"
+
+
+_DIVIDES: dict[str, tuple[Callable[..., str], Callable[..., str]]] = {         # by what is positive; of what is not negative, too
+    "remainder": (lambda a, b: f"tg_remainder_by({a}, {b})", lambda a, b: f"({a} % {b})"),
+    "floor_divide": (lambda a, b: f"tg_floordiv_by({a}, {b})", lambda a, b: f"({a} / {b})"),
+}

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from tracegrad.codegen.kernel.index import ZERO, Index, Var, ravel, unravel
+from tracegrad.intervals import interval
 from tracegrad.ir import Node
 
 NARROW = 8.0               # the angle up to which cosines have a short reduction (mathlib/trig.py)
@@ -52,6 +53,12 @@ def never_positive(node: Node) -> bool:
         return condition.fn.name == "lt" and condition.operands[0] is a and is_zero(condition.operands[1]) and (
             b.fn.name == "neg" and b.operands[0] is a)
     return node.fn.name == "sub" and subtracts_maximum(node)
+
+
+def divides(node: Node) -> int:
+    """What is known of a division of integers: 2, that the divisor is positive and the other not negative, 1, that it is positive; or 0."""
+    a, b = map(interval, node.operands)
+    return 0 if b[0] < 1 else 1 if a[0] < 0 else 2
 
 
 def largest(node: Node, steps: int = 8) -> float:

@@ -69,7 +69,7 @@ class Writer:
         self.text_names: set[str] = set()                    # what text in it calls its variables,
         self.text_types: set[tuple[DType, int]] = set()      # and their dtypes and lanes
         self.statements = 0
-        self.doubtful: list[Var] = []                        # indices that were computed, and that perhaps nothing reads in the end
+        self.doubtful: list[Var | Local] = []                        # indices that were computed, and that perhaps nothing reads in the end
 
     # -- names and parameters
 
@@ -153,14 +153,19 @@ class Writer:
         return var
 
     def sweep(self) -> None:
-        """Take doubtful indices that nothing reads out."""
-        count = Counter(name for text, _ in lines(self.blocks[0], False) for name in names_in(text)) if self.doubtful else {}
-        unread = {var for var in self.doubtful if count[var.name] == 1}
-        todo = [self.blocks[0]] if unread else []
-        while todo:
-            block = todo.pop()
-            block.items = [item for item in block.items if not (isinstance(item, Declare) and item.symbol in unread)]
-            todo += [item for item in block.items if isinstance(item, Block)]
+        """Take doubtful indices that nothing reads out, then those that nothing but these read."""
+        unread: set[Var | Local] = set()
+        while self.doubtful:
+            count = Counter(name for text, _ in lines(self.blocks[0], False) for name in names_in(text))
+            more = {var for var in self.doubtful if count[var.name] == 1} - unread
+            if not more:
+                return
+            unread |= more
+            todo = [self.blocks[0]]
+            while todo:
+                block = todo.pop()
+                block.items = [item for item in block.items if not (isinstance(item, Declare) and item.symbol in more)]
+                todo += [item for item in block.items if isinstance(item, Block)]
 
     def bounding(self, name: str, size: int, value: BoundLike) -> Var:
         """An index variable, in 0..size, that bounds a loop."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 # for integer types
 TEXTS: dict[str, str] = {
-    "tg_abs": "TG T tg_abs(T x) { return x < (T)(0) ? (T)(-x) : x; }",
+    # (without a sign where the least number may be negated: C knows that this does not happen, and that a magnitude is not negative)
+    "tg_abs": "TG T tg_abs(T x) { return x < (T)(0) ? as_T((U)((U)(0) - as_U(x))) : x; }",
     "tg_min": "TG T tg_min(T x, T y) { return x < y ? x : y; }",
     "tg_max": "TG T tg_max(T x, T y) { return x > y ? x : y; }",
     "tg_sign": "TG T tg_sign(T x) { return x > (T)(0) ? (T)(1) : (x < (T)(0) ? (T)(-1) : (T)(0)); }",
     "tg_truncdiv": """
 TG T tg_truncdiv(T a, T b) {
     T safe = ((b == (T)(0)) | $MINUS_ONE(b)) ? (T)(1) : b;
-    return b == (T)(0) ? (T)(0) : ($MINUS_ONE(b) ? (T)((T)(0) - a) : (T)(a / safe));
+    return b == (T)(0) ? (T)(0) : ($MINUS_ONE(b) ? as_T((U)((U)(0) - as_U(a))) : (T)(a / safe));
 }""",
     "tg_fmod": "TG T tg_fmod(T a, T b) { return b == (T)(0) ? (T)(0) : (T)(a - tg_truncdiv(a, b) * b); }",
     "tg_floordiv": """
@@ -25,6 +26,18 @@ TG T tg_floordiv(T a, T b) {
     return ((b != (T)(0)) & (r != (T)(0)) & ((r < (T)(0)) != (b < (T)(0)))) ? (T)(q - (T)(1)) : q;
 }""",
     "tg_remainder": "TG T tg_remainder(T a, T b) { return b == (T)(0) ? (T)(0) : (T)(a - tg_floordiv(a, b) * b); }",
+    # by a divisor that is known to be positive. (Fewer masks, too: of those of the above, PoCL's LLVM 14 makes machine code that it cannot
+    # print where a vector of 64-bit numbers chooses among one of 32 bits, and ends the process.)
+    "tg_floordiv_by": """
+TG T tg_floordiv_by(T a, T b) {                 // b > 0
+    T q = a / b;
+    return q + ((a - q * b) >> (T)(8 * sizeof($SCALAR) - 1));
+}""",
+    "tg_remainder_by": """
+TG T tg_remainder_by(T a, T b) {                // b > 0
+    T r = a % b;
+    return r + ((r >> (T)(8 * sizeof($SCALAR) - 1)) & b);
+}""",
     "tg_gcd": """
 TG T tg_gcd(T a, T b) {                         // Euclid's algorithm: at most 1.44 steps a bit; never negative (but for the least number)
     for (int step = 0; step < 12 * (int)sizeof($SCALAR); step++) {

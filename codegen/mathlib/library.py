@@ -256,7 +256,8 @@ def _render_int(template: str, scalar: str, lanes: str) -> str:
     never_or_equal = r"(\1 < (T)(0))" if scalar.startswith("u") else r"(\1 == (T)(-1))"
     text = re.sub(r"\$MINUS_ONE\((\w+)\)", never_or_equal, template)
     text = text.replace("$SCALAR", scalar)
-    return re.sub(r"\bT\b", scalar + lanes, text)
+    types = {"T": scalar + lanes, "U": _UNSIGNED.get(scalar, scalar) + lanes}
+    return re.sub(r"\b(as_)?([TU])\b", lambda m: (m[1] or "") + types[m[2]], text)
 
 
 def _render_philox_word(word: int, scalar: str, lanes: str) -> str:

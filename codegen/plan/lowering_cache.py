@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.elements import Storage
-from tracegrad.codegen.kernel.facts import NARROW, largest, never_positive, picked
+from tracegrad.codegen.kernel.facts import NARROW, divides, largest, never_positive, picked
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
 from tracegrad.codegen.lower.context import Context, computed, lower
@@ -143,6 +143,8 @@ def form_of(group: Group, context: Context) -> Form | None:
                 facts.append(never_positive(node.operands[0]))
             elif fn.name == "cos":
                 facts.append(largest(node.operands[0]) <= NARROW)
+            elif fn.name in ("remainder", "floor_divide") and node.dtype.kind in "iu":
+                facts.append(divides(node))
             elif fn.wraps and node.dtype.kind == "i":
                 facts.append(may_wrap(node))
         elif family in ("reduction", "partial"):
