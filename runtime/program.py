@@ -32,6 +32,7 @@ from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
 from tracegrad.runtime.intel_cpu import is_intel, one_item
 from tracegrad.runtime.packing import packed, parts_of, taken
+from tracegrad.runtime.pocl_conversions import by_halves
 from tracegrad.runtime.pocl_cpu import PLATFORM, is_pocl
 from tracegrad.runtime.pocl_halves import any_address
 from tracegrad.runtime.pocl_header import GUARD, applies, declared
@@ -311,7 +312,7 @@ def _ways(cl_device: cl.Device, source: str) -> list[tuple[str, list[str]]]:
 
 def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tuple[str, list[str]]:
     """What a driver is given for a source."""
-    text = any_address(source) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
+    text = by_halves(any_address(source)) if is_pocl(cl_device) else one_item(source) if is_intel(cl_device) else source
     return text, [*_QUIET, *options]
 
 
