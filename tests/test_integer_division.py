@@ -76,3 +76,16 @@ def test_conversions_by_halves():
     assert "tg_to_long8(int8 x) { return (long8)(__builtin_convertvector(x.lo, long4), __builtin_convertvector(x.hi, long4)); }" in head
     assert "long8 tg_to_long8(short8 x) { return __builtin_convertvector(x, long8); }" in head
     assert "int16 tg_to_int16(ulong16 x) { return (int16)(tg_to_int8(x.lo), tg_to_int8(x.hi)); }" in head
+
+
+@pytest.mark.parametrize("n", [12, 33, 100])
+@pytest.mark.parametrize("narrow", ["int8", "uint8"])
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "int32", "int64"])
+def test_a_choice_of_more_bits_by_fewer(dtype, narrow, n, device):
+    """A mask of 8 bits is made one of 16: C has no vector of shorts beside an int."""
+    rng = np.random.default_rng(n)
+    a, c = rng.integers(0, 97, (5, n)).astype(dtype), rng.integers(0, 3, (5, n)).astype(narrow)
+    f = tg.trace(lambda x, z: (tg.where(z < 1, x, 3), (z > 1) * x, tg.where(z == 2, x, x.flip(1)).sum(-1)))
+    for got, want in zip(f(tg.tensor(a), tg.tensor(c)), (
+            np.where(c < 1, a, 3), (c > 1) * a, np.where(c == 2, a, a[:, ::-1]).astype("int64").sum(-1)), strict=True):
+        np.testing.assert_array_equal(got.numpy(), want)

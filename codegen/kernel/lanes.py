@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tracegrad.codegen.kernel.expressions import At, Convert, Expression, Infix, Local, Number, Splat, Spread, Steps, whole
+from tracegrad.codegen.kernel.expressions import At, Convert, Expression, Infix, Local, Number, Splat, Spread, Steps, Zeros, whole
 from tracegrad.codegen.kernel.index import Index, Var
 from tracegrad.codegen.kernel.numbering import Numbering
 from tracegrad.codegen.kernel.writer import Writer
+from tracegrad.dtypes import int16
 
 
 class Vectors(Numbering):
@@ -73,7 +74,9 @@ class Vectors(Numbering):
             if x.mask == mask:
                 return x
             found = Convert(x, x.dtype, mask)
-            return Infix("!=", found, whole(0)) if mask > x.mask else found     # Mesa (22.3) takes the sign of a widened mask to be 0
+            if mask <= x.mask:
+                return found
+            return Infix("!=", found, Zeros(int16, x.lanes) if mask == 2 else whole(0))   # Mesa (22.3) takes the sign of a widened mask to be 0
         return x if x.lanes > 1 else Splat(x, self.width)
 
 
