@@ -76,7 +76,8 @@ class Vectors(Numbering):
             found = Convert(x, x.dtype, mask)
             if mask <= x.mask:
                 return found
-            return Infix("!=", found, Zeros(int16, x.lanes) if mask == 2 else whole(0))   # Mesa (22.3) takes the sign of a widened mask to be 0
+            # (Mesa 22.3 takes the sign of a widened mask to be 0.)
+            return Infix("!=", found, Zeros(int16, x.lanes) if mask == 2 else whole(0))
         return x if x.lanes > 1 else Splat(x, self.width)
 
 
