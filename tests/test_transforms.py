@@ -130,6 +130,50 @@ def test_vmap_is_a_loop(name):
     close(tg.vmap(fn)(x), np.stack([fn(x[i]).numpy() for i in range(5)]))
 
 
+def test_vmap_gives_views_as_they_are_in_the_end(run):
+    def fn(x):
+        y = x * 2
+        first, row = y[:3], y.reshape(4, 3)[1]
+        y.add_(x)
+        row.mul_(-1)
+        return first, row, y
+
+    x = draw(37, 12)
+    y = x.numpy() * 3
+    y[:, 3:6] *= -1
+    for found, expected in zip(run(tg.vmap(fn))(x), (y[:, :3], y[:, 3:6], y), strict=True):
+        close(found, expected)
+
+
+def test_what_vmap_maps_is_changed_in_place(run):
+    def fn(a, b, c):
+        a.mul_(c)
+        b[1:].add_(a[1:])
+        b[0] = a.sum()
+        return b.sum()
+
+    a, whole, c = draw(12, 20), draw(20, 65), draw(20)
+    expected = a.numpy() * c.numpy()
+    b = whole[:, 7:19].numpy() + expected.T
+    b[0] = expected.sum(1)
+    close(run(tg.vmap(fn, in_dims=(0, 1, None), chunk_size=5))(a, whole[:, 7:19], c), b.sum(0))
+    close(a, expected)
+    close(whole[:, 7:19], b)
+    before = whole[:, :20].numpy()
+    found = run(tg.vmap(tg.vmap(lambda x, y: x.sub_(y)), in_dims=(1, None)))(whole[:, :20], a[0])
+    close(found, before.T - expected[0])
+    close(whole[:, :20], found.t())
+    leaf = draw(3, 4).requires_grad_()
+    expected = leaf.detach().numpy() * 2
+    with pytest.raises(tg.AutogradError, match="vmap: a leaf tensor"):
+        tg.vmap(lambda x: x.mul_(2))(leaf)
+    with tg.no_grad():
+        tg.vmap(lambda x: x.mul_(2))(leaf)
+    close(leaf.detach(), expected)
+    leaf.square().sum().backward()
+    close(leaf.grad, expected * 2)
+
+
 def test_vmap_dimensions_in_and_out():
     a, b = draw(3, 4), draw(2, 3)
     close(tg.vmap(lambda a, b: a + b, in_dims=(1, None), out_dims=2)(a, b), (a.numpy().T[:, None, :] + b.numpy()).transpose(1, 2, 0))

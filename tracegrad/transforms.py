@@ -276,6 +276,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
     in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments, or a tuple of
     values, each of them for every tensor of a nested argument or in that argument's structure); keyword arguments are not mapped.
     out_dims: where the batch goes in each output, likewise; None for an output that is the same for all.
+    What fn changes in place in an argument that is mapped is changed in the batch.
     The result is one program with batched operations, not a loop; chunk_size: how many examples are run at once, where memory is short.
     randomness: what random functions do inside. "error": they are an error; "different": every example has numbers of its own, as if one
     call had drawn them for the batch; "same": all have the same.
@@ -347,13 +348,15 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
              randomness: str) -> tuple[list[Tensor], Any, list[Any]]:
     """One batch of examples: the results, their structure, and where the batch is in each."""
     mapped: dict[Node, Node] = {}
-    examples = list(leaves)
+    examples, orders = list(leaves), {}
     for i, (x, dim) in enumerate(zip(leaves, dims, strict=True)):
         if dim is None or not isinstance(x, Tensor):
             continue
         like = x
         node = x._node()
-        front = permute(node, (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim)))
+        node = node if state.grad or not node.needs_grad else bind(_DETACH, (node,), {})
+        orders[i] = (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim))
+        front = permute(node, orders[i])
         example = placeholder(Aval(front.shape[1:], front.dtype), "example")
         if front.needs_grad:           # the batch has a history, of which a transform inside is a part
             example = autodiff.stand_in(example)
@@ -367,14 +370,17 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
     try:
         with _examples():
             out = fn(*optree.tree_unflatten(tree, examples))
+            outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
+            nodes = [t._node() if isinstance(t, Tensor) else as_node(t) for t in outs]
+            written = {i: node for i in orders if (node := examples[i]._node()) not in mapped}
     finally:
         state.mapped = before
         autodiff.awaited.difference_update(mapped)
-    outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
     places = _spread_dims("out_dims", out_dims, out)
-    nodes = [t._n if isinstance(t, Tensor) else as_node(t) for t in outs]
     results = []
     with own_nodes():
+        for i, whole in zip(written, batch(list(written.values()), mapped, size), strict=True):      # arguments that fn changed in place
+            leaves[i]._rebind(permute(whole, tuple(sorted(range(leaves[i].ndim), key=orders[i].__getitem__))), "vmap")
         for one, node, place in zip(nodes, batch(nodes, mapped, size), places, strict=True):
             if place is None:
                 if any(n in mapped for n in topological([one])):
