@@ -130,6 +130,33 @@ def test_vmap_is_a_loop(name):
     close(tg.vmap(fn)(x), np.stack([fn(x[i]).numpy() for i in range(5)]))
 
 
+@pytest.mark.parametrize("change", [
+    lambda x: x.mul_(3.0), lambda x: x[1:].mul_(x[:1]), lambda x: x[::2].copy_(x[1::2] * 2), lambda x: x.zero_().add_(1),
+])
+def test_derivatives_are_of_what_fn_got_though_it_changes_its_argument_in_place(run, change):
+    def fn(x, way=lambda x: x):
+        x = way(x)
+        change(x)
+        return x * x.roll(1)
+
+    def total(x, way=lambda x: x):
+        return fn(x, way).sum()
+
+    def everything(x, v, way=lambda x: x):
+        def f(x):
+            return fn(x, way)
+
+        value, pull = tg.vjp(f, x)
+        return (value, *pull(v), tg.jvp(f, (x,), (v,))[1], tg.linearize(f, x)[1](v), tg.grad(total)(x, way), tg.jacrev(fn)(x, way),
+                tg.jacfwd(fn)(x, way), tg.hessian(total)(x, way), tg.hvp(lambda x: total(x, way), (x,), (v,))[1])
+
+    x, v = draw(12), draw(12)
+    before = x.numpy()
+    for found, expected in zip(run(everything)(x, v), everything(x, v, tg.clone), strict=True):
+        close(found, expected)
+    close(x, before)
+
+
 def test_vmap_gives_views_as_they_are_in_the_end(run):
     def fn(x):
         y = x * 2

@@ -45,8 +45,17 @@ def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
     return out, treedef
 
 
-def _fresh(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [Tensor(autodiff.variable(t._node()), t._device, state.trace) for t in tensors]
+class _Variables(list[Tensor]):
+    """Variables for the tensors of an argument. `given`: handles of the same that fn gets, and may change in place."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(Tensor(autodiff.variable(t._node()), t._device, state.trace) for t in tensors)
+        self.given = [Tensor(t._n, t._device, state.trace) for t in self]
+
+    def nodes(self) -> list[Node]:
+        """What derivatives are taken of: where fn wrote values under no_grad, the variables that hold these."""
+        present = [t._node() for t in self.given]
+        return [n if n.fn is _VARIABLE else t._n for n, t in zip(present, self, strict=True)]
 
 
 def matching(call: str, what: str, given: Any, owner: str, like: Tensor) -> Node:
@@ -90,7 +99,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         value, aux = _without_aux("grad", out) if has_aux else (out, None)
         value = _scalar_output("grad", value)
         node = value._node()
-        variables = [t._node() for group in flat for t in group]
+        variables = [n for group in flat for n in group.nodes()]
         with enable_grad():  # custom backwards build graph, too
             found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
         nodes = autodiff.dense(found, variables)
@@ -127,17 +136,17 @@ def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Ten
     return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), like._device, state.trace) for n in nodes]
 
 
-def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[list[Any], list[list[Tensor]], list[Any]]:
+def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[list[Any], list[_Variables], list[Any]]:
     """args with fresh variables in the places `numbers`."""
     new = list(args)
-    flat, trees = [], []
+    flat, trees = list[_Variables](), []
     for k in numbers:
         if not -len(args) <= k < len(args):
             raise ArgumentError(f"{call}: argnums {k} is out of range for {len(args)} positional arguments")
         leaves, tree = _leaves(call, args[k])
-        fresh = _fresh(leaves)
+        fresh = _Variables(leaves)
         autodiff.awaited.update(t._n for t in fresh)
-        new[k] = optree.tree_unflatten(tree, fresh)
+        new[k] = optree.tree_unflatten(tree, fresh.given)
         flat.append(fresh)
         trees.append(tree)
     return new, flat, trees
@@ -178,7 +187,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
         if len(given) != len(nodes):
             raise ArgumentError(f"vjp: {len(nodes)} outputs but {len(given)} cotangents")
         cts = [matching("vjp", f"cotangent {i}", c, "output", t) for i, (c, t) in enumerate(zip(given, leaves, strict=True))]
-        variables = [t._node() for group in flat for t in group]
+        variables = [n for group in flat for n in group.nodes()]
         with enable_grad(), own_nodes():
             found = autodiff.vjp(nodes, variables, cts)
         results = autodiff.dense(found, variables)
@@ -212,7 +221,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
         out = fn(*new)
     out, aux = _without_aux("jvp", out) if has_aux else (out, None)
     leaves, tree = _leaves("jvp", out)
-    variables = [t._node() for group in flat for t in group]
+    variables = [n for group in flat for n in group.nodes()]
     along = _tangents("jvp", tangents, flat)
     nodes = [t._node() for t in leaves]
     with enable_grad():
@@ -246,7 +255,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
         out = fn(*new)
     leaves, tree = _leaves("linearize", out)
     nodes = [t._node() for t in leaves]
-    variables = [t._node() for group in flat for t in group]
+    variables = [n for group in flat for n in group.nodes()]
 
     def push(*tangents: Any) -> Any:
         along = _tangents("linearize", tangents, flat)
@@ -471,7 +480,7 @@ class _Jacobian:
         if not self.outs:
             raise AutogradError(f"{call}: the function must return a tensor or a container of tensors, got {type(out).__name__}")
         self.nodes = [t._node() for t in self.outs]
-        self.variables = [t._node() for group in self.flat for t in group]
+        self.variables = [n for group in self.flat for n in group.nodes()]
 
     def result(self, blocks: Sequence[Node]) -> Any:
         """The blocks in the structures of outputs and arguments."""
