@@ -190,6 +190,9 @@ def test_what_vmap_maps_is_changed_in_place(run):
     found = run(tg.vmap(tg.vmap(lambda x, y: x.sub_(y)), in_dims=(1, None)))(whole[:, :20], a[0])
     close(found, before.T - expected[0])
     close(whole[:, :20], found.t())
+    expected = c.numpy() * 2
+    close(run(tg.vmap(lambda x, y: (x.mul_(2), x + y)[1]))(c, c), expected * 2)
+    close(c, expected)
     leaf = draw(3, 4).requires_grad_()
     expected = leaf.detach().numpy() * 2
     with pytest.raises(tg.AutogradError, match="vmap: a leaf tensor"):

@@ -357,11 +357,15 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
              randomness: str) -> tuple[list[Tensor], Any, list[Any]]:
     """One batch of examples: the results, their structure, and where the batch is in each."""
     mapped: dict[Node, Node] = {}
-    examples, orders = list(leaves), {}
+    examples, orders = list(leaves), dict[int, tuple[int, ...]]()
+    known: dict[tuple[int, int], Tensor] = {}
     for i, (x, dim) in enumerate(zip(leaves, dims, strict=True)):
         if dim is None or not isinstance(x, Tensor):
             continue
         like = x
+        examples[i] = known.get((id(x), dim % x.ndim))
+        if examples[i] is not None:                   # one tensor given twice: what fn writes to one is written to the other
+            continue
         node = x._node()
         node = node if state.grad or not node.needs_grad else bind(_DETACH, (node,), {})
         orders[i] = (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim))
@@ -372,7 +376,7 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
         mapped[example] = front
         size = front.shape[0]
         with _examples():
-            examples[i] = Tensor(example, x._device, state.trace)
+            examples[i] = known[id(x), orders[i][0]] = Tensor(example, x._device, state.trace)
     number, before = placeholder(Aval((), dtypes.int64), "example"), state.mapped
     mapped[number] = iota((size,), 0)
     state.mapped = (*before, (randomness, number, size))
