@@ -151,6 +151,37 @@ def b_splines(T: Any, x: Any, c: Any) -> Any:
     return y.square().sum(), y, basis.sum(1), T.searchsorted(knots, x.detach(), right=True)
 
 
+@program(normal(2, 65) + 1j * normal(2, 65), normal(65), normal(2))
+def split_steps(T: Any, psi: Any, potential: Any, g: Any) -> Any:
+    """Schroedinger's nonlinear equation by split steps; density, current; parts of complex numbers written in place."""
+    moved = T.exp(-0.01j * (2 * np.pi * T.fft.fftfreq(65, 0.2, dtype=potential.dtype)) ** 2)
+    for _ in range(3):
+        psi = T.fft.ifft(T.fft.fft(psi * T.exp(-0.02j * (potential + g[:, None] * psi.abs() ** 2))) * moved)
+    density = psi.real ** 2 + psi.imag ** 2
+    current = (psi.conj() * T.gradient(psi, spacing=0.2, dim=1)[0]).imag
+    z = psi.clone()
+    z.imag.mul_(-1)
+    z[:, 1::2] *= 1j
+    z.real[0] += 1
+    levels = T.linalg.eigvalsh(T.outer(psi[0], psi[1].conj())[:4, :4] + T.outer(psi[1], psi[0].conj())[:4, :4])
+    return density.mean() + (current ** 2).mean() + T.angle(T.vdot(psi[0], z[1])) + levels[0] + z.abs().sum(), density, current, z, levels
+
+
+@program(normal(33, 33), rng.uniform(0, 3, 12))
+def tomography(T: Any, image: Any, angles: Any) -> Any:
+    """Projections of a picture by scatter_add_ of rows that are expanded, and back by gather."""
+    c = T.arange(33, dtype=image.dtype) - 16
+    y, x = T.meshgrid(c, c, indexing="ij")
+    at = (x * T.cos(angles)[:, None, None] + y * T.sin(angles)[:, None, None] + 30).reshape(12, -1)
+    bins = at.detach().floor().long()
+    rest, values = at - bins, image.reshape(-1).expand(12, -1)
+    rays = T.zeros(12, 64, dtype=image.dtype)
+    rays.scatter_add_(1, bins, values * (1 - rest))
+    rays = rays.scatter_add(1, bins + 1, values * rest)
+    back = rays.gather(1, bins).view(12, 33, 33).mean(0)
+    return ((back - image) ** 2).mean() + rays.var(), rays, back
+
+
 @training
 def frozen_while_it_learns(T: Any, step: Any) -> Any:
     """A discriminator that is frozen between its scores and the generator's backward, and clipped before its penalty's."""

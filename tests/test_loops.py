@@ -709,12 +709,34 @@ def test_gradient_of_a_while_loop_on_the_device():
         close(arrays(run(*more)), arrays(tg.value_and_grad(g, (0, 1))(*more)))       # another number of turns
 
 
-def test_vmap_of_a_while_loop(interpreter):
+@pytest.mark.parametrize("way", [tg.trace, lambda f: f])
+def test_vmap_of_a_while_loop(interpreter, way):
     f, (_, w) = until(tg.while_loop)
     g, _ = until(python_while)
     xs = numbers(4, 3)
-    found = tg.trace(lambda xs: tg.vmap(tg.grad(f), in_dims=(0, None))(xs, w))(xs)
+    found = way(lambda xs: tg.vmap(tg.grad(f), in_dims=(0, None))(xs, w))(xs)
     close([found.numpy()], [np.stack([tg.grad(g)(x, w).numpy() for x in xs])])
+
+
+def test_untraced_vmap_of_loops_whose_condition_is_each_examples_own(interpreter):
+    """At first, after some turns that are the same for all, or never: those draw numbers and change tensors like Python's loop."""
+    xs, turns = numbers(12, 5).abs() + 0.1, []
+
+    def summing(loop):
+        return lambda x: loop(lambda s: s[0].sum() < 40, lambda s: (s[0] + x, s[1] + 1), (tg.zeros(5, dtype=F), 0))
+
+    summed, expected = tg.vmap(summing(tg.while_loop))(xs), [summing(python_while)(x) for x in xs]
+    close([s.numpy() for s in summed], [np.stack([y.numpy() for y, _ in expected]), np.array([n for _, n in expected])])
+    with pytest.raises(tg.TraceError, match="inside @trace or vmap would be the same at every turn"):
+        tg.vmap(lambda x: tg.while_loop(lambda y: y.sum() < 40, lambda y: y + tg.rand(5, dtype=F), x), randomness="same")(xs)
+
+    def counted(s):
+        turns.append(s[1])
+        return s[0] + tg.rand(5, dtype=F), s[1] + 1
+
+    different = tg.vmap(lambda x: tg.while_loop(lambda s: s[1] < 3, counted, (x, 0))[0], randomness="different")(xs)
+    assert turns == [0, 1, 2]
+    assert len(np.unique((different - xs).numpy().round(9))) == 60
 
 
 def test_a_while_loop_in_a_scan(interpreter):

@@ -130,6 +130,80 @@ def test_vmap_is_a_loop(name):
     close(tg.vmap(fn)(x), np.stack([fn(x[i]).numpy() for i in range(5)]))
 
 
+@pytest.mark.parametrize("change", [
+    lambda x: x.mul_(3.0), lambda x: x[1:].mul_(x[:1]), lambda x: x[::2].copy_(x[1::2] * 2), lambda x: x.zero_().add_(1),
+])
+def test_derivatives_are_of_what_fn_got_though_it_changes_its_argument_in_place(run, change):
+    def fn(x, way=lambda x: x):
+        x = way(x)
+        change(x)
+        return x * x.roll(1)
+
+    def total(x, way=lambda x: x):
+        return fn(x, way).sum()
+
+    def everything(x, v, way=lambda x: x):
+        def f(x):
+            return fn(x, way)
+
+        value, pull = tg.vjp(f, x)
+        return (value, *pull(v), tg.jvp(f, (x,), (v,))[1], tg.linearize(f, x)[1](v), tg.grad(total)(x, way), tg.jacrev(fn)(x, way),
+                tg.jacfwd(fn)(x, way), tg.hessian(total)(x, way), tg.hvp(lambda x: total(x, way), (x,), (v,))[1])
+
+    x, v = draw(12), draw(12)
+    before = x.numpy()
+    for found, expected in zip(run(everything)(x, v), everything(x, v, tg.clone), strict=True):
+        close(found, expected)
+    close(x, before)
+
+
+def test_vmap_gives_views_as_they_are_in_the_end(run):
+    def fn(x):
+        y = x * 2
+        first, row = y[:3], y.reshape(4, 3)[1]
+        y.add_(x)
+        row.mul_(-1)
+        return first, row, y
+
+    x = draw(37, 12)
+    y = x.numpy() * 3
+    y[:, 3:6] *= -1
+    for found, expected in zip(run(tg.vmap(fn))(x), (y[:, :3], y[:, 3:6], y), strict=True):
+        close(found, expected)
+
+
+def test_what_vmap_maps_is_changed_in_place(run):
+    def fn(a, b, c):
+        a.mul_(c)
+        b[1:].add_(a[1:])
+        b[0] = a.sum()
+        return b.sum()
+
+    a, whole, c = draw(12, 20), draw(20, 65), draw(20)
+    expected = a.numpy() * c.numpy()
+    b = whole[:, 7:19].numpy() + expected.T
+    b[0] = expected.sum(1)
+    close(run(tg.vmap(fn, in_dims=(0, 1, None), chunk_size=5))(a, whole[:, 7:19], c), b.sum(0))
+    close(a, expected)
+    close(whole[:, 7:19], b)
+    before = whole[:, :20].numpy()
+    found = run(tg.vmap(tg.vmap(lambda x, y: x.sub_(y)), in_dims=(1, None)))(whole[:, :20], a[0])
+    close(found, before.T - expected[0])
+    close(whole[:, :20], found.t())
+    expected = c.numpy() * 2
+    close(run(tg.vmap(lambda x, y: (x.mul_(2), x + y)[1]))(c, c), expected * 2)
+    close(c, expected)
+    leaf = draw(3, 4).requires_grad_()
+    expected = leaf.detach().numpy() * 2
+    with pytest.raises(tg.AutogradError, match="vmap: a leaf tensor"):
+        tg.vmap(lambda x: x.mul_(2))(leaf)
+    with tg.no_grad():
+        tg.vmap(lambda x: x.mul_(2))(leaf)
+    close(leaf.detach(), expected)
+    leaf.square().sum().backward()
+    close(leaf.grad, expected * 2)
+
+
 def test_vmap_dimensions_in_and_out():
     a, b = draw(3, 4), draw(2, 3)
     close(tg.vmap(lambda a, b: a + b, in_dims=(1, None), out_dims=2)(a, b), (a.numpy().T[:, None, :] + b.numpy()).transpose(1, 2, 0))

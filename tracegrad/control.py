@@ -1,6 +1,6 @@
 """Control flow that can be captured: cond, while_loop, scan, with the meaning of jax.lax. Start at `cond`.
 
-Where values can be looked at (outside @trace and vmap), `cond` and `while_loop` are plain Python on them. Inside a trace
+Where values can be looked at (outside @trace and vmap), `cond` and `while_loop` are plain Python on them. Elsewhere
 - `cond` records both branches and selects between their results. Its derivative is a cond again (`Choice`), so that what the
   branch not taken would give (often NaN) reaches neither value nor derivative, at any order;
 - `while_loop` is a step of the plan that runs compiled programs for the condition and the body, and reads the condition
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from tracegrad import dtypes
+from tracegrad import dtypes, random_state
 from tracegrad.autodiff import dense, stand_in, substituted, that_matter, variable, vjp
 from tracegrad.batching import batch
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError, TraceError
@@ -34,7 +34,7 @@ from tracegrad.rolling import Turns
 from tracegrad.tensor import Tensor, new_tensor
 from tracegrad.while_loops import while_nodes
 
-_VARIABLE, _DETACH, _OUTPUT, _WHERE = (REGISTRY[name] for name in ("variable", "detach", "output", "where"))
+_VARIABLE, _DETACH, _OUTPUT, _PLACEHOLDER, _WHERE = (REGISTRY[name] for name in ("variable", "detach", "output", "placeholder", "where"))
 NodeFn = Callable[[Sequence[Node]], list[Node]]
 
 
@@ -197,7 +197,8 @@ def while_loop(
     of one argument could mean either.) cond_fn returns one element. Inside @trace the loop is a step of the plan that runs compiled
     programs and waits for the condition at every turn; its derivative runs the body again as often, keeps every value, and pulls back turn
     by turn. There it must not draw random numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice.
-    Outside it is Python's own loop. For a known number of turns use `scan`: it never waits.
+    So it is under vmap from where the condition depends on the example. Else it is Python's own loop. For a known number of turns use
+    `scan`: it never waits.
     Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs.
 
     >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
@@ -213,22 +214,26 @@ def while_loop(
     trace = state.trace
     if trace is None:
         value = init
-        while bool(cond_fn(value)):
+        while not _of_examples(goes_on := cond_fn(value)):
+            if not goes_on:
+                return value
             value = _kept("while_loop: body_fn", value, body_fn(value))
-        return value
+        flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
+    else:
+        device = trace.device
     nodes = [x._node() if isinstance(x, Tensor) else as_node(x) for x in flat]
     nodes = [cast(n, dtypes.default_of(n.dtype)) if n.aval.weak else n for n in nodes]
-    drawn = trace.draws
+    drawn = _drawn()
     varies = [n.needs_grad for n in nodes]
     while True:                        # until it is known which values have a derivative
         inputs = [_stand_in(n.aval, f"value_{i}" if len(nodes) > 1 else "value", v)
                   for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
-        value = optree.tree_unflatten(tree, [Tensor(n, trace.device, trace) for n in inputs])
+        value = optree.tree_unflatten(tree, [Tensor(n, device, trace) for n in inputs])
         (test, *more), _ = _flat("while_loop", _without_effects("while_loop", cond_fn, value))
         outs, out_tree = _flat("while_loop", _without_effects("while_loop", body_fn, value))
-        if trace.draws != drawn:
-            raise TraceError("while_loop: a random number inside @trace would be the same at every turn; draw outside the loop, or use "
-                             "scan")
+        if _drawn() != drawn:
+            raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every turn; draw outside the loop, or "
+                             "use scan")
         if more or test.aval.size != 1:
             raise ShapeError(f"while_loop: cond_fn must return one element, got {[test.aval, *(n.aval for n in more)]}")
         if out_tree != tree:
@@ -247,8 +252,18 @@ def while_loop(
     plain = {v: v.operands[0] for v in inputs if v.fn is _VARIABLE}
     (test,), outs = substituted([reshape(test, ())], new | plain), substituted(outs, new | plain)
     body = Body([*(plain.get(v, v) for v in inputs), *free], outs, len(nodes), 0)
-    results = while_nodes(test, body, [*nodes, *given], trace.device)
-    return optree.tree_unflatten(tree, [Tensor(r, trace.device, trace) for r in results])
+    results = while_nodes(test, body, [*nodes, *given], device)
+    return optree.tree_unflatten(tree, [Tensor(r, device, trace) for r in results])
+
+
+def _of_examples(test: Any) -> bool:
+    """Whether it depends on what vmap maps, so that it has no value."""
+    return bool(state.examples) and isinstance(test, Tensor) and any(n.fn is _PLACEHOLDER for n in topological([test._node()]))
+
+
+def _drawn() -> int:
+    """How many random numbers have been drawn."""
+    return random_state.offset() if state.trace is None else state.trace.draws
 
 
 def _in_tuple(value: Any) -> Any:

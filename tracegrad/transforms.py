@@ -45,8 +45,17 @@ def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
     return out, treedef
 
 
-def _fresh(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [Tensor(autodiff.variable(t._node()), t._device, state.trace) for t in tensors]
+class _Variables(list[Tensor]):
+    """Variables for the tensors of an argument. `given`: handles of the same that fn gets, and may change in place."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(Tensor(autodiff.variable(t._node()), t._device, state.trace) for t in tensors)
+        self.given = [Tensor(t._n, t._device, state.trace) for t in self]
+
+    def nodes(self) -> list[Node]:
+        """What derivatives are taken of: where fn wrote values under no_grad, the variables that hold these."""
+        present = [t._node() for t in self.given]
+        return [n if n.fn is _VARIABLE else t._n for n, t in zip(present, self, strict=True)]
 
 
 def matching(call: str, what: str, given: Any, owner: str, like: Tensor) -> Node:
@@ -90,7 +99,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         value, aux = _without_aux("grad", out) if has_aux else (out, None)
         value = _scalar_output("grad", value)
         node = value._node()
-        variables = [t._node() for group in flat for t in group]
+        variables = [n for group in flat for n in group.nodes()]
         with enable_grad():  # custom backwards build graph, too
             found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
         nodes = autodiff.dense(found, variables)
@@ -127,17 +136,17 @@ def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Ten
     return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), like._device, state.trace) for n in nodes]
 
 
-def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[list[Any], list[list[Tensor]], list[Any]]:
+def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[list[Any], list[_Variables], list[Any]]:
     """args with fresh variables in the places `numbers`."""
     new = list(args)
-    flat, trees = [], []
+    flat, trees = list[_Variables](), []
     for k in numbers:
         if not -len(args) <= k < len(args):
             raise ArgumentError(f"{call}: argnums {k} is out of range for {len(args)} positional arguments")
         leaves, tree = _leaves(call, args[k])
-        fresh = _fresh(leaves)
+        fresh = _Variables(leaves)
         autodiff.awaited.update(t._n for t in fresh)
-        new[k] = optree.tree_unflatten(tree, fresh)
+        new[k] = optree.tree_unflatten(tree, fresh.given)
         flat.append(fresh)
         trees.append(tree)
     return new, flat, trees
@@ -178,7 +187,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
         if len(given) != len(nodes):
             raise ArgumentError(f"vjp: {len(nodes)} outputs but {len(given)} cotangents")
         cts = [matching("vjp", f"cotangent {i}", c, "output", t) for i, (c, t) in enumerate(zip(given, leaves, strict=True))]
-        variables = [t._node() for group in flat for t in group]
+        variables = [n for group in flat for n in group.nodes()]
         with enable_grad(), own_nodes():
             found = autodiff.vjp(nodes, variables, cts)
         results = autodiff.dense(found, variables)
@@ -212,7 +221,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
         out = fn(*new)
     out, aux = _without_aux("jvp", out) if has_aux else (out, None)
     leaves, tree = _leaves("jvp", out)
-    variables = [t._node() for group in flat for t in group]
+    variables = [n for group in flat for n in group.nodes()]
     along = _tangents("jvp", tangents, flat)
     nodes = [t._node() for t in leaves]
     with enable_grad():
@@ -246,7 +255,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
         out = fn(*new)
     leaves, tree = _leaves("linearize", out)
     nodes = [t._node() for t in leaves]
-    variables = [t._node() for group in flat for t in group]
+    variables = [n for group in flat for n in group.nodes()]
 
     def push(*tangents: Any) -> Any:
         along = _tangents("linearize", tangents, flat)
@@ -276,6 +285,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
     in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments, or a tuple of
     values, each of them for every tensor of a nested argument or in that argument's structure); keyword arguments are not mapped.
     out_dims: where the batch goes in each output, likewise; None for an output that is the same for all.
+    What fn changes in place in an argument that is mapped is changed in the batch.
     The result is one program with batched operations, not a loop; chunk_size: how many examples are run at once, where memory is short.
     randomness: what random functions do inside. "error": they are an error; "different": every example has numbers of its own, as if one
     call had drawn them for the batch; "same": all have the same.
@@ -347,34 +357,43 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
              randomness: str) -> tuple[list[Tensor], Any, list[Any]]:
     """One batch of examples: the results, their structure, and where the batch is in each."""
     mapped: dict[Node, Node] = {}
-    examples = list(leaves)
+    examples, orders = list(leaves), dict[int, tuple[int, ...]]()
+    known: dict[tuple[int, int], Tensor] = {}
     for i, (x, dim) in enumerate(zip(leaves, dims, strict=True)):
         if dim is None or not isinstance(x, Tensor):
             continue
         like = x
+        examples[i] = known.get((id(x), dim % x.ndim))
+        if examples[i] is not None:                   # one tensor given twice: what fn writes to one is written to the other
+            continue
         node = x._node()
-        front = permute(node, (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim)))
+        node = node if state.grad or not node.needs_grad else bind(_DETACH, (node,), {})
+        orders[i] = (dim % x.ndim, *(d for d in range(x.ndim) if d != dim % x.ndim))
+        front = permute(node, orders[i])
         example = placeholder(Aval(front.shape[1:], front.dtype), "example")
         if front.needs_grad:           # the batch has a history, of which a transform inside is a part
             example = autodiff.stand_in(example)
         mapped[example] = front
         size = front.shape[0]
         with _examples():
-            examples[i] = Tensor(example, x._device, state.trace)
+            examples[i] = known[id(x), orders[i][0]] = Tensor(example, x._device, state.trace)
     number, before = placeholder(Aval((), dtypes.int64), "example"), state.mapped
     mapped[number] = iota((size,), 0)
     state.mapped = (*before, (randomness, number, size))
     try:
         with _examples():
             out = fn(*optree.tree_unflatten(tree, examples))
+            outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
+            nodes = [t._node() if isinstance(t, Tensor) else as_node(t) for t in outs]
+            written = {i: node for i in orders if (node := examples[i]._node()) not in mapped}
     finally:
         state.mapped = before
         autodiff.awaited.difference_update(mapped)
-    outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
     places = _spread_dims("out_dims", out_dims, out)
-    nodes = [t._n if isinstance(t, Tensor) else as_node(t) for t in outs]
     results = []
     with own_nodes():
+        for i, whole in zip(written, batch(list(written.values()), mapped, size), strict=True):      # arguments that fn changed in place
+            leaves[i]._rebind(permute(whole, tuple(sorted(range(leaves[i].ndim), key=orders[i].__getitem__))), "vmap")
         for one, node, place in zip(nodes, batch(nodes, mapped, size), places, strict=True):
             if place is None:
                 if any(n in mapped for n in topological([one])):
@@ -465,7 +484,7 @@ class _Jacobian:
         if not self.outs:
             raise AutogradError(f"{call}: the function must return a tensor or a container of tensors, got {type(out).__name__}")
         self.nodes = [t._node() for t in self.outs]
-        self.variables = [t._node() for group in self.flat for t in group]
+        self.variables = [n for group in self.flat for n in group.nodes()]
 
     def result(self, blocks: Sequence[Node]) -> Any:
         """The blocks in the structures of outputs and arguments."""
