@@ -131,8 +131,9 @@ def grad(
         retained = {n: kept for n, kept in retained.items() if n in live}
     found = _differentiate(nodes, [*ends, *retained], cotangents, create_graph or forward_ad.active())     # gradients carry tangents, too
     for kept, ct in zip(retained.values(), found[len(ends):], strict=True):
-        for tensor in kept if ct is not None else ():
-            _accumulate(tensor, ct, create_graph)
+        if ct is not None:
+            for tensor in kept:
+                _accumulate(tensor, ct, create_graph)
     found = _with_earlier(found[:len(ends)], [i for _, i in earlier], create_graph)
     for i, g in enumerate(found):
         if g is None and materialize_grads:

@@ -16,7 +16,6 @@ from tracegrad.modes import no_grad
 from tracegrad.nn.containers import ModuleDict, ModuleList
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
 
