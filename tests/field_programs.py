@@ -237,3 +237,59 @@ def mixture_of_experts(T: Any, step: Any) -> Any:
         optimizer.step()
         losses.append(loss.item())
     return [np.array(losses), *(v.detach().numpy() for v in (w, router, y))]
+
+
+@training
+def thawed_by_turns(T: Any, step: Any) -> Any:
+    """Layers that are frozen and thawed at every turn, biases that began as numbers and were looked at, Adam's counts that part."""
+    nn, draw, losses = T.nn, np.random.default_rng(4), []
+    model = filled(T, nn.Sequential(nn.Linear(12, 33), nn.Tanh(), nn.Linear(33, 20), nn.Tanh(), nn.Linear(20, 3)), 2)
+    for layer in model[::2]:
+        nn.init.constant_(layer.bias, 0.25)
+    optimizer = T.optim.Adam(model.parameters(), lr=0.01)
+
+    @step
+    def learn(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = T.nn.functional.smooth_l1_loss(model(x), y, beta=0.5)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for k in range(12):
+        losses.append(sum(p.detach().sum().item() for p in model.parameters()))
+        for p in model[0].parameters():
+            p.requires_grad_(k % 4 < 2)
+        model[2].weight.requires_grad = k % 3 != 1
+        rows = 20 if k % 5 else 7
+        losses.append(learn(T.tensor(draw.normal(size=(rows, 12))), T.tensor(draw.normal(size=(rows, 3)))).item())
+    return results(model, losses)
+
+
+@training
+def watched_and_parametrized(T: Any, step: Any) -> Any:
+    """A symmetric weight whose parameter the optimizer had before, hooks of every kind around a layer, gradients kept on the way."""
+    nn, draw, seen = T.nn, np.random.default_rng(5), []
+    model = filled(T, nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 3)), 3)
+    optimizer = T.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    class Symmetric(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.triu() + x.triu(1).transpose(-1, -2)
+
+    nn.utils.parametrize.register_parametrization(model[2], "weight", Symmetric())
+    model[2].register_forward_hook(lambda module, args, y: y * 1.5)
+    model[2].register_full_backward_hook(lambda module, into, out: seen.append((into[0].sum().item(), out[0].sum().item())))
+    model[4].register_forward_pre_hook(lambda module, args: (args[0].clamp(max=2.0),))
+    for k in range(8):
+        x = T.tensor(draw.normal(size=(20 if k % 3 else 7, 12)), requires_grad=True)
+        y = model(x)
+        y.retain_grad()
+        (slope,) = T.autograd.grad(y.logsumexp(1).sum(), x, create_graph=True)
+        optimizer.zero_grad()
+        (y.square().mean() + slope.square().sum()).backward()
+        optimizer.step()
+        seen.append((y.grad.sum().item(), x.grad.sum().item()))
+        if k == 5:
+            nn.utils.parametrize.remove_parametrizations(model[2], "weight")
+    return results(model, np.array(seen).ravel().tolist())

@@ -268,6 +268,31 @@ def test_retain_grad(run):
     close(step(), [6.0, 12.0])
 
 
+def test_retain_grad_on_the_way_to_inputs(run):
+    x, w = f64(1.0, 2.0), f64(1.0, 1.0)
+
+    @run
+    def step():
+        a = x * 3
+        b = a * w
+        other = w * 2
+        for y in (a, b, other):
+            y.retain_grad()
+        total = (b * b + other).sum()
+        tg.autograd.grad(total, b, retain_graph=True)
+        assert (a.grad, other.grad) == (None, None)
+        tg.autograd.grad(total, x, retain_graph=True)
+        x.grad = None
+        total.backward(inputs=[x])
+        assert other.grad is None
+        return a.grad, b.grad
+
+    for _ in range(3):
+        a, b = step()
+        close(a, [12.0, 24.0])
+        close(b, [18.0, 36.0])
+
+
 def test_is_leaf():
     x = f64(1.0)
     assert x.is_leaf

@@ -180,3 +180,20 @@ def test_a_loop_changes_elements_of_its_carries(body: str, n: int, monkeypatch: 
     wanted = *c, rows, *tg.autograd.grad((c[0] * c[1]).sum() + rows.sum() ** 2, (a, b), allow_unused=True, materialize_grads=True)
     for found, expected in zip(results, wanted, strict=True):
         np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fill", [lambda p: p.data.fill_(2.0), tg.nn.init.zeros_, lambda p: tg.nn.init.constant_(p, 2.0)])
+def test_what_is_filled_with_a_number_keeps_its_value_when_frozen(fill, device):
+    for _ in range(3):
+        weights = [tg.nn.Parameter(tg.randn(12)) for _ in range(2)]
+        for w in weights:
+            fill(w)
+            w.requires_grad_(w.detach().sum().item() < 0)       # its value is known, and what it was made of is forgotten
+            w.requires_grad_()
+        with tg.no_grad():
+            weights[1] += 1.0
+        (weights[0] * weights[1]).sum().backward()
+        first, second = (w.detach().numpy() for w in weights)
+        assert (second == first + 1.0).all()
+        assert (weights[0].grad.numpy() == second).all()
+        assert (weights[1].grad.numpy() == first).all()

@@ -86,6 +86,16 @@ def test_full_backward_hooks():
     assert seen["go"][0].tolist() == [[1.0, 1.0]] * 2
 
 
+def test_backward_hooks_see_what_forward_hooks_made_of_the_result():
+    layer, seen = nn.Linear(12, 7).double(), {}
+    layer.register_forward_hook(lambda m, args, out: out * 3.0)
+    layer.register_full_backward_hook(lambda m, gi, go: seen.update(gi=gi[0].detach(), go=go[0].detach()))
+    x = tg.tensor(np.ones((5, 12)), requires_grad=True)
+    layer(x).sum().backward()
+    assert seen["go"].tolist() == np.ones((5, 7)).tolist()              # 3 where it is the gradient of what forward returned
+    np.testing.assert_allclose(seen["gi"].numpy(), np.tile(3.0 * layer.weight.detach().numpy().sum(0), (5, 1)))
+
+
 def test_full_backward_hooks_in_a_trace_and_of_several_outputs():
     layer = nn.LSTM(3, 4)
     x = tg.tensor(np.ones((5, 2, 3), np.float32), requires_grad=True)
@@ -231,6 +241,27 @@ def test_parametrizations_of_ones_own():
         parametrize.register_parametrization(positive, "wait", Exponential())
     with pytest.raises(ShapeError, match="unsafe=True"):
         parametrize.register_parametrization(positive, "weight", nn.Flatten(0))
+
+
+def test_a_parametrized_parameter_stays_the_one_that_an_optimizer_has():
+    layer = nn.Linear(12, 12)
+    weight, optimizer = layer.weight, tg.optim.SGD(layer.parameters(), lr=0.5)
+    parametrize.register_parametrization(layer, "weight", Symmetric())
+    assert layer.parametrizations.weight.original is weight
+    trained = layer.weight.detach().numpy() - (2 - np.eye(12))
+    layer(tg.ones(2, 12)).sum().backward()
+    optimizer.step()
+    np.testing.assert_allclose(layer.weight.detach().numpy(), trained, rtol=1e-5, atol=1e-6)
+    parametrize.remove_parametrizations(layer, "weight")
+    assert layer.weight is weight
+    np.testing.assert_allclose(weight.detach().numpy(), trained, rtol=1e-5, atol=1e-6)
+    assert weight.grad is not None
+    weight.data.fill_(2.0)
+    parametrize.register_parametrization(layer, "weight", Exponential())
+    np.testing.assert_allclose(weight.detach().numpy(), np.log(2.0), rtol=1e-6)
+    parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
+    np.testing.assert_allclose(layer.weight.detach().numpy(), np.log(2.0), rtol=1e-6)
+    assert layer.weight is weight
 
 
 @pytest.mark.parametrize("dim", [0, 1, None])

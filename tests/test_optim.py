@@ -618,3 +618,27 @@ def test_hooks_around_a_step(make, on_numpy):
     optimizer.register_step_pre_hook(lambda *args: 3)
     with pytest.raises(tg.ArgumentError, match=r"step: a pre-hook must return None or \(args, kwargs\), got 3"):
         optimizer.step(closure)
+
+
+@pytest.mark.parametrize("make", [lambda p: optim.Adam(p, lr=0.1), lambda p: optim.NAdam(p, lr=0.1), lambda p: optim.ASGD(p, lr=0.1, t0=2)])
+def test_traced_steps_whose_frozen_parameters_change_at_every_call(make, on_numpy):
+    def train(wrap):
+        weights = [nn.Parameter(tg.tensor(np.full(12, 1.0 + k))) for k in range(4)]
+        optimizer = make(weights)
+
+        @wrap
+        def step(x):
+            optimizer.zero_grad()
+            loss = (sum(w * (k + 1) for k, w in enumerate(weights)) * x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        for turn in range(9):
+            for k, w in enumerate(weights):
+                w.requires_grad_((turn + k * k) % (k + 2) != 1)
+            step(tg.tensor(np.linspace(-1, 1, 12)))
+        return [w.detach().numpy() for w in weights] + [optimizer.state[w]["step"].item() for w in weights]
+
+    for found, wanted in zip(train(tg.trace), train(lambda f: f), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)

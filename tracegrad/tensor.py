@@ -228,7 +228,8 @@ class Tensor(Operators):
                 )
         if not state.grad:
             node = without_history(node)
-            node = variable(node) if old.needs_grad else node
+            if old.needs_grad:          # a constant that others have, too, holds no value of this tensor's: see __init__
+                node = variable(node.twin() if node.constant and state.trace is None else node)
         self._set_node(node)
         self._versions += 1
         return self

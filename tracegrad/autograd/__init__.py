@@ -125,8 +125,16 @@ def grad(
         _check_outside(order, wanted)
     earlier = _earlier(order, wanted, sources)
     ends = sources + [n for n, _ in earlier]
-    found = _differentiate(nodes, ends, cotangents, create_graph or forward_ad.active())           # gradients carry tangents, too
-    found = _with_earlier(found, [i for _, i in earlier], create_graph)
+    retained = _retained() if _retaining else {}
+    if retained:
+        live = set(autodiff.dependents(nodes, ends))
+        retained = {n: kept for n, kept in retained.items() if n in live}
+    found = _differentiate(nodes, [*ends, *retained], cotangents, create_graph or forward_ad.active())     # gradients carry tangents, too
+    for kept, ct in zip(retained.values(), found[len(ends):], strict=True):
+        if ct is not None:
+            for tensor in kept:
+                _accumulate(tensor, ct, create_graph)
+    found = _with_earlier(found[:len(ends)], [i for _, i in earlier], create_graph)
     for i, g in enumerate(found):
         if g is None and materialize_grads:
             found[i] = autodiff.zeros_like(sources[i])

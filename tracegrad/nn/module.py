@@ -67,6 +67,16 @@ class Module:
     def _call_hooked(self, args: Any, kwargs: dict[str, Any]) -> Any:
         called: set[int] = set()
         result: Any = None
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            nonlocal result
+            result = self.forward(*args, **kwargs)
+            for key, (hook, with_kwargs, _) in list(self._hooks.get("forward", {}).items()):
+                called.add(key)
+                given = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
+                result = result if given is None else given
+            return result
+
         try:
             for hook, with_kwargs in list(self._hooks.get("forward_pre", {}).values()):
                 given = hook(self, args, kwargs) if with_kwargs else hook(self, args)
@@ -77,12 +87,7 @@ class Module:
                     args, kwargs = given
                 elif given is not None:
                     args = given if isinstance(given, tuple) else (given,)
-            result = around_backward(self, self.forward, args, kwargs, self._hooks)
-            for key, (hook, with_kwargs, _) in list(self._hooks.get("forward", {}).items()):
-                called.add(key)
-                given = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
-                result = result if given is None else given
-            return result
+            return around_backward(self, forward, args, kwargs, self._hooks)
         except Exception:
             for key, (hook, with_kwargs, always) in list(self._hooks.get("forward", {}).items()):
                 if always and key not in called:

@@ -440,7 +440,10 @@ class Counting(Optimizer):
                                      f"({state.trace.name}); give them param_groups of their own")
                 if id(number) not in copies:
                     copies[id(number)] = from_array(read(resolve(number._node_outside()), number.device), number.device)
-                self.state[p][name] = copies[id(number)]
+                if state.trace is None:
+                    self.state[p][name] = copies[id(number)]
+                else:
+                    state.trace.renew(self.state[p], name, copies[id(number)])
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         super().load_state_dict(state_dict)

@@ -145,6 +145,15 @@ class Reach:
         """Whether the very object `value` was found."""
         return id(value) in self._seen
 
+    def renew(self, owner: dict[str, Any], name: str, tensor: Tensor) -> None:
+        """Another tensor has come to a place in a dictionary, and was there from the beginning."""
+        for k, (container, key, before) in enumerate(self._items):
+            if container is owner and key == name:
+                self._items[k] = (owner, name, tensor)
+                self._alive.append(tensor)
+                self.tensors[id(tensor)] += 1
+                self.tensors[id(before)] -= 1
+
     def holds(self) -> bool:
         """Whether everything noted is still what it was."""
         try:

@@ -66,6 +66,7 @@ class Recording:
         self.no_grads: list[Place] = []  # tensors whose grad was seen to be None
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
+        self.renewed: list[tuple[dict[str, Any], str, Tensor]] = []  # see `renew`
         self.versions: dict[int, tuple[Tensor, int]] = {}  # of changed tensors, before: a recording changes nothing yet
         self.freed: set[Node] = set()
         self.called: dict[Node, str] = {}  # what transforms call the values that they return
@@ -173,6 +174,12 @@ class Recording:
     def made(self, tensor: Tensor) -> bool:
         """Whether the body made a tensor."""
         return tensor._trace is self or id(tensor) in self.adopted
+
+    def renew(self, owner: dict[str, Any], name: str, tensor: Tensor) -> None:
+        """Put a constant where another tensor was, for good and not as something that the body does."""
+        owner[name] = tensor
+        self.adopted.pop(id(tensor), None)
+        self.renewed.append((owner, name, tensor))
 
     def adopt(self, tensor: Tensor) -> None:
         """A constant that the body made from host data."""

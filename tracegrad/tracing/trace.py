@@ -150,6 +150,8 @@ class Traced:
                 raise TraceError(
                     f"{recording.name}: seeds the random numbers, which a replay would not do; call manual_seed outside the traced function"
                 )
+            for renewed in recording.renewed:
+                reach.renew(*renewed)
             self._check_reach(recording, reach)
             assigned = reach.assigned(recording.made)
             change = "" if reach.holds() else reach.change()

@@ -16,18 +16,17 @@ from tracegrad.modes import no_grad
 from tracegrad.nn.containers import ModuleDict, ModuleList
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
-from tracegrad.tensor import Tensor
 
 M = TypeVar("M", bound=Module)
 
 class ParametrizationList(ModuleList):
     """The parametrizations of one tensor, applied one after the other, and what they start from: original, or original0, original1, ..."""
 
-    def __init__(self, modules: Iterable[Module], originals: list[Tensor], several: bool) -> None:
+    def __init__(self, modules: Iterable[Module], originals: list[Parameter], several: bool) -> None:
         super().__init__(modules)
         self.count = len(originals) if several else 0
         for k, original in enumerate(originals):
-            self.register_parameter(f"original{k}" if several else "original", Parameter(original.detach(), original.requires_grad))
+            self.register_parameter(f"original{k}" if several else "original", original)
 
     def forward(self) -> Any:
         first, *rest = list(self)
@@ -88,9 +87,11 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
         several = isinstance(start, (tuple, list))
         now = parametrization(*start) if several else parametrization(start)
     _fits(tensor_name, original, now, unsafe)
-    originals = [t.clone() for t in start] if several else [start.clone()]
-    for t in originals:
-        t.requires_grad_(original.requires_grad)
+    if several:
+        originals = [Parameter(t.clone(), original.requires_grad) for t in start]
+    else:                                   # the parameter itself: an optimizer that has it goes on training it
+        original.data = start
+        originals = [original]
     if not is_parametrized(module):
         module.parametrizations = ModuleDict()
     del module._parameters[tensor_name]
@@ -168,7 +169,10 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 
 
 def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
-    """Make module.<tensor_name> a plain parameter again, of its present value, or of its original with leave_parametrized=False."""
+    """Make module.<tensor_name> a plain parameter again, of its present value, or of its original with leave_parametrized=False.
+
+    It is the parameter that it was before the parametrizations, unless they have several originals.
+    """
     if not is_parametrized(module, tensor_name):
         raise ArgumentError(f"remove_parametrizations: {type(module).__name__} has no parametrization of {tensor_name!r}")
     parametrizations = module.parametrizations[tensor_name]
@@ -176,12 +180,16 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
         raise ArgumentError(f"remove_parametrizations: {tensor_name} has {parametrizations.count} originals; none of them is its value")
     with no_grad():
         value = getattr(module, tensor_name) if leave_parametrized else parametrizations.original
-    requires_grad = any(p.requires_grad for p in parametrizations._parameters.values() if p is not None)
+    if parametrizations.count:
+        parameter = Parameter(value.clone(), any(p.requires_grad for p in parametrizations.parameters(recurse=False)))
+    else:
+        parameter = parametrizations.original
+        parameter.data = value.detach()
     del module.parametrizations[tensor_name]
     _give_class(module)
     if not is_parametrized(module):
         del module.parametrizations
-    module.register_parameter(tensor_name, Parameter(value.detach().clone(), requires_grad))
+    module.register_parameter(tensor_name, parameter)
     return module
 
 
