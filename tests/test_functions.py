@@ -842,3 +842,14 @@ def test_tensors_are_pickled(make: Any) -> None:
     assert type(back) is type(x)
     assert (back.dtype, back.requires_grad) == (x.dtype, x.requires_grad)
     np.testing.assert_array_equal(back.detach().numpy(), x.detach().numpy())
+
+
+def test_ranges_of_integers_between_floats():
+    """As torch has it: of int64 the ends are rounded towards 0, of narrower integers the values."""
+    cases = [((0.5, 3.7), [0, 1, 2], [0, 1, 2, 3]), ((-1.5, 3.2), [-1, 0, 1, 2], [-1, 0, 1, 2, 3]),
+             ((0.0, 5.5, 1.5), [0, 1, 2, 3, 4], [0, 1, 2, 3]), ((5.0, -2.5, -1.5), [5, 4, 3, 2, 1, 0, -1], [5, 4, 3, 2, 1])]
+    for args, wide, narrow in cases:
+        assert tg.arange(*args, dtype=tg.int64).tolist() == wide
+        assert tg.arange(*args, dtype=tg.int32).tolist() == narrow
+    with pytest.raises(tg.ArgumentError, match="step"):
+        tg.arange(0.0, 3.0, 0.5, dtype=tg.int64)

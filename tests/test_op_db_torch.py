@@ -42,7 +42,7 @@ EXCEPTIONS = [  # (names, kinds of difference, words of it, why)
     (r"nn.functional.ctc_loss", "gradient", "", "torch's gradient is right for normalized log_probs only"),
     (r"(arg)?sort|msort|kthvalue|topk|mode", "value", "", TIES),
     (r"logcumsumexp", "raises", "complex128", "its imaginary parts in torch depend on the order of the sums, by multiples of 2 pi"),
-    (r"linalg.cholesky(_ex)?", "gradient", "complex128", "ours is the Hermitian part of torch's: A is taken to be Hermitian"),
+    (r"(linalg.)?cholesky(_ex)?", "gradient", "complex128", "ours is the Hermitian part of torch's: A is taken to be Hermitian"),
     (r"istft", "gradient", r"window=.*\[8\]", "torch gives none for a window that is a part of a leaf, cut off where nothing is recorded"),
     (r"linalg.lstsq", "value|gradient", "", "any rank, by singular values, which are always given, with a derivative"),
     (r"(linalg.)?svd", "gradient", "full_matrices=True", "the columns beyond the rank are not unique: an error here"),

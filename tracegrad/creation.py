@@ -403,11 +403,14 @@ def arange(
 ) -> Tensor:
     """start, start + step, ... below end (or 0, 1, ... below start): nothing if end comes first. int64 if all are ints, else the
 
-    default float. Raises ArgumentError for a step of 0 and for numbers that are not finite.
+    default float. Floats with dtype int64 are rounded towards 0 first; of narrower integers the values are, as in torch.
+    Raises ArgumentError for a step of 0 and for numbers that are not finite.
     """
     if end is None:
         start, end = 0, start
     start, end, step = (_number("arange", v) for v in (start, end, step))
+    if dtype is not None and dtypes.as_dtype(dtype) == dtypes.int64 and all(map(isfinite, (start, end, step))):
+        start, end, step = int(start), int(end), int(step)
     if step == 0 or not all(map(isfinite, (start, end, step))):
         raise ArgumentError(f"arange: start and end must be finite, and step not 0, got {start}, {end} and {step}")
     exact = all(isinstance(v, int) for v in (start, end, step))
