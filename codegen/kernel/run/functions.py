@@ -32,6 +32,7 @@ def functions() -> dict[str, Callable[..., Any]]:
         "fabs": np.abs, "abs": np.abs, "min": np.minimum, "max": np.maximum, "fmin": np.fmin, "fmax": np.fmax, "sqrt": np.sqrt,
         "fma": lambda a, b, c: a * b + c, "mad": lambda a, b, c: a * b + c, "copysign": np.copysign, "rint": np.rint, "log1p": np.log1p,
         "exp_nonpositive": np.exp, "cos_narrow": np.cos, "tg_to_half": _to_half,
+        "tg_remainder_by": _by(np.remainder), "tg_floordiv_by": _by(np.floor_divide),
     }
     for word in range(4):
         found[f"philox{word}"] = lambda a, b, c, d, word=word: philox_block(a, b, c, d)[word]
@@ -41,6 +42,15 @@ def functions() -> dict[str, Callable[..., Any]]:
             found.setdefault(name.removeprefix("tg_"), meaning)
     found["tg_pow_int"] = found["pow"]
     return found
+
+
+def _by(divide: Callable[..., Any]) -> Callable[..., Any]:
+    """Division by what the generator knows to be positive."""
+    def meaning(a: Any, b: Any) -> Any:
+        assert np.all(np.asarray(b) > 0), f"a divisor that was said to be positive: {b}"
+        return divide(a, b)
+
+    return meaning
 
 
 def _to_half(x: Any) -> Any:
