@@ -367,6 +367,15 @@ def test_embeddings_of_torch() -> None:
                 y = table(t.tensor(index))
                 (y * y).sum().backward()
                 out.append((y, table.weight, table.weight.grad))
+            if bag and "scale_grad_by_freq" in options:      # torch 2.13 does not divide all rows of bags by how often they are read
+                (y, _, grad), (other, _, _) = out
+                close(y, other)
+                read = tg.tensor(weight, requires_grad=True)
+                there = (tg.tensor(index) != 3).double().unsqueeze(-1)
+                rows = (read[tg.tensor(index)] * there).sum(1) / (there.sum(1) if bag["mode"] == "mean" else 1)
+                (rows * rows).sum().backward()
+                close(grad, read.grad / tg.tensor(np.maximum(np.bincount(index.ravel(), minlength=13), 1)).unsqueeze(-1))
+                continue
             for a, b in zip(*out, strict=True):
                 close(a, b)
 
