@@ -23,9 +23,8 @@ from tracegrad.runtime.pocl_header import GUARD
 
 LEAVES = 10.0                              # seconds without work after which the process ends
 JOB, DONE, FAILED = "programs.json", "done", "failed"
-Ways = Sequence[tuple[str, Sequence[str]]]            # texts with options, the first that builds is the program
 Kernel = tuple[str, Sequence[int], Sequence[int], Sequence[int]]      # name, bytes of arguments (0: a pointer), global, local size
-Programs = Sequence[tuple[Ways, Sequence[Kernel]]]
+Programs = Sequence[tuple[tuple[str, Sequence[str]], Sequence[Kernel]]]         # a text, with options, and its kernels
 
 
 def built(context: cl.Context, device: cl.Device, text: str, options: Sequence[str]) -> cl.Program:
@@ -44,13 +43,13 @@ def work(context: cl.Context, device: cl.Device, programs: Programs, own: int, f
     """
     queue = cl.CommandQueue(context, device)
     for number in sorted(range(len(programs)), key=lambda number: number != own):
-        ways, idle = programs[number]
+        given, idle = programs[number]
         program = made if number == own else None
         if number != own and not (folder / f"built {number}").exists():
             continue
         for place in range(len(idle)) if number == own else reversed(range(len(idle))):
             if program is None:
-                program = _program(context, device, ways)
+                program = built(context, device, *given)
             if number == own:
                 (folder / f"built {number}").touch()
             if _first_at(folder / f"{number} {place}"):
@@ -65,13 +64,6 @@ def launch(queue: cl.CommandQueue, program: cl.Program, idle: Kernel) -> None:
     for place, size in enumerate(sizes, 1):
         kernel.set_arg(place, bytes(size) if size else None)
     cl.enqueue_nd_range_kernel(queue, kernel, tuple(global_size), tuple(local_size)).wait()
-
-
-def _program(context: cl.Context, device: cl.Device, ways: Ways) -> cl.Program:
-    for text, options in ways[:-1]:
-        with contextlib.suppress(cl.Error):
-            return built(context, device, text, options)
-    return built(context, device, *ways[-1])
 
 
 def _first_at(path: Path) -> bool:

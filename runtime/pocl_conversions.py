@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 _CALL = "__builtin_convertvector("
-_TYPE = re.compile(r"(?=(u?int|u?long|double)(\d+))(u?int4|\w+?(8|16))")      # (widening four is one instruction)
+_TYPES = frozenset(("int4", "uint4", *(f"{kind}{width}" for kind in ("int", "uint", "long", "ulong", "double") for width in (8, 16))))
 _SOURCES = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float", "double")
 
 
@@ -24,7 +24,7 @@ def by_halves(source: str) -> str:
     while at >= 0:
         start = at + len(_CALL)
         value, _, type_ = source[start:(end := _closing(source, start))].rpartition(", ")
-        if _TYPE.fullmatch(type_):
+        if type_ in _TYPES:                                # (four that are widened are one instruction)
             found.add(type_)
             source = f"{source[:at]}tg_to_{type_}({value}{source[end:]}"
         at = source.rfind(_CALL, 0, at)
@@ -46,9 +46,8 @@ def _closing(text: str, at: int) -> int:
 
 def _function(type_: str, of: str) -> str:
     """One that converts a vector of `of` as long as type_ to that."""
-    match = _TYPE.fullmatch(type_)
-    assert match is not None
-    kind, width = match[1], int(match[2])
+    kind = type_.rstrip("0123456789")
+    width = int(type_.removeprefix(kind))
     half = f"{kind}{width // 2}"
     other = of.lstrip("u") in ("int", "long") and of.endswith("int") != kind.endswith("int")
     part = f"tg_to_{half}(x.%s)" if width == 16 else f"__builtin_convertvector(x.%s, {half})"

@@ -203,7 +203,7 @@ def _compiled(device: Device, side: cl.Device, functions: Sequence[Function], pl
         found.update(_program(device, side, *jobs[0]))
         return next(iter(found.values())).program
 
-    programs = [(_ways(side, text), _idle(share, text, plan)) for share, text in jobs]
+    programs = [(_given_first(side, text), _idle(share, text, plan)) for share, text in jobs]
     side_by_side(device.context, side, programs, others[:len(jobs) - 1], first)
     for share, text in jobs[1:]:
         found |= _program(device, side, share, text)       # in no time, where the driver's cache has it
@@ -304,10 +304,10 @@ def _names(built: Built) -> set[str]:
 # ------------------------------------------------------------------------------------------------------------- the driver
 
 
-def _ways(cl_device: cl.Device, source: str) -> list[tuple[str, list[str]]]:
-    """What PoCL is given for a source, with options: the first that it takes is the program."""
+def _given_first(cl_device: cl.Device, source: str) -> tuple[str, list[str]]:
+    """What PoCL is given for a source to begin with (see `_lean`)."""
     lean = declared(source) if applies(cl_device) else None
-    return [*([] if lean is None else [_given(cl_device, lean, [GUARD])]), _given(cl_device, source)]
+    return _given(cl_device, source) if lean is None else _given(cl_device, lean, [GUARD])
 
 
 def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tuple[str, list[str]]:

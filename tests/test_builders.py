@@ -131,7 +131,7 @@ class TestProcesses:
         for text in texts:
             part = next(iter(packing.parts_of(text).values()))
             sizes = packing.taken(next(f for f in functions if program._called(f.key) in text), part)
-            programs.append(([(text, ["-w"])], [(part.name, sizes, (n,), (1,)) for n in (3, 70_000)]))
+            programs.append(((text, ["-w"]), [(part.name, sizes, (n,), (1,)) for n in (3, 70_000)]))
         (tmp_path / "1 1").touch()                         # another has begun with it
         build_worker.work(context, device, programs, 1, tmp_path)
         assert sorted(p.name for p in tmp_path.iterdir()) == ["1 0", "1 1", "built 1"]

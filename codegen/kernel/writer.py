@@ -69,7 +69,7 @@ class Writer:
         self.text_names: set[str] = set()                    # what text in it calls its variables,
         self.text_types: set[tuple[DType, int]] = set()      # and their dtypes and lanes
         self.statements = 0
-        self.doubtful: list[Var | Local] = []                        # indices that were computed, and that perhaps nothing reads in the end
+        self.doubtful: list[Var | Local] = []                # indices that were computed, and that perhaps nothing reads in the end
 
     # -- names and parameters
 

@@ -26,8 +26,7 @@ TG T tg_floordiv(T a, T b) {
     return ((b != (T)(0)) & (r != (T)(0)) & ((r < (T)(0)) != (b < (T)(0)))) ? (T)(q - (T)(1)) : q;
 }""",
     "tg_remainder": "TG T tg_remainder(T a, T b) { return b == (T)(0) ? (T)(0) : (T)(a - tg_floordiv(a, b) * b); }",
-    # by a divisor that is known to be positive. (Fewer masks, too: of those of the above, PoCL's LLVM 14 makes machine code that it cannot
-    # print where a vector of 64-bit numbers chooses among one of 32 bits, and ends the process.)
+    # by a divisor that is known to be positive: a shift instead of five comparisons
     "tg_floordiv_by": """
 TG T tg_floordiv_by(T a, T b) {                 // b > 0
     T q = a / b;
