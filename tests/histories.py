@@ -77,6 +77,19 @@ def casts_and_clones_twice(m, x, w):
 
 
 @program
+def functions_of_torchs_own_that_save_nothing(m, x, w):
+    line, table = x[:2], w
+    for y in [w.mean(0), w.mean(), w - w.mean(0), m.add(table, table, alpha=2), m.sub(table, 2, alpha=0.5), m.rsub(table, table, alpha=2),
+              m.lerp(table, table.flip(0), 0.3), m.lerp(table, table.flip(0), 0.8), w.tril(), w.triu(1), m.diag_embed(w),
+              m.trapezoid(w, dx=0.5), m.cumulative_trapezoid(w), m.gradient(x)[0], w.select_scatter(line.detach(), 0, 1),
+              w.slice_scatter(w[:2] + 1, 0, 1), w.diagonal_scatter(line), w.sign(), m.deg2rad(w), w % 0.7, m.fmod(w, 0.3),
+              w.unfold(0, 2, 1).mean(-1), w.reshape(3, 2, 1).mean((1, 2), keepdim=True)]:
+        for scale in (1.0, 3.0):
+            (y.sum() * scale).backward()
+    return x.grad, w.grad
+
+
+@program
 def steps_that_save_nothing_are_never_freed(m, x, w):
     for y in [x + x, x - 1, 1 - x, -x, x.sum(), x.clone(), x.float(), x.cumsum(0), m.cat([x, x]), m.stack([x, x]), x.flip(0), x[1:],
               x.expand(2, 3), x.repeat(2), m.nn.functional.pad(x, (1, 2)), x.unsqueeze(0), m.round(x), w.T.reshape(6), double(m)(x)]:

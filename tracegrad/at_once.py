@@ -21,7 +21,7 @@ from tracegrad.call_cache import Template
 from tracegrad.compile import PART, resolve
 from tracegrad.config import config
 from tracegrad.eager import AT_ONCE
-from tracegrad.function import NOWHERE, REGISTRY, Movement, data
+from tracegrad.function import NOWHERE, REGISTRY, Movement, data, in_registry
 from tracegrad.intervals import all_of, interval
 from tracegrad.ir import Aval, Node, forget_operands
 from tracegrad.modes import state
@@ -215,7 +215,7 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
     for k, (fn, attrs, _, aval, needs_grad, places, _) in enumerate(template.steps, template.made):
         if fn is _OFFSET:
             continue
-        if (needs_grad and not template.looked) or REGISTRY.get(fn.name) is not fn or fn.family not in _FAMILIES or aval.weak:
+        if (needs_grad and not template.looked) or not in_registry(fn) or fn.family not in _FAMILIES or aval.weak:
             return False
         total += fn.cost * fn.work(aval, *[avals[p] for p in places], **attrs)
         order.append((k, Call(fn, attrs, aval), places))
@@ -226,7 +226,7 @@ def prepare(template: Template, nodes: Sequence[Node]) -> Any:
 def _is_plain(node: Node) -> bool:
     """Whether what a node is, and its derivative, are functions of its operands and attributes alone."""
     fn = node.fn
-    return REGISTRY.get(fn.name) is fn and not fn.reports and (fn.family in _FAMILIES or fn.family in _MORE or fn is _OFFSET)
+    return in_registry(fn) and not fn.reports and (fn.family in _FAMILIES or fn.family in _MORE or fn is _OFFSET)
 
 
 call_cache.prepare, call_cache.is_plain = prepare, _is_plain

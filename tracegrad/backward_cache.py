@@ -169,7 +169,8 @@ class _Walk:
                     continue
                 if not (place or fn.family == "leaf" or fn.family == "index"):
                     return False
-                if fn not in _ordinary and not (isinstance(fn, CustomCall) and fn.structural) and not getattr(fn, "ordinary", False):
+                known = (fn.executed or fn) in _ordinary or getattr(fn, "ordinary", False)
+                if not known and not (isinstance(fn, CustomCall) and fn.structural):
                     return False
                 parts.append(fn)
                 if fn is _CONST:

@@ -315,7 +315,7 @@ def executable_graph(graph: Graph) -> Graph:
                 new[node] = _own_leaf(node)
             else:  # also merges equal nodes, which users' tensors have each their own of
                 with located(node.loc):
-                    new[node] = bind(fn, tuple(new[o] for o in node.operands), node.attrs)
+                    new[node] = bind(fn.executed or fn, tuple(new[o] for o in node.operands), node.attrs)
     return _trimmed(Graph.capture(graph.inputs, [new[o] for o in graph.outputs]))
 
 

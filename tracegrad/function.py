@@ -72,6 +72,7 @@ class Primitive:
     read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
     exact: ClassVar[bool] = False           # tells operands apart that differ in their last place: they have to be rounded as memory does
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
+    executed: Any = None                    # the op that programs have in its place: see `saving_nothing`
     of_value: ClassVar[bool] = False        # its derivative reads its value and none of its operands
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
     linear: ClassVar[bool] = False          # in all its operands together: the tangent of the result is it, of the operands' tangents
@@ -186,6 +187,19 @@ def needs_grad(fn: Primitive, operands: Sequence[Node]) -> bool:
 def saves(node: Node) -> bool:
     """Whether the derivative at `node` reads values, so that a backward without retain_graph frees it."""
     return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
+
+
+def saving_nothing(op: Primitive) -> Any:
+    """The op for operands of which only constants are read by its derivative, which a composed function brings: a mean's 1/n, tril's mask.
+
+    torch has functions of their own for these, through which a second backward may go. Not for `x * 2`: there torch saves the 2.
+    """
+    return type(type(op).__name__, (type(op),), {"__doc__": type(op).__doc__, "saves": False, "executed": op})()
+
+
+def in_registry(fn: Primitive) -> bool:
+    """Whether `fn` is an operation of the registry, which is a function of its operands and attributes: no loop, no user's."""
+    return REGISTRY.get(fn.name) is (fn.executed or fn)
 
 
 def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:

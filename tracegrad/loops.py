@@ -21,7 +21,7 @@ from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_
 from tracegrad.batching import batch, spread
 from tracegrad.compile import Key, executable_graph
 from tracegrad.dtypes import differentiable
-from tracegrad.function import REGISTRY, CustomCall, Shared, bind, placeholder
+from tracegrad.function import REGISTRY, CustomCall, Shared, bind, in_registry, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.loop_routines import turns
@@ -136,7 +136,7 @@ class Loop(Shared):
     @cached_property
     def ordinary(self) -> bool:
         """Whether a turn is made of the library's own operations alone."""
-        return all(n.fn.ordinary if isinstance(n.fn, (Loop, LoopCall)) else REGISTRY.get(n.fn.name) is n.fn for n in self.body.graph)
+        return all(n.fn.ordinary if isinstance(n.fn, (Loop, LoopCall)) else in_registry(n.fn) for n in self.body.graph)
 
     @cached_property
     def reports(self) -> bool:  # type: ignore[override]

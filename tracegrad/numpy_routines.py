@@ -339,7 +339,7 @@ class Writer:
     @staticmethod
     def _broadcasts(step: Step) -> bool:
         """Whether numpy broadcasts the operands itself: it then goes through the same elements in the same way, to the same bits."""
-        return isinstance(step.rule, np.ufunc) or step.fn is _WHERE
+        return isinstance(step.rule, np.ufunc) or isinstance(step.fn, type(_WHERE))
 
     def _needed(self, steps: list[Step]) -> list[Step]:
         """The steps that something needs, each with the places that nobody reads after it."""

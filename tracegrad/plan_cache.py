@@ -25,7 +25,7 @@ import numpy as np
 
 from tracegrad import plan as plans
 from tracegrad.config import config
-from tracegrad.function import REGISTRY, Primitive
+from tracegrad.function import REGISTRY, Primitive, in_registry
 from tracegrad.ir import Aval, Graph, Location, Size
 from tracegrad.plan import Plan, Target
 from tracegrad.runtime.disk import Folder
@@ -113,7 +113,7 @@ class _Described:
         return rows, [number[n] for n in graph.inputs], [number[n] for n in graph.outputs]
 
     def operation(self, fn: Primitive) -> Any:
-        if REGISTRY.get(fn.name) is fn:
+        if in_registry(fn):
             if not type(fn).__module__.startswith("tracegrad."):
                 raise Unkept(f"{fn.name} is an operation of the user's")
             return fn.name

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegrad.autodiff import HOOKS, substituted, variable
-from tracegrad.function import REGISTRY, CustomCall, placeholder
+from tracegrad.function import REGISTRY, CustomCall, in_registry, placeholder
 from tracegrad.ir import Node, own_nodes
 from tracegrad.loops import Loop, loop_nodes
 from tracegrad.modes import state
@@ -162,5 +162,5 @@ def _form(turn: tuple[list[Node], list[Node], list[Node], list[Node]], known: se
 def _check(fn: Any) -> None:
     """_Other for an operation that a loop cannot have without losing something."""
     own = fn.structural if isinstance(fn, CustomCall) else isinstance(fn, Loop) and fn.ordinary
-    if not (own or REGISTRY.get(fn.name) is fn) or fn.reports:
+    if not (own or in_registry(fn)) or fn.reports:
         raise _Other

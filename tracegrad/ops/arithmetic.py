@@ -15,7 +15,7 @@ from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.complex_numbers import complex_, imag, real
-from tracegrad.ops.elementwise import where
+from tracegrad.ops.elementwise import times, where
 from tracegrad.ops.pointwise import (
     abs_,
     clamp,
@@ -265,13 +265,13 @@ def positive(input: Array) -> Array:
 @public("deg2rad")
 def deg2rad(input: Array) -> Array:
     """Degrees to radians."""
-    return input * (pi / 180.0)
+    return times(input, pi / 180.0)
 
 
 @public("rad2deg")
 def rad2deg(input: Array) -> Array:
     """Radians to degrees."""
-    return input * (180.0 / pi)
+    return times(input, 180.0 / pi)
 
 
 @public("lcm")

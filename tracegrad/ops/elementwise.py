@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import DTypeError
-from tracegrad.function import REGISTRY, Elementwise, Pair, by_parts, call, cast, common_dtype
+from tracegrad.function import REGISTRY, Elementwise, Pair, by_parts, call, cast, common_dtype, saving_nothing
 from tracegrad.ir import Aval, Node
 from tracegrad.ops import pairs
 from tracegrad.ops.movement import expand
@@ -186,7 +186,7 @@ class Abs(Elementwise):
 
 class Sign(Elementwise):
     """-1, 0 or 1, and 0 for NaN; its derivative is 0, as in torch."""
-    name, kinds = "sign", "iuf"
+    name, kinds, saves = "sign", "iuf", False
     def numpy(self, x): return ((x > 0).astype(x.dtype) - (x < 0)).astype(x.dtype)
     def vjp(self, ct, y, x): return (0,)
     def opencl(self, x): return f"sign({x})"
@@ -745,6 +745,7 @@ class Trunc(Rounding):
 
 floor_divide, power = REGISTRY["floor_divide"], REGISTRY["pow"]
 eq, ne, lt, gt, ge, where = (REGISTRY[n] for n in ("eq", "ne", "lt", "gt", "ge", "where"))
+times, over, choose = (saving_nothing(REGISTRY[n]) for n in ("mul", "div", "where"))     # by constants that no user gave
 bitwise_and, bitwise_or, bitwise_xor, bitwise_not = (REGISTRY[f"bitwise_{n}"] for n in ("and", "or", "xor", "not"))
 real, imag, make_complex, conjugate = (REGISTRY[n] for n in ("real", "imag", "complex", "conj"))
 exp, log, rsqrt, sin, cos, sinh, cosh, sign = (REGISTRY[n] for n in ("exp", "log", "rsqrt", "sin", "cos", "sinh", "cosh", "sign"))

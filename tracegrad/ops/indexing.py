@@ -24,7 +24,7 @@ from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import known_values, on_nodes, one_dim
 from tracegrad.ops.dynamic_slice import pad_at, parts, slice_at
-from tracegrad.ops.elementwise import where
+from tracegrad.ops.elementwise import choose, where
 from tracegrad.ops.pointwise import detach, eq
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import cat, full_like_shape, movedim
@@ -571,10 +571,10 @@ def put_slice(x: Node, value: Node, start: Sequence[int], step: Sequence[int], d
     inside = full_like_shape(tuple(1 if w else m for w, m in zip(whole, value.shape, strict=True)), True, dtypes.bool_)
     if dims:
         inside = pad_at(inside, start, tuple(1 if w else n for w, n in zip(whole, x.shape, strict=True)), step, dims)
-        return where(inside, pad_at(value, start, x.shape, step, dims), x)
+        return choose(inside, pad_at(value, start, x.shape, step, dims), x)
     gaps = tuple(s - 1 if m > 1 else 0 for s, m in zip(step, value.shape, strict=True))
     inside = mv.pad(inside, tuple(start), high, gaps, False)
-    return where(inside, mv.pad(value, tuple(start), high, gaps, 0), x)
+    return choose(inside, mv.pad(value, tuple(start), high, gaps, 0), x)
 
 
 def _constants(x: Any) -> Any:

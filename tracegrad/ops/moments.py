@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 from tracegrad import dtypes
@@ -12,7 +13,7 @@ from tracegrad.operators import public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.complex_numbers import complex_, imag, real
-from tracegrad.ops.elementwise import where
+from tracegrad.ops.elementwise import over, times, where
 from tracegrad.ops.linalg import matmul
 from tracegrad.ops.pointwise import clamp, eq, gt, ne, sqrt
 from tracegrad.ops.shaping import as_float, cat
@@ -147,7 +148,7 @@ def _strips(name: str, y: Node, x: Any, dx: Any, dim: int) -> tuple[int, Any]:
     m = max(0, n - 1)
     both = mv.narrow(y, d, 0, m) + mv.narrow(y, d, n - m, m)
     if x is None:
-        return d, both * ((1.0 if dx is None else dx) / 2.0)
+        return d, times(both, (1.0 if dx is None else dx) / 2.0)
     if x.ndim == 1 and x.shape[0] == n:
         x = mv.reshape(x, tuple(n if i == d else 1 for i in range(y.ndim)))
     elif x.ndim > y.ndim or x.ndim < 1 or x.shape[d - y.ndim] != n:
@@ -207,6 +208,7 @@ def _slope(x: Node, d: int, spacing: Any, edge_order: int) -> Any:
     else:
         gaps = mv.expand(cast(spacing, x.dtype) if isinstance(spacing, Node) else const(spacing, x.dtype), (n - 1,))
     place = [1] * x.ndim
+    mul, div = (operator.mul, operator.truediv) if isinstance(spacing, Node) else (times, over)
 
     def gap(start: int, length: int) -> Any:
         return mv.reshape(mv.narrow(gaps, 0, start, length), tuple(length if i == d else s for i, s in enumerate(place)))
@@ -214,11 +216,11 @@ def _slope(x: Node, d: int, spacing: Any, edge_order: int) -> Any:
     parts = []
     if n > 2:
         a, b = gap(0, n - 2), gap(1, n - 2)
-        inner = at(2, n - 2) * (a / (b * (a + b))) + at(1, n - 2) * ((b - a) / (a * b)) - at(0, n - 2) * (b / (a * (a + b)))
+        inner = mul(at(2, n - 2), a / (b * (a + b))) + mul(at(1, n - 2), (b - a) / (a * b)) - mul(at(0, n - 2), b / (a * (a + b)))
         parts = [inner]
     first, last = gap(0, 1), gap(n - 2, 1)
     if edge_order == 1:
-        begin, end = (at(1, 1) - at(0, 1)) / first, (at(n - 1, 1) - at(n - 2, 1)) / last
+        begin, end = div(at(1, 1) - at(0, 1), first), div(at(n - 1, 1) - at(n - 2, 1), last)
     else:
         second, before = gap(1, 1), gap(n - 3, 1)
         both = first + second

@@ -11,10 +11,11 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError
-from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, common_dtype, refuse_complex
+from tracegrad.function import REGISTRY, broadcast_shapes, call, cast, common_dtype, refuse_complex, saving_nothing
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, by_itself, method, public, write
 from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.elementwise import times
 
 Array = Any      # a Node or a Tensor (or, where one of several operands is one, a Python scalar)
 
@@ -45,11 +46,13 @@ def _rounding(name: str, *aliases: str) -> Any:
 
 def _binary(name: str, *aliases: str, check: Any = None) -> Any:
     op = REGISTRY[name]
+    by_number = op if check is None else saving_nothing(op)
 
     def fn(input: Array, other: Array, *, out: Array = None) -> Array:
-        if check is not None and not isinstance(other, Operators):
+        tensor = isinstance(other, Operators)
+        if check is not None and not tensor:
             check(name, input, other)
-        result = call(op, (input, other), {})
+        result = call(op if tensor else by_number, (input, other), {})
         return result if out is None else write(fn.__name__, out, result)
 
     fn.__name__ = fn.__qualname__ = aliases[0] if aliases else name
@@ -106,7 +109,8 @@ def scaled(input: Any, other: Any, alpha: Any) -> Any:
     if not isinstance(alpha, Operators) and alpha == 1:
         return other
     mixed = isinstance(input, Operators) and isinstance(other, Operators) and input.dtype != other.dtype
-    return (_in_common(input, other) if mixed else other) * alpha
+    factor = _in_common(input, other) if mixed else other
+    return factor * alpha if isinstance(alpha, Operators) or not isinstance(other, Operators) else times(factor, alpha)
 
 
 @on_nodes
@@ -354,7 +358,7 @@ def lerp(input: Array, end: Array, weight: Array) -> Array:
     """input + weight * (end - input); from a weight of 1/2 on computed from the end, so that it is end for a weight of 1."""
     near = abs_(weight) < 0.5 if isinstance(weight, Operators) else abs(weight) < 0.5
     if isinstance(near, bool):
-        return input + (end - input) * weight if near else end - (end - input) * (1 - weight)
+        return input + times(end - input, weight) if near else end - times(end - input, 1 - weight)
     return where(near, input, end) + (end - input) * where(near, weight, weight - 1)
 
 

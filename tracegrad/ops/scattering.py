@@ -19,7 +19,7 @@ from tracegrad.modes import state
 from tracegrad.operators import PUBLIC, Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, sizes_of
-from tracegrad.ops.elementwise import where
+from tracegrad.ops.elementwise import choose, where
 from tracegrad.ops.indexing import _linear, getitem, put_slice, scatter_rows, setitem, take_rows
 from tracegrad.ops.pointwise import detach, div, eq, isfinite, ne
 from tracegrad.ops.ranges import in_range
@@ -337,7 +337,7 @@ def diagonal_scatter(input: Array, src: Array, offset: int = 0, dim1: int = 0, d
     if along is None:
         return input
     on = eq(iota((rows, columns), 1), iota((rows, columns), 0) + offset)
-    return movedim(where(on, mv.reshape(along, (*along.shape[:-1], 1, columns)), x), (-2, -1), (a, b))
+    return movedim(choose(on, mv.reshape(along, (*along.shape[:-1], 1, columns)), x), (-2, -1), (a, b))
 
 
 # ------------------------------------------------------------------------------------------------------------------- storage

@@ -18,7 +18,7 @@ from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import inferred, integer, known_values, on_nodes, one_dim, sizes_of, some_dims
 from tracegrad.ops.bits import view_dtype
-from tracegrad.ops.elementwise import where
+from tracegrad.ops.elementwise import choose
 from tracegrad.ops.pointwise import eq, ge, le
 
 Array = Any      # a Node or a Tensor
@@ -502,7 +502,7 @@ def _pad_from_itself(x: Node, d: int, low: int, high: int, mode: str) -> Node:
 def tril(input: Array, diagonal: int = 0) -> Array:
     """The lower triangle of the last two dimensions (up to that diagonal), zero above."""
     row, column = _row_column("tril", input, diagonal)
-    return where(le(column, row), input, const(0, input.dtype))
+    return choose(le(column, row), input, const(0, input.dtype))
 
 
 @public("triu")
@@ -510,7 +510,7 @@ def tril(input: Array, diagonal: int = 0) -> Array:
 def triu(input: Array, diagonal: int = 0) -> Array:
     """The upper triangle of the last two dimensions (from that diagonal on), zero below."""
     row, column = _row_column("triu", input, diagonal)
-    return where(ge(column, row), input, const(0, input.dtype))
+    return choose(ge(column, row), input, const(0, input.dtype))
 
 
 def _row_column(name: str, x: Node, diagonal: Any) -> tuple[Any, Node]:
@@ -556,7 +556,7 @@ def diag_embed(input: Array, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
     high = (*[0] * (input.ndim - 1), max(0, -offset))
     along = mv.pad(input, low, high)                        # element j of it belongs to column j
     along = mv.reshape(along, (*input.shape[:-1], 1, n))
-    out = where(eq(column, row + offset), along, const(0, input.dtype))
+    out = choose(eq(column, row + offset), along, const(0, input.dtype))
     return movedim(out, (-2, -1), (a, b))
 
 

@@ -17,7 +17,7 @@ from tracegrad.ir import Node
 from tracegrad.operators import LINALG, Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
-from tracegrad.ops.elementwise import exp, log, where
+from tracegrad.ops.elementwise import exp, log, times, where
 from tracegrad.ops.pointwise import abs_, abs_squared, eq, gt, isfinite, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.reduction import Amax, Amin
@@ -139,7 +139,7 @@ def mean(input: Array, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
     if x.dtype.kind not in "fc":
         raise DTypeError(f"mean: takes a float tensor, got {x.dtype}; use x.float().mean() or mean(dtype=tg.float32)")
     dims = some_dims("mean", dim, x.ndim)
-    return reduce("sum", x, dims, keepdim) * _inverse(prod(x.shape[d] for d in dims))
+    return times(reduce("sum", x, dims, keepdim), _inverse(prod(x.shape[d] for d in dims)))
 
 
 def _inverse(n: float) -> float:
