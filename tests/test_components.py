@@ -43,7 +43,8 @@ def moments(x: Any) -> Any:
 
 
 PROGRAMS: dict[str, Callable[[Any], Any]] = {f.__name__: f for f in (pairs, springs, clouds, moments)}
-SIZES = [(7, 3), (16, 2), (17, 3), (17, 5), (33, 1), (33, 4), (33, 3), (100, 3), (7, 7), (17, 8)]
+SIZES = [(7, 3), (16, 2), (33, 1), (17, 5),
+         *(pytest.param(*size, marks=pytest.mark.long) for size in ((17, 3), (33, 4), (33, 3), (100, 3), (7, 7), (17, 8)))]
 
 
 @pytest.mark.parametrize(("count", "n"), SIZES)

@@ -64,8 +64,9 @@ def test_a_kernel_that_is_alone_keeps_its_sizes_in_the_text():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("numbers", [Tuning(), *(Tuning(item=n, launch_work=0, little_work=0) for n in (16, 100))],
-                         ids=["as it is", "items of 16", "items of 100"])
+@pytest.mark.parametrize("numbers", [
+    Tuning(), *(pytest.param(Tuning(item=n, launch_work=0, little_work=0), marks=pytest.mark.long) for n in (16, 100)),
+], ids=["as it is", "items of 16", "items of 100"])
 def test_values(numbers, dtype):
     previous = tg.device()
     tg.set_device("numpy")

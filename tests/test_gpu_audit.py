@@ -113,6 +113,7 @@ LAUNCHES = {         # at most
 QUICK = {name: list(TARGETS)[1:][k % (len(TARGETS) - 1)] for k, name in enumerate(CLASSES)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_plan_for_gpus(name: str) -> None:
     """No launch has a problem, on a middling GPU and on another one."""

@@ -26,7 +26,7 @@ DEVICES = {
 }
 SMALL = Tuning(scan_chunk=16, arg_chunk=16, group=16, select_chunk=4, sort_local=16, scatter_few=2, scatter_part=2, column_chunk=4,
                row_registers=3, gemm_step=2, split_k=8, split_flops=1)
-pytestmark = pytest.mark.usefixtures("on_numpy")
+pytestmark = [pytest.mark.usefixtures("on_numpy"), pytest.mark.long]
 RNG = np.random.default_rng(0)
 EDGES = np.array([3, np.nan, -0.0, 0.0, np.inf, -np.inf, np.nan, 1e-40, -2, 3, 0.0, -0.0, 7, -1e38, 2, 2, 5], np.float32)
 

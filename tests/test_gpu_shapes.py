@@ -26,7 +26,7 @@ TARGETS = {
     "no local memory": replace(GPU, cores=2, local_memory=0),
     "groups of 1": replace(GPU, cores=2, max_work_group=1),
 }
-pytestmark = pytest.mark.usefixtures("on_numpy")
+pytestmark = [pytest.mark.usefixtures("on_numpy"), pytest.mark.long]
 RNG = np.random.default_rng(0)
 
 

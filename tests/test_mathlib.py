@@ -113,7 +113,9 @@ def ulps(got: Array, want: Array, signed_zero: bool = True) -> Array:
     return np.asarray(np.where(wrong_zero, np.inf, error))
 
 
-@pytest.mark.parametrize("ctype", ["float", "double", "float8", "float16", "double4", "double8"])
+@pytest.mark.parametrize("ctype", [
+    "float", "double8", *(pytest.param(c, marks=pytest.mark.long) for c in ("double", "float8", "float16", "double4")),
+])
 def test_functions_are_accurate_everywhere(queue: Any, ctype: str) -> None:
     x, y = operands(np.float32 if "float" in ctype else np.float64)
     masks = {"isnan", "isinf", "isfinite"}
