@@ -284,6 +284,7 @@ MASKS = [
 
 
 @pytest.mark.usefixtures("on_numpy")
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "attend", "masks"), [(i, f, masks) for i, (f, *masks) in enumerate(MASKS)])
 def test_masks_without_a_driver(number, attend, masks):
     """As operands of the kernels of a CPU or of a GPU: as the operation's numpy rule has them, which is as they were written."""
