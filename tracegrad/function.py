@@ -255,7 +255,7 @@ def _lost_in_half(a: Any) -> bool:
     if isinstance(a, Node):
         return not a.shape and a.dtype != dtypes.float16
     with np.errstate(over="ignore"):
-        return float(np.float16(a)) != a
+        return bool(float(np.float16(a)) != a)
 
 
 def different_devices(name: str, a: Any, b: Any) -> DeviceError:
