@@ -132,6 +132,34 @@ def test_what_is_made_of_several_operations_promotes_before_the_first_of_them(n:
     same(lambda a: tg.vander(a, 4), lambda a: np.vander(whole, 4), byte)
 
 
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("n", [1, 12, 65, 257])
+def test_float16_times_a_number_is_rounded_once(n: int) -> None:
+    """As in torch: a loss times 65536 is no infinity, what is divided by 100000 no zero. So is the derivative."""
+    rng = np.random.default_rng(n)
+    x = rng.uniform(-0.4, 0.4, (n, 3)).astype(np.float16)
+    wide, sign = x.astype(np.float32), np.where(x < 0, -1, 1).astype(np.float32)
+    many = {
+        "*": (lambda a: a * 65536.0, wide * 65536), "r*": (lambda a: 65536 * a, wide * 65536), "/": (lambda a: a / 1e5, wide / 1e5),
+        "r/": (lambda a: 0.1 / a.sign(), np.float32(0.1) / sign), "0-d": (lambda a: a * tg.tensor(1e5), wide * 1e5),
+        "0-d float64": (lambda a: a / tg.tensor(0.1, dtype=tg.float64), wide / np.float32(0.1)),
+        "//": (lambda a: a // 0.1, wide // np.float32(0.1)),
+        "mul_": (lambda a: a.clone().mul_(1e5), wide * 1e5), "0.1": (lambda a: a * 0.1, wide * np.float32(0.1)),
+        "of no dimensions": (lambda a: a[0, 0] * 65536.0, wide[0, 0] * 65536), "exact": (lambda a: a * 0.25, wide * 0.25),
+    }
+    run_time = tg.trace(lambda a, by: a * by)
+    for name, (fn, wanted) in many.items():
+        for found in (fn(tg.tensor(x)), tg.trace(fn)(tg.tensor(x))):
+            assert found.dtype == tg.float16, name
+            np.testing.assert_array_equal(found.numpy(), wanted.astype(np.float16), err_msg=name)
+    for by in (0.3, 65536.0, 1e5, 1e-7):
+        np.testing.assert_array_equal(run_time(tg.tensor(x), by).numpy(), (wide * np.float32(by)).astype(np.float16))
+    for way in (lambda f: f, tg.trace):
+        a = tg.tensor(x).requires_grad_()
+        gradient = way(lambda a: tg.autograd.grad((a * 60000.3).sum() / 60000.3, a)[0])(a)
+        np.testing.assert_allclose(gradient.numpy(), np.ones_like(x), rtol=2e-3)
+
+
 # -------------------------------------------------------------------------------------------------------------- statistics
 
 STATISTICS = {
@@ -649,6 +677,8 @@ def test_random_distributions() -> None:
 # ------------------------------------------------------------------------------------------------------------------- errors
 
 ERRORS = [
+    (lambda: tg.fft.fft(tg.ones(5), n=-1), ArgumentError, "fft: the number of points must be positive, got -1"),
+    (lambda: tg.fft.irfft(tg.ones(5), n=-3), ArgumentError, "irfft: the number of points must be positive, got -3"),
     (lambda: node(2, 3).reshape(4, 2), ShapeError, "reshape: .*6 elements"),
     (lambda: node(2, 3).view(-1, -1), ShapeError, "view: only one"),
     (lambda: node(2, 3).sum(2), IndexOutOfRange, "sum: dim 2 .*use -2 to 1"),
@@ -738,6 +768,10 @@ def t(values: Any, dtype: Any = np.float64) -> Any:
 
 MEANINGS = {
     # what torch 2.13 gives: (call, values, dtype)
+    "tuples are lists of indices": (lambda: t([[1, 2], [3, 4], [5, 6]])[(0, 2), (1, 0)], [2, 5], np.float64),
+    "a tuple of bools is a mask": (lambda: t([[1, 2], [3, 4], [5, 6]])[(True, False, True), 1:], [[2], [6]], np.float64),
+    "scatter multiplies": (lambda: t([1, 3], F32).scatter(0, t([1, 0, 1], np.int64), t([5, 7, 2], F32), reduce="multiply"), [7, 30], F32),
+    "scatter multiplies by a number": (lambda: t([1, 2], F32).scatter_(0, t([1], np.int64), 4, reduce="multiply"), [1, 8], F32),
     "0-d tensors do not widen": (lambda: t([1, 2], F32) + t(0.5), [1.5, 2.5], F32),
     "0-d tensors raise the category": (lambda: t([1, 2], I8) * t(0.5), [0.5, 1], np.float64),
     "0-d integers do not widen": (lambda: t([1, 2], I8) + t(3, np.int64), [4, 5], I8),

@@ -30,7 +30,7 @@ EXCEPTIONS = [  # (names, kinds of difference, words of it, why)
     (r"arange", "error", "no error", "a range whose end comes first is empty, as in numpy"),
     (r"add(mv|bmm|r)|baddbmm", "value|in place", "int64, not bool|float32, not int64",
      "factors that are no integers make a float of integers, where torch cuts them off"),
-    (r"as_strided.*", "value|raises|in place|gradient", "", "as_strided copies, of the tensor's elements and not its storage"),
+    (r"as_strided.*", "value|raises|in place|gradient", "", "as_strided is of the elements row by row, not of a storage"),
     (r"cholesky_(inverse|solve)|linalg.pinv", "gradient", "", "torch's gradient of the triangle that is not read is not 0"),
     (r"cov", "error", "cannot be negative", "the weights are not looked at"),
     (r"cov", "value|gradient", "aweights", "computed in the input's dtype; torch rounds the weights' sum to float32"),

@@ -96,3 +96,35 @@ def test_windows_that_overlap_are_not_written():
     x.zero_()
     assert windows.sum().item() == 0
     assert x.tolist() == [0] * 7
+
+
+STRIDED = [
+    ((3, 2), (7, 1), 0), ((2, 3), (1, 7), 1), ((3,), (13,), 2), ((2, 1, 3), (20, 5, 3), 0), ((4,), (4,), 0), ((), (), 3),
+    ((2, 2), (2, 1), 5),
+]
+
+
+@pytest.mark.parametrize("n", [47, 65, 257])
+@pytest.mark.parametrize(("size", "stride", "offset"), STRIDED)
+def test_as_strided_is_a_view(size, stride, offset, n):
+    memory = np.arange(2.0 * n).reshape(2, n)
+    x = tg.tensor(memory)
+    view = x.as_strided(size, stride, offset)
+    wanted = np.lib.stride_tricks.as_strided(memory.reshape(-1)[offset:], size, [8 * s for s in stride])
+    np.testing.assert_array_equal(view.numpy(), wanted)
+    view *= -2
+    wanted *= -2
+    np.testing.assert_array_equal(x.numpy(), memory)
+    x += 1
+    np.testing.assert_array_equal(view.numpy(), wanted + 1)
+
+
+@pytest.mark.parametrize("name", ["atleast_1d", "atleast_2d", "atleast_3d", "positive", "resolve_conj", "conj", "adjoint"])
+def test_what_has_nothing_to_compute_is_a_view(name):
+    x = tg.zeros(12, 65)
+    for found in (getattr(tg, name)(x), *([getattr(x, name)()] if hasattr(x, name) else [x.H, x.mH])):
+        found += 1
+    assert x.min() == x.max() > 1
+    z = tg.ones(3, 3, dtype=tg.complex64)
+    getattr(tg, name)(z).add_(1j)
+    assert (z == 1).all() == (name in ("conj", "adjoint"))              # of complex numbers these compute: no views

@@ -9,7 +9,7 @@ import pytest
 
 import tracegrad as tg
 
-NAN = float("nan")
+NAN, INF = float("nan"), float("inf")
 # per case: the function, its vectors, and the gradient of the sum of the result by each of them
 SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
     "clamp to numbers": (lambda t, F, x: t.clamp(x, -1, 1), [[-2, -1, 0, 1, 2]], [[0, 0, 1, 0, 0]]),
@@ -31,6 +31,7 @@ SHARES: dict[str, tuple[Any, list[list[float]], list[list[float]]]] = {
     "relu": (lambda t, F, x: F.relu(x), [[-1, 0, 1]], [[0, 0, 1]]),
     "hardtanh": (lambda t, F, x: F.hardtanh(x), [[-1, 0, 1]], [[0, 1, 0]]),
     "amax": (lambda t, F, x: x.amax(), [[1, 2, 2]], [[0, 0.5, 0.5]]),
+    "hardswish of the infinite": (lambda t, F, x: F.hardswish(x), [[-INF, -4, 0, 4, INF]], [[0, 0, 0.5, 1, 1]]),
     "hinge": (
         lambda t, F, x: F.hinge_embedding_loss(x, t.tensor([-1, -1, -1, 1]), reduction="sum"), [[0, 1, 2, 1]], [[-1, 0, 0, 1]]
     ),

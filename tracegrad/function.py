@@ -83,6 +83,7 @@ class Primitive:
     # Of elementwise ops:
     flops: ClassVar[int] = 1                # what one element costs, for the schedule: an addition is 1
     wraps: ClassVar[bool] = False           # a signed result may overflow, undefined in C: it is computed as unsigned (of reductions, too)
+    single: ClassVar[bool] = False          # of float16 and a number, or what has no dimensions: computed in float32, as in torch
     mixes: ClassVar[bool] = False           # `opencl` is right for a vector beside a scalar, too (operators are, builtins are not)
     logic: Any = None                       # logic(self, *operands): what it is for bools, in bitwise operations; None: itself
     # Of complex operands: whether `vjp` multiplies by the complex derivative. autodiff conjugates it then, as torch's convention wants;
@@ -223,11 +224,15 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             wrapper = a
             plain[i] = a._operand()
     operands = fn.prepare(plain)
+    rounded = fn.single and operands[0].aval.dtype is dtypes.float16 and any(map(_lost_in_half, plain))
+    if rounded:
+        operands = fn.prepare([cast(a, dtypes.float32) if isinstance(a, Node) and a.dtype == dtypes.float16 else a for a in plain])
     if wrapper is None:
         if plain and not any(isinstance(a, Node) for a in plain):
             given = ", ".join(type(a).__name__ for a in plain)
             raise DTypeError(f"{fn.name}: expected a Tensor, got {given}; use tg.tensor(...) for arrays, lists and numbers")
-        return bind(fn, operands, attrs)
+        made = bind(fn, operands, attrs)
+        return cast(made, dtypes.float16) if rounded else made
     for o in operands:
         if o.needs_grad and fn.differentiable:
             # A user's tensor gets a node of its own, so that a hook on it sees its gradient and no other's; passes share it later.
@@ -235,9 +240,22 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
             break
     else:
         node = bind(fn, operands, attrs)
+    if rounded:
+        node = cast(node, dtypes.float16)
     if known is not None:
         learn(fn.memo, known[0], known[1], node)
     return wrapper._wrap(node)
+
+
+def _lost_in_half(a: Any) -> bool:
+    """Whether an operand of a float16 result may be changed by float16: a number that it rounds, what has another dtype.
+
+    (Then it has no dimensions, or the result had its dtype; integers with dimensions are converted first, as in torch.)
+    """
+    if isinstance(a, Node):
+        return not a.shape and a.dtype != dtypes.float16
+    with np.errstate(over="ignore"):
+        return bool(float(np.float16(a)) != a)
 
 
 def different_devices(name: str, a: Any, b: Any) -> DeviceError:
@@ -439,7 +457,8 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
     entry = _consts.get(key)
     node = None if entry is None else entry()
     if node is None:
-        exact = dtype.type(value)
+        with np.errstate(over="ignore"):
+            exact = dtype.type(value)
         bits = dtype.str.encode() + exact.tobytes()     # tells 0 from 0.0 and from -0.0, which are equal and hash alike
         node = bind(_CONST, (), {"value": exact, "bits": bits, "weak": weak})
         if value and exact.dtype.kind != "c":           # not a zero, which may be -0.0, as may a part of a complex number

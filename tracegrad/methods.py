@@ -47,6 +47,14 @@ _VIEWS = (
     "imag",
     "view_as_real",
     "view_as_complex",
+    "as_strided",
+    "adjoint",
+    "conj",
+    "positive",
+    "resolve_conj",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
 )
 
 
@@ -159,10 +167,10 @@ def install() -> None:
     for name, fn in PUBLIC.items():
         if fn in views:  # also under its other names
             PUBLIC[name] = views[fn]
-            if name not in ("real", "imag"):                       # those are properties
+            if hasattr(Operators, name) and name not in ("real", "imag"):           # those are properties
                 setattr(Tensor, name, views[fn])
     Tensor.__getitem__ = _as_item(Tensor.__getitem__)  # type: ignore[method-assign]
-    for name in ("T", "mT"):
+    for name in ("T", "mT", "H", "mH"):
         getter = getattr(Operators, name, None)
         if isinstance(getter, property) and getter.fget is not None:
             setattr(Tensor, name, property(_as_view(getter.fget)))

@@ -55,8 +55,9 @@ def hardsigmoid(input: Array, inplace: bool = False) -> Array:
 @functional
 def hardswish(input: Array, inplace: bool = False) -> Array:
     """x hardsigmoid(x) (Howard et al. 2019): 0 up to -3, x from 3 on."""
-    between = input * (input + 3.0) * (1.0 / 6.0)
-    return _into(input, select(le(input, -3.0), 0.0, select(ge(input, 3.0), input, between)), inplace)
+    below, above = le(input, -3.0), ge(input, 3.0)
+    near = select(below | above, 0.0, input)                # or infinite numbers would have NaN as their derivative
+    return _into(input, select(below, 0.0, select(above, input, near * (near + 3.0) * (1.0 / 6.0))), inplace)
 
 
 @functional

@@ -78,7 +78,7 @@ class Mul(Elementwise):
     """a * b."""
     name, nin, kinds, holomorphic = "mul", 2, "biufc", True
     operator = ("*", 7)
-    wraps, mixes = True, True
+    wraps, mixes, single = True, True, True
     numpy = staticmethod(np.multiply)
     def vjp(self, ct, y, a, b): return ct * b, ct * a
     def pair(self, a, b): return pairs.mul(a, b)
@@ -94,7 +94,7 @@ class Div(Elementwise):
     """a / b, always a float."""
     name, nin, result, kinds, domain, holomorphic = "div", 2, "float", "fc", (0.5, 2.0), True
     operator = ("/", 7)
-    flops, mixes = 4, True
+    flops, mixes, single = 4, True, True
     numpy = staticmethod(np.divide)
     def pair(self, a, b): return pairs.div(a, b)
 
@@ -110,7 +110,7 @@ class FloorDivide(Elementwise):
     """The largest integer not above a / b (torch.floor_divide). Its derivative is 0."""
     name, nin, kinds, domain = "floor_divide", 2, "iuf", (0.6, 4.0)
     operator = ("//", 7)
-    flops = 8
+    flops, single = 8, True
     numpy = staticmethod(np.floor_divide)
     def vjp(self, ct, y, a, b): return 0, 0
     def opencl(self, a, b): return f"tg_floordiv({a}, {b})"

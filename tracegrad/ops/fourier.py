@@ -334,6 +334,8 @@ def _define(stem: str) -> None:
     def one(input: Array, n: int | None = None, dim: int = -1, norm: str | None = None) -> Array:
         if not isinstance(dim, (int, np.integer)):
             raise ArgumentError(f"{stem}: dim must be an integer, got {dim!r}; use {stem}n for several")
+        if isinstance(n, (int, np.integer)) and n < 1:          # in the sizes of several, -1 is the size that is there
+            raise ArgumentError(f"{stem}: the number of points must be positive, got {n}")
         return transform(stem, input, None if n is None else (n,), (dim,), norm, default=None, **named)
 
     def two(input: Array, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), norm: str | None = None) -> Array:

@@ -205,10 +205,17 @@ def scatter_add(input: Array, dim: int, index: Array, src: Array) -> Array:
 @public("scatter")
 @on_nodes
 def scatter(input: Array, dim: int, index: Array, src: Array = None, *, value: Any = None, reduce: str | None = None) -> Array:
-    """input with src[i][j][k] (or one value) put at [index[i][j][k]][j][k] (for dim 0); the last of several wins. reduce="add" adds."""
-    if reduce not in (None, "add"):
-        raise ArgumentError(f"scatter: reduce must be None or 'add', got {reduce!r}")
+    """input with src[i][j][k] (or one value) put at [index[i][j][k]][j][k] (for dim 0); the last of several wins.
+
+    reduce: "add" adds it, "multiply" multiplies by it.
+    """
+    if reduce not in (None, "add", "multiply"):
+        raise ArgumentError(f"scatter: reduce must be None, 'add' or 'multiply', got {reduce!r}")
     source = value if src is None else src
+    if reduce == "multiply":
+        one = cast(source, input.dtype) if isinstance(source, Node) else scalar("scatter", source, input.dtype)
+        by = source if isinstance(source, Node) and source.ndim else mv.expand(one, index.shape)
+        return PUBLIC["scatter_reduce"](input, dim, index, by, "prod")
     return _scatter("scatter", "scatter_set" if reduce is None else "scatter_add", input, dim, index, source)
 
 
@@ -401,7 +408,7 @@ def expand_mask(key: Any, masks: Sequence[Any] = ()) -> tuple[Any, ...]:
     for k in key if isinstance(key, tuple) else (key,):
         if isinstance(k, Operators) and k.dtype == dtypes.bool_:
             k = next(known, k)
-        if isinstance(k, range):
+        if isinstance(k, (range, tuple)):
             k = list(k)
         if isinstance(k, np.ndarray) and k.dtype == np.bool_ and not k.ndim:
             out.append(bool(k))

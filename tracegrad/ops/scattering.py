@@ -26,6 +26,7 @@ from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import diagonal, expanded, full_like_shape, movedim, select
 from tracegrad.ops.sorting import argsort
 from tracegrad.ops.statistics import cumsum
+from tracegrad.ops.windows import windows
 
 Array = Any      # a Node or a Tensor
 
@@ -346,7 +347,7 @@ def diagonal_scatter(input: Array, src: Array, offset: int = 0, dim1: int = 0, d
 @public("as_strided")
 @on_nodes
 def as_strided(input: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int = 0) -> Array:
-    """Element (i, j, ...) is number storage_offset + i stride[0] + j stride[1] + ... of input's elements. A copy, not a view."""
+    """Element (i, j, ...) is number storage_offset + i stride[0] + j stride[1] + ... of input's elements, row by row: a view."""
     sizes, strides = sizes_of("as_strided", (size,)), sizes_of("as_strided", (stride,))
     if len(sizes) != len(strides) or any(n < 0 for n in (*sizes, *strides, storage_offset)):
         raise ArgumentError(f"as_strided: size {sizes} and stride {strides} must be equally many numbers, not negative, as storage_offset "
@@ -357,10 +358,10 @@ def as_strided(input: Array, size: Sequence[int], stride: Sequence[int], storage
     if last >= input.aval.size:
         raise ShapeError(f"as_strided: size {sizes}, stride {strides} and offset {storage_offset} reach element {last} of "
                          f"{input.aval.size}")
-    place: Any = const(storage_offset, dtypes.int64)
-    for d, (n, s) in enumerate(zip(sizes, strides, strict=True)):
-        if n > 1 and s:
-            place = place + iota(sizes, d) * s
-    return take_rows(_flat(input), mv.expand(place, sizes))
+    x, left = mv.narrow(_flat(input), 0, storage_offset, last - storage_offset + 1), last - storage_offset + 1
+    for d, (n, s) in enumerate(zip(sizes, strides, strict=True)):       # what a place in this dimension sees are the dimensions left
+        left -= (n - 1) * s
+        x = windows(x, d, left, s) if s else mv.expand(mv.reshape(x, (*sizes[:d], 1, left)), (*sizes[:d], n, left))
+    return mv.reshape(x, sizes)
 
 
