@@ -31,6 +31,7 @@ from tracegrad.ops.pointwise import logical_not
 from tracegrad.ops.ranges import counts_where
 from tracegrad.ops.shaping import cat, stack
 from tracegrad.rolling import Turns
+from tracegrad.scopes import Recorded, Turn
 from tracegrad.tensor import Tensor, new_tensor
 from tracegrad.while_loops import while_nodes
 
@@ -214,10 +215,15 @@ def while_loop(
     trace = state.trace
     if trace is None:
         value = init
-        while not _of_examples(goes_on := cond_fn(value)):
+        while True:
+            with Recorded("while_loop") if state.examples else Turn("while_loop", value):      # (it may turn out to be recorded)
+                goes_on = cond_fn(value)
+            if _of_examples(goes_on):
+                break
             if not goes_on:
                 return value
-            value = _kept("while_loop: body_fn", value, body_fn(value))
+            with Turn("while_loop", value):
+                value = _kept("while_loop: body_fn", value, body_fn(value))
         flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
     else:
         device = trace.device
@@ -454,8 +460,11 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     state.turning = True
     try:
         step: Any
+        given: Any
         for i in reversed(range(n)) if reverse else range(n):
-            step = f(carry, optree.tree_unflatten(tree, [r[i] for r in rows]))
+            given = carry, optree.tree_unflatten(tree, [r[i] for r in rows])
+            with Turn("scan", given):
+                step = f(*given)
             if not isinstance(step, tuple) or len(step) != 2:
                 raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
             carry = _kept("scan: f", carry, step[0])
@@ -469,7 +478,7 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     if y_tree is None:
         return carry, None
     if turns.usable:
-        step = carry = None                     # what they hold would be taken for the user's
+        step = carry = given = None             # what they hold would be taken for the user's
         made = turns.loop(carries, parts)
         if made is not None:
             return optree.tree_unflatten(carry_tree, made[0]), optree.tree_unflatten(y_tree, made[1])
@@ -532,22 +541,9 @@ def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node],
 
 
 def _without_effects(call: str, fn: Callable[..., Any], *args: Any, error: type[Exception] | None = None) -> Any:
-    """fn(*args); an in-place change of a tensor from outside, or of its grad, is undone and refused (or `error` raised)."""
-    trace = state.trace
-    if trace is None:
+    """fn(*args); an in-place change of a tensor from outside, of its grad or of an argument is refused (or `error` raised)."""
+    with Recorded(call, error):
         return fn(*args)
-    nodes, grads = dict(trace.nodes), dict(trace.grads)
-    out = fn(*args)
-    changed = [t for key, (t, n) in trace.nodes.items() if key not in nodes or nodes[key][1] is not n]
-    changed += [t for key, (t, g) in trace.grads.items() if key in grads and grads[key][1] is not g]
-    if changed:
-        trace.nodes, trace.grads = nodes, grads
-        if error is not None:
-            raise error
-        seen = f"{changed[0].dtype}{list(changed[0].shape)}"
-        raise TraceError(f"{call}: inside @trace a function must not change tensors from outside in place (a {seen} tensor was); "
-                         "return the new value and assign it afterwards")
-    return out
 
 
 def _agreed(what: str, a: Node, b: Node) -> tuple[Node, Node]:

@@ -22,6 +22,7 @@ from tracegrad.ir import Aval, Node, own_nodes, topological
 from tracegrad.modes import enable_grad, state
 from tracegrad.operators import public
 from tracegrad.ops.movement import concat, narrow, permute, reshape
+from tracegrad.scopes import Examples
 from tracegrad.tensor import Tensor
 from tracegrad.tensor import leaves as leaves_of_users
 
@@ -357,6 +358,7 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
              randomness: str) -> tuple[list[Tensor], Any, list[Any]]:
     """One batch of examples: the results, their structure, and where the batch is in each."""
     mapped: dict[Node, Node] = {}
+    scope = Examples(mapped, randomness)
     examples, orders = list(leaves), dict[int, tuple[int, ...]]()
     known: dict[tuple[int, int], Tensor] = {}
     for i, (x, dim) in enumerate(zip(leaves, dims, strict=True)):
@@ -374,20 +376,18 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
         if front.needs_grad:           # the batch has a history, of which a transform inside is a part
             example = autodiff.stand_in(example)
         mapped[example] = front
-        size = front.shape[0]
-        with _examples():
+        scope.size = size = front.shape[0]
+        with _examples(), scope:
             examples[i] = known[id(x), orders[i][0]] = Tensor(example, x._device, state.trace)
-    number, before = placeholder(Aval((), dtypes.int64), "example"), state.mapped
-    mapped[number] = iota((size,), 0)
-    state.mapped = (*before, (randomness, number, size))
+    scope.number = placeholder(Aval((), dtypes.int64), "example")
+    mapped[scope.number] = iota((size,), 0)
     try:
-        with _examples():
+        with _examples(), scope:
             out = fn(*optree.tree_unflatten(tree, examples))
             outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
             nodes = [t._node() if isinstance(t, Tensor) else as_node(t) for t in outs]
             written = {i: node for i in orders if (node := examples[i]._node()) not in mapped}
     finally:
-        state.mapped = before
         autodiff.awaited.difference_update(mapped)
     places = _spread_dims("out_dims", out_dims, out)
     results = []
@@ -431,7 +431,7 @@ def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
         for node in call.nodes:
             _only_real("jacobian", "result", node)
             probe = placeholder(node.aval, "cotangent")
-            with enable_grad():
+            with enable_grad(), Examples([probe]):
                 found = autodiff.vjp([node], call.variables, [probe]) if node.needs_grad else [None] * len(call.variables)
             pulled = autodiff.dense(found, call.variables)
             rows = _at_unit_tensors(pulled, probe, chunk_size)
@@ -456,7 +456,7 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
         for variable in call.variables:
             _only_real("jacfwd", "argument", variable)
             probe = placeholder(variable.aval, "tangent")
-            with enable_grad():
+            with enable_grad(), Examples([probe]):
                 found = autodiff.jvp(call.nodes, [variable], [probe])
             pushed = autodiff.dense(found, call.nodes)
             columns.append([
