@@ -1,4 +1,4 @@
-"""In-place changes of tensors from outside a vmap, a branch or a turn: right, or an error at the user's line that leaves them as they were."""
+"""In-place changes of tensors from outside a vmap, a branch or a turn: right, or an error at the user's line that leaves them alone."""
 
 import linecache
 
@@ -156,14 +156,14 @@ def test_recorded_functions_have_no_effects(loop, change, way, n):
     def fn(x):
         made = x * 3
         changes = {
-            "outside": lambda v: total.add_(1), "made": lambda v: made.mul_(v), "view": lambda v: made[1:].neg_().sum(),
+            "outside": lambda v: total.add_(1), "made": made.mul_, "view": lambda v: made[1:].neg_().sum(),
             "argument": lambda v: v.add_(1), "shape": lambda v: made.unsqueeze_(0)[0], "grad": lambda v: _with_grad(total) * v,
         }
         return loop(x, changes[change]) + made
 
     each = {"vmap": tg.vmap(fn), "trace": tg.trace(lambda x: fn(x[0])), "both": tg.trace(tg.vmap(fn)),
             "grad": tg.vmap(tg.grad(lambda x: fn(x).sum()))}[way]
-    with pytest.raises(tg.TraceError, match=r"(cond|while_loop): inside @trace or vmap a function must not change .*float64\[.*test_scopes"):
+    with pytest.raises(tg.TraceError, match=r"(cond|while_loop): inside @trace or vmap a function must not change .*\[.*test_scopes"):
         each(x)
     close(total, np.zeros(n))
     close(x, before)
@@ -195,7 +195,7 @@ def test_a_scan_does_not_change_what_its_turns_are_given(change, way, n):
 
     each = {"plain": lambda c, xs: fn(c[0], xs[0]), "vmap": tg.vmap(fn), "trace": tg.trace(lambda c, xs: fn(c[0], xs[0])),
             "both": tg.trace(tg.vmap(fn))}[way]
-    with pytest.raises(tg.ArgumentError, match=r"scan: `[cx]` \(float64\[4\]\) was given to the function, .*clone\(\) it first .*test_scopes"):
+    with pytest.raises(tg.ArgumentError, match=r"scan: `[cx]` \(float64\[4\]\) was given to the function, .*clone\(\) .*test_scopes"):
         each(start, xs)
     close(start, before[0])
     close(xs, before[1])
@@ -235,8 +235,10 @@ def test_a_scan_changes_tensors_from_outside_at_every_turn(way, n):
         weights = np.arange(n, 0, -1.0) + 2
         close(tg.grad(lambda xs: sum(r.sum() for r in fn(xs)[:2]))(xs[0]), np.repeat(weights[:, None], 3, 1))
         return
-    each = {"plain": lambda xs: [r[None] for r in fn(xs[0])], "vmap": tg.vmap(fn), "trace": tg.trace(lambda xs: [r[None] for r in fn(xs[0])]),
-            "both": tg.trace(tg.vmap(fn))}[way]
+    def first(xs):
+        return [r[None] for r in fn(xs[0])]
+
+    each = {"plain": first, "vmap": tg.vmap(fn), "trace": tg.trace(first), "both": tg.trace(tg.vmap(fn))}[way]
     for found, *expected in zip(each(xs), value(xs[0].numpy()), value(xs[1].numpy()), strict=True):
         close(found, np.stack(expected[:found.shape[0]]))
 

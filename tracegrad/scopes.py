@@ -67,8 +67,8 @@ class Turn(Scope):
         """Raise an error for what the turn was given: the first turns would change what the caller holds, the others would not."""
         if any(x is tensor for x in optree.tree_leaves(self.given)):
             raise ArgumentError(
-                f"{call}: {self.call}: {_named(tensor)} was given to the function, which must not change it in place: what that does to the "
-                "caller's tensors would be another thing at every turn; use the operation that is not in place, or clone() it first"
+                f"{call}: {self.call}: {_named(tensor)} was given to the function, which must not change it in place: what that does to "
+                "the caller's tensors would be another thing at every turn; use the operation that is not in place, or clone() it first"
             )
 
 

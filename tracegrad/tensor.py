@@ -413,6 +413,13 @@ class Tensor(Operators):
         aliases = [alias for ref in getattr(self, "_aliases", ()) if (alias := ref()) is not None]
         alike = value.shape == self.shape and value.dtype == self.dtype and value._device is self._device
         new = value._node()
+        if not alike and self._node().needs_grad and not self._is_leaf():
+            raise AutogradError(
+                f"data: a tensor with a derivative history ({self.dtype}{list(self.shape)}) was given another shape, dtype or device "
+                f"({value.dtype}{list(value.shape)}); use a tensor of its own for that"
+            )
+        if not alike and state.scopes:
+            self._guard(new, "data")
         if aliases:
             old = Tensor(aliases[0]._node(), self._device)
             old._versions = self._versions

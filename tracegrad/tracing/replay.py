@@ -465,8 +465,8 @@ def _no_strangers(recording: Recording, outputs: Sequence[Node]) -> None:
     known = set(recording.inputs)
     for node in topological(outputs):
         if node.fn is _PLACEHOLDER and node not in known:
-            raise TraceError(f"{recording.name}: a tensor from inside a vmap, cond, while_loop or scan ({node.loc}) was used after that had "
-                             "ended, where it has no value; return it from there")
+            raise TraceError(f"{recording.name}: a tensor from inside a vmap, cond, while_loop or scan ({node.loc}) was used after that "
+                             "had ended, where it has no value; return it from there")
 
 
 def _histories(results: list[Node], freed: set[Node]) -> set[Node]:
