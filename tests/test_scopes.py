@@ -256,5 +256,5 @@ def test_a_trace_knows_what_leaks_from_inside(leak):
             tg.vmap(lambda x: kept.append(x) or x * 2)(x)
         return kept[0] + 1 if leak == "use" else kept
 
-    with pytest.raises(tg.TraceError, match=r"fn: a tensor from inside a vmap, cond, while_loop or scan \(.*test_scopes.*return it from there"):
+    with pytest.raises(tg.TraceError, match=r"fn: a tensor from inside a vmap, .* scan \(.*test_scopes.*return it from there"):
         tg.trace(fn)(draw(12).abs() + 1)

@@ -344,7 +344,8 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
                     x.narrow(dim, start, min(step, size - start)) if dim is not None and isinstance(x, Tensor) else x
                     for x, dim in zip(leaves, dims, strict=True)
                 ]
-            results, out_tree, places = _vmapped(functools.partial(fn, **kwargs), part, dims, tree, out_dims, randomness, chunk_size is None)
+            one = functools.partial(fn, **kwargs)
+            results, out_tree, places = _vmapped(one, part, dims, tree, out_dims, randomness, chunk_size is None)
             parts.append(results)
         if len(parts) == 1:
             return optree.tree_unflatten(out_tree, parts[0])
@@ -442,7 +443,7 @@ class _Memory:
         self.made: dict[int, Tensor] = {}                        # what fn made and several results are, or are views of: the batch
         for root in roots:
             if counts[id(root)] > 1 and id(root) not in given and id(root) not in self.made and self.own(root):
-                self.made[id(root)] = Tensor(*batch([root._node()], mapped, scope.size), root._device, state.trace)
+                self.made[id(root)] = Tensor(batch([root._node()], mapped, scope.size)[0], root._device, state.trace)
 
     def own(self, t: Tensor) -> bool:
         """Whether fn made t."""
@@ -477,7 +478,7 @@ class _Memory:
                 return None
             moves.append((node.fn, node.attrs))
             node = node.operands[0]
-        base = base.detach() if detached or not state.grad and base._node().needs_grad else base
+        base = base.detach() if detached or (not state.grad and base._node().needs_grad) else base
         node = base._node()
         for fn, attrs in reversed(moves):
             node = bind(fn, (node,), attrs)
