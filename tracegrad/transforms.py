@@ -303,7 +303,8 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
     in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments, or a tuple of
     values, each of them for every tensor of a nested argument or in that argument's structure); keyword arguments are not mapped.
     out_dims: where the batch goes in each output, likewise; None for an output that is the same for all.
-    What fn changes in place in an argument that is mapped is changed in the batch.
+    What fn changes in place in an argument that is mapped is changed in the batch; what is not mapped can only be given values in place
+    that are the same for all (TraceError). Results that are arguments, views of them, or captured, are views outside, too.
     The result is one program with batched operations, not a loop; chunk_size: how many examples are run at once, where memory is short.
     randomness: what random functions do inside. "error": they are an error; "different": every example has numbers of its own, as if one
     call had drawn them for the batch; "same": all have the same.
