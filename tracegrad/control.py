@@ -50,8 +50,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     operands: a tuple of them. (Given by place, a tuple is one argument, as in JAX: branches of one argument could mean either.) The
     branches return the same structure, shapes and dtypes. Where pred has a value it is read and one branch runs. Inside @trace and vmap
     both are computed and the results selected; derivatives, to any order, are those of the branch taken. A branch must not change outside
-    tensors, nor its arguments, in place there. Raises ShapeError or DTypeError if the branches disagree or pred is not one element, TraceError for an effect in
-    a branch, ArgumentError for both args and operands.
+    tensors, nor its arguments, in place there. Raises ShapeError or DTypeError if the branches disagree or pred is not one element,
+    TraceError for an effect in a branch, ArgumentError for both args and operands.
 
     >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, x)
     >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, operands=(x,))
@@ -200,8 +200,8 @@ def while_loop(
     by turn. There it must not draw random numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice.
     So it is under vmap from where the condition depends on the example. Else it is Python's own loop. For a known number of turns use
     `scan`: it never waits.
-    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs, and where a function
-    changes the value that it is given in place.
+    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs, and where one of
+    them changes the value that it is given in place.
 
     >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
     >>> tg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), carried_inputs=(tg.tensor(0), tg.ones(3)))
