@@ -243,6 +243,44 @@ def test_a_scan_changes_tensors_from_outside_at_every_turn(way, n):
         close(found, np.stack(expected[:found.shape[0]]))
 
 
+@pytest.mark.parametrize("way", [lambda f: f, tg.trace, tg.vmap])
+def test_a_turn_may_catch_errors_and_ask_for_gradients_of_its_carry(way):
+    def fn(xs):
+        total = xs[0] * 0
+
+        def body(c, x):
+            try:
+                total.add_(x)
+            except Exception:
+                return c * np.nan, None
+            c = c.detach() + 0.1
+            c.requires_grad_()
+            (g,) = tg.autograd.grad((c * c * x).sum(), c)
+            return c + g.detach(), None
+
+        return tg.scan(body, xs[0] * 0, xs)[0] + total
+
+    def expected(xs):
+        c = xs[0] * 0
+        for x in xs:
+            c = (c + 0.1) * (1 + 2 * x)
+        return c + xs.sum(0)
+
+    xs = draw(3, 12, 4)
+    if way is tg.vmap:
+        close(way(fn)(xs), np.stack([expected(x) for x in xs.numpy()]))
+    else:
+        close(way(fn)(xs[0]), expected(xs[0].numpy()))
+
+
+def test_a_turn_may_start_the_history_of_what_it_is_given():
+    start = draw(12)
+    c, _ = tg.scan(lambda c, x: (c.requires_grad_() * x, None), start, draw(5, 12))
+    assert start.requires_grad
+    c.sum().backward()
+    assert start.grad is not None
+
+
 @pytest.mark.parametrize("leak", ["vmap", "scan", "while_loop", "use"])
 def test_a_trace_knows_what_leaks_from_inside(leak):
     """It returned what happened to lie in memory."""

@@ -204,6 +204,27 @@ def test_what_vmap_maps_is_changed_in_place(run):
     close(leaf.grad, expected * 2)
 
 
+def test_vmap_of_autograd_grad(run):
+    """The rows of a Jacobian, of a history from outside and of one from inside; whether or not it is to be kept."""
+    def rows(x, options):
+        x = x.detach().requires_grad_()
+        y = (x ** 3).cumsum(0)
+        return tg.vmap(lambda v: tg.autograd.grad(y, x, v, **options)[0])(tg.eye(x.shape[0], dtype=x.dtype))
+
+    def inside(xs):
+        def each(x):
+            x = x.detach().requires_grad_()
+            return tg.autograd.grad((x ** 3).cumsum(0)[-1], x)[0]
+
+        return tg.vmap(each)(xs)
+
+    x = draw(12)
+    for options in ({}, {"retain_graph": True}, {"create_graph": True}):
+        close(run(lambda x, options=options: rows(x, options))(x), np.tril(np.ones((12, 12))) * 3 * x.numpy() ** 2)
+    xs = draw(65, 12)
+    close(run(inside)(xs), 3 * xs.numpy() ** 2)
+
+
 def under_no_grad(x):
     with tg.no_grad():
         x.mul_(2)

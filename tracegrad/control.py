@@ -363,8 +363,8 @@ def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, rever
     return carry, parts[0] if len(parts) == 1 else optree.tree_map(lambda a, b: cat([a, b]), *parts)
 
 
-class _ChangesOutside(Exception):
-    """f changes a tensor from outside in place."""
+class _ChangesOutside(BaseException):
+    """f changes a tensor from outside in place. (No Exception: what f catches is none of its business.)"""
 
 
 class _Turn:
@@ -541,7 +541,7 @@ def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node],
     return [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves], tree
 
 
-def _without_effects(call: str, fn: Callable[..., Any], *args: Any, error: type[Exception] | None = None) -> Any:
+def _without_effects(call: str, fn: Callable[..., Any], *args: Any, error: type[BaseException] | None = None) -> Any:
     """fn(*args); an in-place change of a tensor from outside, of its grad or of an argument is refused (or `error` raised)."""
     with Recorded(call, error):
         return fn(*args)

@@ -25,6 +25,7 @@ class Scope:
     """Code whose tensors are its own."""
 
     randomness: str | None = None  # what random functions do in a vmap; None: nothing particular
+    recorded = False               # whether what is done inside is not what will be done when it runs
     before: tuple[Any, ...]
 
     def refuse(self, tensor: Tensor, node: Node | None, call: str) -> None:
@@ -75,7 +76,9 @@ class Turn(Scope):
 class Recorded(Scope):
     """A function that is recorded once, or twice, however often it will run. error: what to raise for an effect outside of it."""
 
-    def __init__(self, call: str, error: type[Exception] | None = None) -> None:
+    recorded = True
+
+    def __init__(self, call: str, error: type[BaseException] | None = None) -> None:
         self.call, self.error = call, error
 
     def refuse(self, tensor: Tensor, node: Node | None, call: str) -> None:

@@ -710,8 +710,9 @@ class Tensor(Operators):
 
     def _own_history(self, call: str) -> None:
         """Refuse to change in a trace whether a tensor from outside requires grad: a replay writes values only."""
-        if state.scopes:
-            self._guard(None, call)
+        for scope in state.scopes:
+            if scope.recorded and scope not in getattr(self, "_within", ()):
+                scope.refuse(self, None, call)
         if state.trace is not None and self._trace is not state.trace:
             raise TraceError(
                 f"{call} at {user_location()}: inside @trace ({state.trace.name}) a tensor from outside cannot start or stop "
