@@ -204,6 +204,173 @@ def test_what_vmap_maps_is_changed_in_place(run):
     close(leaf.grad, expected * 2)
 
 
+def test_vmap_of_autograd_grad(run):
+    """The rows of a Jacobian, of a history from outside and of one from inside; whether or not it is to be kept."""
+    def rows(x, options):
+        x = x.detach().requires_grad_()
+        y = (x ** 3).cumsum(0)
+        return tg.vmap(lambda v: tg.autograd.grad(y, x, v, **options)[0])(tg.eye(x.shape[0], dtype=x.dtype))
+
+    def inside(xs):
+        def each(x):
+            x = x.detach().requires_grad_()
+            return tg.autograd.grad((x ** 3).cumsum(0)[-1], x)[0]
+
+        return tg.vmap(each)(xs)
+
+    x = draw(12)
+    for options in ({}, {"retain_graph": True}, {"create_graph": True}):
+        close(run(lambda x, options=options: rows(x, options))(x), np.tril(np.ones((12, 12))) * 3 * x.numpy() ** 2)
+    xs = draw(65, 12)
+    close(run(inside)(xs), 3 * xs.numpy() ** 2)
+
+
+def under_no_grad(x):
+    with tg.no_grad():
+        x.mul_(2)
+
+
+def a_view_under_no_grad(x):
+    with tg.no_grad():
+        x[1:].mul_(2)
+
+
+def a_view_made_under_no_grad(x):
+    with tg.no_grad():
+        view = x[1:]
+    view.mul_(2)
+
+
+def an_element(x):
+    with tg.no_grad():
+        x[0] = 7.0
+
+
+def what_is_made_of_it(x):
+    y = x * 2
+    with tg.no_grad():
+        y.mul_(3)
+
+
+def a_setter(x):
+    x.data = x.data * 2
+
+
+def another_shape(x):
+    x.data = tg.ones(x.numel() + 2, dtype=x.dtype)
+
+
+def into(x):
+    with tg.no_grad():
+        tg.mul(x, 2, out=x)
+
+
+@pytest.mark.parametrize("n", [3, 12, 65])
+@pytest.mark.parametrize("then", [lambda x: x * x, lambda x: x.mul_(x)], ids=["read", "written"])
+@pytest.mark.parametrize("change", [
+    under_no_grad, a_view_under_no_grad, a_view_made_under_no_grad, an_element, what_is_made_of_it, a_setter, another_shape, into,
+    lambda x: x.detach().mul_(2), lambda x: x.data.mul_(2), lambda x: x.data.__setitem__(0, 1.0),
+])
+def test_what_transforms_differentiate_is_not_written_where_nothing_is_recorded(run, change, then, n):
+    """torch takes some of it, as if the value had always been that, refuses the same once it is written with a history, and in forward
+    mode takes no notice of no_grad; here it is always an error, at that line."""
+    def fn(x):
+        change(x)
+        return then(x).sum()
+
+    x = draw(n)
+    before = x.numpy()
+    transforms = [
+        tg.grad(fn), tg.jacrev(fn), tg.jacfwd(fn), tg.hessian(fn), lambda x: tg.jvp(fn, (x,), (x,)), lambda x: tg.vjp(fn, x)[1](x.sum()),
+        lambda x: tg.vmap(tg.grad(fn))(x[None]), tg.grad(lambda x: tg.grad(fn)(x).sum()), tg.grad(lambda x: tg.vmap(fn)(x[None]).sum()),
+    ]
+    for transform in transforms:
+        with pytest.raises(tg.TracegradError, match=r"(modified in place where none is recorded|another shape|cannot be broadcast).*\(at "
+                                                    r".*test_transforms"):
+            run(transform)(x)
+        close(x, before)
+
+
+def test_what_comes_back_beside_a_result_has_no_history_of_the_transform_s(run):
+    def fn(x, w=1.0):
+        return (x * x * w).sum(), {"twice": x * 2 * w, "same": x, "n": x.shape[0], "none": None}
+
+    x, w = draw(12), draw(12).requires_grad_()
+
+    def everything(x, *w):
+        auxes = [
+            tg.grad(fn, has_aux=True)(x, *w)[1], tg.value_and_grad(fn, has_aux=True)(x, *w)[0][1],
+            tg.vjp(lambda x: fn(x, *w), x, has_aux=True)[2], tg.jvp(lambda x: fn(x, *w), (x,), (x,), has_aux=True)[2],
+            tg.jacrev(fn, has_aux=True)(x, *w)[1], tg.jacfwd(fn, has_aux=True)(x, *w)[1],
+        ]
+        return [(a["twice"], a["same"]) for a in auxes if (a["n"], a["none"]) == (12, None)]
+
+    found = run(everything)(x)
+    assert len(found) == 6
+    for twice, same in found:
+        close(twice, x.numpy() * 2)
+        assert not twice.requires_grad
+        assert not same.requires_grad
+    for twice, same in everything(x, w):
+        assert twice.requires_grad                                          # that of w
+        assert not same.requires_grad
+    close(tg.grad(lambda y: (tg.grad(lambda x: ((x * x * y).sum(), x * y), has_aux=True)(y)[1] ** 2).sum())(x), 4 * x.numpy() ** 3)
+
+
+@pytest.mark.parametrize("fn", [
+    lambda r: r, lambda r: r[1:], lambda r: r.reshape(-1, 1).t(), lambda r: r.add_(2), lambda r: r[1:].add_(2), lambda r: r.detach(),
+    lambda r: r[::2].t(), lambda r: tg.vmap(lambda e: e)(r)[1:], lambda r: tg.vmap(lambda e: e.add_(5))(r).mul_(2),
+])
+@pytest.mark.parametrize("n", [3, 12, 65])
+@pytest.mark.parametrize("dims", [(0, 0), (1, 0), (1, 1)])
+def test_results_of_vmap_share_memory_as_in_torch(run, fn, n, dims):
+    """With what was mapped: what is written to them later is written there."""
+    def change(x):
+        out = tg.vmap(fn, *dims)(x)
+        out.add_(1)
+        return out * 1
+
+    x = draw(7, n) if dims[0] == 0 else draw(n, 7)
+    rows = [(x if dims[0] == 0 else x.t())[i].clone() for i in range(7)]
+    out = run(change)(x)
+    each = [fn(row).add_(1) for row in rows]
+    close(x, np.stack([row.numpy() for row in rows], dims[0]))
+    close(out, np.stack([e.numpy() for e in each], dims[1]))
+
+
+def test_results_of_vmap_share_memory_with_each_other_and_with_what_is_captured(run):
+    x, w = draw(65, 12), draw(12, 3)
+
+    def change(x, w):
+        made, part, same = tg.vmap(lambda r: (lambda y: (y, y[1:], y))(r * 2))(x)
+        made.add_(1)
+        part.mul_(3)
+        left, right = tg.vmap(lambda r: (lambda y: (y[:8], y[4:]))(r * 2), out_dims=(0, 1))(x)
+        left.mul_(0)
+        one, two = tg.vmap(lambda r: (lambda y: (y, y))(tg.zeros(3)), out_dims=None)(x)
+        one.add_(two + 1)
+        captured, row = tg.vmap(lambda r: (w, w[1]), out_dims=None)(x)
+        captured.add_(1)
+        row.mul_(2)
+        copies = tg.vmap(lambda r: r, chunk_size=65)(x)
+        copies.add_(100)
+        with pytest.raises(tg.ArgumentError, match="several elements of an expanded tensor"):
+            tg.vmap(lambda r: w)(x).add_(1)
+        own = tg.vmap(lambda r: tg.zeros(3))(x)
+        own.add_(1)
+        return made * 1, part * 1, same * 1, right * 1, one, own
+
+    twice = x.numpy() * 2 + 1
+    twice[:, 1:] *= 3
+    before, wanted = x.numpy(), w.numpy() + 1
+    wanted[1] *= 2
+    right = x.numpy()[:, 4:] * 2
+    right[:, :4] = 0
+    expected = twice, twice[:, 1:], twice, right.T, np.ones(3), np.ones((65, 3)), before, wanted
+    for found, value in zip((*run(change)(x, w), x, w), expected, strict=True):
+        close(found, value)
+
+
 def test_vmap_dimensions_in_and_out():
     a, b = draw(3, 4), draw(2, 3)
     close(tg.vmap(lambda a, b: a + b, in_dims=(1, None), out_dims=2)(a, b), (a.numpy().T[:, None, :] + b.numpy()).transpose(1, 2, 0))

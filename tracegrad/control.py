@@ -31,6 +31,7 @@ from tracegrad.ops.pointwise import logical_not
 from tracegrad.ops.ranges import counts_where
 from tracegrad.ops.shaping import cat, stack
 from tracegrad.rolling import Turns
+from tracegrad.scopes import Recorded, Turn
 from tracegrad.tensor import Tensor, new_tensor
 from tracegrad.while_loops import while_nodes
 
@@ -49,8 +50,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     operands: a tuple of them. (Given by place, a tuple is one argument, as in JAX: branches of one argument could mean either.) The
     branches return the same structure, shapes and dtypes. Where pred has a value it is read and one branch runs. Inside @trace and vmap
     both are computed and the results selected; derivatives, to any order, are those of the branch taken. A branch must not change outside
-    tensors in place there. Raises ShapeError or DTypeError if the branches disagree or pred is not one element, TraceError for an effect in
-    a branch, ArgumentError for both args and operands.
+    tensors, nor its arguments, in place there. Raises ShapeError or DTypeError if the branches disagree or pred is not one element,
+    TraceError for an effect in a branch, ArgumentError for both args and operands.
 
     >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, x)
     >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, operands=(x,))
@@ -199,7 +200,8 @@ def while_loop(
     by turn. There it must not draw random numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice.
     So it is under vmap from where the condition depends on the example. Else it is Python's own loop. For a known number of turns use
     `scan`: it never waits.
-    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs.
+    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs, and where one of
+    them changes the value that it is given in place.
 
     >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
     >>> tg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), carried_inputs=(tg.tensor(0), tg.ones(3)))
@@ -214,10 +216,15 @@ def while_loop(
     trace = state.trace
     if trace is None:
         value = init
-        while not _of_examples(goes_on := cond_fn(value)):
+        while True:
+            with Recorded("while_loop") if state.examples else Turn("while_loop", value):      # (it may turn out to be recorded)
+                goes_on = cond_fn(value)
+            if _of_examples(goes_on):
+                break
             if not goes_on:
                 return value
-            value = _kept("while_loop: body_fn", value, body_fn(value))
+            with Turn("while_loop", value):
+                value = _kept("while_loop: body_fn", value, body_fn(value))
         flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
     else:
         device = trace.device
@@ -287,7 +294,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
     every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
     Raises ShapeError if the first dimensions differ or f changes the carry's shape, DTypeError if it changes the dtype, ArgumentError if
-    the length is not known, f returns no pair, or checkpoint is not positive.
+    the length is not known, f returns no pair or changes its carry or its row in place, or checkpoint is not positive.
 
     >>> tg.scan(lambda c, x: (c + x, c * x), tg.tensor(0.0), tg.arange(4.0))
     """
@@ -356,8 +363,8 @@ def _in_segments(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, rever
     return carry, parts[0] if len(parts) == 1 else optree.tree_map(lambda a, b: cat([a, b]), *parts)
 
 
-class _ChangesOutside(Exception):
-    """f changes a tensor from outside in place."""
+class _ChangesOutside(BaseException):
+    """f changes a tensor from outside in place. (No Exception: what f catches is none of its business.)"""
 
 
 class _Turn:
@@ -454,8 +461,11 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     state.turning = True
     try:
         step: Any
+        given: Any
         for i in reversed(range(n)) if reverse else range(n):
-            step = f(carry, optree.tree_unflatten(tree, [r[i] for r in rows]))
+            given = carry, optree.tree_unflatten(tree, [r[i] for r in rows])
+            with Turn("scan", given):
+                step = f(*given)
             if not isinstance(step, tuple) or len(step) != 2:
                 raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
             carry = _kept("scan: f", carry, step[0])
@@ -469,7 +479,7 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     if y_tree is None:
         return carry, None
     if turns.usable:
-        step = carry = None                     # what they hold would be taken for the user's
+        step = carry = given = None             # what they hold would be taken for the user's
         made = turns.loop(carries, parts)
         if made is not None:
             return optree.tree_unflatten(carry_tree, made[0]), optree.tree_unflatten(y_tree, made[1])
@@ -531,23 +541,10 @@ def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node],
     return [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves], tree
 
 
-def _without_effects(call: str, fn: Callable[..., Any], *args: Any, error: type[Exception] | None = None) -> Any:
-    """fn(*args); an in-place change of a tensor from outside, or of its grad, is undone and refused (or `error` raised)."""
-    trace = state.trace
-    if trace is None:
+def _without_effects(call: str, fn: Callable[..., Any], *args: Any, error: type[BaseException] | None = None) -> Any:
+    """fn(*args); an in-place change of a tensor from outside, of its grad or of an argument is refused (or `error` raised)."""
+    with Recorded(call, error):
         return fn(*args)
-    nodes, grads = dict(trace.nodes), dict(trace.grads)
-    out = fn(*args)
-    changed = [t for key, (t, n) in trace.nodes.items() if key not in nodes or nodes[key][1] is not n]
-    changed += [t for key, (t, g) in trace.grads.items() if key in grads and grads[key][1] is not g]
-    if changed:
-        trace.nodes, trace.grads = nodes, grads
-        if error is not None:
-            raise error
-        seen = f"{changed[0].dtype}{list(changed[0].shape)}"
-        raise TraceError(f"{call}: inside @trace a function must not change tensors from outside in place (a {seen} tensor was); "
-                         "return the new value and assign it afterwards")
-    return out
 
 
 def _agreed(what: str, a: Node, b: Node) -> tuple[Node, Node]:

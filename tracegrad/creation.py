@@ -528,8 +528,8 @@ def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_gra
 
 def _draw(shape: Shape, numbers: int) -> tuple[Node, Node]:
     """Seed and offset for `numbers` draws per element of `shape`; of every example of a vmap whose randomness is "different"."""
-    own = [(index, size) for randomness, index, size in state.mapped if randomness == "different"]
-    if any(randomness == "error" for randomness, _, _ in state.mapped):
+    own = [(scope.number, scope.size) for scope in state.scopes if scope.randomness == "different"]
+    if any(scope.randomness == "error" for scope in state.scopes):
         raise ArgumentError("vmap: a random function was called inside; pass randomness='different' for numbers of each example's own or "
                             "'same' for equal ones, or draw outside and map over what is drawn")
     step = prod(shape) * numbers

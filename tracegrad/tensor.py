@@ -76,7 +76,7 @@ class Tensor(Operators):
     """
 
     __slots__ = ("__weakref__", "_aliases", "_base", "_detached", "_device", "_grad", "_hooks", "_layout", "_moved", "_n", "_source",
-                 "_steps", "_trace", "_versions")  # fmt: skip
+                 "_steps", "_trace", "_versions", "_within")  # fmt: skip
 
     _n: Node
     _base: Tensor | None
@@ -89,14 +89,19 @@ class Tensor(Operators):
     _aliases: list[weakref.ref[Tensor]]  # what `data` and detach gave; not set before that
     _hooks: dict[int, Any] | None
     _trace: Recording | None
+    _within: tuple[Any, ...]  # the scopes that it was made in (scopes.py); not set where there was none
 
     def __init__(self, node: Node, device: Device, trace: Recording | None = None) -> None:
-        if node.constant and trace is None and not state.examples:
+        scopes = state.scopes
+        valued = trace is None and not (scopes and state.examples)
+        if scopes:
+            self._within = scopes
+        if valued and node.constant:
             node = node.twin()  # it will hold a value, and that lives on this device
         self._n, self._device, self._trace = node, device, trace
         self._base = self._grad = self._hooks = self._source = None
         self._versions, self._moved = 0, ()
-        if trace is None and node.fn is not _DATA and node.value is None and not state.examples:        # (what has no operands has a value)
+        if valued and node.fn is not _DATA and node.value is None:        # (what has no operands has a value)
             if len(waiting) >= config.pending and not state.holds:
                 flush()                         # of what was made before: of a view nobody knows the base yet
             waiting.append(weakref.ref(self))
@@ -206,6 +211,8 @@ class Tensor(Operators):
             if dtypes.category(node.dtype) > dtypes.category(old.dtype):
                 raise DTypeError(f"{call}: the result is {node.dtype}, the tensor {old.dtype}; use the operation that is not in place")
             node = cast(node, old.dtype)
+        if state.scopes:
+            self._guard(node, call)
         if self._base is not None and self._detached and self._is_last():
             self._base, self._steps, self._detached, self._source, self._n = None, (), False, None, old
         if self._base is not None and not self._stands_alone():
@@ -233,6 +240,13 @@ class Tensor(Operators):
         self._set_node(node)
         self._versions += 1
         return self
+
+    def _guard(self, node: Node | None, call: str) -> None:
+        """Raise an error if the code around must not give this tensor the value `node`; see scopes.py."""
+        own = getattr(self, "_within", ())
+        for scope in state.scopes:
+            if scope not in own:
+                scope.refuse(self, node, call)
 
     def _is_last(self) -> bool:
         """Of what detach() made: whether nobody else holds the tensor with a history that it shares memory with: x.clone().detach().
@@ -357,6 +371,8 @@ class Tensor(Operators):
                 raise DeviceError(f"grad: the tensor is on {self._device}, its gradient on {value._device}; move it with x.to(device)")
             if value.shape != self.shape or value.dtype != self.dtype:
                 raise ShapeError(f"grad: {value.dtype}{list(value.shape)} does not fit a tensor of {self.dtype}{list(self.shape)}")
+        if state.scopes:
+            self._guard(None if value is None else value._node(), "grad")
         trace = state.trace
         if trace is not None and self._trace is not trace:
             trace.set_grad(self, value)
@@ -397,6 +413,13 @@ class Tensor(Operators):
         aliases = [alias for ref in getattr(self, "_aliases", ()) if (alias := ref()) is not None]
         alike = value.shape == self.shape and value.dtype == self.dtype and value._device is self._device
         new = value._node()
+        if not alike and self._node().needs_grad and not self._is_leaf():
+            raise AutogradError(
+                f"data: a tensor with a derivative history ({self.dtype}{list(self.shape)}) was given another shape, dtype or device "
+                f"({value.dtype}{list(value.shape)}); use a tensor of its own for that"
+            )
+        if not alike and state.scopes:
+            self._guard(new, "data")
         if aliases:
             old = Tensor(aliases[0]._node(), self._device)
             old._versions = self._versions
@@ -687,6 +710,9 @@ class Tensor(Operators):
 
     def _own_history(self, call: str) -> None:
         """Refuse to change in a trace whether a tensor from outside requires grad: a replay writes values only."""
+        for scope in state.scopes:
+            if scope.recorded and scope not in getattr(self, "_within", ()):
+                scope.refuse(self, None, call)
         if state.trace is not None and self._trace is not state.trace:
             raise TraceError(
                 f"{call} at {user_location()}: inside @trace ({state.trace.name}) a tensor from outside cannot start or stop "

@@ -7,14 +7,16 @@ their own, so an inner transform never confuses its variable with an outer one's
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import optree
 
 from tracegrad import autodiff, dtypes
-from tracegrad.batching import batch
+from tracegrad.batching import batch, spread
+from tracegrad.compile import is_view
 from tracegrad.creation import tensor
 from tracegrad.errors import ArgumentError, AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.function import REGISTRY, as_node, bind, cast, iota, placeholder
@@ -22,7 +24,8 @@ from tracegrad.ir import Aval, Node, own_nodes, topological
 from tracegrad.modes import enable_grad, state
 from tracegrad.operators import public
 from tracegrad.ops.movement import concat, narrow, permute, reshape
-from tracegrad.tensor import Tensor
+from tracegrad.scopes import Examples
+from tracegrad.tensor import Steps, Tensor
 from tracegrad.tensor import leaves as leaves_of_users
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
@@ -46,16 +49,14 @@ def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
 
 
 class _Variables(list[Tensor]):
-    """Variables for the tensors of an argument. `given`: handles of the same that fn gets, and may change in place."""
+    """Variables for the tensors of an argument. `given`: handles of the same that fn gets, and may change in place: derivatives are taken
+
+    of what it got.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         super().__init__(Tensor(autodiff.variable(t._node()), t._device, state.trace) for t in tensors)
         self.given = [Tensor(t._n, t._device, state.trace) for t in self]
-
-    def nodes(self) -> list[Node]:
-        """What derivatives are taken of: where fn wrote values under no_grad, the variables that hold these."""
-        present = [t._node() for t in self.given]
-        return [n if n.fn is _VARIABLE else t._n for n, t in zip(present, self, strict=True)]
 
 
 def matching(call: str, what: str, given: Any, owner: str, like: Tensor) -> Node:
@@ -99,11 +100,12 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         value, aux = _without_aux("grad", out) if has_aux else (out, None)
         value = _scalar_output("grad", value)
         node = value._node()
-        variables = [n for group in flat for n in group.nodes()]
+        variables = [t._n for group in flat for t in group]
         with enable_grad():  # custom backwards build graph, too
             found = autodiff.vjp([node], variables, [autodiff.ones_like(node)]) if node.needs_grad else [None] * len(variables)
         nodes = autodiff.dense(found, variables)
         value, *results = _release([node, *nodes], flat, value, outer)
+        aux = _released(aux, outer)
         if state.trace is not None:
             state.trace.called = {**_names(fn, numbers, flat, value, results), **state.trace.called}
         tensors = iter(results)
@@ -131,9 +133,25 @@ def _names(fn: Callable[..., Any], numbers: Sequence[int], flat: Sequence[Sequen
 def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Tensor, outer: bool) -> list[Tensor]:
     """Results as the caller sees them: part of the caller's history if they depend on a variable that is not the transform's own."""
     autodiff.awaited.difference_update(t._n for group in fresh for t in group)
-    order = topological(nodes, lambda n: not n.needs_grad) if outer else ()
-    recorded = any(n.fn is _VARIABLE and (n in autodiff.awaited or n.attrs["uid"] in leaves_of_users) for n in order)
+    recorded = outer and _recorded(nodes)
     return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), like._device, state.trace) for n in nodes]
+
+
+def _recorded(nodes: Sequence[Node]) -> bool:
+    """Whether nodes depend on a variable that somebody knows, or waits for."""
+    order = topological(nodes, lambda n: not n.needs_grad)
+    return any(n.fn is _VARIABLE and (n in autodiff.awaited or n.attrs["uid"] in leaves_of_users) for n in order)
+
+
+def _released(aux: Any, outer: bool) -> Any:
+    """What fn returned beside its result, as the caller sees it; when the results were released."""
+
+    def released(t: Any) -> Any:
+        node = t._node() if isinstance(t, Tensor) else None
+        return t if node is None or not node.needs_grad or (outer and _recorded([node])) else Tensor(
+            bind(_DETACH, (node,), {}), t._device, state.trace)
+
+    return optree.tree_map(released, aux, none_is_leaf=True)
 
 
 def _substitute(call: str, args: tuple[Any, ...], numbers: Sequence[int]) -> tuple[list[Any], list[_Variables], list[Any]]:
@@ -187,7 +205,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
         if len(given) != len(nodes):
             raise ArgumentError(f"vjp: {len(nodes)} outputs but {len(given)} cotangents")
         cts = [matching("vjp", f"cotangent {i}", c, "output", t) for i, (c, t) in enumerate(zip(given, leaves, strict=True))]
-        variables = [n for group in flat for n in group.nodes()]
+        variables = [t._n for group in flat for t in group]
         with enable_grad(), own_nodes():
             found = autodiff.vjp(nodes, variables, cts)
         results = autodiff.dense(found, variables)
@@ -195,7 +213,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
         return tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(flat, trees, strict=True))
 
     result = optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer))
-    return (result, pull, aux) if has_aux else (result, pull)
+    return (result, pull, _released(aux, outer)) if has_aux else (result, pull)
 
 
 def _without_aux(call: str, out: Any) -> tuple[Any, Any]:
@@ -221,7 +239,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
         out = fn(*new)
     out, aux = _without_aux("jvp", out) if has_aux else (out, None)
     leaves, tree = _leaves("jvp", out)
-    variables = [n for group in flat for n in group.nodes()]
+    variables = [t._n for group in flat for t in group]
     along = _tangents("jvp", tangents, flat)
     nodes = [t._node() for t in leaves]
     with enable_grad():
@@ -229,7 +247,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
     moved = autodiff.dense(found, nodes)
     results = _release([*nodes, *moved], flat, leaves[0], outer)
     value, moved_by = optree.tree_unflatten(tree, results[: len(nodes)]), optree.tree_unflatten(tree, results[len(nodes) :])
-    return (value, moved_by, aux) if has_aux else (value, moved_by)
+    return (value, moved_by, _released(aux, outer)) if has_aux else (value, moved_by)
 
 
 def _tangents(call: str, tangents: Sequence[Any], flat: Sequence[Sequence[Tensor]]) -> list[Node]:
@@ -255,7 +273,7 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
         out = fn(*new)
     leaves, tree = _leaves("linearize", out)
     nodes = [t._node() for t in leaves]
-    variables = [n for group in flat for n in group.nodes()]
+    variables = [t._n for group in flat for t in group]
 
     def push(*tangents: Any) -> Any:
         along = _tangents("linearize", tangents, flat)
@@ -285,7 +303,8 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
     in_dims: the mapped dimension of each positional argument (None: the same for all; one value for all arguments, or a tuple of
     values, each of them for every tensor of a nested argument or in that argument's structure); keyword arguments are not mapped.
     out_dims: where the batch goes in each output, likewise; None for an output that is the same for all.
-    What fn changes in place in an argument that is mapped is changed in the batch.
+    What fn changes in place in an argument that is mapped is changed in the batch; what is not mapped can only be given values in place
+    that are the same for all (TraceError). Results that are arguments, views of them, or captured, are views outside, too.
     The result is one program with batched operations, not a loop; chunk_size: how many examples are run at once, where memory is short.
     randomness: what random functions do inside. "error": they are an error; "different": every example has numbers of its own, as if one
     call had drawn them for the batch; "same": all have the same.
@@ -326,7 +345,8 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0, randomness
                     x.narrow(dim, start, min(step, size - start)) if dim is not None and isinstance(x, Tensor) else x
                     for x, dim in zip(leaves, dims, strict=True)
                 ]
-            results, out_tree, places = _vmapped(functools.partial(fn, **kwargs), part, dims, tree, out_dims, randomness)
+            one = functools.partial(fn, **kwargs)
+            results, out_tree, places = _vmapped(one, part, dims, tree, out_dims, randomness, chunk_size is None)
             parts.append(results)
         if len(parts) == 1:
             return optree.tree_unflatten(out_tree, parts[0])
@@ -354,9 +374,10 @@ def _spread_dims(name: str, prefix: Any, whole: Any) -> list[Any]:
 
 
 def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any], tree: Any, out_dims: Any,
-             randomness: str) -> tuple[list[Tensor], Any, list[Any]]:
-    """One batch of examples: the results, their structure, and where the batch is in each."""
+             randomness: str, views: bool) -> tuple[list[Tensor], Any, list[Any]]:
+    """One batch of examples: the results, their structure, and where the batch is in each. views: whether results may share memory."""
     mapped: dict[Node, Node] = {}
+    scope = Examples(mapped, randomness)
     examples, orders = list(leaves), dict[int, tuple[int, ...]]()
     known: dict[tuple[int, int], Tensor] = {}
     for i, (x, dim) in enumerate(zip(leaves, dims, strict=True)):
@@ -374,39 +395,104 @@ def _vmapped(fn: Callable[..., Any], leaves: Sequence[Any], dims: Sequence[Any],
         if front.needs_grad:           # the batch has a history, of which a transform inside is a part
             example = autodiff.stand_in(example)
         mapped[example] = front
-        size = front.shape[0]
-        with _examples():
+        scope.size = size = front.shape[0]
+        with _examples(), scope:
             examples[i] = known[id(x), orders[i][0]] = Tensor(example, x._device, state.trace)
-    number, before = placeholder(Aval((), dtypes.int64), "example"), state.mapped
-    mapped[number] = iota((size,), 0)
-    state.mapped = (*before, (randomness, number, size))
+    scope.number = placeholder(Aval((), dtypes.int64), "example")
+    mapped[scope.number] = iota((size,), 0)
     try:
-        with _examples():
+        with _examples(), scope:
             out = fn(*optree.tree_unflatten(tree, examples))
             outs, out_tree = optree.tree_flatten(out, none_is_leaf=True)
             nodes = [t._node() if isinstance(t, Tensor) else as_node(t) for t in outs]
             written = {i: node for i in orders if (node := examples[i]._node()) not in mapped}
     finally:
-        state.mapped = before
         autodiff.awaited.difference_update(mapped)
     places = _spread_dims("out_dims", out_dims, out)
     results = []
     with own_nodes():
         for i, whole in zip(written, batch(list(written.values()), mapped, size), strict=True):      # arguments that fn changed in place
             leaves[i]._rebind(permute(whole, tuple(sorted(range(leaves[i].ndim), key=orders[i].__getitem__))), "vmap")
-        for one, node, place in zip(nodes, batch(nodes, mapped, size), places, strict=True):
+        memory = _Memory(scope, mapped, {id(examples[i]): (leaves[i], orders[i]) for i in orders}, outs if views else [])
+        for t, one, node, place in zip(outs, nodes, batch(nodes, mapped, size), places, strict=True):
             if place is None:
                 if any(n in mapped for n in topological([one])):
                     raise ArgumentError("vmap: out_dims is None for a result that depends on a mapped argument; say where the batch goes")
-                results.append(Tensor(one, like._device, state.trace))
+                results.append(memory.result(t, None, one, like._device))
                 continue
             n = len(node.shape)
             if not -n <= place < n:
                 raise ShapeError(f"vmap: out_dims {place} is out of range for a result of {n} dimensions with the batch")
             order = [*range(1, n)]
             order.insert(place % n, 0)
-            results.append(Tensor(permute(node, tuple(order)), like._device, state.trace))
+            results.append(memory.result(t, tuple(order), permute(node, tuple(order)), like._device))
     return results, out_tree, places
+
+
+class _Memory:
+    """Which results of a vmap share memory: with its arguments, with what it reached otherwise, with each other.
+
+    given: of the examples, by id, the batch and the order of its dimensions that has the batch in front.
+    """
+
+    def __init__(self, scope: Examples, mapped: Mapping[Node, Node], given: dict[int, tuple[Tensor, tuple[int, ...]]],
+                 outs: Sequence[Any]) -> None:
+        self.scope, self.given = scope, given
+        roots = [_root(t)[0] for t in outs if isinstance(t, Tensor)]
+        counts = Counter(map(id, roots))
+        self.known = set(counts)
+        self.made: dict[int, Tensor] = {}                        # what fn made and several results are, or are views of: the batch
+        for root in roots:
+            if counts[id(root)] > 1 and id(root) not in given and id(root) not in self.made and self.own(root):
+                self.made[id(root)] = Tensor(batch([root._node()], mapped, scope.size)[0], root._device, state.trace)
+
+    def own(self, t: Tensor) -> bool:
+        """Whether fn made t."""
+        return t._base is None and self.scope in getattr(t, "_within", ())
+
+    def result(self, t: Any, order: tuple[int, ...] | None, node: Node, device: Any) -> Tensor:
+        """Result t, whose value is `node`: a view of what it shares memory with, else a tensor of its own."""
+        found = self.view(t, order) if isinstance(t, Tensor) else None
+        return Tensor(node, device, state.trace) if found is None else found
+
+    def view(self, t: Tensor, order: tuple[int, ...] | None) -> Tensor | None:
+        """t as a view, its dimensions in that order, where the batch was in front (None: no batch)."""
+        root, steps, detached = _root(t)
+        if id(root) not in self.known:
+            return None
+        made = self.made.get(id(root))
+        base, front = self.given.get(id(root), (root if made is None else made, None))
+        if front is None and self.own(root) and (made is None or order is None):
+            return None
+        size = self.scope.size
+        start = node = placeholder(base._node().aval)
+        if order is not None:
+            batched = permute(start, front) if front is not None else start if made is not None else spread(start, size)
+            example = node = placeholder(Aval(batched.shape[1:], batched.dtype))
+        for fn, attrs in steps:
+            node = bind(fn, (node,), attrs)
+        if order is not None:
+            node = permute(batch([node], {example: batched}, size)[0], order)
+        moves = []
+        while node is not start:
+            if not is_view(node):
+                return None
+            moves.append((node.fn, node.attrs))
+            node = node.operands[0]
+        base = base.detach() if detached or (not state.grad and base._node().needs_grad) else base
+        node = base._node()
+        for fn, attrs in reversed(moves):
+            node = bind(fn, (node,), attrs)
+        return base._view(Tensor(node, base._device, state.trace) if moves else base)
+
+
+def _root(t: Tensor) -> tuple[Tensor, Steps, bool]:
+    """What t is a view of in the end, how it is reached, and whether a detach() lies between."""
+    steps: Steps = ()
+    detached = False
+    while t._base is not None and not t._stands_alone():
+        steps, detached, t = (*t._chain, *steps), detached or t._detached, t._base
+    return t, steps, detached
 
 
 @public("jacobian", "jacrev", method=False)
@@ -431,7 +517,7 @@ def jacobian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: 
         for node in call.nodes:
             _only_real("jacobian", "result", node)
             probe = placeholder(node.aval, "cotangent")
-            with enable_grad():
+            with enable_grad(), Examples([probe]):
                 found = autodiff.vjp([node], call.variables, [probe]) if node.needs_grad else [None] * len(call.variables)
             pulled = autodiff.dense(found, call.variables)
             rows = _at_unit_tensors(pulled, probe, chunk_size)
@@ -456,7 +542,7 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
         for variable in call.variables:
             _only_real("jacfwd", "argument", variable)
             probe = placeholder(variable.aval, "tangent")
-            with enable_grad():
+            with enable_grad(), Examples([probe]):
                 found = autodiff.jvp(call.nodes, [variable], [probe])
             pushed = autodiff.dense(found, call.nodes)
             columns.append([
@@ -484,7 +570,7 @@ class _Jacobian:
         if not self.outs:
             raise AutogradError(f"{call}: the function must return a tensor or a container of tensors, got {type(out).__name__}")
         self.nodes = [t._node() for t in self.outs]
-        self.variables = [n for group in self.flat for n in group.nodes()]
+        self.variables = [t._n for group in self.flat for t in group]
 
     def result(self, blocks: Sequence[Node]) -> Any:
         """The blocks in the structures of outputs and arguments."""
@@ -494,7 +580,7 @@ class _Jacobian:
             row = tuple(optree.tree_unflatten(t, [next(tensors) for _ in group]) for group, t in zip(self.flat, self.trees, strict=True))
             rows.append(row[0] if self.single else row)
         found = optree.tree_unflatten(self.tree, rows)
-        return (found, self.aux) if self.has_aux else found
+        return (found, _released(self.aux, self.outer)) if self.has_aux else found
 
 
 def _only_real(call: str, what: str, node: Node) -> None:

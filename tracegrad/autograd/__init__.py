@@ -193,6 +193,8 @@ def _free(walked: Sequence[Node], gradients: Sequence[Tensor]) -> list[Any]:
     if state.trace is not None:
         state.trace.freed.update(n for n in walked if saves(n))
         return works
+    if state.examples:                  # the gradients are computed at the end of the vmap, of what was saved
+        return works
     flush(keep_history=False, works=works)
     for t in gradients:
         realize([t._node()], t._device, works=works)

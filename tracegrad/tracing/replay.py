@@ -27,7 +27,7 @@ from tracegrad.tensor import Tensor, become_leaf
 from tracegrad.tracing.guards import Reach, Slot, is_foreign
 from tracegrad.tracing.recording import Recording, at, base_of, path_of
 
-_VARIABLE = REGISTRY["variable"]
+_VARIABLE, _PLACEHOLDER = REGISTRY["variable"], REGISTRY["placeholder"]
 
 
 class Replay:
@@ -67,6 +67,7 @@ class Replay:
         self.saves = any(saves(n) for n in topological(differentiable, lambda n: not n.needs_grad))
         self.outputs = [*results, *effect_nodes, *grad_nodes, *self.residuals]
         self.count = (len(results), len(effect_nodes), len(grad_nodes))
+        _no_strangers(recording, self.outputs)
         position = {id(n): i for i, n in enumerate(recording.inputs)}
         self.donors: dict[int, int] = {}
         self.changed = {position[id(n)] for t, _ in recording.nodes.values() if id(n := resolve(recording.captured[id(t)][1])) in position}
@@ -457,6 +458,15 @@ class TracedCall(CustomCall):
                 autodiff.HOOKS[made] = autodiff.HOOKS[node]
             new[node] = made
         return [new[r] for r in wanted], variables
+
+
+def _no_strangers(recording: Recording, outputs: Sequence[Node]) -> None:
+    """Refuse outputs that are made of what stood for a value in a vmap, a branch or a loop: there is no such value outside."""
+    known = set(recording.inputs)
+    for node in topological(outputs):
+        if node.fn is _PLACEHOLDER and node not in known:
+            raise TraceError(f"{recording.name}: a tensor from inside a vmap, cond, while_loop or scan ({node.loc}) was used after that "
+                             "had ended, where it has no value; return it from there")
 
 
 def _histories(results: list[Node], freed: set[Node]) -> set[Node]:
