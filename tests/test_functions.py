@@ -186,6 +186,29 @@ STATISTICS = {
 }
 
 
+@pytest.mark.parametrize("run", [lambda fn: fn, tg.trace], ids=["untraced", "traced"])
+@pytest.mark.parametrize("alpha", [0.1, -0.3, 3])
+def test_float16_sums_with_alpha_are_rounded_once(run: Any, alpha: float) -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.normal(size=129).astype(np.float16) for _ in range(2))
+    x, y = a.astype(np.float32), b.astype(np.float32) * np.float32(alpha)
+    for fn, wanted in [(lambda a, b: tg.add(a, b, alpha=alpha), x + y), (lambda a, b: tg.sub(a, b, alpha=alpha), x - y),
+                       (lambda a, b: a.clone().add_(b, alpha=alpha), x + y)]:
+        np.testing.assert_array_equal(run(fn)(tg.tensor(a), tg.tensor(b)).numpy(), wanted.astype(np.float16))
+
+
+def test_tensors_of_uint8_are_masks_as_in_torch() -> None:
+    x, mask = np.arange(39.0).reshape(13, 3), np.arange(13) % 3 == 1
+    t, byte = tg.tensor(x), tg.tensor(mask).to(tg.uint8)
+    with pytest.warns(UserWarning, match="getitem: an index of uint8 is a mask"):
+        np.testing.assert_array_equal(t[byte].numpy(), x[mask])
+    with pytest.warns(UserWarning, match="getitem: an index of uint8 is a mask"):
+        np.testing.assert_array_equal(t[byte, 1].numpy(), x[mask, 1])
+    with pytest.warns(UserWarning, match="setitem: an index of uint8 is a mask"):
+        t[byte * 7] = -1.0
+    np.testing.assert_array_equal(t.numpy(), np.where(mask[:, None], -1.0, x))
+
+
 @pytest.mark.parametrize("name", STATISTICS)
 def test_statistics_are_numpys_and_differentiable(name: str) -> None:
     ours, numpys = STATISTICS[name]

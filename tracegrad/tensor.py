@@ -780,7 +780,7 @@ class Tensor(Operators):
     def __getitem__(self, key: Any) -> Tensor:
         if indexing.is_basic(key):
             return self._view(indexing.getitem(self, key, True, _apart()))
-        return indexing.getitem(self, self._known_masks(key), False, _apart())  # type: ignore[no-any-return]
+        return indexing.getitem(self, self._known_masks(_masks_of_bytes("getitem", key)), False, _apart())  # type: ignore[no-any-return]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, Operators) and not np.isscalar(value):
@@ -788,6 +788,8 @@ class Tensor(Operators):
             if array.dtype.kind not in "biufc":
                 raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
             value = from_array(array, self._device)
+        if not indexing.is_basic(key):
+            key = _masks_of_bytes("setitem", key)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
             key = self._known_masks(key)
         place, at = (self[key], ...) if self._has_windows() and indexing.is_basic(key) else (self, key)
@@ -974,6 +976,15 @@ def _put(base: Node, steps: Steps, value: Node, call: str) -> Node:
 def own_copy(node: Node) -> Node:
     """The same value as a step of a history of its own."""
     return bind(REGISTRY["copy"], (node,), {}) if not node.needs_grad else Node(REGISTRY["copy"], (node,), {}, node.aval, True)
+
+
+def _masks_of_bytes(call: str, key: Any) -> Any:
+    """The key with tensors of uint8 as the masks that torch takes them for."""
+    items = key if isinstance(key, tuple) else (key,)
+    if not any(isinstance(k, Tensor) and k.dtype == dtypes.uint8 for k in items):
+        return key
+    warnings.warn(f"{call}: an index of uint8 is a mask, as in torch; say so with .bool(), or use .long() for places", stacklevel=3)
+    return tuple([k != 0 if isinstance(k, Tensor) and k.dtype == dtypes.uint8 else k for k in items])
 
 
 def _masks(key: Any) -> bool:

@@ -95,13 +95,29 @@ bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift"), _binary
 @public("add")
 def add(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input + alpha * other, broadcast together."""
+    if _halves(input, other, alpha):
+        return _of_halves("add", input, other, alpha)
     return call(REGISTRY["add"], (input, scaled(input, other, alpha)), {})
 
 
 @public("sub", "subtract")
 def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not."""
+    if _halves(input, other, alpha):
+        return _of_halves("sub", input, other, alpha)
     return call(REGISTRY["sub"], (input, scaled(input, other, alpha)), {})
+
+
+def _halves(input: Any, other: Any, alpha: Any) -> bool:
+    both = isinstance(input, Operators) and isinstance(other, Operators) and input.dtype == other.dtype == dtypes.float16
+    return both and not isinstance(alpha, Operators) and alpha != 1
+
+
+@on_nodes
+def _of_halves(name: str, input: Array, other: Array, alpha: float) -> Array:
+    """A sum that is computed in float32 and rounded once, as in torch."""
+    a, b = (cast(x, dtypes.float32) for x in (input, other))
+    return cast(call(REGISTRY[name], (a, times(b, alpha)), {}), dtypes.float16)
 
 
 def scaled(input: Any, other: Any, alpha: Any) -> Any:
