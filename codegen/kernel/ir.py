@@ -61,7 +61,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "bare", "lines", "uses", "names", "form", "types", "cooperates", "arrays")
+_OF_BODY = ("declared", "printed", "bare", "lines", "height", "uses", "names", "form", "types", "cooperates", "arrays")
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,25 @@ class Kernel:
                 for line, (_, comment) in zip(texts, self.printed, strict=True)]
 
     @cached_property
+    def declared(self) -> list[str]:
+        """The parameters."""
+        return plain_each(p.declaration for p in self.parameters)
+
+    @cached_property
+    def head(self) -> str:
+        """What stands above these lines."""
+        above = f"launched {self.launches} times; names and lines are the first's" if self.launches > 1 else ""
+        return render.head(self.entry, self.declared, (above, self.comment), self.group, self.wide)
+
+    @cached_property
     def text(self) -> str:
         """The whole function."""
-        above = f"launched {self.launches} times; names and lines are the first's" if self.launches > 1 else ""
-        declared = [plain(p.declaration) for p in self.parameters]
-        return render.function(self.entry, declared, self.lines, (above, self.comment), self.group, self.wide)
+        return self.head + "".join([f"{line}\n" for line in self.lines]) + "}\n"
+
+    @cached_property
+    def height(self) -> int:
+        """How many lines the text of the body has."""
+        return sum([1 + text.count("\n") + comment.count("\n") for text, comment in self.printed])
 
     def function(self, above: tuple[tuple[int, ...], ...]) -> Function:
         """It as drivers get it, such that equal ones are the same: variables numbered in order, no comments. (Its key is still missing.)"""

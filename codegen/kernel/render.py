@@ -438,14 +438,12 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
     return out
 
 
-def function(
-    entry: str, declared: Sequence[str], body: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int
-) -> str:
-    """The text of a kernel. declared: its parameters, each on a line of its own if they are `wide`; group: the work-groups it requires."""
+def head(entry: str, declared: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int) -> str:
+    """What a kernel begins with. declared: its parameters, each on a line of its own if they are `wide`; group: the work-groups it requires."""
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
     above = "".join([*(f"// {comment}\n" for comment in comments if comment), required(group)])
-    return f"{above}__kernel void {entry}({joined}) {{\n" + "".join(f"{line}\n" for line in body) + "}\n"
+    return f"{above}__kernel void {entry}({joined}) {{\n"
 
 
 def is_fixed(node: Node) -> bool:
