@@ -295,9 +295,12 @@ def cost(node: Node) -> int:
     return 8 if node.fn.family == "gather" else 0
 
 
+_INLINE = frozenset(("elementwise", "movement", "index", "gather", "pair"))
+
+
 def is_inline(node: Node) -> bool:
     """Whether a node can be computed inside any kernel that needs it."""
-    return node.fn.family in ("elementwise", "movement", "index", "gather", "pair") or small_reduction(node)
+    return node.fn.family in _INLINE or small_reduction(node)
 
 
 def is_reduction(node: Node) -> bool:
