@@ -86,23 +86,19 @@ class Choice:
     def loads(self, g: Reader, wanted: list[Node]) -> set[Node]:
         """What the kernel g had better read of the free values that it needs (`wanted`) or would need to compute those."""
         network: list[Edge] = []
-        place: dict[Node, int] = {}                          # of the values and inputs, in the order in which they turn up
         numbers, number, order, group_of, reads = tuning(), self.number, self.order, self.group_of, g.reads
-
-        def needed(value: Node) -> int:
-            return 2 * place.setdefault(value, len(place))
-
+        place = {v: i for i, v in enumerate(wanted)}         # of the values and inputs, in the order in which they turn up
         spent = dict.fromkeys(wanted, 0)                     # flops of the chain from what g reads to a value
         queue: list[int] = []
         for v in wanted:
             heappush(queue, -number[v])
-            network.append((needed(v), SINK, None))
+            network.append((2 * place[v], SINK, None))
         while queue:                                         # users before what they are computed from
             v = order[-heappop(queue)]
             paid = self.paid.get(v)
             if paid is None:
                 paid = self.paid[v] = self.traffic(v)
-            n, cost = needed(v), self.costs.get(v, 0)
+            n, cost = 2 * place[v], self.costs.get(v, 0)
             network.append((n + 1, n, paid))
             spent_here = spent[v] + max(5, cost)
             if v not in self.free or spent_here > numbers.max_chain or len(spent) > numbers.max_values:
@@ -111,17 +107,19 @@ class Choice:
             work = cost * max(v.aval.size, g.size if UNKNOWN in reads.get(v, ()) else 0)
             network.append((SOURCE, n + 1, 0 if v.aval.nbytes <= numbers.few_bytes else max(0, 2 * work - 1)))
             for d in self.deps[v]:
-                if group_of.get(d) is g or (d in reads and d not in spent):
-                    continue                                 # g has it
-                m = needed(d)
-                network.append((m, n + 1, None))
-                if d in spent:
-                    spent[d] = min(spent[d], spent_here)
-                elif d in number:
+                m = place.get(d)
+                if m is None:
+                    if d in reads or group_of.get(d) is g:
+                        continue                             # g has it
+                    m = place[d] = len(place)
+                    if d in number:
+                        spent[d] = spent_here
+                        heappush(queue, -number[d])
+                network.append((2 * m, n + 1, None))
+                if d not in spent:
+                    network.append((SOURCE, 2 * m, 2 * numbers.flops_per_byte * d.aval.nbytes))
+                elif spent_here < spent[d]:
                     spent[d] = spent_here
-                    heappush(queue, -number[d])
-                else:
-                    network.append((SOURCE, m, 2 * numbers.flops_per_byte * d.aval.nbytes))
         key = tuple(network)
         found = self.cuts.get(key)
         if found is None:
