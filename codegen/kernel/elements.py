@@ -72,6 +72,8 @@ class Elements(Vectors):
 
     def condition(self, guards: Guards) -> Condition | None:
         """Whether all guards hold; None if there is nothing to check."""
+        if not guards:
+            return None
         tests: list[tuple[Expression, bool]] = []
         keys: list[Any] = []
         holds: list[Guard] = []                              # what is tested, and what is known without

@@ -83,19 +83,18 @@ class Evaluator(Elements):
         stack = [(node, flat, guards)]
         while True:
             request = stack[-1]
-            if self.find(*request) is not None:
-                stack.pop()
-                if not stack:
-                    break
-                continue
-            needed = self.step(*request)
-            if needed:
-                stack.extend(reversed(needed))
-            elif self.find(*request) is None:
-                raise CompilerBug(f"codegen: {request[0]!r}, computed at {request[0].loc}, could not be evaluated")
-        found = self.find(node, flat, guards)
-        assert found is not None
-        return found
+            found = self.find(*request)
+            if found is None:
+                needed = self.step(*request)
+                if needed:
+                    stack.extend(reversed(needed))
+                    continue
+                found = self.find(*request)
+                if found is None:
+                    raise CompilerBug(f"codegen: {request[0]!r}, computed at {request[0].loc}, could not be evaluated")
+            stack.pop()
+            if not stack:
+                return found
 
     def key(self, node: Node, flat: Index, guards: Guards) -> Any:
         return (node, flat.key, *[(g[0], g[1].key, *g[2:]) for g in guards]) if needed(flat, guards) else (node, flat.key)

@@ -313,7 +313,7 @@ class Load(Expression):
 
     @property
     def operands(self) -> tuple[Expression, ...]:
-        return tuple(x for x in (self.places, self.only, self.access.place) if x is not None)
+        return tuple([x for x in (self.places, self.only, self.access.place) if x is not None])
 
 
 class _Of(Expression):
@@ -619,13 +619,8 @@ def names_of(parts: Iterable[Part]) -> set[str]:
 
 def types_of(parts: Iterable[Part]) -> set[tuple[DType, int]]:
     """The types that expressions have in registers: of one lane, and how many."""
-    found = set()
-    for part in parts:
-        if isinstance(part, Expression):
-            for x in nodes(part):
-                masks = x.dtype.kind == "b" and x.lanes > 1
-                found.add((np.dtype(f"i{x.mask or 4}") if masks else register_dtype(x.dtype), x.lanes))
-    return found
+    found = {(x.dtype, x.lanes, x.mask) for part in parts if isinstance(part, Expression) for x in nodes(part)}
+    return {(np.dtype(f"i{mask or 4}") if dtype.kind == "b" and lanes > 1 else register_dtype(dtype), lanes) for dtype, lanes, mask in found}
 
 
 def is_zero(x: Expression) -> bool:

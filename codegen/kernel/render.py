@@ -66,7 +66,6 @@ from tracegrad.codegen.kernel.statements import (
 )
 from tracegrad.codegen.kernel.vectors import LANES, ctype
 from tracegrad.dtypes import OPENCL, DType
-from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 from tracegrad.plan import required
 
@@ -149,26 +148,11 @@ class Printer:
     # -- statements
 
     def statement(self, s: Statement) -> str:
-        if isinstance(s, Declare):
-            value = self.bound(s.value) if s.bound is not None and s.type == "const int" else self.top(s.value)
-            return f"{s.type}{' ' * (not isinstance(s.symbol, Pointer))}{self.name(s.symbol)} = {value};"
-        if isinstance(s, Assign):
-            return f"{self.name(s.symbol)} = {self.top(s.value)};"
-        if isinstance(s, Update):
-            return self.update(s)
-        if isinstance(s, Store):
-            return self.store(s.access, self.top(s.value))
-        if isinstance(s, Raw):
-            return s.code
-        if isinstance(s, Item):
-            return f"const {s.type} {self.name(s.var)} = get_{s.of}_id({s.axis});"
-        if isinstance(s, Allocate):
-            return f"{'__local ' * s.array.shared}{s.array.type} {self.name(s.array)}[{s.array.size}];"
-        if isinstance(s, Barrier):
-            return "barrier(CLK_LOCAL_MEM_FENCE);"
-        if isinstance(s, Break):
-            return "break;"
-        raise CompilerBug(f"render: {type(s).__name__} is no statement")
+        return _STATEMENT[type(s)](self, s)
+
+    def declare(self, s: Declare) -> str:
+        value = self.bound(s.value) if s.bound is not None and s.type == "const int" else self.top(s.value)
+        return f"{s.type}{' ' * (not isinstance(s.symbol, Pointer))}{self.name(s.symbol)} = {value};"
 
     def update(self, s: Update) -> str:
         of = self.element(s.of) if isinstance(s.of, Access) else self.name(s.of)
@@ -378,6 +362,17 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
     Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
     Every: _every,
+}
+_STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
+    Declare: Printer.declare,
+    Assign: lambda p, s: f"{p.name(s.symbol)} = {p.top(s.value)};",
+    Update: Printer.update,
+    Store: lambda p, s: p.store(s.access, p.top(s.value)),
+    Raw: lambda p, s: s.code,
+    Item: lambda p, s: f"const {s.type} {p.name(s.var)} = get_{s.of}_id({s.axis});",
+    Allocate: lambda p, s: f"{'__local ' * s.array.shared}{s.array.type} {p.name(s.array)}[{s.array.size}];",
+    Barrier: lambda p, s: "barrier(CLK_LOCAL_MEM_FENCE);",
+    Break: lambda p, s: "break;",
 }
 PLAIN = Printer(False)
 
