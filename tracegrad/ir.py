@@ -209,15 +209,16 @@ def _located(frame: FrameType, call: str) -> Location:
 
 
 class located:
-    """Nodes made inside carry `location`."""
+    """Nodes made inside carry `location`; what it gives has the one that holds, which may be set to another for each node of a loop."""
 
     __slots__ = ("_location", "_previous")
 
     def __init__(self, location: Location | None) -> None:
         self._location = location
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Override:
         self._previous, LINE.location = LINE.location, self._location
+        return LINE
 
     def __exit__(self, *exc: object) -> None:
         LINE.location = self._previous

@@ -27,27 +27,28 @@ def simplify(graph: Graph, settled: set[Node] | None = None) -> Graph:
     """The graph after all rules, dead code gone. settled: nodes that no rule applies to, whatever became of others; more are added."""
     settled = set() if settled is None else settled
     for _ in range(ROUNDS):
-        changed = [0]
+        changed = False
         new: dict[Node, Node] = {n: n for n in graph.inputs}
-        for node in graph:
-            if node in new:
-                continue
-            operands = tuple([new[o] for o in node.operands])
-            same = operands == node.operands
-            if same and node in settled:
-                new[node] = node
-                continue
-            with at(node.loc):
+        with at(None) as line:
+            for node in graph:
+                if node in new:
+                    continue
+                operands = tuple([new[o] for o in node.operands])
+                same = operands == node.operands
+                if same and node in settled:
+                    new[node] = node
+                    continue
+                line.location = node.loc
                 result = node if same else bind(node.fn, operands, node.attrs)
                 for _ in range(20):
-                    better = _apply(result)
+                    better = None if result in settled else _apply(result)
                     if better is None or better is result:
                         settled.add(result)
                         break
                     result = better
-                    changed[0] += 1
-            new[node] = result
-        if not changed[0]:
+                    changed = True
+                new[node] = result
+        if not changed:
             break
         graph = Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
     return graph
