@@ -7,7 +7,6 @@ at its types, and nobody else looks into text to learn something. Trees are smal
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.markup import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.dtypes import OPENCL, DType, int32
+from tracegrad.plan import Plain
 
 # ------------------------------------------------------------------------------------------------------------------- memory
 
@@ -497,8 +497,7 @@ class Every(_Of):
         return self.first, self.parts
 
 
-@dataclass(frozen=True)
-class Spelling:
+class Spelling(Plain):
     """How an op is written for a target: C around its operands, and whether that is an operand only in parentheses.
 
     pieces: text, the number of an operand, text, ...; helpers: the library functions that it calls.
@@ -620,7 +619,7 @@ def names_of(parts: Iterable[Part]) -> set[str]:
 def types_of(parts: Iterable[Part]) -> set[tuple[DType, int]]:
     """The types that expressions have in registers: of one lane, and how many."""
     found = {(x.dtype, x.lanes, x.mask) for part in parts if isinstance(part, Expression) for x in nodes(part)}
-    return {(np.dtype(f"i{mask or 4}") if dtype.kind == "b" and lanes > 1 else register_dtype(dtype), lanes) for dtype, lanes, mask in found}
+    return {(np.dtype(f"i{mask or 4}") if dtype.kind == "b" and n > 1 else register_dtype(dtype), n) for dtype, n, mask in found}
 
 
 def is_zero(x: Expression) -> bool:

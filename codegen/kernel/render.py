@@ -434,7 +434,7 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
 
 
 def head(entry: str, declared: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int) -> str:
-    """What a kernel begins with. declared: its parameters, each on a line of its own if they are `wide`; group: the work-groups it requires."""
+    """What a kernel begins with. declared: its parameters, each on a line of its own if they are `wide`; group: work-groups it requires."""
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
     above = "".join([*(f"// {comment}\n" for comment in comments if comment), required(group)])

@@ -12,7 +12,6 @@ is remembered: `explain()` prints it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -37,7 +36,7 @@ from tracegrad.codegen.schedule.order import in_order, reading
 from tracegrad.codegen.schedule.rematerialization import rematerialized
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Graph, Node
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 # A way from an element to one of another value that is read for it: the moves (slices, rolls, ...) in between, by number. Ways that differ
 # end at different elements, as far as anybody knows. No more are kept than it takes to see that a value had better be stored.
@@ -55,8 +54,7 @@ def joined(known: Ways | None, outer: Ways, inner: Ways) -> Ways:
     return found if len(found) <= most else frozenset(islice(found, most))
 
 
-@dataclass(frozen=True)
-class Sink:
+class Sink(Plain):
     """A node that a kernel is to compute. kind: that of a group of it alone; reads: what it reads (a reduction: to compute an element of
     its operand); of: what of that other groups compute, each."""
 
@@ -109,8 +107,8 @@ class Scheduler:
                 continue
             if is_inline(node):
                 deps, flops = self.inline_deps(node)
-                inherited = not self.once.isdisjoint(node.operands) and any(o in self.once and o not in self.group_of for o in node.operands)
-                if inherited or (node.fn.expensive and node.fn.family != "reduction"):
+                inherited = self.once.intersection(node.operands)
+                if not inherited <= self.group_of.keys() or (node.fn.expensive and node.fn.family != "reduction"):
                     self.once.add(node)
                 large = len(deps) > self.tuning.max_reads // 2 or flops > 4 * self.tuning.max_statements
                 sink = node in self.candidates or node in self.forced or large
