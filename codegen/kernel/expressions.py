@@ -15,7 +15,7 @@ from tracegrad import plan
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.markup import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.dtypes import OPENCL, DType, int32
+from tracegrad.dtypes import OPENCL, DType, bool_, int32, int64
 from tracegrad.plan import Plain
 
 # ------------------------------------------------------------------------------------------------------------------- memory
@@ -571,13 +571,16 @@ def whole(n: int, dtype: DType = int32) -> At:
     return At(constant(n), dtype)
 
 
+_WHOLE = frozenset((int32, int64, bool_))
+
+
 def value(x: Operand, beside: Operand = 0) -> Expression:
     """An index, or a number, as what expressions are made of; beside: a number is of its dtype."""
     if isinstance(x, Expression):
         return x
     if isinstance(x, int):
         dtype = beside.dtype if isinstance(beside, Expression) else int32
-        return whole(x, dtype) if dtype.name in ("int32", "int64", "bool") else Literal(x, dtype)
+        return whole(x, dtype) if dtype in _WHOLE else Literal(x, dtype)
     return At(x.index if isinstance(x, Var) else x)
 
 

@@ -65,7 +65,7 @@ from tracegrad.codegen.kernel.statements import (
     Update,
 )
 from tracegrad.codegen.kernel.vectors import LANES, ctype
-from tracegrad.dtypes import OPENCL, DType
+from tracegrad.dtypes import OPENCL, DType, int64, uint32, uint64
 from tracegrad.ir import Node
 from tracegrad.plan import required
 
@@ -73,6 +73,9 @@ from tracegrad.plan import required
 _OPEN, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(7)
 _LEVEL = dict.fromkeys(COMPARISONS, _COMPARISON) | dict.fromkeys(("&&", "||"), _LOGIC) | (
     dict.fromkeys("+-", _SUM) | dict.fromkeys("*/%", _PRODUCT))
+
+
+_SUFFIX = {int64: "L", uint32: "u", uint64: "UL"}
 
 
 def literal(value: Any, dtype: DType) -> tuple[str, int]:
@@ -83,7 +86,7 @@ def literal(value: Any, dtype: DType) -> tuple[str, int]:
         v = int(value)
         if dtype.itemsize < 4:
             return (f"({OPENCL[dtype]}){v}" if v >= 0 else f"({OPENCL[dtype]})({v})"), _PREFIX
-        suffix = {"int64": "L", "uint32": "u", "uint64": "UL"}.get(dtype.name, "")
+        suffix = _SUFFIX.get(dtype, "")
         if v == -(1 << 63):
             return "-9223372036854775807L - 1", _OPEN
         if v == -(1 << 31) and not suffix:
