@@ -195,6 +195,7 @@ def together(parts: Sequence[Kernel]) -> Kernel:
 
 def any_of(conditions: Sequence[Callable[[str], bool]]) -> Callable[[str], bool]:
     """Whether one of them holds."""
+    conditions = tuple(dict.fromkeys(conditions))            # kernels of one kind have the same
     return lambda name: any(holds(name) for holds in conditions)
 
 
