@@ -1,4 +1,4 @@
-"""The compiler: a graph in, a plan out. Start at `PASSES` and `compile_graph`.
+"""The compiler: a graph in, a plan out. Start at `passes` and `compile_graph`.
 
 Graph passes turn a graph into a simpler one; then the graph is scheduled (which nodes become which kernels), results are
 matched with the inputs they may overwrite, kernels are written, and temporaries get their storage.
@@ -36,19 +36,24 @@ from tracegrad.verify import verify
 
 Pass = Callable[[Graph, Target], Graph]
 
-PASSES: list[tuple[str, Pass]] = [
-    ("dynamic_slice", lambda graph, target: in_slices(graph)),   # slices that start where an operand says
-    ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
-    ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
-    ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows
-    ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
-    ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
-    ("simplify", lambda graph, target: simplify(graph)),         # algebra, constants, identities, dead code
-    ("paddings", lambda graph, target: paddings(graph)),         # sums of many: concatenations of what is summed
-    ("attention", attention),                                    # in tiles, or as products and a softmax
-    ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
-    ("tidy", lambda graph, target: simplify(graph)),             # the reshapes that this left
-]
+
+def passes() -> list[tuple[str, Pass]]:
+    """The pipeline for one graph."""
+    settled: set[Node] = set()                                       # what `simplify` has found nothing to do about
+    return [
+        ("dynamic_slice", lambda graph, target: in_slices(graph)),   # slices that start where an operand says
+        ("fourier", in_kernels),                                     # transforms, where the host cannot compute them on the device's memory
+        ("matrices", small_matrices.in_kernels),                     # factorisations of many small ones
+        ("pooling", pooling),                                        # of windows; the gradient plane by plane, or of windows
+        ("complex", lambda graph, target: in_pairs(graph)),          # complex numbers as pairs of real ones
+        ("written", written),                                        # softmax(q kᵀ) v, however it is written, as one operation
+        ("simplify", lambda graph, target: simplify(graph, settled)),          # algebra, constants, identities, dead code
+        ("paddings", lambda graph, target: paddings(graph)),         # sums of many: concatenations of what is summed
+        ("attention", attention),                                    # in tiles, or as products and a softmax
+        ("reductions", canonical),                                   # every reduction as one over rows or columns, long ones in chunks
+        ("tidy", lambda graph, target: simplify(graph, settled)),    # the reshapes that this left
+    ]
+
 
 assert LOWERINGS, "codegen: no lowerings"
 
@@ -85,7 +90,7 @@ def compile_graph(
 
 
 def _through_passes(graph: Graph, target: Target) -> Graph:
-    for label, run in PASSES:
+    for label, run in passes():
         graph = run(graph, target)
         if config.check:
             verify(graph, label)

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tracegrad.codegen.passes import compile_graph
+from tracegrad.compile import executable_graph
+from tracegrad.plan import Target
 
 
 def recurrence(steps):
@@ -51,6 +54,31 @@ def test_recording_and_differentiating_takes_linear_time(unhurried):
     calls(100)                                      # what the first call imports
     small, large = calls(1000), calls(5000)
     assert large < 5.5 * small                      # 5 if linear, 25 if quadratic
+
+
+def test_lowering_takes_linear_time(unhurried):
+    """The same of an unrolled recurrence and its derivative."""
+    def calls(steps):
+        previous = tg.device()
+        tg.set_device("numpy")
+        try:
+            traced = tg.trace(tg.grad(recurrence(steps)))
+            traced(np.linspace(0.5, 2.5, 300))
+        finally:
+            tg.set_device(previous)
+        graph, count = executable_graph(traced._seen().program.graph), [0]
+        before = sys.getprofile()
+        sys.setprofile(lambda frame, event, arg: count.__setitem__(0, count[0] + (event == "call")))
+        try:
+            compile_graph(graph, Target())
+        finally:
+            sys.setprofile(before)
+        return count[0], len(graph)
+
+    calls(12)
+    (small, few), (large, many) = calls(40), calls(160)
+    assert large < 1.1 * small * many / few
+    assert large < 250 * many                       # 224; it was 279
 
 
 def test_twenty_thousand_nodes_on_the_interpreter(unhurried):

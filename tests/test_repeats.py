@@ -11,6 +11,7 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.kernels import TARGETS, Checked
+from tracegrad.codegen import passes
 from tracegrad.codegen.kernel.expressions import Access, Array, At, Expression, Infix, Literal, Load
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.ir import Kernel
@@ -115,6 +116,29 @@ def kernel(entry: str, *reads: Callable[[Index], Index], of: float = 1.0) -> Ker
     body = Block("")
     body.items = [block]
     return Kernel(entry, (a, c), body, (100,), (1,))
+
+
+def test_the_lines_of_a_kernel_are_counted_without_its_text(on_numpy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+
+    def batched(steps: Any) -> Any:
+        counted.extend((k.head.count("\n") + k.height + 1, k.text.count("\n")) for k in steps if isinstance(k, Kernel))
+        return real(steps)
+
+    real = passes.batched
+    monkeypatch.setattr(passes, "batched", batched)
+    x, w = tg.tensor(np.ones((65, 12), np.float32)), tg.tensor(np.ones((12, 12), np.float32))
+    traced = tg.trace(tg.grad(lambda w: steps_of(x, w, 5).sum()))
+    traced(w)
+    compile_graph(executable_graph(traced._seen().program.graph), TARGETS["avx2"])
+    assert len(counted) > 5
+    assert all(a == b for a, b in counted)
+
+
+def steps_of(x: Any, w: Any, turns: int) -> Any:
+    for _ in range(turns):
+        x = tg.softmax((x @ w).tanh(), 1)
+    return x
 
 
 def test_only_numbers_that_are_added_are_offsets() -> None:

@@ -302,8 +302,11 @@ def _tell(plan: Plan, nodes: int, device: Device, seconds: float) -> None:
 def executable_graph(graph: Graph) -> Graph:
     """The graph without boundary nodes."""
     new: dict[Node, Node] = {n: n for n in graph.inputs}
-    for node in graph:
-        if node not in new:
+    with located(None) as line:
+        for node in graph:
+            if node in new:
+                continue
+            line.location = node.loc
             fn = node.fn
             if fn is _VARIABLE or fn is _DETACH:
                 new[node] = new[node.operands[0]]
@@ -314,8 +317,7 @@ def executable_graph(graph: Graph) -> Graph:
             elif not node.operands:
                 new[node] = _own_leaf(node)
             else:  # also merges equal nodes, which users' tensors have each their own of
-                with located(node.loc):
-                    new[node] = bind(fn.executed or fn, tuple(new[o] for o in node.operands), node.attrs)
+                new[node] = bind(fn.executed or fn, tuple([new[o] for o in node.operands]), node.attrs)
     return _trimmed(Graph.capture(graph.inputs, [new[o] for o in graph.outputs]))
 
 
@@ -345,8 +347,7 @@ def _trimmed(graph: Graph) -> Graph:
 
 def _own_leaf(node: Node) -> Node:
     """A constant (or iota) that only this program uses: nodes made on it are then no user's, whose values and operands come and go."""
-    with located(node.loc):
-        return node if node.value is not None else Node(node.fn, (), node.attrs, node.aval, False)
+    return node if node.value is not None else Node(node.fn, (), node.attrs, node.aval, False)
 
 
 # --------------------------------------------------------------------------------------------------------------- deferral

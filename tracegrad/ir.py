@@ -209,15 +209,16 @@ def _located(frame: FrameType, call: str) -> Location:
 
 
 class located:
-    """Nodes made inside carry `location`."""
+    """Nodes made inside carry `location`; what it gives has the one that holds, which may be set to another for each node of a loop."""
 
     __slots__ = ("_location", "_previous")
 
     def __init__(self, location: Location | None) -> None:
         self._location = location
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Override:
         self._previous, LINE.location = LINE.location, self._location
+        return LINE
 
     def __exit__(self, *exc: object) -> None:
         LINE.location = self._previous
@@ -392,23 +393,18 @@ def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = N
     """
     order: list[Node] = []
     seen: set[Node] = set()
-    for root in outputs:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack: list[tuple[Node, int]] = [(root, 0)]
-        while stack:
-            node, i = stack.pop()
-            operands = () if stop is not None and stop(node) else node.operands if operands_of is None else operands_of(node)
-            while i < len(operands):
-                operand = operands[i]
-                i += 1
-                if operand not in seen:
-                    seen.add(operand)
-                    stack.append((node, i))
-                    stack.append((operand, 0))
-                    break
-            else:
+    stack: list[tuple[Node | None, Iterator[Node]]] = [(None, iter(outputs))]
+    while stack:
+        node, operands = stack[-1]
+        for o in operands:
+            if o not in seen:
+                seen.add(o)
+                behind = () if stop is not None and stop(o) else o.operands if operands_of is None else operands_of(o)
+                stack.append((o, iter(behind)))
+                break
+        else:
+            stack.pop()
+            if node is not None:
                 order.append(node)
     return order
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tracegrad.codegen.conv import gpu
 from tracegrad.codegen.conv.layout import Planes, Units, fill, in_place, pad, padded, units
@@ -22,7 +22,7 @@ from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, kept, pieces, plus, register_tile, swizzle
 from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 
 def input_grad(name: str, v: Window, dtype: DType, gy: Array, w: Array, store: Store, target: Target, owner: Hashable) -> list[Kernel]:
@@ -168,8 +168,7 @@ def _direct(t: Taps, u: Units, planes: Planes, scratch: bool) -> Kernel:
     return emit.kernel(size, (1, 1, 1), t.flops, t.bytes, what)
 
 
-@dataclass(frozen=True)
-class _Phase:
+class _Phase(Plain):
     """What differs from phase to phase, along both axes: the first tap, where in a plane pixel 0 sees it, and how many taps there are."""
 
     first: tuple[Term, Term]

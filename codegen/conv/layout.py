@@ -7,7 +7,6 @@ the horizontal strides, so that a unit under any tap is contiguous (or one conti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,10 @@ from tracegrad.codegen.kernel.markup import item
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, ceil_div, ctype, inside, lanes, load, plus
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 
-@dataclass(frozen=True)
-class Units:
+class Units(Plain):
     """The units of an output of `out` pixels: `rows` rows of `piece` lanes each. Overlapping: a last unit of a row starts early."""
 
     out: Pair
@@ -75,8 +73,7 @@ def units(out: Pair, dtype: np.dtype[Any], target: Target, overlapping: bool) ->
     return Units(out, piece, rows, overlapping and out[1] >= piece)
 
 
-@dataclass(frozen=True)
-class Planes:
+class Planes(Plain):
     """Where the channels of the input lie: strides in elements, `phase` between the columns' places within the stride."""
 
     pointer: str

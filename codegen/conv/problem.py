@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from math import gcd
 from typing import Protocol
 
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, plus
 from tracegrad.codegen.matmul.problem import DType, Epilogue
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 Pair = tuple[int, int]
 
@@ -25,8 +24,7 @@ class Write(Protocol):
         """Emits the statements that store `value` (`width` lanes) as elements (n, c, y, x .. x + width - 1)."""
 
 
-@dataclass(frozen=True)
-class Array:
+class Array(Plain):
     """A four-dimensional operand: an image (n, c, y, x) or weights (o, c, ky, kx).
 
     strided: (pointer name, the four strides in elements) if it is a plain buffer of the compute dtype.
@@ -40,8 +38,7 @@ class Array:
 Store = Epilogue[Write]
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Plain):
     """The sizes of a forward convolution: x is (n, c, h, w), w is (o, c / groups, kh, kw).
 
     `padding` stands in front of the first row and column; `behind`, if it differs, after the last.
@@ -86,8 +83,7 @@ class Window:
         return range(first, size, step)
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Plain):
     """The taps of each phase f of a stride along an axis (`Window.taps`): every `step`th, `dilation` pixels of y apart.
 
     Its tap k is that at k * step + `first` of the kernel, and of pixel i of the phase it sees pixel i + `at` - k * dilation of y. What a
@@ -153,8 +149,7 @@ class LoadWeight(Protocol):
         """The C expression of the weight of group g from its input channel c to its output channel o at tap (ky, kx)."""
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(Plain):
     """The weights of a `Taps`. strided: (pointer name, offset, strides of group, output channel, input channel, ky, kx)."""
 
     load: LoadWeight
@@ -162,8 +157,7 @@ class Weights:
     strided: tuple[str, int, tuple[int, int, int, int, int]] | None = None
 
 
-@dataclass(frozen=True)
-class Taps:
+class Taps(Plain):
     """out[n,g,o,y,x] = sum over c, ky, kx of w[g,o,c,ky,kx] * in[n,g,c, y * stride + ky * dilation - padding, ...]; zeros outside `in`.
 
     `c` and `o` are channels of one group; `padding` may be negative. phases: it is done for each phase of a strided convolution's gradient,

@@ -8,7 +8,6 @@ results of its own that a last kernel adds in order, where that is needed to fee
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from tracegrad.codegen.kernel.text import Text, merge
 from tracegrad.codegen.kernel.vectors import Compound, Emit, Term, add_lanes, ceil_div, ctype, inside, kept, pieces, plus, swizzle, write
 from tracegrad.codegen.matmul.problem import DType
 from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 
 def conv2d_weight_grad(
@@ -81,8 +80,7 @@ def conv2d_weight_grad(
     return [*kernels, main, total]
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(Plain):
     """The taps whose accumulators a work-item holds for each of its output channels: channels x height x width of them."""
 
     channels: int

@@ -9,7 +9,6 @@ that are repeated, for several heads each (grouped queries, Ainslie et al. 2023)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -20,7 +19,7 @@ from tracegrad.function import REGISTRY, Primitive, bind
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.ops.fused_attention import composed, composed_gradient, too_little
 from tracegrad.ops.written_attention import Unlike, Written, written_out
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 
 class _Flat(Primitive):
@@ -211,8 +210,7 @@ def _obstacle(node: Node, target: Target) -> str | None:
     return "no block fits into local memory" if target.kind == "gpu" and blocks(node, target) is None else None
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(Plain):
     """Of a work-group on a GPU: lines of its own, and others at a time; `rows` of its own and four others are a work-item's."""
 
     own: int

@@ -31,10 +31,11 @@ def paddings(graph: Graph) -> Graph:
     for node in graph:
         if node in new:
             continue
+        operands = tuple([new[o] for o in node.operands])
         with at(node.loc):
             summed = node.fn.name == "add" and node.dtype.kind in "fiu" and node.dtype.itemsize > 2 and not node.aval.weak
             found = _together(node, added, new) if summed and node not in added else None
-            new[node] = found if found is not None else bind(node.fn, tuple([new[o] for o in node.operands]), node.attrs)
+            new[node] = found if found is not None else node if operands == node.operands else bind(node.fn, operands, node.attrs)
     return Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
 
 

@@ -23,31 +23,32 @@ ROUNDS = 4
 Rule = Callable[[Node], Node | None]
 
 
-def simplify(graph: Graph) -> Graph:
-    """The graph after all rules, dead code gone."""
-    settled: set[Node] = set()                               # no rule applies, whatever became of others
+def simplify(graph: Graph, settled: set[Node] | None = None) -> Graph:
+    """The graph after all rules, dead code gone. settled: nodes that no rule applies to, whatever became of others; more are added."""
+    settled = set() if settled is None else settled
     for _ in range(ROUNDS):
-        changed = [0]
+        changed = False
         new: dict[Node, Node] = {n: n for n in graph.inputs}
-        for node in graph:
-            if node in new:
-                continue
-            operands = tuple([new[o] for o in node.operands])
-            same = operands == node.operands
-            if same and node in settled:
-                new[node] = node
-                continue
-            with at(node.loc):
+        with at(None) as line:
+            for node in graph:
+                if node in new:
+                    continue
+                operands = tuple([new[o] for o in node.operands])
+                same = operands == node.operands
+                if same and node in settled:
+                    new[node] = node
+                    continue
+                line.location = node.loc
                 result = node if same else bind(node.fn, operands, node.attrs)
                 for _ in range(20):
-                    better = _apply(result)
+                    better = None if result in settled else _apply(result)
                     if better is None or better is result:
                         settled.add(result)
                         break
                     result = better
-                    changed[0] += 1
-            new[node] = result
-        if not changed[0]:
+                    changed = True
+                new[node] = result
+        if not changed:
             break
         graph = Graph.capture(graph.inputs, [new[o] for o in graph.outputs])
     return graph
@@ -147,7 +148,10 @@ def outward(node: Node) -> Node | None:
 
 def fold(node: Node) -> Node | None:
     """Arithmetic on constants, by the ops' numpy rules."""
-    if any(o.fn.name != "const" for o in node.operands) or node.aval.weak or node.fn.reports or not node.fn.foldable:
+    for o in node.operands:
+        if o.fn.name != "const":
+            return None
+    if node.aval.weak or node.fn.reports or not node.fn.foldable:
         return None
     with np.errstate(all="ignore"):
         value = node.fn.numpy(*[np.asarray(o.attrs["value"]) for o in node.operands], **node.attrs)
@@ -266,8 +270,11 @@ def where_constant(node: Node) -> Node | None:
 def logic(node: Node) -> Node | None:
     """Arithmetic and comparisons of bools are logic: registers hold them as 0/1 or as lane masks."""
     fn: Any = node.fn
-    if fn.logic is None or any(o.dtype.kind != "b" for o in node.operands):
+    if fn.logic is None:
         return None
+    for o in node.operands:
+        if o.aval.dtype.kind != "b":
+            return None
     found: Node = fn.logic(*node.operands)
     return found
 

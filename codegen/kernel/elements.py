@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,10 +33,10 @@ from tracegrad.codegen.kernel.lanes import Vectors
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.dtypes import int32, uint8
 from tracegrad.ir import Node
+from tracegrad.plan import Plain
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(Plain):
     """Where a node's elements lie: what the parameter binds to (an in-place output: its input), and how the kernel may use it."""
 
     ref: Any
@@ -72,6 +71,8 @@ class Elements(Vectors):
 
     def condition(self, guards: Guards) -> Condition | None:
         """Whether all guards hold; None if there is nothing to check."""
+        if not guards:
+            return None
         tests: list[tuple[Expression, bool]] = []
         keys: list[Any] = []
         holds: list[Guard] = []                              # what is tested, and what is known without

@@ -47,13 +47,13 @@ from tracegrad.codegen.kernel.types import register_dtype, register_type
 from tracegrad.codegen.kernel.vectors import computed_in
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.tuning import tuning
-from tracegrad.dtypes import DType, float32, int32, uint32
+from tracegrad.dtypes import DType, float32, float64, int32, int64, uint32
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 from tracegrad.ops.ranges import may_wrap
 from tracegrad.plan import Fault
 
-_MIXES = frozenset(("float32", "float64", "int32", "int64"))      # scalars of these mix with vectors of the same
+_MIXES = frozenset((float32, float64, int32, int64))      # scalars of these mix with vectors of the same
 Needed = list[tuple[Node, Index, Guards]]                         # elements that have to be computed first
 
 
@@ -83,19 +83,18 @@ class Evaluator(Elements):
         stack = [(node, flat, guards)]
         while True:
             request = stack[-1]
-            if self.find(*request) is not None:
-                stack.pop()
-                if not stack:
-                    break
-                continue
-            needed = self.step(*request)
-            if needed:
-                stack.extend(reversed(needed))
-            elif self.find(*request) is None:
-                raise CompilerBug(f"codegen: {request[0]!r}, computed at {request[0].loc}, could not be evaluated")
-        found = self.find(node, flat, guards)
-        assert found is not None
-        return found
+            found = self.find(*request)
+            if found is None:
+                needed = self.step(*request)
+                if needed:
+                    stack.extend(reversed(needed))
+                    continue
+                found = self.find(*request)
+                if found is None:
+                    raise CompilerBug(f"codegen: {request[0]!r}, computed at {request[0].loc}, could not be evaluated")
+            stack.pop()
+            if not stack:
+                return found
 
     def key(self, node: Node, flat: Index, guards: Guards) -> Any:
         return (node, flat.key, *[(g[0], g[1].key, *g[2:]) for g in guards]) if needed(flat, guards) else (node, flat.key)
@@ -200,7 +199,7 @@ class Evaluator(Elements):
             each = [[v if v.lanes == 1 else Lanes(v, k) for v in values] for k in range(lanes)]
             parts: list[Expression] = [self.op(spell, given, dtype, node.dtype, node.attrs) for given in each]
             return Vector(tuple(Prefix("-", p) for p in parts), size) if node.dtype.kind == "b" else Vector(tuple(parts))
-        mixes = fn.mixes and dtype.name in _MIXES
+        mixes = fn.mixes and dtype in _MIXES
         single = [mixes and v.lanes == 1 and v.dtype.kind != "b" for v in values]
         single[0] &= not all(single)
         values = [v if alone else self.vector(v, size) for v, alone in zip(values, single, strict=True)]
@@ -232,7 +231,7 @@ class Evaluator(Elements):
                 return Infix("!=", x, Zeros(int32, x.lanes))
             return Select(self.vector(x, computed_in(dtype).itemsize), Splat(whole(1, dtype), x.lanes), Zeros(dtype, x.lanes))
         if dtype.kind == "b":
-            return Infix("!=", x, whole(0, x.dtype) if x.dtype.name in _MIXES else Zeros(x.dtype, x.lanes))
+            return Infix("!=", x, whole(0, x.dtype) if x.dtype in _MIXES else Zeros(x.dtype, x.lanes))
         if computed_in(x.dtype) == computed_in(dtype):
             return Held(x, dtype)
         return Convert(Convert(x, int32) if narrow else x, dtype)

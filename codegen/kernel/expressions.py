@@ -7,7 +7,6 @@ at its types, and nobody else looks into text to learn something. Trees are smal
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,8 @@ from tracegrad import plan
 from tracegrad.codegen.kernel.index import Index, Var, constant
 from tracegrad.codegen.kernel.markup import marked, marked_in
 from tracegrad.codegen.kernel.types import register_dtype, register_type
-from tracegrad.dtypes import OPENCL, DType, int32
+from tracegrad.dtypes import OPENCL, DType, bool_, int32, int64
+from tracegrad.plan import Plain
 
 # ------------------------------------------------------------------------------------------------------------------- memory
 
@@ -313,7 +313,7 @@ class Load(Expression):
 
     @property
     def operands(self) -> tuple[Expression, ...]:
-        return tuple(x for x in (self.places, self.only, self.access.place) if x is not None)
+        return tuple([x for x in (self.places, self.only, self.access.place) if x is not None])
 
 
 class _Of(Expression):
@@ -497,8 +497,7 @@ class Every(_Of):
         return self.first, self.parts
 
 
-@dataclass(frozen=True)
-class Spelling:
+class Spelling(Plain):
     """How an op is written for a target: C around its operands, and whether that is an operand only in parentheses.
 
     pieces: text, the number of an operand, text, ...; helpers: the library functions that it calls.
@@ -572,13 +571,16 @@ def whole(n: int, dtype: DType = int32) -> At:
     return At(constant(n), dtype)
 
 
+_WHOLE = frozenset((int32, int64, bool_))
+
+
 def value(x: Operand, beside: Operand = 0) -> Expression:
     """An index, or a number, as what expressions are made of; beside: a number is of its dtype."""
     if isinstance(x, Expression):
         return x
     if isinstance(x, int):
         dtype = beside.dtype if isinstance(beside, Expression) else int32
-        return whole(x, dtype) if dtype.name in ("int32", "int64", "bool") else Literal(x, dtype)
+        return whole(x, dtype) if dtype in _WHOLE else Literal(x, dtype)
     return At(x.index if isinstance(x, Var) else x)
 
 
@@ -619,13 +621,8 @@ def names_of(parts: Iterable[Part]) -> set[str]:
 
 def types_of(parts: Iterable[Part]) -> set[tuple[DType, int]]:
     """The types that expressions have in registers: of one lane, and how many."""
-    found = set()
-    for part in parts:
-        if isinstance(part, Expression):
-            for x in nodes(part):
-                masks = x.dtype.kind == "b" and x.lanes > 1
-                found.add((np.dtype(f"i{x.mask or 4}") if masks else register_dtype(x.dtype), x.lanes))
-    return found
+    found = {(x.dtype, x.lanes, x.mask) for part in parts if isinstance(part, Expression) for x in nodes(part)}
+    return {(np.dtype(f"i{mask or 4}") if dtype.kind == "b" and n > 1 else register_dtype(dtype), n) for dtype, n, mask in found}
 
 
 def is_zero(x: Expression) -> bool:

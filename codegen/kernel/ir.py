@@ -18,11 +18,10 @@ from tracegrad.codegen.kernel.expressions import types_of
 from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 from tracegrad.codegen.kernel.types import size_of
-from tracegrad.plan import Function
+from tracegrad.plan import Function, Plain
 
 
-@dataclass(frozen=True)
-class Temp:
+class Temp(Plain):
     """Scratch storage of `size` elements; two Temps are the same buffer if they are equal, so `owner` must be unique."""
 
     name: str
@@ -38,8 +37,7 @@ class Temp:
 FAULTS = Temp("faults", "faults", 0, np.dtype(np.int32))       # where kernels note indices out of range (see plan.Check)
 
 
-@dataclass(frozen=True)
-class RuntimeScalar:
+class RuntimeScalar(Plain):
     """Run-time scalar number `index` of the plan, passed by value as `dtype`."""
 
     index: int
@@ -61,10 +59,10 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 
 # What a kernel that was bound to other buffers has in common with itself
-_OF_BODY = ("printed", "bare", "lines", "uses", "names", "form", "types", "cooperates", "arrays")
+_OF_BODY = ("declared", "printed", "bare", "lines", "height", "uses", "names", "form", "types", "cooperates", "arrays")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Kernel:
     """One OpenCL kernel. `helpers` names the library functions it calls (see mathlib).
 
@@ -135,11 +133,25 @@ class Kernel:
                 for line, (_, comment) in zip(texts, self.printed, strict=True)]
 
     @cached_property
+    def declared(self) -> list[str]:
+        """The parameters."""
+        return plain_each(p.declaration for p in self.parameters)
+
+    @cached_property
+    def head(self) -> str:
+        """What stands above these lines."""
+        above = f"launched {self.launches} times; names and lines are the first's" if self.launches > 1 else ""
+        return render.head(self.entry, self.declared, (above, self.comment), self.group, self.wide)
+
+    @cached_property
     def text(self) -> str:
         """The whole function."""
-        above = f"launched {self.launches} times; names and lines are the first's" if self.launches > 1 else ""
-        declared = [plain(p.declaration) for p in self.parameters]
-        return render.function(self.entry, declared, self.lines, (above, self.comment), self.group, self.wide)
+        return self.head + "".join([f"{line}\n" for line in self.lines]) + "}\n"
+
+    @cached_property
+    def height(self) -> int:
+        """How many lines the text of the body has."""
+        return sum([1 + text.count("\n") + comment.count("\n") for text, comment in self.printed])
 
     def function(self, above: tuple[tuple[int, ...], ...]) -> Function:
         """It as drivers get it, such that equal ones are the same: variables numbered in order, no comments. (Its key is still missing.)"""
@@ -240,7 +252,7 @@ class Kernel:
         return self._whole(lambda name: numbers.get(name, "$"))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Foreign(Kernel):
     """A kernel that a user wrote: `source` is its text; it may do anything with its parameters."""
 
@@ -255,8 +267,7 @@ class Foreign(Kernel):
         return True
 
 
-@dataclass(frozen=True)
-class Turns:
+class Turns(Plain):
     """A loop before a plan exists: its steps `length` times, with the number of the turn in `turn`.
 
     held: the buffers that it has from outside, or hands from turn to turn; the others are a turn's own.

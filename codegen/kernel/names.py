@@ -100,11 +100,13 @@ _VARIABLES_ON_CPU = re.compile(_SHARED)                    # a product's leave t
 _PARAMETERS = frozenset(("packed_a", "packed_b", "partial", "weights", "rows"))
 
 
+@lru_cache(4096)
 def is_variable(name: str) -> bool:
     """Whether a kernel of a product or a convolution may have a variable of that name."""
     return _VARIABLES.fullmatch(name) is not None
 
 
+@lru_cache(4096)
 def is_variable_of_product(name: str) -> bool:
     """Whether a product's kernel on a CPU may."""
     return _VARIABLES_ON_CPU.fullmatch(name) is not None

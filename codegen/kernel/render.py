@@ -65,8 +65,7 @@ from tracegrad.codegen.kernel.statements import (
     Update,
 )
 from tracegrad.codegen.kernel.vectors import LANES, ctype
-from tracegrad.dtypes import OPENCL, DType
-from tracegrad.errors import CompilerBug
+from tracegrad.dtypes import OPENCL, DType, int64, uint32, uint64
 from tracegrad.ir import Node
 from tracegrad.plan import required
 
@@ -74,6 +73,9 @@ from tracegrad.plan import required
 _OPEN, _LOGIC, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(7)
 _LEVEL = dict.fromkeys(COMPARISONS, _COMPARISON) | dict.fromkeys(("&&", "||"), _LOGIC) | (
     dict.fromkeys("+-", _SUM) | dict.fromkeys("*/%", _PRODUCT))
+
+
+_SUFFIX = {int64: "L", uint32: "u", uint64: "UL"}
 
 
 def literal(value: Any, dtype: DType) -> tuple[str, int]:
@@ -84,7 +86,7 @@ def literal(value: Any, dtype: DType) -> tuple[str, int]:
         v = int(value)
         if dtype.itemsize < 4:
             return (f"({OPENCL[dtype]}){v}" if v >= 0 else f"({OPENCL[dtype]})({v})"), _PREFIX
-        suffix = {"int64": "L", "uint32": "u", "uint64": "UL"}.get(dtype.name, "")
+        suffix = _SUFFIX.get(dtype, "")
         if v == -(1 << 63):
             return "-9223372036854775807L - 1", _OPEN
         if v == -(1 << 31) and not suffix:
@@ -149,26 +151,11 @@ class Printer:
     # -- statements
 
     def statement(self, s: Statement) -> str:
-        if isinstance(s, Declare):
-            value = self.bound(s.value) if s.bound is not None and s.type == "const int" else self.top(s.value)
-            return f"{s.type}{' ' * (not isinstance(s.symbol, Pointer))}{self.name(s.symbol)} = {value};"
-        if isinstance(s, Assign):
-            return f"{self.name(s.symbol)} = {self.top(s.value)};"
-        if isinstance(s, Update):
-            return self.update(s)
-        if isinstance(s, Store):
-            return self.store(s.access, self.top(s.value))
-        if isinstance(s, Raw):
-            return s.code
-        if isinstance(s, Item):
-            return f"const {s.type} {self.name(s.var)} = get_{s.of}_id({s.axis});"
-        if isinstance(s, Allocate):
-            return f"{'__local ' * s.array.shared}{s.array.type} {self.name(s.array)}[{s.array.size}];"
-        if isinstance(s, Barrier):
-            return "barrier(CLK_LOCAL_MEM_FENCE);"
-        if isinstance(s, Break):
-            return "break;"
-        raise CompilerBug(f"render: {type(s).__name__} is no statement")
+        return _STATEMENT[type(s)](self, s)
+
+    def declare(self, s: Declare) -> str:
+        value = self.bound(s.value) if s.bound is not None and s.type == "const int" else self.top(s.value)
+        return f"{s.type}{' ' * (not isinstance(s.symbol, Pointer))}{self.name(s.symbol)} = {value};"
 
     def update(self, s: Update) -> str:
         of = self.element(s.of) if isinstance(s.of, Access) else self.name(s.of)
@@ -379,6 +366,17 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
     Every: _every,
 }
+_STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
+    Declare: Printer.declare,
+    Assign: lambda p, s: f"{p.name(s.symbol)} = {p.top(s.value)};",
+    Update: Printer.update,
+    Store: lambda p, s: p.store(s.access, p.top(s.value)),
+    Raw: lambda p, s: s.code,
+    Item: lambda p, s: f"const {s.type} {p.name(s.var)} = get_{s.of}_id({s.axis});",
+    Allocate: lambda p, s: f"{'__local ' * s.array.shared}{s.array.type} {p.name(s.array)}[{s.array.size}];",
+    Barrier: lambda p, s: "barrier(CLK_LOCAL_MEM_FENCE);",
+    Break: lambda p, s: "break;",
+}
 PLAIN = Printer(False)
 
 
@@ -438,14 +436,12 @@ def lines(body: Block, clang: bool) -> list[tuple[str, str]]:
     return out
 
 
-def function(
-    entry: str, declared: Sequence[str], body: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int
-) -> str:
-    """The text of a kernel. declared: its parameters, each on a line of its own if they are `wide`; group: the work-groups it requires."""
+def head(entry: str, declared: Sequence[str], comments: Sequence[str], group: tuple[int, ...] | None, wide: int) -> str:
+    """What a kernel begins with. declared: its parameters, each on a line of its own if they are `wide`; group: work-groups it requires."""
     one = ", ".join(declared)
     joined = one if len(one) + len(entry) < wide else "\n    " + ",\n    ".join(declared)
     above = "".join([*(f"// {comment}\n" for comment in comments if comment), required(group)])
-    return f"{above}__kernel void {entry}({joined}) {{\n" + "".join(f"{line}\n" for line in body) + "}\n"
+    return f"{above}__kernel void {entry}({joined}) {{\n"
 
 
 def is_fixed(node: Node) -> bool:

@@ -10,7 +10,7 @@ Products are tiles of accumulators: a scalar of one operand (a key's, a value's)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tracegrad.codegen.kernel.ir import Kernel
@@ -25,6 +25,7 @@ from tracegrad.codegen.mathlib.library import translate
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
+from tracegrad.plan import Plain
 
 
 def lower_on_cpu(group: Group, context: Context) -> list[Kernel]:
@@ -33,16 +34,14 @@ def lower_on_cpu(group: Group, context: Context) -> list[Kernel]:
     return [tiles.forward() if group.anchor.fn.name == "attention_forward" else tiles.backward()]
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(Plain):
     """Lanes of an accumulator: `width` columns from `start` on."""
 
     start: int
     width: int
 
 
-@dataclass(frozen=True)
-class Mask:
+class Mask(Plain):
     """A mask operand: bools that keep a score or make it `fill`, or (None) numbers that are added; see ops/fused_attention.py."""
 
     buffer: Buffer

@@ -200,5 +200,9 @@ def computed(group: Group, context: Context) -> tuple[tuple[str, int, bool], ...
     def given(node: Node) -> bool:
         return node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
 
-    found = [n for n in topological(group.sinks, given) if not given(n)]
-    return tuple((n.fn.name, n.loc.line, n.loc.derived) for n in [n for n in found if n.fn.family != "movement"] or found)
+    return operations([n for n in topological(group.sinks, given) if not given(n)])
+
+
+def operations(nodes: list[Node]) -> tuple[tuple[str, int, bool], ...]:
+    """What `plan.Launch.fused` tells of these."""
+    return tuple([(n.fn.name, n.loc.line, n.loc.derived) for n in [n for n in nodes if n.fn.family != "movement"] or nodes])

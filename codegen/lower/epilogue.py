@@ -8,7 +8,7 @@ pass), which are computed where the result is stored. Generators ask for both by
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tracegrad.codegen.kernel.evaluator import Evaluator
@@ -23,12 +23,12 @@ from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.ir import Node
+from tracegrad.plan import Plain
 
 Reserved = Callable[[str], bool]
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(Plain):
     """What a generator reads. load: (emit, *indices) -> the C expression of an element in the dtype of arithmetic.
 
     strided: (pointer, strides) if it is a plain buffer of that dtype; of a dimension of one element the stride is 0. depends: for each
@@ -42,8 +42,7 @@ class Operand:
     side_by_side: tuple[bool, ...] = ()
 
 
-@dataclass(frozen=True)
-class Epilogue:
+class Epilogue(Plain):
     """What becomes of the result. write: (emit, *indices, value, width) emits what stores `width` elements along the last dimension."""
 
     write: Callable[..., None]

@@ -8,7 +8,6 @@ write side by side. Nothing depends on the order of work-groups. What is sorted 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,13 +35,13 @@ from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.dtypes import int32
 from tracegrad.ir import Node
+from tracegrad.plan import Plain
 
 _BITS, _DIGITS = 4, 16
 _EACH = 4                               # elements of a tile that are one item's
 
 
-@dataclass(frozen=True)
-class Keys:
+class Keys(Plain):
     """How an element becomes an unsigned number. bits: how many of it count; of(o, at): that of element `at`, in the block that is open."""
 
     wide: bool                          # 64 bits
@@ -110,8 +109,7 @@ def by_digits(group: Group, context: Context, rows: int, n: int, keys: Keys, res
     return kernels, *source
 
 
-@dataclass(frozen=True)
-class _Pass:
+class _Pass(Plain):
     """One digit. source: keys and places as the digit before left them; None for the first."""
 
     group: Group

@@ -9,7 +9,7 @@ computed before it.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tracegrad.codegen.kernel.evaluator import Evaluator
@@ -29,10 +29,10 @@ from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows
 from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
+from tracegrad.plan import Plain
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Plain):
     """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised)."""
 
     rows: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
@@ -26,12 +25,12 @@ from tracegrad.codegen.lower.rows_cpu import reads
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
+from tracegrad.plan import Plain
 
 SIDE = 32                     # of a tile: a row of it is what comes from memory together
 
 
-@dataclass(frozen=True)
-class Turned:
+class Turned(Plain):
     """A value that is read transposed, and at which element."""
 
     node: Node

@@ -18,8 +18,8 @@ is not always visible in the C text (see tg_sin, tg_atan2): look for ymm registe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import cache, reduce
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache, reduce
 
 from tracegrad.codegen.mathlib import explog, integers, pairs, special, tables, trig
 from tracegrad.plan import Target
@@ -88,9 +88,14 @@ def source(names: Iterable[str], target: Target) -> str:
 
 def parts(names: Iterable[str], target: Target) -> list[str]:
     """The same in parts, callees first: what all functions need, tables, functions."""
+    return list(_parts(frozenset(names), target))
+
+
+@lru_cache(256)                                              # many kernels call the same
+def _parts(names: frozenset[str], target: Target) -> tuple[str, ...]:
     order: dict[str, str] = {}
     tables: dict[str, str] = {}
-    pending = [(key, False) for key in sorted(set(names), reverse=True)]
+    pending = [(key, False) for key in sorted(names, reverse=True)]
     while pending:
         key, expanded = pending.pop()
         if key in order:
@@ -103,9 +108,9 @@ def parts(names: Iterable[str], target: Target) -> list[str]:
             pending.append((key, True))
             pending += [(need, False) for need in reversed(needs) if need not in order]
     if not order:
-        return []
+        return ()
     head = ["#pragma OPENCL FP_CONTRACT ON", "#define TG static inline __attribute__((overloadable, always_inline))"]
-    return [*head, *tables.values(), *order.values()]
+    return (*head, *tables.values(), *order.values())
 
 
 def types(names: Iterable[str], target: Target) -> frozenset[tuple[str, int]]:
@@ -220,12 +225,17 @@ def _render_float(template: str, scalar: str, lanes: str, target: Target) -> tup
         parts = ["0123456789abcdef"[i:i + 4] for i in range(0, int(lanes), 4)]
         return f"({ctype})(" + ", ".join(f"{match[1]}({match[2]}.s{p}, {match[3]}.s{p})" for p in parts) + ")"
 
-    text = re.sub(r"\$quads\((\w+), (\w+), (\w+)\)", quads, text)
-    text = re.sub(r"\$poly(D?)\((\w+), (\w+)\)", poly, text)
-    text = re.sub(r"\$each\((\w+), ([^)]*)\)", each, text)
-    text = re.sub(r"\$most\((\w+)\)", lambda m: reduce("max({}, {})".format, [f"(int)({m[1]}{s})" for s in _swizzles(lanes)]), text)
-    text = re.sub(r"\$table\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, ctype), text)
-    text = re.sub(r"\$words\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, f"uint{lanes}"), text)
+    macros: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
+        "$quads": (r"\((\w+), (\w+), (\w+)\)", quads),
+        "$poly": (r"(D?)\((\w+), (\w+)\)", poly),
+        "$each": (r"\((\w+), ([^)]*)\)", each),
+        "$most": (r"\((\w+)\)", lambda m: reduce("max({}, {})".format, [f"(int)({m[1]}{s})" for s in _swizzles(lanes)])),
+        "$table": (r"\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, ctype)),
+        "$words": (r"\((\w+), ([^)]*)\)", lambda m: _lanes(f"{m[1]}[({m[2]})#]", lanes, f"uint{lanes}")),
+    }
+    for macro, (arguments, put_in) in macros.items():
+        if macro in text:
+            text = re.sub(re.escape(macro) + arguments, put_in, text)
     text = re.sub(r"\$(ulong|uint|float)\(", lambda m: f"convert_{m[1]}{lanes}(" if lanes else f"({m[1]})(", text)
     text = re.sub(r"\$([A-Z][A-Z0-9_]*)", lambda m: tables.CONSTANTS[m[1]][double], text)
     if lanes:

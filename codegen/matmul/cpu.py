@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from tracegrad.codegen.kernel.ir import Kernel, Temp
@@ -25,6 +24,7 @@ from tracegrad.codegen.kernel.vectors import (
     write,
 )
 from tracegrad.codegen.matmul.problem import DType, Product, View
+from tracegrad.plan import Plain
 
 
 class Inner(Protocol):
@@ -50,8 +50,7 @@ class Inner(Protocol):
         """(column, value, width) of what `row` of the tile stores if its first `skip` columns are not stored."""
 
 
-@dataclass(frozen=True)
-class Broadcast:
+class Broadcast(Plain):
     """A scalar of each row times each vector of columns. Its accumulators may lie in memory between blocks of k: `where`, if not ""."""
 
     dtype: DType
@@ -116,8 +115,7 @@ class Broadcast:
         return out
 
 
-@dataclass(frozen=True)
-class Dot:
+class Dot(Plain):
     """Vectors of rows times vectors of columns along k; then the lanes of each accumulator are added up."""
 
     dtype: DType

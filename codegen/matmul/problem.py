@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from tracegrad.codegen.kernel.statements import Parameter
 from tracegrad.codegen.kernel.vectors import Emit, Term, index_type
 from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 DType = np.dtype[Any]
 W = TypeVar("W")
@@ -27,8 +26,7 @@ class Write(Protocol):
         """Emits the statements that store `value` (`width` lanes) as elements (b, i, j .. j + width - 1)."""
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(Plain):
     """An operand: how to read it, and the kernel parameters that reading needs.
 
     strided: (pointer name, batch stride, row stride, column stride) in elements if it is a plain buffer of the compute dtype
@@ -45,8 +43,7 @@ class Matrix:
     steady: bool = False
 
 
-@dataclass(frozen=True)
-class Epilogue(Generic[W]):
+class Epilogue(Generic[W], Plain):
     """What becomes of the result: the fused operations and the store, and the kernel parameters they need."""
 
     write: W
@@ -63,8 +60,7 @@ class Epilogue(Generic[W]):
 Store = Epilogue[Write]
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(Plain):
     """A matrix seen as lines (rows of A, columns of B) along k; `strides` are those of batch, line and k.
 
     across: it is no plain buffer, and neighbouring lines are read side by side rather than neighbours along k. steady: see `Matrix`.
@@ -81,8 +77,7 @@ class Operand:
     steady: bool = False
 
 
-@dataclass(frozen=True)
-class View:
+class View(Plain):
     """How a kernel reads an operand: element (line, k) of the tile is at base(b, panel, first line)[line * step + k * along]."""
 
     params: tuple[Parameter, ...]
@@ -91,8 +86,7 @@ class View:
     along: int
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(Plain):
     """One contraction and the choices made for it."""
 
     name: str

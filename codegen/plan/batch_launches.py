@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import prod
@@ -32,6 +33,7 @@ def batched(steps: Sequence[Step]) -> list[Step]:
     """The steps, with runs of small kernels as single kernels."""
     out: list[Step] = []
     run: list[Kernel] = []
+    length, buffers = 0, set[Any]()                    # of the run: lines, and what its kernels read and write
     known: dict[Hashable, Kernel] = {}                 # merged before: the steps of an unrolled program have equal runs
 
     def close() -> None:
@@ -57,10 +59,15 @@ def batched(steps: Sequence[Step]) -> list[Step]:
             out.append(step)
             continue
         before, (row, most) = row, rows.get(step.entry, (None, 0))
-        lines, buffers = sum(k.text.count("\n") for k in (*run, step)), {r for k in (*run, step) for r in k.refs}
-        if run and (row != before or 0 < most <= len(run) or lines > tuning().merged_lines or len(buffers) > tuning().merged_buffers):
+        own = step.head.count("\n") + step.height + 1
+        long = length + own > tuning().merged_lines or len(buffers.union(step.refs)) > tuning().merged_buffers
+        if run and (row != before or 0 < most <= len(run) or long):
             close()
+        if not run:
+            length, buffers = 0, set()
         run.append(step)
+        length += own
+        buffers.update(step.refs)
     close()
     return out
 
@@ -72,8 +79,9 @@ def regular(kernels: Sequence[Kernel]) -> dict[str, tuple[Hashable, int]]:
     be another one; runs of so many are alike in turn, and share one function (`parameterize`).
     """
     alike: dict[Hashable, list[Kernel]] = {}
+    without = cache(lambda form: with_offsets(form, lambda: "#"))
     for kernel in kernels:
-        alike.setdefault((with_offsets(kernel.form, lambda: "#"), kernel.global_size), []).append(kernel)
+        alike.setdefault((without(kernel.form), kernel.global_size), []).append(kernel)
     found: dict[str, tuple[Hashable, int]] = {}
     for form, several in alike.items():
         columns = list(zip(*([offset.value for offset in offsets_in(k.form)] for k in several), strict=True)) if len(several) > MOST else []
@@ -187,6 +195,7 @@ def together(parts: Sequence[Kernel]) -> Kernel:
 
 def any_of(conditions: Sequence[Callable[[str], bool]]) -> Callable[[str], bool]:
     """Whether one of them holds."""
+    conditions = tuple(dict.fromkeys(conditions))            # kernels of one kind have the same
     return lambda name: any(holds(name) for holds in conditions)
 
 

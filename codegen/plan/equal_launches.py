@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from tracegrad.codegen.kernel.expressions import At
@@ -20,11 +20,10 @@ from tracegrad.codegen.kernel.statements import Block, Buffer, If, Item, Number,
 from tracegrad.codegen.lower.context import Context
 from tracegrad.codegen.plan.batch_launches import Step, any_of, dependencies
 from tracegrad.codegen.tuning import tuning
-from tracegrad.plan import HostStep
+from tracegrad.plan import HostStep, Plain
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Plain):
     """A kernel that may be one of several: what its items do, each for its element `var`, of `size`. alike: those of its equals."""
 
     kernel: Kernel

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -37,17 +37,16 @@ from tracegrad.config import config
 from tracegrad.dtypes import int32
 from tracegrad.function import bind, unique
 from tracegrad.ir import Graph, Node, located
+from tracegrad.plan import Plain
 
 
-@dataclass(frozen=True)
-class Whole:
+class Whole(Plain):
     """What a parameter of the body is outside: all of `ref`."""
 
     ref: Any
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Plain):
     """One row, of `size` elements, of `ref`: the turn's, counted from the last of `length` if `reverse`. (A part has `size` of each.)"""
 
     ref: Any
@@ -56,8 +55,7 @@ class Row:
     reverse: bool
 
 
-@dataclass(frozen=True)
-class Carry:
+class Carry(Plain):
     """A carry of `size` elements: `end` in the first turn where it is read, in the last one where it is written; else one of two places."""
 
     end: Any
@@ -67,16 +65,14 @@ class Carry:
     written: bool
 
 
-@dataclass(frozen=True)
-class Own:
+class Own(Plain):
     """What a turn keeps for itself: `size` elements of `ref` for each part."""
 
     ref: Temp
     size: int
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(Plain):
     """The parts of a batch: how many there are, and which one a work-item does."""
 
     count: int

@@ -19,7 +19,7 @@ from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.facts import NARROW, divides, largest, never_positive, picked
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
-from tracegrad.codegen.lower.context import Context, computed, lower
+from tracegrad.codegen.lower.context import Context, lower, operations
 from tracegrad.codegen.plan.batch_launches import is_serial
 from tracegrad.codegen.schedule.grouping import Anchored, Group, Rows, is_reduction, small_reduction
 from tracegrad.codegen.tuning import tuning
@@ -32,10 +32,11 @@ from tracegrad.plan import Fault, HostStep
 
 @dataclass
 class Form:
-    """What the kernels of a group depend on (`key`), and the nodes that it counts, in order."""
+    """What the kernels of a group depend on (`key`), the nodes that it counts, and those of them that are computed, in order."""
 
     key: Hashable
     nodes: list[Node]
+    computed: list[Node]
 
 
 def lower_all(groups: Sequence[Group], context: Context) -> list[Kernel | HostStep | Turns]:
@@ -81,7 +82,7 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
         if is_serial(kernel) or context.target.kind == "gpu":           # it may be merged, and one of a merged kernel lends its name
             changes["entry"] = context.entry(group)
         if kernel is kernels[-1]:
-            changes["fused"] = computed(group, context)
+            changes["fused"] = operations(own.computed)
         out.append(kernel.bound(map(bound, kernel.refs), **changes))
     if config.check:
         compare(out, lower(group, context))
@@ -111,9 +112,10 @@ def form_of(group: Group, context: Context) -> Form | None:
     given: dict[Node, Storage | None] = {}
 
     def stops(node: Node) -> bool:
-        if node not in given:
-            given[node] = None if node in context.scalars else find(node)
-        return given[node] is not None or node in context.scalars
+        if node in context.scalars:
+            return True
+        given[node] = found = find(node)
+        return found is not None
 
     nodes = topological(group.sinks, stops)
     number = {n: i for i, n in enumerate(nodes)}
@@ -127,6 +129,7 @@ def form_of(group: Group, context: Context) -> Form | None:
 
     own = set(group.sinks)
     parts: list[Any] = []
+    computed: list[Node] = []
     for node in list(nodes):
         fn, family = node.fn, node.fn.family
         if node in context.scalars:
@@ -134,9 +137,11 @@ def form_of(group: Group, context: Context) -> Form | None:
             continue
         stored = given[node]
         if stored is not None:
-            value = _exact(tuple(node.attrs.items())) if fn.name == "const" else ()      # is written out, though it is in a buffer, too
+            value = _attributes(node) if fn.name == "const" else ()      # is written out, though it is in a buffer, too
             parts.append(("stored", node.aval, at(stored.ref), stored.access, value))
             continue
+        if family not in ("leaf", "index"):
+            computed.append(node)
         facts: list[Any] = []                  # what lowering asks that may depend on what is beyond
         if family == "elementwise":
             if fn.name == "exp":
@@ -152,20 +157,26 @@ def form_of(group: Group, context: Context) -> Form | None:
             if isinstance(kind, Rows) and node in own and is_reduction(node) and _picks(node, kind):
                 return None
         place = (group.place[node], node in schedule.stored, schedule.costs.get(node)) if node in own else node in schedule.group_of
-        parts.append((fn, _exact(tuple(node.attrs.items())), node.aval, tuple([number[o] for o in node.operands]), place, *facts))
+        parts.append((fn, _attributes(node), node.aval, tuple([number[o] for o in node.operands]), place, *facts))
     into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in group.stored]
     reads = sorted((at(d), tuple(sorted(relations)), d.aval) for d, relations in group.reads.items())
     key = (number[kind.node] if isinstance(kind, Anchored) else kind, tuple([number[s] for s in group.sinks]), tuple(into),
            tuple([r[:2] for r in reads]), tuple([r[2] for r in reads]), group.work, group.positional, tuple(parts))
-    return Form(key, nodes)
+    return Form(key, nodes, computed)
 
 
 def _picks(node: Node, kind: Rows) -> bool:
     return picked(node, Var("row", kind.rows).index, Var("col", kind.cols).index) is not None
 
 
+def _attributes(node: Node) -> Hashable:
+    return tuple([(name, _exact(value)) for name, value in node.attrs.items()])
+
+
 def _exact(value: Any) -> Hashable:
     """An attribute such that equal ones are the same: 0.0 is not -0.0, True is not 1."""
+    if type(value) is int:
+        return value
     if isinstance(value, tuple):
         return tuple(map(_exact, value))
     if isinstance(value, (bool, float, complex, np.generic)):

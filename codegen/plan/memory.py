@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Sequence
 
 
@@ -22,25 +23,24 @@ def assign(sizes: dict[Hashable, int], uses: Sequence[Sequence[Hashable]]) -> tu
         ends.setdefault(step, []).append(t)
     block_of: dict[Hashable, int] = {}
     blocks: list[int] = []
-    free: list[int] = []
+    free: list[tuple[int, int]] = []                        # those that nothing is in: their sizes and numbers, in order
     for step, touched in enumerate(uses):
         for t in dict.fromkeys(touched):
             if first[t] != step:
                 continue
             size = -(-sizes[t] // 64) * 64
-            fitting = [b for b in free if blocks[b] >= size]
-            if fitting:
-                found = min(fitting, key=lambda b: (blocks[b], b))
-                if blocks[found] > 4 * size + 4096 and size < blocks[found]:      # do not spend a large block on a small value
-                    found = -1
+            i = bisect_left(free, (size, 0))
+            if i < len(free):
+                reused = free[i][0] <= 4 * size + 4096 or free[i][0] == size      # do not spend a large block on a small value
             else:
-                found = max(free, key=lambda b: (blocks[b], b)) if free and max(blocks[b] for b in free) * 2 >= size else -1
-            if found < 0:
+                i, reused = i - 1, bool(free) and 2 * free[-1][0] >= size
+            if reused:
+                _, found = free.pop(i)
+                blocks[found] = max(blocks[found], size)
+            else:
                 blocks.append(size)
                 found = len(blocks) - 1
-            else:
-                free.remove(found)
-                blocks[found] = max(blocks[found], size)
             block_of[t] = found
-        free += sorted(block_of[t] for t in ends.get(step, ()))
+        for t in ends.get(step, ()):
+            insort(free, (blocks[block_of[t]], block_of[t]))
     return block_of, blocks

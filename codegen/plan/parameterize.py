@@ -24,7 +24,7 @@ from tracegrad.dtypes import int32
 MOST = 8                                                  # arguments more, at most
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Shared(Kernel):
     """A kernel with offsets as its last arguments. offsets: for each number that may be one, what the argument is called ("": none is),
     and how much more than that it is."""

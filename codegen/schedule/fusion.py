@@ -12,7 +12,6 @@ is remembered: `explain()` prints it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -37,7 +36,7 @@ from tracegrad.codegen.schedule.order import in_order, reading
 from tracegrad.codegen.schedule.rematerialization import rematerialized
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Graph, Node
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 # A way from an element to one of another value that is read for it: the moves (slices, rolls, ...) in between, by number. Ways that differ
 # end at different elements, as far as anybody knows. No more are kept than it takes to see that a value had better be stored.
@@ -47,23 +46,23 @@ NO_MOVE: Way = ()
 ONLY_HERE: Ways = frozenset((NO_MOVE,))
 
 
-def joined(known: Ways | None, outer: Iterable[Way], inner: Ways) -> Ways:
+def joined(known: Ways | None, outer: Ways, inner: Ways) -> Ways:
     """The ways that are known, and those which go on by `inner` where `outer` ends."""
-    if known is None and inner is ONLY_HERE and isinstance(outer, frozenset):
-        return outer
-    found = {*(known or ()), *(a + b for a in outer for b in inner)}
-    return frozenset(islice(found, tuning().max_again + 2))
+    new = inner if outer is ONLY_HERE else outer if inner is ONLY_HERE else frozenset([a + b for a in outer for b in inner])
+    found = new if known is None else known | new
+    most = tuning().max_again + 2
+    return found if len(found) <= most else frozenset(islice(found, most))
 
 
-@dataclass(frozen=True)
-class Sink:
+class Sink(Plain):
     """A node that a kernel is to compute. kind: that of a group of it alone; reads: what it reads (a reduction: to compute an element of
-    its operand)."""
+    its operand); of: what of that other groups compute, each."""
 
     node: Node
     kind: Kind
     reads: Reads
     cost: int
+    of: dict[Group, Reads]
 
 
 class Scheduler:
@@ -71,7 +70,7 @@ class Scheduler:
 
     def __init__(self, graph: Graph, outputs: Iterable[Node], scalars: Mapping[Node, object], target: Target, fuse: bool) -> None:
         self.graph, self.target, self.fuse = graph, target, fuse
-        self.scalars = scalars
+        self.scalars, self.tuning = scalars, tuning()
         self.outputs = {o for o in outputs if not self.is_leaf(o) or o in scalars or o.fn.name == "const"}
         self.groups: list[Group] = []
         self.group_of: dict[Node, Group] = {}
@@ -108,10 +107,10 @@ class Scheduler:
                 continue
             if is_inline(node):
                 deps, flops = self.inline_deps(node)
-                inherited = any(o in self.once and o not in self.group_of for o in node.operands)
-                if inherited or (node.fn.expensive and node.fn.family != "reduction"):
+                inherited = self.once.intersection(node.operands)
+                if not inherited <= self.group_of.keys() or (node.fn.expensive and node.fn.family != "reduction"):
                     self.once.add(node)
-                large = len(deps) > tuning().max_reads // 2 or flops > 4 * tuning().max_statements
+                large = len(deps) > self.tuning.max_reads // 2 or flops > 4 * self.tuning.max_statements
                 sink = node in self.candidates or node in self.forced or large
                 sink = sink and node.fn.name != "reshape"
                 self.deps[node], self.costs[node] = deps, flops
@@ -131,7 +130,7 @@ class Scheduler:
                 continue
             count = users.get(node, 0)
             computed = sum(strip(o).fn.family not in ("leaf", "movement") for o in node.operands) if node.fn.name == "concat" else 0
-            of_many = computed > tuning().max_reads // 2
+            of_many = computed > self.tuning.max_reads // 2
             if of_many:
                 self.forced.add(node)                        # put together once, and its parts computed there
             self.limit_terms(node, terms)
@@ -140,12 +139,11 @@ class Scheduler:
                 self.forced.add(node)
             elif is_inline(node) and node.fn.family not in ("movement", "index") and count > 1:
                 self.candidates.add(node)
-            for i, o in enumerate(node.operands):
-                if o not in node.operands[:i]:
-                    repeats = node.aval.size > o.aval.size and is_inline(node) and access_map(o, node.shape, node.aval.size) == UNKNOWN
-                    repeats = repeats and node.fn.family != "pair" and not of_many
-                    reads = (count if through else 1) * node.fn.read_places
-                    users[o] = users.get(o, 0) + reads + (1 if repeats and node.fn.family != "reduction" else 0)
+            for o in dict.fromkeys(node.operands):
+                repeats = node.aval.size > o.aval.size and is_inline(node) and access_map(o, node.shape, node.aval.size) == UNKNOWN
+                repeats = repeats and node.fn.family != "pair" and not of_many
+                reads = (count if through else 1) * node.fn.read_places
+                users[o] = users.get(o, 0) + reads + (1 if repeats and node.fn.family != "reduction" else 0)
             if node.fn.exact and node.operands[0].dtype == np.float16:
                 for o in node.operands:
                     self.force_rounded(o)
@@ -166,7 +164,7 @@ class Scheduler:
         if not is_inline(node):
             return
         each = node.operands[0].aval.size // node.aval.size if node.fn.family == "reduction" else 1
-        if terms.get(node, 1) > 1 and each > 1 and terms[node] * each > tuning().unrolled:
+        if terms.get(node, 1) > 1 and each > 1 and terms[node] * each > self.tuning.unrolled:
             self.forced.add(node)
         count = each * (1 if node in self.forced else terms.get(node, 1))
         for o in node.operands if count > 1 else ():
@@ -202,7 +200,7 @@ class Scheduler:
         out: Reads = {}
         ways: dict[Node, Ways] = {}
         apart: set[Node] = set()
-        if node.fn.family == "index" or any(o in self.positional for o in node.operands):
+        if node.fn.family == "index" or not self.positional.isdisjoint(node.operands):
             self.positional.add(node)
         for number, o in enumerate(dict.fromkeys(node.operands)):
             if o.aval.size == 0:
@@ -215,15 +213,18 @@ class Scheduler:
                 how = IDENTITY if node.fn.name == "reshape" or node.fn.family == "pair" else UNKNOWN
             if how == UNKNOWN:
                 self.positional.add(node)
-            moves = [NO_MOVE]
+            moves = ONLY_HERE
             if how == UNKNOWN:
                 move = (o.aval.size, each) if each > 1 else (node.fn, *node.attrs.items(), number, o.shape, node.shape)
-                several = min(each * node.fn.read_places, tuning().max_again + 2)
-                moves = [(self.moves.setdefault((move, i), len(self.moves)),) for i in range(several)]
-            for dep, maps in deps.items():
-                inside = ONLY_HERE if o in self.group_of else self.ways.get(o, {}).get(dep, ONLY_HERE)
-                ways[dep] = joined(ways.get(dep), moves, inside)
-                add(out, dep, compose(how, maps))
+                several = min(each * node.fn.read_places, self.tuning.max_again + 2)
+                moves = frozenset([(self.moves.setdefault((move, i), len(self.moves)),) for i in range(several)])
+            inside = {} if o in self.group_of else self.ways.get(o, {})
+            if not out and how == IDENTITY:
+                out, ways = dict(deps), {dep: inside.get(dep, ONLY_HERE) for dep in deps}
+            else:
+                for dep, maps in deps.items():
+                    ways[dep] = joined(ways.get(dep), moves, inside.get(dep, ONLY_HERE))
+                    add(out, dep, compose(how, maps))
             if node.fn.name == "concat" and len(node.operands) > 3:
                 apart.update(deps)
             elif o not in self.group_of:
@@ -246,17 +247,21 @@ class Scheduler:
     # -- grouping
 
     def place_sink(self, node: Node) -> None:
-        sink = Sink(node, kind_of(node, self.target), self.deps[node], self.costs.get(node, 0))
-        near = sorted({self.group_of[d] for d in sink.reads if d in self.group_of}, key=lambda g: -g.number)
+        sink = Sink(node, kind_of(node, self.target), self.deps[node], self.costs.get(node, 0), {})
+        for dep, maps in sink.reads.items():
+            other = self.group_of.get(dep)
+            if other is not None:
+                sink.of.setdefault(other, {})[dep] = maps
+        near = sorted(sink.of, key=lambda g: -g.number)
         group, found = self.best(sink, near)
         if group is None:
             group = Group(sink.kind, len(self.groups))
             found = Accepted(sink.kind, sink.kind.place)
             self.groups.append(group)
             self.by_size.setdefault(group.size, []).append(group)
-        for other in near:
-            if other is not group:
-                self.breaks.setdefault((other, node), Break.FUSED)
+        for before in near:
+            if before is not group:
+                self.breaks.setdefault((before, node), Break.FUSED)
         self.join(group, sink, found)
 
     def best(self, sink: Sink, near: list[Group]) -> tuple[Group | None, Accepted]:
@@ -264,12 +269,12 @@ class Scheduler:
         if not self.fuse or self.is_leaf(sink.node):
             self.breaks.update({(g, sink.node): Break.OFF for g in near})
         elif not isinstance(sink.kind, Anchored):
-            siblings = [g for g in reversed(self.by_size.get(sink.kind.size, ())) if g not in near][:8]
+            siblings = islice((g for g in reversed(self.by_size.get(sink.kind.size, ())) if g not in sink.of), 8)
             for group in (*near, *siblings):
                 found = self.accept(group, sink)
                 if isinstance(found, Accepted):
                     return group, found
-                if group in near:
+                if group in sink.of:
                     self.breaks[group, sink.node] = found
         else:
             self.breaks.update({(g, sink.node): Break.OPERAND for g in near})
@@ -277,9 +282,9 @@ class Scheduler:
 
     def accept(self, group: Group, sink: Sink) -> Accepted | Break:
         """How `group` would take a sink in, or why it does not."""
-        if group.statements + sink.cost > tuning().max_statements:
+        if group.statements + sink.cost > self.tuning.max_statements:
             return Break.LENGTH
-        own = {dep: maps for dep, maps in sink.reads.items() if self.group_of.get(dep) is group}
+        own = sink.of.get(group, {})
         places = {group.place[dep] for dep in own}
         if Place.CHUNK in places:
             return Break.CHUNKS
@@ -294,40 +299,38 @@ class Scheduler:
             element = group.place[dep] is Place.ELEMENT
             if maps != (ONLY_IDENTITY if element else row) or (element and not elements):
                 return Break.POSITION
-        for dep in sink.reads:
-            other = self.group_of.get(dep)
-            if other is not None and other is not group and other.ancestors >> group.number & 1:
+        for other in sink.of:
+            if other is not group and other.ancestors >> group.number & 1:
                 return Break.WAITS
-        if all(map(is_inline, own)) and not self.timely(group, sink.node, bool(own)):
+        if all(map(is_inline, own)) and not self.timely(group, sink):
             return Break.WAITS
-        if len(group.reads.keys() | {d for d in sink.reads if self.group_of.get(d) is not group}) > tuning().max_reads:
+        if len(group.reads.keys() | (sink.reads.keys() - own.keys())) > self.tuning.max_reads:
             return Break.BUFFERS
         return found
 
-    def timely(self, group: Group, node: Node, related: bool) -> bool:
-        """Whether `node` may share a kernel with what it does not have to: neither then waits for what only the other needs."""
+    def timely(self, group: Group, sink: Sink) -> bool:
+        """Whether a sink may share a kernel with what it does not have to: neither then waits for what only the other needs."""
         mask = 0
-        for dep in self.deps[node]:
-            other = self.group_of.get(dep)
-            if other is not None and other is not group:
+        for other in sink.of:
+            if other is not group:
                 mask |= other.ancestors | 1 << other.number
-        return not mask & ~group.ancestors and (related or not group.ancestors & ~mask or not self.graph.out_degree(node))
+        related = group in sink.of
+        return not mask & ~group.ancestors and (related or not group.ancestors & ~mask or not self.graph.out_degree(sink.node))
 
     def join(self, group: Group, sink: Sink, found: Accepted) -> None:
         node = sink.node
         if group.sinks:
-            related = any(self.group_of.get(d) is group for d in sink.reads)
-            group.fused[node] = Fusion.PRODUCER if related else Fusion.SIBLING
+            group.fused[node] = Fusion.PRODUCER if group in sink.of else Fusion.SIBLING
         group.kind, group.place[node] = found.kind, found.place
-        of_operand = found.place is not Place.ELEMENT and any(o in self.positional for o in node.operands)
+        of_operand = found.place is not Place.ELEMENT and not self.positional.isdisjoint(node.operands)
         group.positional |= node in self.positional or of_operand
         group.sinks.append(node)
         group.work += self.costs.get(node, 1) * (node.aval.size if is_inline(node) else group.size)
         group.statements += max(1, sink.cost // 4)
         for dep, maps in sink.reads.items():
             add(group.reads, dep, maps)
-            other = self.group_of.get(dep)
-            if other is not None and other is not group:
+        for other in sink.of:
+            if other is not group:
                 other.users[group.number] = group
                 self.add_ancestors(group, other.ancestors | 1 << other.number)
         self.group_of[node] = group
@@ -362,7 +365,7 @@ class Scheduler:
             elif outside:
                 longer = max(1, self.costs.get(node, 0) // 4)
                 if node not in again or self.repeats(node, ways, branches) or (
-                    any(g.statements + longer > tuning().max_statements * 5 // 4 for g in outside)
+                    any(g.statements + longer > self.tuning.max_statements * 5 // 4 for g in outside)
                 ):
                     self.stored.add(node)
                 else:
@@ -370,16 +373,21 @@ class Scheduler:
                         g.statements += longer
                     for dep in self.deps[node]:
                         readers.setdefault(dep, set()).update(outside)
-            here = {self.group_of[node]: frozenset[object]((None,))} | (branches.get(node, {}) if node not in self.stored else {})
             computing = {self.group_of[node]: ONLY_HERE} if node in self.stored else ways.get(node, {})
+            own = self.ways.get(node, {})
             for dep in self.deps[node]:
-                inner, found = self.ways.get(node, {}).get(dep, ONLY_HERE), ways.setdefault(dep, {})
-                for group, outer in computing.items():
-                    found[group] = joined(found.get(group), outer, inner)
+                if dep in self.group_of:
+                    inner, found = own.get(dep, ONLY_HERE), ways.setdefault(dep, {})
+                    for group, outer in computing.items():
+                        found[group] = joined(found.get(group), outer, inner)
+            if not listed:
+                continue
+            here = {self.group_of[node]: frozenset[object]((None,))} | (branches.get(node, {}) if node not in self.stored else {})
+            for dep in self.deps[node]:
                 known = branches.setdefault(dep, {})
-                for group, at in here.items() if listed else ():
+                for group, at in here.items():
                     if dep in self.apart.get(node, ()):
-                        at = frozenset((node, dep, a) for a in at) if len(at) <= tuning().max_again else at
+                        at = frozenset((node, dep, a) for a in at) if len(at) <= self.tuning.max_again else at
                     known[group] = known.get(group, frozenset()) | at
 
     def repeats(
@@ -389,7 +397,7 @@ class Scheduler:
         if node.aval.size == 1:
             return False
         times = max(map(len, (*ways.get(node, {}).values(), *branches.get(node, {}).values())), default=1)
-        return self.costs.get(node, 0) * (times - 1) > tuning().max_again
+        return self.costs.get(node, 0) * (times - 1) > self.tuning.max_again
 
     def finish(self) -> Schedule:
         """Drop groups that store nothing, find out what the others read."""

@@ -18,7 +18,7 @@ from tracegrad.codegen.schedule.access_maps import Reads
 from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
-from tracegrad.plan import Target
+from tracegrad.plan import Plain, Target
 
 # ------------------------------------------------------------------------------------------------------------------ reasons
 
@@ -70,8 +70,7 @@ class Place(Enum):
     CHUNK = "chunk"
 
 
-@dataclass(frozen=True)
-class Accepted:
+class Accepted(Plain):
     """The kind of a group that has taken something in, and where in it that stands."""
 
     kind: Kind
@@ -81,8 +80,7 @@ class Accepted:
 # -------------------------------------------------------------------------------------------------------------------- kinds
 
 
-@dataclass(frozen=True)
-class Flat:
+class Flat(Plain):
     """Element by element."""
 
     size: int
@@ -103,8 +101,7 @@ class Flat:
         return f"{self.size} element{'s' * (self.size != 1)}"
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Plain):
     """Reductions over whole rows, what is done with every element of them, and what is done with a row's values.
 
     length: of the chunks of rows over which columns are reduced, too (on CPUs); 0: none are.
@@ -154,8 +151,7 @@ class _InChunks:
         return Place.CHUNK
 
 
-@dataclass(frozen=True)
-class Chunks(_InChunks):
+class Chunks(_InChunks, Plain):
     """Of reductions over rows, one for every `length` columns."""
 
     rows: int
@@ -175,8 +171,7 @@ class Chunks(_InChunks):
         return f"{Rows(self.rows, self.cols)} in chunks of {self.length}"
 
 
-@dataclass(frozen=True)
-class Columns(_InChunks):
+class Columns(_InChunks, Plain):
     """Of reductions over the middle of (outer, middle, inner), one for every `length` of it: of the same columns."""
 
     outer: int
@@ -208,8 +203,7 @@ class Columns(_InChunks):
         return f"{times}{self.inner} column{'s' * (self.inner != 1)} of {self.middle} in chunks of {self.length}"
 
 
-@dataclass(frozen=True)
-class Anchored:
+class Anchored(Plain):
     """A node whose kernels have loops of their own: a product, a scan, a call. refuses: why nothing is fused behind it."""
 
     node: Node
@@ -295,9 +289,12 @@ def cost(node: Node) -> int:
     return 8 if node.fn.family == "gather" else 0
 
 
+_INLINE = frozenset(("elementwise", "movement", "index", "gather", "pair"))
+
+
 def is_inline(node: Node) -> bool:
     """Whether a node can be computed inside any kernel that needs it."""
-    return node.fn.family in ("elementwise", "movement", "index", "gather", "pair") or small_reduction(node)
+    return node.fn.family in _INLINE or small_reduction(node)
 
 
 def is_reduction(node: Node) -> bool:

@@ -27,7 +27,6 @@ from tracegrad.ir import Node
 
 SOURCE, SINK = -1, -2                              # n(v) is 2 v, and c(v) is 2 v + 1, for value number v
 Edge = tuple[int, int, int | None]                 # from, to, capacity (None: no limit)
-Cuts = dict[Hashable, frozenset[int]]
 
 
 class Reader(Protocol):
@@ -52,71 +51,80 @@ def rematerialized(
     order: all values that kernels compute, operands first; deps: what each is computed from; costs: flops an element; fixed: those
     that must be stored if another kernel needs them; readers: the kernels that read each value or input.
     """
-    number = {v: i for i, v in enumerate(order)}
-    outside = {v: sum(1 for g in readers.get(v, ()) if g is not group_of[v]) for v in number}
-    free = {v for v in number if v not in fixed and costs.get(v, 0) <= tuning().max_flops}
-    kernels = dict.fromkeys(group_of[v] for v in number)
+    choice = Choice(list(order), group_of, deps, costs, fixed, readers)
     loaded: set[Node] = set()
-    cuts: Cuts = {}
-    for g in kernels:
-        wanted = [v for v in g.reads if v in free and group_of[v] is not g]
+    for g in dict.fromkeys(group_of[v] for v in choice.order):
+        wanted = [v for v in g.reads if v in choice.free and group_of[v] is not g]
         if wanted:
-            loaded |= loads(g, wanted, number, outside, free, fixed, group_of, deps, costs, cuts)
-    return free - loaded
+            loaded |= choice.loads(g, wanted)
+    return choice.free - loaded
 
 
-def loads(
-    g: G, wanted: list[Node], number: Mapping[Node, int], outside: Mapping[Node, int], free: set[Node], fixed: set[Node],
-    group_of: Mapping[Node, G], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int], cuts: Cuts,
-) -> set[Node]:
-    """What the kernel g had better read of the free values that it needs (`wanted`) or would need to compute those.
+class Choice:
+    """What the networks of all kernels have in common; see `rematerialized`. Costs are ints, twice the flops: where both are equal,
+    arithmetic wins."""
 
-    Costs are ints, twice the flops: where both are equal, arithmetic wins. cuts: those of networks that were seen before (the steps of an
-    unrolled program have equal ones).
-    """
-    network: list[Edge] = []
-    place: dict[Any, int] = {}                           # of the values and inputs, in the order in which they turn up
+    def __init__(
+        self, order: list[Node], group_of: Mapping[Node, Any], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int],
+        fixed: set[Node], readers: Mapping[Node, set[G]],
+    ) -> None:
+        self.order, self.group_of, self.deps, self.costs, self.fixed, self.readers = order, group_of, deps, costs, fixed, readers
+        self.number = {v: i for i, v in enumerate(order)}
+        self.free = {v for v in order if v not in fixed and costs.get(v, 0) <= tuning().max_flops}
+        self.cuts: dict[Hashable, frozenset[int]] = {}       # of networks seen before: the steps of an unrolled program have equal ones
+        self.paid: dict[Node, int] = {}
 
-    def needed(value: Any) -> int:
-        return 2 * place.setdefault(value, len(place))
-
-    numbers = tuning()
-
-    spent = dict.fromkeys(wanted, 0)                     # flops of the chain from what g reads to a value
-    queue: list[tuple[int, Node]] = []
-    for v in wanted:
-        heappush(queue, (-number[v], v))
-        network.append((needed(v), SINK, None))
-    while queue:                                         # users before what they are computed from
-        _, v = heappop(queue)
-        share = 0.0 if v in fixed and outside[v] else 1 / max(1, outside[v])       # of the write; it may be written in any case
+    def traffic(self, v: Node) -> int:
+        """What a kernel's read of a value costs."""
+        outside = sum([g is not self.group_of[v] for g in self.readers.get(v, ())])
+        share = 0.0 if v in self.fixed and outside else 1 / max(1, outside)        # of the write; it may be written in any case
         traffic = v.aval.nbytes * (1 + share)
-        if group_of[v].sinks == [v]:                     # a kernel that would not be there at all
-            traffic += sum(d.aval.nbytes for d in deps[v]) * share
-        n = needed(v)
-        network.append((n + 1, n, int(2 * numbers.flops_per_byte * traffic)))
-        spent_here = spent[v] + max(5, costs.get(v, 0))
-        if v not in free or spent_here > numbers.max_chain or len(spent) > numbers.max_values:
-            network.append((SOURCE, n + 1, None))
-            continue
-        work = costs.get(v, 0) * max(v.aval.size, g.size if UNKNOWN in g.reads.get(v, ()) else 0)
-        network.append((SOURCE, n + 1, 0 if v.aval.nbytes <= numbers.few_bytes else max(0, 2 * work - 1)))
-        for d in deps[v]:
-            if group_of.get(d) is g or (d in g.reads and d not in spent):
-                continue                                 # g has it
-            network.append((needed(d), n + 1, None))
-            if d not in number:
-                network.append((SOURCE, needed(d), 2 * numbers.flops_per_byte * d.aval.nbytes))
-            elif d in spent:
-                spent[d] = min(spent[d], spent_here)
-            else:
-                spent[d] = spent_here
-                heappush(queue, (-number[d], d))
-    key = tuple(network)
-    found = cuts.get(key)
-    if found is None:
-        found = cuts[key] = cut(key)
-    return {v for v in spent if place[v] in found}
+        if self.group_of[v].sinks == [v]:                    # a kernel that would not be there at all
+            traffic += sum([d.aval.nbytes for d in self.deps[v]]) * share
+        return int(2 * tuning().flops_per_byte * traffic)
+
+    def loads(self, g: Reader, wanted: list[Node]) -> set[Node]:
+        """What the kernel g had better read of the free values that it needs (`wanted`) or would need to compute those."""
+        network: list[Edge] = []
+        numbers, number, order, group_of, reads = tuning(), self.number, self.order, self.group_of, g.reads
+        place = {v: i for i, v in enumerate(wanted)}         # of the values and inputs, in the order in which they turn up
+        spent = dict.fromkeys(wanted, 0)                     # flops of the chain from what g reads to a value
+        queue: list[int] = []
+        for v in wanted:
+            heappush(queue, -number[v])
+            network.append((2 * place[v], SINK, None))
+        while queue:                                         # users before what they are computed from
+            v = order[-heappop(queue)]
+            paid = self.paid.get(v)
+            if paid is None:
+                paid = self.paid[v] = self.traffic(v)
+            n, cost = 2 * place[v], self.costs.get(v, 0)
+            network.append((n + 1, n, paid))
+            spent_here = spent[v] + max(5, cost)
+            if v not in self.free or spent_here > numbers.max_chain or len(spent) > numbers.max_values:
+                network.append((SOURCE, n + 1, None))
+                continue
+            work = cost * max(v.aval.size, g.size if UNKNOWN in reads.get(v, ()) else 0)
+            network.append((SOURCE, n + 1, 0 if v.aval.nbytes <= numbers.few_bytes else max(0, 2 * work - 1)))
+            for d in self.deps[v]:
+                m = place.get(d)
+                if m is None:
+                    if d in reads or group_of.get(d) is g:
+                        continue                             # g has it
+                    m = place[d] = len(place)
+                    if d in number:
+                        spent[d] = spent_here
+                        heappush(queue, -number[d])
+                network.append((2 * m, n + 1, None))
+                if d not in spent:
+                    network.append((SOURCE, 2 * m, 2 * numbers.flops_per_byte * d.aval.nbytes))
+                elif spent_here < spent[d]:
+                    spent[d] = spent_here
+        key = tuple(network)
+        found = self.cuts.get(key)
+        if found is None:
+            found = self.cuts[key] = cut(key)
+        return {v for v in spent if place[v] in found}
 
 
 def cut(edges: Iterable[Edge]) -> frozenset[int]:

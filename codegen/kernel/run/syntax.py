@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.codegen.kernel.run.memory import KernelFault
+from tracegrad.plan import Plain
 
 _SCALARS = {
     "char": np.int8, "uchar": np.uint8, "short": np.int16, "ushort": np.uint16, "int": np.int32, "uint": np.uint32, "long": np.int64,
@@ -21,8 +22,7 @@ FLOATS = ("float", "double", "half")
 MASKS = {1: "char", 2: "short", 4: "int", 8: "long"}
 
 
-@dataclass(frozen=True)
-class Type:
+class Type(Plain):
     """A C type: a scalar or vector (`lanes`), or a pointer to, or an array of, such (`space` is then where it points)."""
 
     kind: str

@@ -1,0 +1,29 @@
+"""codegen.plan.memory: which temporaries share a block."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracegrad.codegen.plan.memory import assign
+
+
+def test_a_freed_block_is_taken_that_fits_best() -> None:
+    sizes = {"a": 65536, "b": 6400, "c": 12800, "d": 6401, "e": 64, "f": 131072}
+    made, blocks = assign(sizes, [["a", "b", "c"], ["d"], ["e"], ["f"]])
+    assert made == {"a": 0, "b": 1, "c": 2, "d": 2, "e": 3, "f": 0}            # f's grows; that of e would be much too large
+    assert blocks == [131072, 6400, 12800, 64]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_that_is_alive_shares_a_block(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = {i: int(n) for i, n in enumerate(rng.choice([0, 4, 64, 65, 300, 4096, 5000, 65536], 40))}
+    uses = [[int(t) for t in rng.integers(max(0, i - 4), i + 1, rng.integers(0, 4))] for i in range(40)]
+    made, blocks = assign(sizes, uses)
+    alive = {t: [step for step, touched in enumerate(uses) if t in touched] for t in made}
+    for t, block in made.items():
+        assert blocks[block] >= sizes[t]
+        for other in made:
+            if other != t and made[other] == block:
+                assert alive[t][-1] < alive[other][0] or alive[other][-1] < alive[t][0]
