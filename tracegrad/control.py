@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from tracegrad.ops.pointwise import logical_not
 from tracegrad.ops.ranges import counts_where
 from tracegrad.ops.shaping import cat, stack
 from tracegrad.rolling import Turns
-from tracegrad.scopes import Recorded, Turn
+from tracegrad.scopes import Recorded
 from tracegrad.tensor import Tensor, new_tensor
 from tracegrad.while_loops import while_nodes
 
@@ -200,8 +201,8 @@ def while_loop(
     by turn. There it must not draw random numbers or change outside tensors (TraceError), and cond_fn and body_fn may be called twice.
     So it is under vmap from where the condition depends on the example. Else it is Python's own loop. For a known number of turns use
     `scan`: it never waits.
-    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs, and where one of
-    them changes the value that it is given in place.
+    What the functions are given is their own: a value that they change in place is another one for them only.
+    Raises ShapeError or DTypeError if body_fn changes a shape or dtype, ArgumentError for both init and carried_inputs.
 
     >>> tg.while_loop(lambda x: x.norm() > 1, lambda x: x / 2, tg.ones(3) * 10)
     >>> tg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), carried_inputs=(tg.tensor(0), tg.ones(3)))
@@ -217,14 +218,13 @@ def while_loop(
     if trace is None:
         value = init
         while True:
-            with Recorded("while_loop") if state.examples else Turn("while_loop", value):      # (it may turn out to be recorded)
-                goes_on = cond_fn(value)
+            with Recorded("while_loop") if state.examples else nullcontext():      # (it may turn out to be recorded)
+                goes_on = cond_fn(_own(value))
             if _of_examples(goes_on):
                 break
             if not goes_on:
                 return value
-            with Turn("while_loop", value):
-                value = _kept("while_loop: body_fn", value, body_fn(value))
+            value = _kept("while_loop: body_fn", value, body_fn(_own(value)))
         flat, device = optree.tree_leaves(value, none_is_leaf=True), goes_on.device
     else:
         device = trace.device
@@ -236,8 +236,8 @@ def while_loop(
         inputs = [_stand_in(n.aval, f"value_{i}" if len(nodes) > 1 else "value", v)
                   for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
         value = optree.tree_unflatten(tree, [Tensor(n, device, trace) for n in inputs])
-        (test, *more), _ = _flat("while_loop", _without_effects("while_loop", cond_fn, value))
-        outs, out_tree = _flat("while_loop", _without_effects("while_loop", body_fn, value))
+        (test, *more), _ = _flat("while_loop", _without_effects("while_loop", lambda value: cond_fn(_own(value)), value))
+        outs, out_tree = _flat("while_loop", _without_effects("while_loop", lambda value: body_fn(_own(value)), value))
         if _drawn() != drawn:
             raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every turn; draw outside the loop, or "
                              "use scan")
@@ -288,13 +288,14 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: int | 
     init: a (nested container of) tensors or numbers, whose structure, shapes and dtypes f keeps. xs: the same of tensors, with one first
     dimension, or None with `length`. y may be None. reverse: from the last row to the first. Inside @trace the loop is one operation: f is
     recorded once (or twice: it must not depend on how often it is called), compiled once, and its derivative is a loop, too, at any order.
+    What f is given is its own: changed in place (`carry += x`), it is another value, and neither init nor xs change.
     Outside it is Python's own loop, of which turns that are alike become one operation afterwards; so it is in a trace where f changes
     outside tensors in place.
     checkpoint: the derivative needs the carries (and products, reductions and gathers) of every turn, which are kept: k keeps every k-th
     carry instead, and computes the rest again, k turns at a time. By default everything is kept up to 1 GiB of carries, and beyond that
     every sqrt(length)-th carry (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
     Raises ShapeError if the first dimensions differ or f changes the carry's shape, DTypeError if it changes the dtype, ArgumentError if
-    the length is not known, f returns no pair or changes its carry or its row in place, or checkpoint is not positive.
+    the length is not known, f returns no pair, or checkpoint is not positive.
 
     >>> tg.scan(lambda c, x: (c + x, c * x), tg.tensor(0.0), tg.arange(4.0))
     """
@@ -422,7 +423,7 @@ class _Turn:
         start = placeholder(Aval((), dtypes.int64), "draws")
         as_tensors = [[Tensor(n, trace.device, trace) for n in nodes] for nodes in (carries, rows)]
         with turn_draws(start) as drawn:
-            step = _without_effects("scan", self.f, optree.tree_unflatten(self.carry_tree, as_tensors[0]),
+            step = _without_effects("scan", lambda *given: self.f(*_own(given)), optree.tree_unflatten(self.carry_tree, as_tensors[0]),
                                     optree.tree_unflatten(self.tree, as_tensors[1]), error=_ChangesOutside)
         if not isinstance(step, tuple) or len(step) != 2:
             raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
@@ -461,11 +462,8 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     state.turning = True
     try:
         step: Any
-        given: Any
         for i in reversed(range(n)) if reverse else range(n):
-            given = carry, optree.tree_unflatten(tree, [r[i] for r in rows])
-            with Turn("scan", given):
-                step = f(*given)
+            step = f(*_own((carry, optree.tree_unflatten(tree, [r[i] for r in rows]))))
             if not isinstance(step, tuple) or len(step) != 2:
                 raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
             carry = _kept("scan: f", carry, step[0])
@@ -479,7 +477,7 @@ def _unrolled(f: Any, init: Any, flat: list[Tensor], tree: Any, n: int, reverse:
     if y_tree is None:
         return carry, None
     if turns.usable:
-        step = carry = given = None             # what they hold would be taken for the user's
+        step = carry = None                     # what they hold would be taken for the user's
         made = turns.loop(carries, parts)
         if made is not None:
             return optree.tree_unflatten(carry_tree, made[0]), optree.tree_unflatten(y_tree, made[1])
@@ -539,6 +537,11 @@ def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node],
         if not isinstance(x, (Tensor, bool, int, float, complex, np.generic)):
             raise DTypeError(f"{call}: a function returned {type(x).__name__}; it must return tensors, or nested containers of them")
     return [x._node() if isinstance(x, Tensor) else as_node(x) for x in leaves], tree
+
+
+def _own(values: Any) -> Any:
+    """The same values, in tensors of a turn's own: what it writes to them in place reaches nobody else's."""
+    return optree.tree_map(lambda x: Tensor(x._node(), x._device, state.trace) if isinstance(x, Tensor) else x, values, none_is_leaf=True)
 
 
 def _without_effects(call: str, fn: Callable[..., Any], *args: Any, error: type[BaseException] | None = None) -> Any:

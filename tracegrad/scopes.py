@@ -1,4 +1,4 @@
-"""What code around keeps tensors from being changed: examples of a vmap, turns of a loop, bodies that are recorded.
+"""What code around keeps tensors from being changed: examples of a vmap, bodies that are recorded.
 
 `modes.state.scopes` holds those that are around, the outermost first; a tensor knows in which it was made. What is written to a tensor in
 place is shown to the scopes that it does not come from (`Tensor._guard`), so that what they cannot do is an error at the user's line, and
@@ -11,9 +11,7 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-import optree
-
-from tracegrad.errors import INTERNAL, ArgumentError, TraceError
+from tracegrad.errors import INTERNAL, TraceError
 from tracegrad.ir import Node, topological
 from tracegrad.modes import state
 
@@ -51,25 +49,6 @@ class Examples(Scope):
             raise TraceError(
                 f"{call}: vmap: {_named(tensor)} is not mapped, there is one for all examples; it cannot be given a value in place that "
                 "each example has its own of: return the value, or make the tensor an argument that is mapped (in_dims)"
-            )
-
-
-class Turn(Scope):
-    """A turn of a loop that Python runs. given: the values that it was called with, which are others at every turn."""
-
-    def __init__(self, call: str, given: Any) -> None:
-        self.call, self.given = call, given
-
-    def __exit__(self, *exc: object) -> None:
-        super().__exit__()
-        self.given = ()                 # the tensors that were made in the turn know it, and are not to keep those alive
-
-    def refuse(self, tensor: Tensor, node: Node | None, call: str) -> None:
-        """Raise an error for what the turn was given: the first turns would change what the caller holds, the others would not."""
-        if any(x is tensor for x in optree.tree_leaves(self.given)):
-            raise ArgumentError(
-                f"{call}: {self.call}: {_named(tensor)} was given to the function, which must not change it in place: what that does to "
-                "the caller's tensors would be another thing at every turn; use the operation that is not in place, or clone() it first"
             )
 
 
