@@ -489,6 +489,7 @@ def _many(x: Any, y: Any, r: Any) -> Any:
             tg.roll(x, 1, 1) - y, x.reshape(-1)[1:] * 2, x.mean(1, keepdim=True) + x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "m", "dtype"), [(3, 7, "complex64"), (5, 16, "complex64"), (4, 33, "complex128"), (2, 129, "complex64"),
                                                (17, 17, "complex128"), (1, 1, "complex64"), (33, 8, "complex64")])
 def test_kernels_read_and_write_numbers_as_vectors(n: int, m: int, dtype: str) -> None:

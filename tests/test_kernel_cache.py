@@ -38,6 +38,7 @@ def as_built(plan):
     return replace(plan, source=program.text_of(list({f.key: f for f in plan.functions}.values()), plan.parts), steps=renamed(plan.steps))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", corpus.TARGETS)
 @pytest.mark.parametrize("name", corpus.ROWS)
 def test_what_a_driver_gets_computes_the_same(name, target):

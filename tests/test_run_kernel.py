@@ -212,6 +212,7 @@ def test_kernels_of_products(on_numpy: Any, sizes: tuple[int, int, int]) -> None
         assert checked.count == len(checked.targets)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [7, 33, 65])
 def test_products_of_what_is_rolled_from_matrix_to_matrix(on_numpy: Any, n: int) -> None:
     """An operand that differs from one matrix to the next only in where a roll, or an index that is computed, reads it."""
@@ -245,6 +246,7 @@ def test_random_programs(program: Program) -> None:
         tg.set_device(previous)
 
 
+@pytest.mark.long
 def test_many_programs() -> None:
     """The quick fuzz: what tests/mutations.py puts in is found by these."""
     assert not batch(0, range(FIRST), Counter(), "quick")
@@ -416,6 +418,7 @@ def test_products_of_integers_wrap(on_numpy: Any, dtype: str) -> None:
     assert checked.count == len(TARGETS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(5, 127), (37, 16), (300, 7), (1, 65), (4, 3, 33)])
 def test_maxima_of_half_precision_find_their_elements(shape: tuple[int, ...], on_numpy: None) -> None:
     """What is computed in float32 and stored as float16 is rounded before it is compared with itself (the gradient was NaN)."""

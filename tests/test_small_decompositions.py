@@ -71,6 +71,7 @@ def right(a: Any, s: Any, w: Any, v: Any, u: Any, values: Any, vh: Any) -> None:
         small(t(x) @ x - np.eye(x.shape[-1]), one, dtype, bound)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("batch", "m", "n", "dtype"), [
     ((7,), 1, 1, "float64"), ((33,), 2, 2, "float32"), ((7,), 3, 3, "float64"), ((3, 11), 3, 3, "float32"), ((), 4, 4, "float64"),
     ((9,), 5, 3, "float64"), ((5,), 2, 5, "float32"), ((4,), 5, 5, "float64"), ((7,), 1, 1, "complex64"), ((17,), 2, 2, "complex128"),
@@ -83,6 +84,7 @@ def test_kernels_of_every_target_give_lapacks_results(batch: tuple[int, ...], m:
     assert checked.count == 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("batch", "m", "n", "dtype"), [
     ((3,), 7, 8, "float32"), ((8,), 8, 4, "float64"), ((2,), 13, 13, "float64"), ((3,), 7, 8, "complex128"), ((2,), 8, 4, "complex64"),
 ])
@@ -163,6 +165,7 @@ def test_matrices_that_are_hard(n: int, dtype: str) -> None:
     right(t(a), s, *(y.numpy() for y in L.eigh(tg.tensor(s))), u, values, vh)
 
 
+@pytest.mark.long
 def test_hard_ones_in_kernels_of_every_target(on_numpy: None) -> None:
     """Vectors of equal values are anything: compared is what is made of them."""
     def made(a: Any, s: Any) -> Any:

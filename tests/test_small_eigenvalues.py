@@ -71,6 +71,7 @@ def matched(w: Any, wanted: Any, size: Any, tolerance: float) -> None:
         np.put_along_axis(left, place, np.inf, -1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("batch", "n", "dtype"), [
     ((7,), 1, "float64"), ((17,), 2, "float32"), ((3,), 3, "float64"), ((2, 1), 3, "float32"), ((), 4, "float64"), ((1,), 5, "float64"),
     ((7,), 1, "complex64"), ((9,), 2, "complex128"), ((2,), 3, "complex64"),
@@ -267,6 +268,7 @@ def test_derivatives_in_kernels(dtype: str) -> None:
     assert "host code" not in first.explain()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_second_derivatives_in_kernels(dtype: str) -> None:
     a = tg.tensor(drawn((1, 3, 3), dtype), requires_grad=True)

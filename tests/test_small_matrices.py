@@ -41,6 +41,7 @@ def compare(found: Any, wanted: Any, dtype: str) -> None:
             np.testing.assert_array_equal(y, w, err_msg=f"result {k}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("batch", "n", "k", "dtype"), [
     ((7,), 1, 1, "float64"), ((33,), 2, 3, "float32"), ((129,), 3, 1, "float64"), ((3, 11), 4, 2, "float32"), ((), 5, 5, "float64"),
     ((1,), 7, 1, "float32"), ((9,), 6, 1, "float64"), ((16,), 6, 2, "float32"), ((2,), 8, 3, "float32"), ((3,), 17, 1, "float64"),
@@ -253,6 +254,7 @@ def complex_operands(batch: tuple[int, ...], n: int, dtype: str) -> list[Any]:
     return [a, (a @ a.conj().swapaxes(-1, -2) + n * np.eye(n)).astype(dtype), tall.swapaxes(-1, -2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("batch", "n", "dtype"), [((33,), 1, "complex64"), ((7,), 3, "complex128"), ((), 2, "complex128")])
 def test_factors_of_complex_matrices_in_kernels_of_every_target(batch: tuple[int, ...], n: int, dtype: str, on_numpy: None) -> None:
     with Checked(slack=200.0) as checked:

@@ -87,6 +87,7 @@ def test_sizes(n: int) -> None:
         assert checked.count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", LONG)
 @pytest.mark.parametrize("target", ["avx2", "gpu"])
 def test_long_rows(n: int, target: str) -> None:
@@ -99,6 +100,7 @@ def test_long_rows(n: int, target: str) -> None:
     assert checked.count == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [7, 33, 100, 257])
 def test_tiny_blocks(n: int) -> None:
     """Many blocks, merges of merges, and chunks: runs of two elements, blocks of four, parts of four."""

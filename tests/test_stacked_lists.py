@@ -60,6 +60,7 @@ CONTEXT: dict[str, Callable[[Any], Any]] = {
 CASES = [*((name, steps) for name in PROGRAMS for steps in (2, 3, 4, 7, 13, 16, 33)), ("numbers", 64), ("numbers", 65)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "steps"), CASES)
 def test_kernels_compute_what_the_interpreter_does(name: str, steps: int, on_numpy: None) -> None:
     rng = np.random.default_rng(steps)
