@@ -306,8 +306,13 @@ def _names(built: Built) -> set[str]:
 
 def _given_first(cl_device: cl.Device, source: str) -> tuple[str, list[str]]:
     """What PoCL is given for a source to begin with (see `_lean`)."""
-    lean = declared(source) if applies(cl_device) else None
+    lean = _without_header(cl_device, source)
     return _given(cl_device, source) if lean is None else _given(cl_device, lean, [GUARD])
+
+
+def _without_header(cl_device: cl.Device, source: str) -> str | None:
+    """A source that declares what it needs of PoCL's header; None if there is none."""
+    return declared(source) if applies(cl_device) else None
 
 
 def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tuple[str, list[str]]:
@@ -318,7 +323,7 @@ def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tu
 
 def _lean(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program | None:
     """The program, built without the driver's header; None if that cannot be."""
-    text = declared(source) if applies(cl_device) else None
+    text = _without_header(cl_device, source)
     try:
         return None if text is None else _build(context, cl_device, text, [GUARD])
     except BuildError:

@@ -193,7 +193,7 @@ def test_float16_sums_with_alpha_are_rounded_once(run: Any, alpha: float) -> Non
     a, b = (rng.normal(size=129).astype(np.float16) for _ in range(2))
     x, y = a.astype(np.float32), b.astype(np.float32) * np.float32(alpha)
     for fn, wanted in [(lambda a, b: tg.add(a, b, alpha=alpha), x + y), (lambda a, b: tg.sub(a, b, alpha=alpha), x - y),
-                       (lambda a, b: a.clone().add_(b, alpha=alpha), x + y)]:
+                       (lambda a, b: tg.rsub(b, a, alpha=alpha), x - y), (lambda a, b: a.clone().add_(b, alpha=alpha), x + y)]:
         np.testing.assert_array_equal(run(fn)(tg.tensor(a), tg.tensor(b)).numpy(), wanted.astype(np.float16))
 
 

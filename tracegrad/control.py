@@ -80,8 +80,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
         filled = list(flat)
         for i, n in zip(places, inputs, strict=True):
             filled[i] = Tensor(n, pred.device, state.trace)
-        with counts_where(condition):              # the branch not taken reports no index out of range
-            outs, out_tree = _flat("cond", _without_effects("cond", fn, *optree.tree_unflatten(tree, filled)))
+        with counts_where(condition), Recorded("cond"):              # the branch not taken reports no index out of range
+            outs, out_tree = _flat("cond", fn(*optree.tree_unflatten(tree, filled)))
         return inputs, outs, out_tree
 
     yes, no = recorded(true_fn, chosen), recorded(false_fn, refused)
@@ -236,8 +236,9 @@ def while_loop(
         inputs = [_stand_in(n.aval, f"value_{i}" if len(nodes) > 1 else "value", v)
                   for i, (n, v) in enumerate(zip(nodes, varies, strict=True))]
         value = optree.tree_unflatten(tree, [Tensor(n, device, trace) for n in inputs])
-        (test, *more), _ = _flat("while_loop", _without_effects("while_loop", lambda value: cond_fn(_own(value)), value))
-        outs, out_tree = _flat("while_loop", _without_effects("while_loop", lambda value: body_fn(_own(value)), value))
+        with Recorded("while_loop"):
+            (test, *more), _ = _flat("while_loop", cond_fn(_own(value)))
+            outs, out_tree = _flat("while_loop", body_fn(_own(value)))
         if _drawn() != drawn:
             raise TraceError("while_loop: a random number inside @trace or vmap would be the same at every turn; draw outside the loop, or "
                              "use scan")
@@ -421,10 +422,9 @@ class _Turn:
         rows = [_stand_in(Aval(x.shape[1:], x.dtype), f"{self.row_name}{i if len(self.xs) > 1 else ''}", x._node().needs_grad)
                 for i, x in enumerate(self.xs)]
         start = placeholder(Aval((), dtypes.int64), "draws")
-        as_tensors = [[Tensor(n, trace.device, trace) for n in nodes] for nodes in (carries, rows)]
-        with turn_draws(start) as drawn:
-            step = _without_effects("scan", lambda *given: self.f(*_own(given)), optree.tree_unflatten(self.carry_tree, as_tensors[0]),
-                                    optree.tree_unflatten(self.tree, as_tensors[1]), error=_ChangesOutside)
+        with turn_draws(start) as drawn, Recorded("scan", _ChangesOutside):
+            carry, row = ([Tensor(n, trace.device, trace) for n in nodes] for nodes in (carries, rows))
+            step = self.f(optree.tree_unflatten(self.carry_tree, carry), optree.tree_unflatten(self.tree, row))
         if not isinstance(step, tuple) or len(step) != 2:
             raise ArgumentError(f"scan: f must return a pair (carry, y), got {type(step).__name__}")
         outs, tree = _flat("scan", step[0], none_is_leaf=False)
@@ -542,12 +542,6 @@ def _flat(call: str, value: Any, none_is_leaf: bool = True) -> tuple[list[Node],
 def _own(values: Any) -> Any:
     """The same values, in tensors of a turn's own: what it writes to them in place reaches nobody else's."""
     return optree.tree_map(lambda x: Tensor(x._node(), x._device, state.trace) if isinstance(x, Tensor) else x, values, none_is_leaf=True)
-
-
-def _without_effects(call: str, fn: Callable[..., Any], *args: Any, error: type[BaseException] | None = None) -> Any:
-    """fn(*args); an in-place change of a tensor from outside, of its grad or of an argument is refused (or `error` raised)."""
-    with Recorded(call, error):
-        return fn(*args)
 
 
 def _agreed(what: str, a: Node, b: Node) -> tuple[Node, Node]:

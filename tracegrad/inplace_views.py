@@ -33,8 +33,7 @@ def move(tensor: Tensor, view: Tensor, call: str) -> Tensor:
             f"{call} at {user_location()}: inside @trace ({state.trace.name}) a tensor from outside cannot get another shape, which a "
             f"replay would not do; use the result of {call[:-1]}()"
         )
-    if state.scopes:
-        tensor._guard(None, call)
+    tensor._guard(None, call)
     base = base_of(tensor)
     leaf = base._is_leaf()
     history = view._n.needs_grad

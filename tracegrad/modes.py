@@ -22,7 +22,7 @@ class _State(threading.local):
 
     grad: bool = True
     examples: int = 0  # inside vmap: tensors stand for one example and have no values
-    scopes: tuple[Any, ...] = ()  # the vmaps, turns and recorded bodies around: see scopes.py
+    scopes: tuple[Any, ...] = ()  # the vmaps and recorded bodies around: see scopes.py
     hidden: bool = False  # inside a custom forward: tensors report no requires_grad
     pulling: bool = False  # inside a custom backward
     looked: bool = False  # a custom forward looked at the value of a tensor that has a derivative

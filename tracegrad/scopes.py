@@ -23,7 +23,6 @@ class Scope:
     """Code whose tensors are its own."""
 
     randomness: str | None = None  # what random functions do in a vmap; None: nothing particular
-    recorded = False               # whether what is done inside is not what will be done when it runs
     before: tuple[Any, ...]
 
     def refuse(self, tensor: Tensor, node: Node | None, call: str) -> None:
@@ -54,8 +53,6 @@ class Examples(Scope):
 
 class Recorded(Scope):
     """A function that is recorded once, or twice, however often it will run. error: what to raise for an effect outside of it."""
-
-    recorded = True
 
     def __init__(self, call: str, error: type[BaseException] | None = None) -> None:
         self.call, self.error = call, error

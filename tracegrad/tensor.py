@@ -418,7 +418,7 @@ class Tensor(Operators):
                 f"data: a tensor with a derivative history ({self.dtype}{list(self.shape)}) was given another shape, dtype or device "
                 f"({value.dtype}{list(value.shape)}); use a tensor of its own for that"
             )
-        if not alike and state.scopes:
+        if not alike:
             self._guard(new, "data")
         if aliases:
             old = Tensor(aliases[0]._node(), self._device)
@@ -710,9 +710,7 @@ class Tensor(Operators):
 
     def _own_history(self, call: str) -> None:
         """Refuse to change in a trace whether a tensor from outside requires grad: a replay writes values only."""
-        for scope in state.scopes:
-            if scope.recorded and scope not in getattr(self, "_within", ()):
-                scope.refuse(self, None, call)
+        self._guard(None, call)
         if state.trace is not None and self._trace is not state.trace:
             raise TraceError(
                 f"{call} at {user_location()}: inside @trace ({state.trace.name}) a tensor from outside cannot start or stop "
@@ -788,8 +786,7 @@ class Tensor(Operators):
             if array.dtype.kind not in "biufc":
                 raise DTypeError(f"setitem: cannot assign {type(value).__name__}; give a tensor, a number, or lists or arrays of numbers")
             value = from_array(array, self._device)
-        if not indexing.is_basic(key):
-            key = _masks_of_bytes("setitem", key)
+        key = _masks_of_bytes("setitem", key)
         if state.trace is None and not state.examples and _masks(key) and not indexing.selects(self, key, value):
             key = self._known_masks(key)
         place, at = (self[key], ...) if self._has_windows() and indexing.is_basic(key) else (self, key)

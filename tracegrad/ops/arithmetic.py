@@ -34,7 +34,7 @@ from tracegrad.ops.pointwise import (
     maximum,
     minimum,
     ne,
-    scaled,
+    sub,
     trunc,
 )
 from tracegrad.ops.pointwise import pow as power
@@ -296,7 +296,7 @@ def float_power(input: Any, exponent: Any) -> Array:
 @public("rsub")
 def rsub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """other - alpha * input."""
-    return other - scaled(other, input, alpha)
+    return sub(other, input, alpha=alpha)
 
 
 @public("addcmul")

@@ -95,27 +95,26 @@ bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift"), _binary
 @public("add")
 def add(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input + alpha * other, broadcast together."""
-    if _halves(input, other, alpha):
-        return _of_halves("add", input, other, alpha)
-    return call(REGISTRY["add"], (input, scaled(input, other, alpha)), {})
+    return _sum("add", input, other, alpha)
 
 
 @public("sub", "subtract")
 def sub(input: Array, other: Array, *, alpha: float = 1) -> Array:
     """input - alpha * other, broadcast together. Bools are refused, as in torch: use `^` or logical_not."""
-    if _halves(input, other, alpha):
-        return _of_halves("sub", input, other, alpha)
-    return call(REGISTRY["sub"], (input, scaled(input, other, alpha)), {})
+    return _sum("sub", input, other, alpha)
 
 
-def _halves(input: Any, other: Any, alpha: Any) -> bool:
-    both = isinstance(input, Operators) and isinstance(other, Operators) and input.dtype == other.dtype == dtypes.float16
-    return both and not isinstance(alpha, Operators) and alpha != 1
+def _sum(name: str, input: Any, other: Any, alpha: Any) -> Any:
+    """input and alpha * other, added or subtracted."""
+    both = isinstance(input, Operators) and isinstance(other, Operators)
+    if both and input.dtype == other.dtype == dtypes.float16 and not isinstance(alpha, Operators) and alpha != 1:
+        return _sum_of_halves(name, input, other, alpha)
+    return call(REGISTRY[name], (input, scaled(input, other, alpha)), {})
 
 
 @on_nodes
-def _of_halves(name: str, input: Array, other: Array, alpha: float) -> Array:
-    """A sum that is computed in float32 and rounded once, as in torch."""
+def _sum_of_halves(name: str, input: Array, other: Array, alpha: float) -> Array:
+    """Computed in float32 and rounded once, as in torch."""
     a, b = (cast(x, dtypes.float32) for x in (input, other))
     return cast(call(REGISTRY[name], (a, times(b, alpha)), {}), dtypes.float16)
 
