@@ -67,7 +67,8 @@ def test_scatters_with_repeated_and_wild_indices(base: Any, index: Any) -> None:
     source = f4(*index, *base[1:])
     small = rng.integers(0, 9, source.shape).astype(np.uint8)
     check(lambda x, i, s, b, c: [op("scatter_add", x * 0.5, i, s), op("scatter_set", x, i, s * 2.0), op("scatter_add", b, i, c),
-                                 op("scatter_set", b > 3, i, c > 3), op("scatter_add", b > 3, i, c > 3)],
+                                 op("scatter_set", b > 3, i, c > 3), op("scatter_add", b > 3, i, c > 3),
+                                 *(op(f"scatter_{m}", *of) for m in ("max", "min") for of in ((x, i, s), (b, i, c), (b > 3, i, c > 3)))],
           f4(*base), rows, source, rng.integers(0, 9, base).astype(np.uint8), small, tolerance=1e-4)
 
 
@@ -84,9 +85,11 @@ def test_running_sums(shape: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 7), (2, 40, 3), (1, 1), (300, 4), (5000,), (4, 20, 33), (3000, 5, 3), (0, 4)])
-def test_running_products_and_recurrences(shape: Any) -> None:
+def test_running_products_extremes_and_recurrences(shape: Any) -> None:
     check(lambda x, i: [op("cumprod", a, dim=d) for d in range(len(shape)) for a in (x * 0.1 + 1.0, i, i > 0)],
           f4(*shape), rng.integers(0, 4, shape), tolerance=1e-4)
+    check(lambda x, i: [op(f"running_{m}", a, dim=d) for d in range(len(shape)) for a in (x, i, i > 2) for m in ("max", "min")],
+          spoiled(*shape), rng.integers(0, 4, shape))
     check(lambda a, b: [op("recurrence", a * 0.3, b + 1.0, dim=d) for d in range(len(shape))], f4(*shape), f4(*shape), tolerance=1e-4)
 
 

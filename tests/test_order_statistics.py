@@ -329,6 +329,16 @@ def test_nans_at_the_end_of_a_sorted_sequence_are_behind_all(device: Any, n: int
         np.testing.assert_array_equal(tg.searchsorted(*rows, right=right).numpy(), [wanted, wanted[::-1]])
 
 
+@pytest.mark.parametrize("n", [65, 1000, 4095, 4097, 9000])
+def test_running_extremes_of_long_rows(device: Any, n: int) -> None:
+    """Longer than what one core scans, with equals and NaNs, in the middle of others."""
+    x, k = np.stack([holes(n), u(n), i(-3, 3, n).astype(float)]), i(0, 9, n)
+    found = tg.trace(lambda x, k: (*x.cummax(1), *(x * 2).T.cummin(0), *k.cummin(0), *(k > 3).cummax(0)))(tg.tensor(x), tg.tensor(k))
+    wanted = [(x, 1, np.greater_equal), (x.T * 2, 0, np.less_equal), (k, 0, np.less_equal), (k > 3, 0, np.greater_equal)]
+    for got, expected in zip(found, (r for args in wanted for r in running(*args)), strict=True):
+        np.testing.assert_array_equal(got.numpy(), expected)
+
+
 def test_the_device_agrees(device: Any) -> None:
     """The composed ones that gather and scan, in one program of whatever device there is."""
     x = u(5, 129).astype(np.float32)

@@ -171,6 +171,8 @@ class _Writer:
             dtype = f"dtype={_dtype(node.dtype)}" if name in ("sum", "prod") and node.dtype.kind not in "fc" else ""
             dims = "" if node.shape == () and name != "cumsum" else _dims(node)
             return f"{a}.{name}({', '.join(filter(None, (dims, dtype)))})"
+        if name in ("running_max", "running_min"):
+            return f"{a}.cum{name[-3:]}({attrs['dim']})[0]"
         if name in ("argmax", "argmin") or (name in ("cumsum", "cumprod") and node.dtype == _first(node).dtype):
             return f"{a}.{name}({attrs['dim']})"
         if not attrs and (name in PUBLIC or name in SPECIAL) and isinstance(node.fn, Elementwise):

@@ -450,7 +450,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "pow": (power_constant,), "where": (where_constant,),
     "reshape": (reshape_chain, moved_scalar), "expand": (expand_chain, moved_scalar), "permute": (permute_chain, moved_scalar),
     "slice": (slice_chain, moved_scalar), "flip": (moved_scalar,), "roll": (roll_chain, moved_scalar), "pad": (pad_nothing,),
-    "scatter_add": (scatter_of_nothing,), "scatter_set": (scatter_of_nothing,),
+    **dict.fromkeys(("scatter_add", "scatter_set", "scatter_max", "scatter_min"), (scatter_of_nothing,)),
 }
 FAMILY_RULES: dict[str, tuple[Rule, ...]] = {
     "elementwise": (logic, fold, expanded_operands, outward),

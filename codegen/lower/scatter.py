@@ -1,4 +1,4 @@
-"""scatter_add and scatter_set: the owner of a part of the result goes through all indices, in order. Start at `lower_scatter`.
+"""Scatters (add, set, max, min): the owner of a part of the result goes through all indices, in order. Start at `lower_scatter`.
 
 A work-item owns either a range of columns of every row (rows are long) or a range of rows: then it skips the indices of others'
 rows. Either way the order of the indices defines the result, and there are no atomics. On a GPU indices are sorted (scatter_gpu.py).
@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tracegrad.codegen.kernel.expressions import Infix
+from tracegrad.codegen.kernel.expressions import Expression, Infix, Local
 from tracegrad.codegen.kernel.index import Index
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.statements import BoundLike, bound
@@ -30,6 +30,7 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
             return kernels
     o = KernelBuilder(group, context)
     ev, w, node = o.ev, o.writer, o.node
+    fn: Any = node.fn
     base, index, source = node.operands
     rows, count = base.shape[0], index.aval.size
     rest = base.aval.size // rows
@@ -67,8 +68,8 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
 
         def write(k: Index, to: Index, column: Index) -> None:
             value, at = ev.value(source, k * rest + column), to * rest + column
-            if node.fn.name == "scatter_add":
-                value = o.add(ev.load(node, out, at, (), written=True), value, w.base(node))
+            if fn.joins:
+                value = _joined(o, ev.load(node, out, at, (), written=True), value)
             ev.store(out, node, at, value)
 
         with mine:
@@ -78,3 +79,14 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
         others = sum(n.aval.nbytes for n in group.reads if context.ref(n) is not context.ref(node))
         kernel = replace(kernel, flops=source.aval.size, bytes=others + 2 * source.aval.nbytes)
     return [kernel]
+
+
+def _joined(o: KernelBuilder, a: Expression, b: Expression) -> Local:
+    """What a row has, and what is brought to it, put together."""
+    fn: Any = o.node.fn
+    if fn.name == "scatter_add":
+        return o.add(a, b, o.writer.base(o.node))
+    if max(a.lanes, b.lanes) > 1:
+        a, b = o.ev.vector(a), o.ev.vector(b)
+    both = Infix(fn.bools, a, b) if o.node.dtype.kind == "b" else o.ev.combined(o.node, a, b)
+    return o.writer.declare(o.writer.base(o.node), both, o.node)

@@ -1,4 +1,4 @@
-"""scatter_add and scatter_set on GPUs: the indices are sorted, then each element of the result adds up its own. Start at `scatters`.
+"""Scatters on GPUs: the indices are sorted, then each element of the result adds up its own. Start at `scatters`.
 
 Sorting is stable (radix.py), so equal indices stay in order, and results do not depend on that of work-items: no atomics. An item finds
 where its row begins among the sorted indices, and goes on as long as they are its row's. Where very many could be (a word of each sentence,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from tracegrad.codegen.lower.workgroup import WorkGroup, room
 from tracegrad.codegen.schedule.grouping import Group, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int64
+from tracegrad.ir import Node
 
 
 def scatters(group: Group, context: Context) -> list[Kernel] | None:
@@ -47,19 +49,29 @@ def scatters(group: Group, context: Context) -> list[Kernel] | None:
     # The parts of a row's n indices, and what is left of them at both ends, are least where a part has about the root of n.
     part = max(tuning().scatter_part, 1 << (count.bit_length() // 2))
     sums = None
-    if node.fn.name == "scatter_add" and count >= 8 * part:
+    if _joins(node) and count >= 8 * part:
         sums = Temp("part_sums", node, count // part * (base.aval.size // rows), scratch(node.dtype))
         kernels.append(_sums(group, context, keys, order, sums, part))
     return [*kernels, _rows(group, context, keys, order, sums, part)]
 
 
-def _plus(o: WorkGroup, a: Expression, b: Expression) -> Expression:
-    return Infix("|" if o.node.dtype.kind == "b" else "+", a, b)
+def _joined(o: WorkGroup, a: Expression, b: Expression) -> Expression:
+    fn: Any = o.node.fn
+    if fn.name == "scatter_add":
+        return Infix("|" if o.node.dtype.kind == "b" else "+", a, b)
+    return Infix(fn.bools, a, b) if o.node.dtype.kind == "b" else o.ev.combined(o.node, a, b)
 
 
 def _nothing(o: WorkGroup) -> Expression:
-    """What changes nothing that it is added to, not even -0.0."""
-    return Literal(-0.0 if o.node.dtype.kind == "f" else 0, o.node.dtype)
+    """What changes nothing that it is put together with, not even -0.0."""
+    fn: Any = o.node.fn
+    if fn.name == "scatter_add":
+        return Literal(-0.0 if o.node.dtype.kind == "f" else 0, o.node.dtype)
+    return Literal(fn.identity(o.node.dtype), o.node.dtype)
+
+
+def _joins(node: Node) -> bool:
+    return node.fn.joins  # type: ignore[attr-defined, no-any-return]
 
 
 def _sums(group: Group, context: Context, keys: Temp, order: Temp, sums: Temp, part: int) -> Kernel:
@@ -86,7 +98,7 @@ def _sums(group: Group, context: Context, keys: Temp, order: Temp, sums: Temp, p
     e = Var("e", count)
     with o.only(all_, column, known=known), w.loop(e, first + line.index, first + part, lines):
         at = w.known("number", count, element(places, e))
-        w.assign(total, _plus(o, total, o.value(source, at.index * rest + column)), node)
+        w.assign(total, _joined(o, total, o.value(source, at.index * rest + column)), node)
     mine = line.index * across + lane
     _add_up(o, array, total, line, mine, lines, across)
     with w.branch(Infix("&&", all_, Infix("==", line, 0)), (("range", line.index, 0, 1), *known)):
@@ -101,7 +113,7 @@ def _add_up(o: WorkGroup, array: Array, total: Local, line: Var, mine: Index, li
     o.barrier()
     with w.halving(line, lines) as half_size:
         a, b = (Load(place(array, at), dtype) for at in (mine, mine + half_size * across))
-        w.store(place(array, mine), _plus(o, a, b))
+        w.store(place(array, mine), _joined(o, a, b))
 
 
 @dataclass
@@ -115,8 +127,8 @@ class _Element:
     found: Local | None
 
     def add(self, value: Expression) -> None:
-        o, adds = self.o, self.o.node.fn.name == "scatter_add"
-        o.writer.assign(self.total, _plus(o, self.total, value) if adds else value, o.node)
+        o = self.o
+        o.writer.assign(self.total, _joined(o, self.total, value) if _joins(o.node) else value, o.node)
         if self.found is not None:
             o.writer.assign(self.found, 1)
 
@@ -144,7 +156,7 @@ def _sorted_ones(x: _Element, keys: Temp, order: Temp, sums: Temp | None, part: 
     """All of the row's: they lie side by side among the sorted indices. What is set is the last of them."""
     o, w, count = x.o, x.o.writer, x.o.node.operands[1].aval.size
     sorted_, places = o.temp(keys, "sorted_keys", "const"), o.temp(order, "sorted_order", "const")
-    if o.node.fn.name != "scatter_add":
+    if not _joins(o.node):
         high = _search(o, "high", "<=", sorted_, x.to, count)
         last = Infix("==", Cast(element(sorted_, high.index - 1), int64), x.to)
         with w.branch(Infix("&&", Infix(">", high, 0), last)):
@@ -182,7 +194,7 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
     rows, count, size = base.shape[0], index.aval.size, base.aval.size
     rest = size // rows
     most, lines = room(context, 8), 1
-    if node.fn.name == "scatter_add" and keys is not None:
+    if _joins(node) and keys is not None:
         while lines < 32 and 8 * lines < most and 2 * lines * size <= context.target.items and lines * rows < count:
             lines *= 2
     across = most // lines if lines > 1 else min(tuning().owners, context.target.max_work_group)
@@ -218,6 +230,6 @@ def _rows(group: Group, context: Context, keys: Temp | None, order: Temp | None,
         _sorted_ones(_Element(o, i % rest, w.known("to", rows, i // rest), total, None), keys, order, sums, part, line, lines)
     _add_up(o, array, total, line, line.index * across + lane.index, lines, across)
     with o.only(Infix("==", line, 0), i, known=(("range", line.index, 0, 1),)), o.where(*there):
-        w.store(place(out, i), _plus(o, start(), Load(place(array, lane), node.dtype)), node)
+        w.store(place(out, i), _joined(o, start(), Load(place(array, lane), node.dtype)), node)
     share = min(source.aval.size, 2 * part * size) + (0 if sums is None else sums.size)
     return o.done((items, lines), (across, lines), share)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from operator import index as to_int
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from tracegrad.ops.dynamic_slice import pad_at, parts, slice_at
 from tracegrad.ops.elementwise import choose, where
 from tracegrad.ops.pointwise import detach, eq
 from tracegrad.ops.ranges import in_range
+from tracegrad.ops.scans import Largest, Smallest
 from tracegrad.ops.shaping import cat, full_like_shape, movedim
 
 Array = Any      # a Node or a Tensor
@@ -68,8 +69,9 @@ class Take(Primitive):
 
 
 class Scatter(Primitive):
-    """Base of the two; base (N, *rest), index (*I, integers clamped to [0, N)), src (*I, *rest)."""
+    """Base of scatters; base (N, *rest), index (*I, integers clamped to [0, N)), src (*I, *rest). joins: what several bring to a row."""
     family, expensive, cost, pair = "scatter", True, 10.0, by_parts
+    joins: ClassVar[bool] = False
     cases = [(((5,), np.array([4, 0, 0]), (3,)), {}), (((3, 2), np.array([[2, 1], [1, 1]]), (2, 2, 2)), {}),
              (((3, 2), np.array(1), (2,)), {}), (((3, 2), np.zeros((0,), np.int64), (0, 2)), {})]
 
@@ -90,7 +92,7 @@ class Scatter(Primitive):
 
 class ScatterAdd(Scatter):
     """base with src added to the rows that index names; in index order, so deterministic."""
-    name = "scatter_add"
+    name, joins = "scatter_add", True
 
     def put(self, out, rows, values):
         width = prod(out.shape[1:])
@@ -118,13 +120,27 @@ class ScatterSet(Scatter):
         return kept, None, where(winners, take_rows(ct, index), const(0, ct.dtype))
 
 
+class ScatterMax(Largest, Scatter):
+    """base with the rows that index names replaced by the largest of theirs and those of src; NaN if any is."""
+    name, differentiable, joins = "scatter_max", False, True
+
+    def put(self, out, rows, values): np.maximum.at(out, rows, values)
+
+
+class ScatterMin(Smallest, Scatter):
+    """base with the rows that index names replaced by the smallest of theirs and those of src; NaN if any is."""
+    name, differentiable, joins = "scatter_min", False, True
+
+    def put(self, out, rows, values): np.minimum.at(out, rows, values)
+
+
 def take_rows(x: Node, index: Node) -> Node:
     """The rows of x that index names; indices are in range."""
     return bind(REGISTRY["take"], (x, index), {})
 
 
 def scatter_rows(primitive: str, base: Node, index: Node, src: Node) -> Node:
-    """scatter_add or scatter_set of whole rows; indices are in range."""
+    """scatter_add, scatter_set, scatter_max or scatter_min of whole rows; indices are in range."""
     return bind(REGISTRY[primitive], (base, index, src), {})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
-from tracegrad.function import cast, common_dtype, const, iota, refuse_complex
+from tracegrad.function import REGISTRY, bind, cast, common_dtype, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, Operators, public
 from tracegrad.ops import movement as mv
@@ -41,20 +41,14 @@ def _shifted(x: Node, d: int, step: int, fill: Any) -> Any:
     return mv.pad(mv.narrow(x, d, 0, x.shape[d] - step), low, (0,) * x.ndim, None, fill)
 
 
-def _running_extreme(name: str, x: Node, dim: int, better: Any) -> Any:
+def _running_extreme(name: str, x: Node, dim: int) -> Any:
+    refuse_complex(name, x)                             # else running_max would
     d = one_dim(name, dim, x.ndim)
     if not x.ndim or not x.aval.size:
         return ValuesIndices(x, full_like_shape(x.shape, 0, dtypes.int64))
-    n = x.shape[d]
-    best: Any = detach(x)
-    place: Any = iota(x.shape, d)
-    at = iota(x.shape, d)
-    step = 1
-    while step < n:                                             # in log2(n) steps (Hillis & Steele 1986)
-        before, where_before = _shifted(best, d, step, 0), _shifted(place, d, step, 0)
-        later_wins = ne(best, best) | (eq(before, before) & better(best, before)) | lt(at, step)
-        best, place = where(later_wins, best, before), where(later_wins, place, where_before)
-        step *= 2
+    best = bind(REGISTRY[name.replace("cum", "running_")], (detach(x),), {"dim": d})
+    found = eq(x, best) | ne(x, x)                              # a NaN is the latest one
+    place = bind(REGISTRY["running_max"], (where(found, iota(x.shape, d), 0),), {"dim": d})
     return ValuesIndices(gather(x, d, place), place)
 
 
@@ -62,14 +56,14 @@ def _running_extreme(name: str, x: Node, dim: int, better: Any) -> Any:
 @on_nodes
 def cummax(input: Array, dim: int) -> Any:
     """(values, indices) of the largest so far along dim; of equals the last, NaN from the first NaN on, as in torch."""
-    return _running_extreme("cummax", input, dim, ge)
+    return _running_extreme("cummax", input, dim)
 
 
 @public("cummin")
 @on_nodes
 def cummin(input: Array, dim: int) -> Any:
     """(values, indices) of the smallest so far along dim; of equals the last, NaN from the first NaN on, as in torch."""
-    return _running_extreme("cummin", input, dim, le)
+    return _running_extreme("cummin", input, dim)
 
 
 @public("logcumsumexp")

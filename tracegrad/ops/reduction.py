@@ -16,7 +16,7 @@ from tracegrad.ir import Aval, Node
 from tracegrad.ops import pairs
 from tracegrad.ops.elementwise import eq
 from tracegrad.ops.movement import concat, expand, flip, narrow, permute, reshape
-from tracegrad.ops.scans import accumulator, earlier
+from tracegrad.ops.scans import Largest, Smallest, accumulator, earlier
 
 
 def keep_dims(y: Node, x: Node, dim: tuple[int, ...]) -> Node:
@@ -90,7 +90,6 @@ class Extremum(Reduction):
     """Base of amax and amin: equal winners share the gradient evenly, as in torch."""
 
     def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
-        refuse_complex(self.name.removeprefix("first_"), x)
         if any(x.shape[d] == 0 for d in dim):
             empty = next(d for d in dim if x.shape[d] == 0)
             raise ArgumentError(f"{self.name.removeprefix('first_')}: dimension {empty} of shape {x.shape} is empty: no extremum")
@@ -102,24 +101,20 @@ class Extremum(Reduction):
         return (winners * keep_dims(ct / count, x, dim),)
 
 
-class Amax(Extremum):
+class Amax(Largest, Extremum):
     """The largest; NaN if any is."""
     name = "amax"
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(2,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim): return np.maximum.reduce(x, axis=dim)
-    def identity(self, dtype: DType) -> Any: return dtype.type(-np.inf if dtype.kind == "f" else dtype.kind != "b" and np.iinfo(dtype).min)
-    def combine(self, a: str, b: str) -> str: return f"tg_max({a}, {b})"
 
 
-class Amin(Extremum):
+class Amin(Smallest, Extremum):
     """The smallest; NaN if any is."""
     name = "amin"
     cases = [(((2, 3),), dict(dim=(0, 1))), (((2, 3, 4),), dict(dim=(2,))), (((17, 5),), dict(dim=(0,)))]
 
     def numpy(self, x, *, dim): return np.minimum.reduce(x, axis=dim)
-    def identity(self, dtype: DType) -> Any: return dtype.type(np.inf if dtype.kind == "f" else dtype.kind == "b" or np.iinfo(dtype).max)
-    def combine(self, a: str, b: str) -> str: return f"tg_min({a}, {b})"
 
 
 class ArgReduction(Primitive):  # two outputs (value and index) would make a node's result a tuple; the value is a gather

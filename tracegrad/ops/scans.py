@@ -1,4 +1,4 @@
-"""Running sums and products, and the first-order linear recurrence that their derivatives are. Start at `Recurrence`."""
+"""Running sums, products and extremes, and the first-order linear recurrence that derivatives of products are. Start at `Scan`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.dtypes import DType
-from tracegrad.function import REGISTRY, Pair, Primitive, bind, by_parts, common_dtype
+from tracegrad.function import REGISTRY, Pair, Primitive, bind, by_parts, common_dtype, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.ops import pairs
 from tracegrad.ops.movement import flip, narrow, pad
@@ -30,7 +30,7 @@ def _earlier(z: Pair, dim: int, first: float, by: int) -> Pair:
 
 
 class Scan(Primitive):
-    """Base of running sums and products: one operand, one dimension, how two parts are put together (`bools`: C's operator for those)."""
+    """Base of running sums, products, extremes: one operand, one dimension, how two parts are put together (`bools`: by C's operator)."""
 
     family, expensive, cost = "scan", True, 3.0
     bools: ClassVar[str]
@@ -63,6 +63,40 @@ class Cumprod(Scan):
             x = pairs.mul(x, _earlier(x, dim, 1, by))
             by *= 2
         return x
+
+
+class _Extreme(Primitive):
+    def aval(self, *operands: Any, **attrs: Any) -> Any:
+        refuse_complex(self.name.removeprefix("first_"), operands[0])
+        return super().aval(*operands, **attrs)
+
+
+class Largest(_Extreme):
+    """How the larger of two is found (NaN if either is), and what is larger than nothing. bools: C's operator for those."""
+    bools = "|"
+    def combine(self, a: str, b: str) -> str: return f"tg_max({a}, {b})"
+    def identity(self, dtype: DType) -> Any: return dtype.type(-np.inf if dtype.kind == "f" else dtype.kind != "b" and np.iinfo(dtype).min)
+
+
+class Smallest(_Extreme):
+    """The same for the smaller."""
+    bools = "&"
+    def combine(self, a: str, b: str) -> str: return f"tg_min({a}, {b})"
+    def identity(self, dtype: DType) -> Any: return dtype.type(np.inf if dtype.kind == "f" else dtype.kind == "b" or np.iinfo(dtype).max)
+
+
+class RunningMax(Largest, Scan):
+    """The largest so far along dim; NaN from the first on."""
+    name, saves, differentiable, total = "running_max", False, False, "largest"
+
+    def numpy(self, x, *, dim): return np.maximum.accumulate(x, axis=dim)
+
+
+class RunningMin(Smallest, Scan):
+    """The smallest so far along dim; NaN from the first on."""
+    name, saves, differentiable, total = "running_min", False, False, "smallest"
+
+    def numpy(self, x, *, dim): return np.minimum.accumulate(x, axis=dim)
 
 
 def _without_first(x: Node, dim: int) -> Node:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes, cast, const, iota, scalar
+from tracegrad.function import REGISTRY, bind, broadcast_shapes, cast, const, iota, scalar
 from tracegrad.ir import Node
 from tracegrad.modes import state
 from tracegrad.operators import PUBLIC, Operators, public
@@ -98,11 +98,8 @@ def _products(n: int, index: Node, values: Node) -> Any:
 
 def _extremes(n: int, index: Node, values: Node, reduce: str) -> Any:
     """The largest (smallest) value of each index; the gradient is shared by those that are equal to it. Anything where there is none."""
-    sign = reduce == "amin" and values.dtype.kind == "f"                     # -max(-x): a NaN wins in either
-    ranked = -detach(values) if sign else detach(values)
-    order = argsort(ranked, 0, reduce == "amin" and not sign, True)
-    best = scatter_rows("scatter_set", full_like_shape((n,), 0, values.dtype), take_rows(index, order), take_rows(ranked, order))
-    best = -best if sign else best
+    how: Any = REGISTRY[f"scatter_{reduce[1:]}"]
+    best: Any = bind(how, (full_like_shape((n,), how.identity(values.dtype), values.dtype), index, detach(values)), {})
     if values.dtype.kind != "f":
         return best
     wins = cast(eq(values, take_rows(best, index)), values.dtype)
