@@ -291,7 +291,7 @@ def pair_text(name: str, formula: Callable[..., Any]) -> str:
 
 class Formula(Float):
     """Base of the functions that are given by `formula(m, *x)`."""
-    flops = 60
+    flops, cost = 60, 150.0
     many: Any = _Pairs                      # the mathematics on a device without float64
 
     def formula(self, m: Any, *x: Any) -> Any:

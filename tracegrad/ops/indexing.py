@@ -19,7 +19,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
 from tracegrad.function import REGISTRY, Primitive, bind, broadcast_shapes, by_parts, cast, common_dtype, const, iota, scalar
 from tracegrad.ir import Aval, Node
-from tracegrad.modes import no_grad
+from tracegrad.modes import no_grad, state
 from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import known_values, on_nodes, one_dim
@@ -607,9 +607,13 @@ def _constants(x: Any) -> Any:
             return full_like_shape(k.shape, 0, dtypes.int64)
         return mv.reshape(cat([mv.reshape(const(int(v), dtypes.int64), (1,)) for v in k.reshape(-1)]), k.shape)
 
-    if isinstance(x, Node):
-        return literal
-    return lambda k: PUBLIC["tensor"](k.tolist(), dtype=dtypes.int64, device=x.device)._node() if k.size > 4 else literal(k)
+    def entered(k: Any) -> Node:
+        if k.size <= 4:
+            return literal(k)
+        given = k if state.trace is None else k.tolist()         # a trace takes no arrays of the user's; this is none
+        return PUBLIC["tensor"](given, dtype=dtypes.int64, device=x.device)._node()
+
+    return literal if isinstance(x, Node) else entered
 
 
 def getitem(x: Array, key: Any, basic: bool = False, apart: bool = False) -> Array:

@@ -97,7 +97,7 @@ _ERFCX = (
 
 class Acosh(Analytic):
     """Inverse hyperbolic cosine; NaN below 1."""
-    name, domain = "acosh", (1.2, 4.0)
+    name, domain, cost = "acosh", (1.2, 4.0), 14.0
     numpy = staticmethod(np.arccosh)
     def vjp(self, ct, y, x): return (ct * rsqrt(x - 1.0) * rsqrt(x + 1.0),)
     def opencl(self, x): return f"acosh({x})"
@@ -105,7 +105,7 @@ class Acosh(Analytic):
 
 class Asinh(Analytic):
     """Inverse hyperbolic sine."""
-    name = "asinh"
+    name, cost = "asinh", 28.0
     numpy = staticmethod(np.arcsinh)
     def vjp(self, ct, y, x): return (ct * rsqrt(x * x + 1.0),)
     def opencl(self, x): return f"asinh({x})"
@@ -113,7 +113,7 @@ class Asinh(Analytic):
 
 class Atanh(Analytic):
     """Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
-    name, domain = "atanh", (-0.9, 0.9)
+    name, domain, cost = "atanh", (-0.9, 0.9), 25.0
     numpy = staticmethod(np.arctanh)
     def vjp(self, ct, y, x): return (ct / ((1.0 - x) * (1.0 + x)),)
     def opencl(self, x): return f"atanh({x})"
@@ -121,7 +121,7 @@ class Atanh(Analytic):
 
 class Erfc(Float):
     """1 - erf(x), accurate where that is small."""
-    name = "erfc"
+    name, cost = "erfc", 150.0
     def numpy(self, x): return erfc_of(x).astype(x.dtype)
     def vjp(self, ct, y, x): return (ct * exp(-(x * x)) * -1.1283791670955126,)
     def opencl(self, x): return f"erfc({x})"
@@ -129,7 +129,7 @@ class Erfc(Float):
 
 class Hypot(Elementwise):
     """sqrt(a² + b²), without overflow. (NaN has no derivative at the origin, as in torch.)"""
-    name, nin, kinds, domain = "hypot", 2, "f", (0.3, 2.0)
+    name, nin, kinds, domain, cost = "hypot", 2, "f", (0.3, 2.0), 15.0
     numpy = staticmethod(np.hypot)
     def vjp(self, ct, y, a, b): return ct * (a / y), ct * (b / y)
     def opencl(self, a, b): return f"hypot({a}, {b})"
@@ -217,7 +217,7 @@ class Zeta(Formula):
 
     Infinite for x = 1 and for q a pole (0, -1, ...); NaN for x below 1, and for negative q unless x is an integer. No derivative in x.
     """
-    name, nin, domain, constants = "zeta", 2, (1.5, 4.0), (0,)
+    name, nin, domain, constants, cost = "zeta", 2, (1.5, 4.0), (0,), 700.0
 
     def formula(self, m, x, q):
         below = q < 0.0
@@ -297,7 +297,7 @@ class Igamma(Formula):
 
     No derivative in a.
     """
-    name, nin, domain, constants = "igamma", 2, (0.5, 4.0), (0,)
+    name, nin, domain, constants, cost = "igamma", 2, (0.5, 4.0), (0,), 3500.0
     upper = False
 
     def formula(self, m, a, x):
@@ -523,7 +523,7 @@ class I1(I1e):
 
 class Entr(Formula):
     """-x log(x): 0 at 0, -inf below."""
-    name, domain = "entr", (0.1, 3.0)
+    name, domain, cost = "entr", (0.1, 3.0), 9.0
 
     def formula(self, m, x):
         positive = x > 0.0
@@ -534,7 +534,7 @@ class Entr(Formula):
 
 class Logaddexp(Formula):
     """log(exp(a) + exp(b)), without overflow."""
-    name, nin = "logaddexp", 2
+    name, nin, cost = "logaddexp", 2, 40.0
     unit = 1.0                                                      # the logarithm of the base
 
     def formula(self, m, a, b):
