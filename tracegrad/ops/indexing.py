@@ -607,7 +607,7 @@ def _constants(x: Any) -> Any:
             return full_like_shape(k.shape, 0, dtypes.int64)
         return mv.reshape(cat([mv.reshape(const(int(v), dtypes.int64), (1,)) for v in k.reshape(-1)]), k.shape)
 
-    def entered(k: Any) -> Node:
+    def entered(k: Any) -> Any:
         if k.size <= 4:
             return literal(k)
         given = k if state.trace is None else k.tolist()         # a trace takes no arrays of the user's; this is none

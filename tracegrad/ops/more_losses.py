@@ -11,7 +11,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import broadcast_shapes, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
-from tracegrad.operators import FUNCTIONAL, functional
+from tracegrad.operators import FUNCTIONAL, PUBLIC, functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.activations import pairwise_distance
 from tracegrad.ops.arguments import on_nodes
@@ -247,7 +247,6 @@ def linear_cross_entropy(input: Array, linear_weight: Array, target: Array, *, l
 
 
 @functional
-@on_nodes
 def ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
              zero_infinity: bool = False) -> Array:
     """Minus the log-probability of label sequences, summed over all alignments (Graves et al. 2006).
@@ -256,7 +255,22 @@ def ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_length
     Lengths: tensors (N), or sequences of integers; IndexOutOfRange if one is longer than what there is. "mean" divides by the target
     lengths first. zero_infinity: impossible alignments count 0.
 
-    The recursion over T is unrolled: graphs of a few hundred steps.
+    The recursion over T is a `scan`.
+    """
+    alpha, rows, skips, into, out = _ctc_loss(log_probs, targets, input_lengths, target_lengths, blank)
+    if rows is not None:
+        def step(alpha: Any, row: Any) -> Any:
+            return _ctc_step(alpha, row[0], row[1], skips, into), None
+
+        alpha, _ = PUBLIC["scan"](step, alpha, rows)
+    return _ctc_sum(alpha, out, reduction, zero_infinity, log_probs.ndim == 2)
+
+
+@on_nodes
+def _ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_lengths: Any, blank: int) -> Any:
+    """What ctc_loss's recursion starts from, with (log-probabilities of the states, numbers) of its steps, which states may follow the
+
+    one before the last, and the lengths.
     """
     if log_probs.ndim not in (2, 3) or log_probs.dtype.kind != "f":
         raise ShapeError(f"ctc_loss: log_probs must be floats (T, N, C) or (T, C), got {log_probs.aval}")
@@ -281,19 +295,35 @@ def ctc_loss(log_probs: Array, targets: Array, input_lengths: Any, target_length
     labels = in_range(labels, c, "ctc_loss", "targets", f"{c} classes")
     width = 2 * s + 1
     # blank, label, blank, label, ..., blank
-    states = mv.pad(labels, (0, 1), (0, 1), (0, 1), blank)
+    states = mv.pad(labels, (0, 1), (0, 1), (0, 1), blank) if s else full_like_shape((n, 1), blank, dtypes.int64)
     never = full_like_shape((n, width), -float("inf"), x.dtype)
-    place = iota((n, width), 1)
     skips = ne(states, blank) & ne(states, mv.pad(mv.narrow(states, 1, 0, max(0, width - 2)), (0, min(2, width)), (0, 0), None, blank))
-    alpha: Any = where(lt(place, 2), gather(mv.reshape(mv.narrow(x, 0, 0, 1), (n, c)), 1, states), never) if steps else never
-    for t in range(1, steps):
-        row = gather(mv.reshape(mv.narrow(x, 0, t, 1), (n, c)), 1, states)
-        one = mv.pad(mv.narrow(alpha, 1, 0, width - 1), (0, 1), (0, 0), None, -float("inf"))
-        two = mv.pad(mv.narrow(alpha, 1, 0, max(0, width - 2)), (0, min(2, width)), (0, 0), None, -float("inf"))
-        both = mv.concat([unsqueeze(v, 2) for v in (alpha, one, where(skips, two, never))], 2)
-        alpha = where(unsqueeze(lt(const(t, dtypes.int64), into), 1), _log_sum(both, 2) + row, alpha)
+    each = gather(x, 2, mv.expand(states, (steps, n, width)))
+    alpha = where(lt(iota((n, width), 1), 2), mv.reshape(mv.narrow(each, 0, 0, 1), (n, width)), never) if steps else never
+    rows = (mv.narrow(each, 0, 1, steps - 1), iota((steps - 1,), 0) + 1) if steps > 1 else None
+    return alpha, rows, skips, into, out
+
+
+@on_nodes
+def _ctc_step(alpha: Array, row: Array, t: Array, skips: Array, into: Array) -> Array:
+    """Of each state, the log-probability of its prefixes, a step later: those of the state itself, of the one before, of that before."""
+    width = alpha.shape[1]
+    wider = mv.pad(alpha, (0, 2), (0, 0), None, -float("inf"))
+    one, two = mv.narrow(wider, 1, 1, width), where(skips, mv.narrow(wider, 1, 0, width), -float("inf"))
+    most = detach(maximum(maximum(alpha, one), two))
+    nothing = eq(most, -float("inf"))
+    shift = where(nothing, 0.0, most)
+    total = exp(alpha - shift) + exp(one - shift) + exp(two - shift)
+    total = where(nothing, -float("inf"), log(where(nothing, 1.0, total)) + shift)
+    return where(unsqueeze(lt(t, into), 1), total + row, alpha)
+
+
+@on_nodes
+def _ctc_sum(alpha: Array, out: Array, reduction: str, zero_infinity: bool, alone: bool) -> Any:
+    """The loss, of the prefixes that are whole."""
+    place = iota(alpha.shape, 1)
     ends = eq(place, unsqueeze(out * 2, 1)) | eq(place, unsqueeze(out * 2 - 1, 1))
-    loss = -_log_sum(where(ends, alpha, never), 1)
+    loss = -_log_sum(where(ends, alpha, -float("inf")), 1)
     if zero_infinity:
         loss = where(eq(loss, float("inf")), 0.0, loss)
     if reduction == "mean":

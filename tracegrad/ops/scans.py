@@ -112,6 +112,7 @@ class Recurrence(Primitive):
 
     def prepare(self, args): return tuple(common_dtype(args, name=self.name))
     def aval(self, a, b, *, dim): return b
+    def work(self, y, a, b, *, dim): return y.size + 40 * y.shape[dim]
 
     def numpy(self, a, b, *, dim):
         y = np.moveaxis(np.array(b, accumulator(b.dtype)), dim, 0)
