@@ -81,6 +81,7 @@ FUNCTIONS = [
     "(x - x.mean(-1, keepdim=True)).square().sum(-1, keepdim=True) * y", "x.mean(0) + x.sum(0) * x.amax(0)", "x.reshape(-1).sum() * x",
     # scans and sorting
     "x.cumsum(-1)", "x.cumsum(0)", "x.flip(-1).cumsum(-1).flip(-1)", "(x > 0).cumsum(-1)", "(x * 9).int().cumsum(0)",
+    "x.cummax(-1)[0]", "x.cummin(0)[0]", "(x * 9).int().cummax(-1)[1]", "(x > 1).cummax(-1)[0]", "x.flip(-1).cummin(-1)[1]",
     "tg.cross(x[..., :3], y[..., 1:4], -1)", "(0.7 + x * 0.15).cumprod(-1)",
     "(0.9 + x * 0.2).cumprod(0)", "x.cumsum(-1) - y.cumsum(-1)", "x.sort(-1)[0]", "x.sort(-1)[1]",
     "x.sort(0, descending=True)[0]", "x.argsort(-1, descending=True)", "(x - 3).topk(3, -1)[0]", "x.topk(5, -1, largest=False)[1]",
@@ -104,6 +105,7 @@ FUNCTIONS = [
     "x.gather(-1, i)", "x.gather(-1, i[..., :5])", "x.take(i)", "x.take_along_dim(i, -1)", "x.index_select(-1, k)", "x[..., k]",
     "x[..., k].roll(1, -1)", "x.index_add(-1, k, y[..., :len(k)])", "x.index_copy(-1, kk, y[..., :len(kk)])",
     "x.scatter(-1, i[..., :1], y)",
+    "x.scatter_reduce(-1, i, y, 'amax')", "x.scatter_reduce(-1, i, y, 'amin', include_self=False)",
     "x.scatter_add(-1, i, y)", "tg.zeros_like(x).scatter_add(-1, i, x)", "x.masked_fill(m, 0.5)", "F.embedding(i, X)",
     "F.one_hot(k, n) * x.sum()", "put(x, (Ellipsis, slice(1, None, 3)), 0.5)", "put(x, (Ellipsis, slice(2, 6)), y[..., 2:6])",
     "put(x, m, 0.25)", "put(x, (Ellipsis, kk), 1.5)", "tg.where(m, x, 0.0)", "x.gather(-1, i).gather(-1, i)",

@@ -134,6 +134,7 @@ ROWS = [
     "tg.cat([x, x.flip(d), Y], d)", "tg.cat([x[..., J:], Y[..., :J]], -1)", "tg.stack([x, Y, x.roll(h, d)], D)",
     "tg.where(x > Y, x.roll(J, d), Y.flip(d))", "tg.where(B, x, Y)", "tg.where(B, x.roll(1, d), 0.0)", "x.gather(d, fit(u, x.shape) % n)",
     "x.index_add(d, fit(u, (n,)) % n, Y, alpha=0.5)", "x.scatter(d, fit(u, (n,)) % n, 0.5) if x.ndim == 1 else x",
+    "x.scatter_reduce(d, fit(u, x.shape) % n, Y, 'amax')",
     "x.scatter_add(d, fit(u, x.shape) % n, Y)", "x.index_copy(d, (tg.arange(n) * 1).flip(0), Y)", "x.index_select(d, fit(u, (S,)) % n)",
     "x.cumsum(d)", "x.flip(d).cumsum(d).roll(h, d)", "x.cummax(d)[0]", "x.cummin(d)[1]", "x.logcumsumexp(d)",
     "(x * 0.125 + 1.0).cumprod(d)", "x.sort(d)[0] * Y", "x.sort(d, descending=True)[1]", "x.topk(1 + n // 2, d)[0]",
