@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tracegrad import blas
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, LinAlgError, ShapeError
 from tracegrad.testing import gradcheck, gradgradcheck
 
@@ -82,7 +83,7 @@ def test_square_values(n, dtype):
         near(L.det(x / n), np.linalg.det(exact / n), dtype, 1000)
         for found, wanted in zip(L.slogdet(x), np.linalg.slogdet(exact), strict=True):
             near(found, wanted, dtype, 1000)
-        near(L.eigvalsh(s), np.linalg.eigvalsh(spd.astype(np.float64)), dtype)
+        near(L.eigvalsh(s), np.linalg.eigh(spd.astype(np.float64)), dtype)
         w, v = L.eigh(s)
         near((v * w.unsqueeze(-2)) @ v.mT, spd, dtype)
         near(v.mT @ v, np.broadcast_to(np.eye(n), a.shape), dtype)
@@ -174,7 +175,7 @@ def test_rectangular_lu_and_orthogonal_factors(m, n):
             u, h = L.polar(x)
             near(u @ h, a, np.float64)
             near(u.mT @ u, np.broadcast_to(np.eye(n), (*batch, n, n)), np.float64, 3000)
-            assert (np.linalg.eigvalsh(h.numpy()) > -1e-12).all()
+            assert (np.linalg.eigh(h.numpy()) > -1e-12).all()
         u, s, v = tg.svd(x)
         near((u * s.unsqueeze(-2)) @ v.mT, a, np.float64)
         assert tg.svd(x, some=False).V.shape == (*batch, n, n)
@@ -633,7 +634,7 @@ def test_several_results_and_errors_on_the_device(device):
 
     found = f(tg.tensor(a))
     gram = t(a) @ a
-    for y, wanted in zip(found, (a, a, np.linalg.pinv(a), np.linalg.inv(gram) + 1, np.linalg.eigvalsh(gram),
+    for y, wanted in zip(found, (a, a, np.linalg.pinv(a), np.linalg.inv(gram) + 1, np.linalg.eigh(gram),
                                  np.linalg.svd(a, compute_uv=False)), strict=True):
         near(y, wanted, np.float64, 1000)
     for line in ("svd = tg.linalg.svd(x, full_matrices=False)", "= svd[0]", "= svd[2]"):
@@ -647,3 +648,25 @@ def test_a_factorisation_whose_only_use_is_a_reshape(device) -> None:
     """The call's slot is the reshape's: both hold the same numbers, in another shape."""
     x = tg.eye(3).expand(4, 3, 3) * 2
     np.testing.assert_array_equal(tg.trace(lambda a: tg.linalg.det(a).reshape(4, 1))(x).numpy(), np.full((4, 1), 8.0))
+
+
+def test_threads_share_large_factorizations_only(device, monkeypatch):
+    """On a busy machine OpenBLAS's threads wait for each other a hundred times as long as one computes."""
+    if blas._found is None or device.kind == "numpy":
+        pytest.skip("needs numpy with OpenBLAS and an OpenCL device")
+    threads, put = blas._found
+    seen, own, before = [], np.linalg.eigh, threads()
+
+    def eigh(a):
+        seen.append(threads())
+        return own(a)
+
+    monkeypatch.setattr(np.linalg, "eigh", eigh)
+    monkeypatch.setattr(blas, "LARGE", 100**3)
+    put(2)
+    try:
+        for n in (65, 100, 101):
+            tg.trace(tg.linalg.eigvalsh)(tg.eye(n, dtype=tg.float64)).numpy()
+        assert (seen, threads()) == ([1, 1, 2], 2)
+    finally:
+        put(before)

@@ -1,15 +1,16 @@
-"""How numpy is to compute here: `quiet`, without warnings, and with one thread for its matrix products.
+"""How numpy is to compute here: `quiet`, without warnings, and with one thread for its matrix products and for LAPACK's of small matrices.
 
 OpenBLAS, which numpy's wheels bring, shares products from 128x32 times 32x96 on with its threads. They spin and yield while they wait for
 each other: 8 us on an idle machine, and up to 30 ms where others want the cores, such as a driver's compiler. Small work gains nothing
-by them, and its bits would depend on the number of cores.
+by them, and its bits would depend on the number of cores. Eigenvalues of 65x65 take 0.3 ms, and 8 to 90 so; a factorization of 500x500 is
+the first that two idle cores do in much less time than one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,20 @@ def _controls() -> tuple[Any, Any] | None:
 
 
 _found = _controls()
+LARGE = 1 << 27          # m n min(m, n) of matrices whose factorization is shared among threads
 
 
 def shared_among_threads(a: Any, b: Any) -> bool:
     """Whether OpenBLAS might use several threads for the product of matrices of these shapes; it does not below twice as much work."""
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     return bool(m * k * n > (1 << 17 if min(m, n) > 1 else 1 << 12))
+
+
+def factored(shapes: Sequence[tuple[int, ...]]) -> contextlib.AbstractContextManager[None]:
+    """What LAPACK is to be called in, for operands of these shapes: with one thread unless their matrices are large."""
+    matrices = [s[-2:] for s in shapes if len(s) > 1]
+    small = all(m * n * min(m, n) <= LARGE for m, n in matrices)
+    return quiet() if small else contextlib.nullcontext()
 
 
 def quietly(fn: Callable[..., Any], products: bool, *args: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, dataclass_transform
 
 import numpy as np
 
+from tracegrad.blas import factored
 from tracegrad.errors import IndexOutOfRange, LinAlgError, TracegradError
 
 
@@ -173,7 +174,8 @@ class HostOperation(Plain):
 
     def __call__(self, *arrays: Any) -> list[Any]:
         try:
-            results = self.fn.results(*(a.reshape(s) for a, s in zip(arrays, self.operands, strict=True)), **dict(self.attrs))
+            with factored(self.operands):
+                results = self.fn.results(*(a.reshape(s) for a, s in zip(arrays, self.operands, strict=True)), **dict(self.attrs))
         except LinAlgError as error:
             error.of(self.line, self.who, self.position)
             raise
