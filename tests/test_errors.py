@@ -108,6 +108,7 @@ BAD_CALLS = [
     ("masked_fill: value", lambda a: a.masked_fill(a > 0, a), tg.ShapeError, ["masked_fill: ", "(2, 3)", "tg.where"]),
     ("index into nothing", lambda a: a[:0][tg.tensor([0])], tg.IndexOutOfRange, ["getitem: ", "size 0"]),
     ("logical_and", lambda a: tg.logical_and(a, tg.ones(4)), tg.ShapeError, ["logical_and: ", "(2, 3)", "(4,)"]),
+    ("where: no mask", lambda a: tg.where(a, a, 0.0), tg.DTypeError, ["where: the condition must be bool, got float32"]),
     ("where: one operand", lambda a: tg.where(a > 0, a), tg.ArgumentError, ["where: ", "input and other"]),
     ("max of nothing", lambda a: a[:0].max(), tg.ArgumentError, ["max: ", "(0, 3)"]),
     ("norm: dtype", lambda a: a.norm(dtype=tg.int64), tg.DTypeError, ["norm: ", "int64"]),

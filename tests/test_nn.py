@@ -158,6 +158,20 @@ def test_state_dict_shares_values():
     assert not saved["weight"].requires_grad
 
 
+def test_a_state_dict_may_lack_the_count_of_batches():
+    """As in torch: checkpoints from before it was counted have none."""
+    net = nn.Sequential(nn.Linear(12, 5), nn.BatchNorm1d(5))
+    net(tg.ones(65, 12))
+    old = {k: 2 * v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
+    assert str(net.load_state_dict(old)) == "<All keys matched successfully>"
+    assert net[1].num_batches_tracked.item() == 1
+    assert net[1].weight.tolist() == [2.0] * 5
+    with pytest.raises(tg.ArgumentError, match=r"missing 1\.running_mean"):
+        net.load_state_dict({k: v for k, v in old.items() if k != "1.running_mean"})
+    with pytest.raises(TypeError, match="expected a Parameter or None, got Tensor"):
+        net[1].weight = tg.ones(5)
+
+
 def test_load_state_dict_refuses_what_does_not_fit():
     layer = nn.Linear(2, 2)
     with pytest.raises(ArgumentError, match=r"missing bias; unexpected extra"):

@@ -243,6 +243,19 @@ def test_parametrizations_of_ones_own():
         parametrize.register_parametrization(positive, "weight", nn.Flatten(0))
 
 
+def test_a_parametrization_on_top_of_another_leaves_the_original():
+    layer = nn.Linear(12, 12)
+    original = layer.weight.detach().numpy()
+    parametrize.register_parametrization(layer, "weight", Symmetric())          # has no right_inverse: nothing is assigned through it
+    parametrize.register_parametrization(layer, "weight", Exponential())
+    np.testing.assert_array_equal(layer.parametrizations.weight.original.detach().numpy(), original)
+    np.testing.assert_allclose(layer.weight.detach().numpy(), np.exp(np.triu(original) + np.triu(original, 1).T), rtol=1e-6)
+    parametrize.register_parametrization(layer, "bias", Exponential())
+    before = layer.bias.detach().numpy()
+    parametrize.register_parametrization(layer, "bias", Exponential())
+    np.testing.assert_allclose(layer.bias.detach().numpy(), np.exp(before), rtol=1e-6)
+
+
 def test_a_parametrized_parameter_stays_the_one_that_an_optimizer_has():
     layer = nn.Linear(12, 12)
     weight, optimizer = layer.weight, tg.optim.SGD(layer.parameters(), lr=0.5)

@@ -570,6 +570,28 @@ def test_muon(traced):
         optim.Muon([tg.ones(3, 3, requires_grad=True)], adjust_lr_fn="other")
 
 
+@pytest.mark.parametrize(("kind", "shapes"), [("Adafactor", ((5,), (65,))), ("Adafactor", ((1,), (1,))), ("Muon", ((12, 5), (7, 7)))])
+def test_parameters_of_a_group_keep_their_own_means_and_norms(kind, shapes, monkeypatch):
+    """Untraced steps that come again are made of all parameters end to end, but not where an element's step reads others."""
+    monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)
+    rng = np.random.default_rng(4)
+    starts = [rng.normal(size=s).astype(np.float32) for s in shapes]
+
+    def trained(groups):
+        params = [tg.tensor(w, requires_grad=True) for w in starts]
+        optimizers = [getattr(optim, kind)(g, lr=0.1) for g in groups(params)]
+        for _ in range(8):
+            for k, p in enumerate(params):
+                p.grad = None
+                ((p - k) ** 2).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return [p.detach().numpy() for p in params]
+
+    for together, alone in zip(trained(lambda ps: [ps]), trained(lambda ps: [[p] for p in ps]), strict=True):
+        np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.usefixtures("on_numpy")
 def test_the_learning_rate_before_the_first_step_is_the_first(traced):

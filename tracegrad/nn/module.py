@@ -6,7 +6,7 @@ Start at `Module.__setattr__` (what an assignment does) and `Module._named` (how
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class Module:
     """
 
     _trace_all_attributes = True
+    _optional: ClassVar[tuple[str, ...]] = ()           # what state dicts may lack
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
@@ -153,7 +154,7 @@ class Module:
             self.register_buffer(name, value, value.persistent)
         elif name in own.get("_parameters", ()):
             if value is not None:
-                raise ArgumentError(f"{type(self).__name__}.{name}: expected a Parameter or None, got {type(value).__name__}")
+                raise ArgumentTypeError(f"{type(self).__name__}.{name}: expected a Parameter or None, got {type(value).__name__}")
             self._parameters[name] = None
         elif name in own.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):
@@ -457,7 +458,8 @@ class Module:
             module._before_loading({k[len(start):]: v for k, v in values.items() if k.startswith(start) and "." not in k[len(start):]})
         own = {name: tensor for start, module in places for name, tensor in module._own_state(start) if isinstance(tensor, Tensor)}
         extra = {f"{start}_extra_state": module for start, module in places if type(module).set_extra_state is not Module.set_extra_state}
-        result.missing_keys.extend(k for k in (*own, *extra) if k not in values)
+        optional = {start + name for start, module in places for name in module._optional}
+        result.missing_keys.extend(k for k in (*own, *extra) if k not in values and k not in optional)
         result.unexpected_keys.extend(k for k in values if k not in own and k not in extra)
         for _, module in reversed(places):
             for hook in list(module._hooks.get("load", {}).values()):

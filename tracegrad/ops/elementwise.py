@@ -398,6 +398,8 @@ class Where(Elementwise):
         condition, *rest = args
         condition, = common_dtype([condition], name="where")
         if condition.dtype != dtypes.bool_:
+            if condition.dtype != dtypes.uint8 and not condition.aval.weak:
+                raise DTypeError(f"where: the condition must be bool, got {condition.dtype}; use condition != 0")
             condition = call(ne, (condition, 0), {})
         a, b = common_dtype(rest, name="where")
         if a.aval.weak and not condition.aval.weak and a.dtype.kind in "fc":        # two Python numbers

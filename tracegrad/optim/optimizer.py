@@ -162,6 +162,7 @@ class Optimizer:
     """
 
     _trace_all_attributes = True
+    _elementwise: ClassVar[bool] = True             # a step of an element reads no others: parameters may be put end to end
 
     def __init__(self, params: Iterable[Any], defaults: Mapping[str, Any], implementation: Mapping[str, Any] | None = None) -> None:
         for name, value in (implementation or {}).items():

@@ -117,8 +117,8 @@ class Update:
 
 
 class _Flat:
-    """The same update by numpy, of all parameters end to end: an optimizer's operations are elementwise, and a call of numpy takes longer
-    than a small parameter does.
+    """The same update by numpy, of all parameters end to end: where an optimizer's operations are elementwise, as a call of numpy takes
+    longer than a small parameter does.
 
     It is recorded of one parameter, gradient and state that stand for all. What it gives are parts of one array, and where these
     are what comes in next time, nothing has to be put together. inputs: for each input of this recording the numbers of those of the update
@@ -129,7 +129,9 @@ class _Flat:
         params, device, self.usable = update.params, update.params[0]._device, False
         first, names = params[0], [name for name, _ in update.states[0][1]]
         size = sum(p.numel() for p in params)
-        if not 1 < len(params) or size * first.element_size() > FLAT or any(p.dtype != first.dtype for p in params):
+        if not optimizer._elementwise or not 1 < len(params) or size * first.element_size() > FLAT:
+            return
+        if any(p.dtype != first.dtype for p in params):
             return
         if any([name for name, _ in items] != names for _, items in update.states):
             return

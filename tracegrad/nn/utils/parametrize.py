@@ -61,8 +61,8 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
     """From now on module.<tensor_name> is parametrization(original); returns the module. Of several, each takes the result of the last.
 
     parametrization: a Module; its right_inverse(value), if it has one, gives the original (or a tuple of several, which forward takes)
-    for a value, at first the present one. unsafe: the result may differ in shape or dtype. Raises ArgumentError if there is no such
-    parameter.
+    for a value, at first the present one. What is registered on top of others leaves the originals as they are, as in torch: the value
+    changes. unsafe: the result may differ in shape or dtype. Raises ArgumentError if there is no such parameter.
 
     >>> class Symmetric(nn.Module):
     ...     def forward(self, x):
@@ -70,14 +70,11 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
     >>> layer = nn.utils.parametrize.register_parametrization(nn.Linear(3, 3), "weight", Symmetric())
     """
     if is_parametrized(module, tensor_name):
-        before, found = module.parametrizations[tensor_name], getattr(module, tensor_name)
         with no_grad():
+            found = getattr(module, tensor_name)
             now = parametrization(found)
         _fits(tensor_name, found, now, unsafe)
-        value = found.detach()
-        before.append(parametrization)
-        if hasattr(parametrization, "right_inverse"):
-            _assign(before, tensor_name, value)
+        module.parametrizations[tensor_name].append(parametrization)
         return module
     original = module._parameters.get(tensor_name)
     if original is None:
