@@ -81,7 +81,7 @@ def compile_graph(
     plan = schedule(graph, outputs, scalars, target, config.fuse)             # groups of nodes, one a kernel
     alias, copies = arrange(plan, outputs, wanted, target.kind == "gpu")      # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
-    context.prepared = lambda body: _through_passes(body, target)             # loops' bodies are graphs of their own
+    context.prepared = cache(lambda body: _through_passes(body, target))      # loops' bodies are graphs of their own
     with uncollected():
         steps = lower_all(plan.groups, context)                               # kernels, as statements; equal groups share them
         if config.fuse:

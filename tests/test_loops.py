@@ -185,6 +185,10 @@ def first_order(program, scan, n):
     return tg.trace(tg.value_and_grad(f, tuple(range(len(args))))), args
 
 
+def leaves(result):
+    return [x for r in result for x in leaves(r)] if isinstance(result, tuple) else [result.numpy()]
+
+
 def arrays(result):
     value, grads = result
     return [value.numpy(), *(g.numpy() for g in grads)]
@@ -556,6 +560,48 @@ def test_host_calls_factorizations_and_users_kernels_in_the_body():
         g = tg.trace(lambda c, xs: tg.scan(lambda c, x: (twice(c) * 0.3 + twice(x), twice(c)), c, xs))
         h = tg.trace(lambda c, xs: unrolled(lambda c, x: (c * 0.6 + 2 * x, 2 * c), c, xs))
         close([a.numpy() for a in g(c, xs)], [a.numpy() for a in h(c, xs)])
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.usefixtures("device")
+def test_host_calls_and_users_kernels_read_what_a_turn_hands_on(length):
+    """They are given whole buffers, and carries and rows lie somewhere else in every turn: also in a loop around theirs."""
+    source = "__kernel void twice(__global const double *x, __global double *y) { y[get_global_id(0)] = 2.0 * x[get_global_id(0)]; }"
+    twice = tg.opencl_function(source=source, entry="twice") if tg.device().kind != "numpy" else lambda x: 2 * x
+    double = lambda x: tg.host_call(lambda x: 2 * x, x)  # noqa: E731
+
+    def f(scan, call, around):
+        def turn(c, x):
+            c, row = c * 0.5 + x, x.sin()
+            return c, (row, call(c) + call(row), call(c))
+
+        def outer(m, x):
+            m, row = m * 0.5 + x, x.sin()
+            c, ys = scan(lambda c, _: ((call(m) + call(row) + call(x)) * c, call(c)), row, length=3)
+            return m, (row, c, ys)
+        return tg.trace(lambda c, xs: scan(outer if around else turn, c, xs))
+
+    c, xs = numbers(37), numbers(length, 37)
+    for call in (double, twice):
+        for around in (False, True):
+            close(leaves(f(tg.scan, call, around)(c, xs)), leaves(f(unrolled, call, around)(c, xs)))
+
+
+@pytest.mark.usefixtures("device")
+def test_several_results_of_a_call_that_reads_a_carry_are_one_call():
+    calls = []
+
+    def parts(x):
+        calls.append(x)
+        return x + 1, x * 2
+
+    def body(c, _):
+        a, b = tg.host_call(parts, c, like=[c, c])
+        return b - a, None
+
+    c = numbers(5)
+    close(tg.trace(lambda c: tg.scan(body, c, length=4)[0])(c).numpy(), c.numpy() - 4)
+    assert len(calls) == 4
 
 
 @pytest.mark.usefixtures("device")

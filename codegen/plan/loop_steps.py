@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -35,6 +36,7 @@ from tracegrad.codegen.schedule.grouping import Flat, Group, strip
 from tracegrad.codegen.tuning import tuning
 from tracegrad.config import config
 from tracegrad.dtypes import int32
+from tracegrad.errors import CompilerBug
 from tracegrad.function import bind, unique
 from tracegrad.ir import Graph, Node, located
 from tracegrad.plan import Plain
@@ -91,7 +93,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     fn: Any = anchor.fn
     body, length = fn.body, fn.length
     n, rows = body.carries, body.rows
-    graph = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows))
+    graph = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows, context), context)
     known = set(context.faults)
     groups, steps, changed = _kernels(graph, context, n + rows, n)
     alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
@@ -157,7 +159,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     smaller = of_part(fn.graph, own, parts)
     if smaller is None:
         return []
-    graph = _with_own_outputs(context.prepared(smaller))
+    graph = _with_own_outputs(context.prepared(smaller), context)
     inner = copy(context)
     inner.target = replace(target, cores=1)
     before, steps, _ = _hoisted(_kernels(graph, inner, own)[1], graph.inputs[own:])
@@ -226,24 +228,37 @@ def _copy(node: Node) -> Node:
         return op("variable", node, uid=unique())
 
 
-def _with_copies(graph: Graph, own: int) -> Graph:
-    """Carries and rows that a host step or a user's kernel reads are copied first: it is given whole buffers."""
+def _whole(node: Node, context: Context) -> tuple[Node, ...]:
+    """The operands of which a host step or a user's kernel is given the buffer: its own, or the constants of a loop around it."""
+    if node.fn.family in ("host_call", "opencl_call"):
+        return node.operands
+    if node.fn.family != "loop":
+        return ()
+    fn: Any = node.fn
+    graph, own = context.prepared(fn.graph), fn.body.carries + fn.body.rows
+    read = {strip(o) for n in graph for o in _whole(n, context)}
+    return tuple(o for p, o in zip(graph.inputs[own:], node.operands[own:], strict=True) if p in read)
+
+
+def _with_copies(graph: Graph, own: int, context: Context) -> Graph:
+    """Carries and rows whose buffers a host step or a user's kernel is given are copied first: it is given whole ones."""
     moving = set(graph.inputs[:own])
+    copy_of = cache(_copy)                                 # the results of one call have the same operands
 
     def replaced(node: Node, operands: tuple[Node, ...]) -> Node:
-        if node.fn.family in ("host_call", "opencl_call"):
-            operands = tuple(_copy(o) if strip(o) in moving else o for o in operands)
-        if operands == node.operands:
+        whole = {o for o in _whole(node, context) if strip(o) in moving}
+        made = tuple(copy_of(new) if old in whole else new for old, new in zip(node.operands, operands, strict=True))
+        if made == node.operands:
             return node
         with located(node.loc):
-            return bind(node.fn, operands, node.attrs)
+            return bind(node.fn, made, node.attrs)
 
     return graph.rebuilt(replaced)
 
 
-def _with_own_outputs(graph: Graph) -> Graph:
-    """The graph with every output a node whose buffer can be its own, and which a kernel of ours writes."""
-    outputs, taken = list(graph.outputs), set()
+def _with_own_outputs(graph: Graph, context: Context) -> Graph:
+    """The graph with every output a node whose buffer can be its own, and which only kernels of ours write and read."""
+    outputs, taken = list(graph.outputs), {strip(o) for node in graph for o in _whole(node, context)}
     for i, o in enumerate(outputs):
         if strip(o) in taken or strip(o).fn.family in ("leaf", "host_call", "opencl_call") or strip(o) in graph.inputs:
             outputs[i] = _copy(o)
@@ -260,8 +275,15 @@ def bound(step: Any, places: Mapping[Any, Place], turn: Turn) -> Any:
         return placed(step, places, turn)
     if isinstance(step, Turns):
         return replace(step, steps=tuple(bound(s, places, turn) for s in step.steps))
-    outside = {ref: place.ref for ref, place in places.items() if isinstance(place, Whole)}
-    return replace(step, inputs=tuple(outside.get(i, i) for i in step.inputs))
+    return replace(step, inputs=tuple(whole(i, places) for i in step.inputs))
+
+
+def whole(ref: Any, places: Mapping[Any, Place]) -> Any:
+    """What a step that is given whole buffers gets for `ref`."""
+    place = places.get(ref)
+    if not isinstance(place, Whole | None):
+        raise CompilerBug(f"a step of a loop is given all of {ref!r}, which lies somewhere else in every turn")
+    return ref if place is None else place.ref
 
 
 def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
@@ -269,7 +291,7 @@ def placed(kernel: Kernel, places: Mapping[Any, Place], turn: Turn) -> Kernel:
     if not any(r in places for r in kernel.refs):
         return kernel
     if kernel.foreign:
-        return kernel.bound(place.ref if isinstance(place := places.get(r), Whole) else r for r in kernel.refs)
+        return kernel.bound(whole(r, places) for r in kernel.refs)
     head, declarations = _bind(kernel, places, turn)
     body = Block("")
     body.items = [*declarations, *kernel.body.items]
