@@ -108,3 +108,58 @@ def test_an_extremum_of_a_traced_forward_is_found_by_an_untraced_backward(monkey
         loss = tg.trace(lambda a, reduce=reduce: reduce((a * 3 - 20).exp().log1p()).sum())(a)
         (gradient,) = tg.autograd.grad(loss, a)
         assert ((gradient.numpy() != 0).sum(1) == 1).all()
+
+
+def test_an_extremum_in_a_loop_is_found_by_derivatives_of_its_derivative(monkeypatch):
+    """They compute its elements for all turns at once, where numpy's log rounds otherwise than in a turn."""
+    monkeypatch.setattr(tg.config, "eager", True)
+    a, costs = (tg.tensor(np.random.default_rng(0).normal(size=s)) for s in (4, (4, 5)))
+
+    def loss(costs):
+        def turn(carry, _):
+            f = -tg.logsumexp(carry[1] - costs, 1)
+            return (f, -tg.logsumexp(f[:, None] - costs, 0)), None
+        (f, _), _ = tg.scan(turn, (tg.zeros_like(a), tg.zeros_like(costs[0])), length=3)
+        return (f * a).sum()
+
+    def second(loss):
+        x = costs.clone().requires_grad_()
+        (slope,) = tg.autograd.grad(loss(x), x, create_graph=True)
+        return tg.autograd.grad((slope * costs.sin()).sum(), x)[0].numpy()
+
+    np.testing.assert_allclose(second(tg.trace(loss)), second(loss), rtol=1e-9)
+
+
+PICKED = {
+    "largest": lambda v: v * (v == v.amax(1, keepdim=True)),
+    "topk": lambda v: tg.where(v >= tg.topk(v, 3, 1).values[:, -1:], v * v, 0),
+    "sorted": lambda v: tg.relu(v - tg.sort(v, 1).values[:, -6:-5]),
+    "deviation": lambda v: (v - tg.median(v, 1, True).values).abs(),
+    "running": lambda v: tg.where(v == tg.cummax(v, 1).values, v * v, 0),
+    "pointed at": lambda v: tg.where(v < v.gather(1, tg.full((65, 1), 3)), v * v, 0),
+    "scattered": lambda v: tg.zeros(7, dtype=v.dtype).scatter_reduce(0, tg.arange(65) % 7, v[:, 0], "amax", include_self=False),
+}
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+@pytest.mark.parametrize("name", PICKED)
+@pytest.mark.parametrize("dtype", [tg.float32, tg.float64])
+def test_thresholds_that_are_elements_equal_them_in_an_untraced_backward(monkeypatch, dtype, name, scanned):
+    """Kernels did the forward and numpy computes elements again, in other last places: what was picked from them is picked again."""
+    monkeypatch.setattr(tg.config, "eager", True)
+    pick, a = PICKED[name], tg.tensor(np.random.default_rng(0).normal(size=(65, 70)), dtype=dtype)
+
+    def loss(x):
+        return (pick((x * 3 - 20).exp().log1p()) * 1e9).sum()
+
+    def turns(x):
+        return tg.scan(lambda c, _: (c * 1.5, loss(c)), x, length=3)[1].sum()
+
+    def slope(f):
+        x = a.clone().requires_grad_()
+        return tg.autograd.grad(f(x), x)[0].numpy()
+
+    f = turns if scanned else loss
+    found, wanted = slope(tg.trace(f)), slope(f)
+    assert ((found == 0) == (wanted == 0)).all()
+    np.testing.assert_allclose(found, wanted, rtol=1e-3 if dtype is tg.float32 else 1e-9)

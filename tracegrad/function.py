@@ -9,7 +9,7 @@ of the scalars, and gives back what it was given (Tensors if any operand is one)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -69,6 +69,7 @@ class Primitive:
     required: ClassVar[tuple[str, ...]] = ("aval", "numpy")
     constant: ClassVar[bool] = True         # its result depends on operands and attributes alone
     expensive: ClassVar[bool] = False       # never computed twice (contractions, reductions, draws, gathers)
+    picks: ClassVar[bool] = False           # its elements are elements of its operands, and compared with them: see `to_keep`
     read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
     exact: ClassVar[bool] = False           # tells operands apart that differ in their last place: they have to be rounded as memory does
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
@@ -188,6 +189,25 @@ def needs_grad(fn: Primitive, operands: Sequence[Node]) -> bool:
 def saves(node: Node) -> bool:
     """Whether the derivative at `node` reads values, so that a backward without retain_graph frees it."""
     return node.needs_grad and (node.operands[0] if node.fn.family == "output" and node.operands else node).fn.saves
+
+
+def to_keep(found: Iterable[Node]) -> list[Node]:
+    """Those of the nodes, in topological order, that a derivative may have kept, where it computes everything else anew.
+
+    Not what was picked (an extremum, a threshold that topk found) out of elements that are computed anew: what computes those may round
+    otherwise (numpy after kernels, all turns of a loop at once), and then nothing would be equal to what was kept.
+    """
+    kept: dict[Node, None] = {}
+
+    def anew(x: Node) -> bool:
+        while x not in kept and len(x.operands) == 1 and (x.fn.family == "movement" or x.fn.name == "detach"):
+            x = x.operands[0]
+        return x not in kept and bool(x.operands) and x.fn.name != "variable"
+
+    for node in found:
+        if not (node.fn.picks and any(o.dtype.kind == "f" and anew(o) for o in node.operands)):
+            kept[node] = None
+    return list(kept)
 
 
 def saving_nothing(op: Primitive) -> Any:

@@ -21,7 +21,7 @@ from tracegrad.autodiff import dense, substituted, that_matter, variable, zeros_
 from tracegrad.batching import batch, spread
 from tracegrad.compile import Key, executable_graph
 from tracegrad.dtypes import differentiable
-from tracegrad.function import REGISTRY, CustomCall, Shared, bind, in_registry, placeholder
+from tracegrad.function import REGISTRY, CustomCall, Shared, bind, in_registry, placeholder, to_keep
 from tracegrad.interpret import interpret
 from tracegrad.ir import Aval, Graph, Node, topological
 from tracegrad.loop_routines import turns
@@ -598,7 +598,7 @@ def _slow(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
     kept: dict[Node, None] = {}
     for node in found:
         kept |= dict.fromkeys((_read_of(node, users) if node.fn.name == "matmul" else None) or [node])
-    return list(kept)
+    return to_keep(kept)
 
 
 def _read_of(x: Node, users: dict[Node, list[Node]]) -> list[Node] | None:

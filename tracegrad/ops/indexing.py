@@ -52,7 +52,7 @@ def _check_source(name: str, base: Aval, index: Aval, src: Aval) -> None:
 
 class Take(Primitive):
     """x (N, *rest) at index (*I, integers): (*I, *rest). Indices are clamped to [0, N)."""
-    name, family, expensive, pair = "take", "gather", True, by_parts
+    name, family, expensive, picks, pair = "take", "gather", True, True, by_parts
     cases = [(((5,), np.array([4, 0, 0])), {}), (((3, 2), np.array([[2, 1], [1, 1]])), {}), (((3, 2), np.array(1)), {}),
              (((0, 2), np.zeros((0,), np.int64)), {})]
 
@@ -107,7 +107,7 @@ class ScatterAdd(Scatter):
 
 class ScatterSet(Scatter):
     """base with the rows that index names replaced by src; of equal indices the last wins."""
-    name = "scatter_set"
+    name, picks = "scatter_set", True
 
     def put(self, out, rows, values): out[rows] = values        # numpy assigns in order, too
 

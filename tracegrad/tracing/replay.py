@@ -7,7 +7,7 @@ node of the outer graph, `TracedCall`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from enum import Enum
 from types import FunctionType
 from typing import Any
@@ -18,10 +18,9 @@ import optree
 from tracegrad import autodiff, random_state
 from tracegrad.compile import Program, realize, resolve
 from tracegrad.errors import TraceError
-from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, saves
+from tracegrad.function import REGISTRY, CustomCall, bind, data, saves, to_keep
 from tracegrad.ir import Aval, Graph, Node, located, topological
 from tracegrad.modes import set_grad_enabled, state
-from tracegrad.ops.reduction import Extremum
 from tracegrad.pending import flush
 from tracegrad.tensor import Tensor, become_leaf
 from tracegrad.tracing.guards import Reach, Slot, is_foreign
@@ -488,17 +487,8 @@ def _residuals(outputs: list[Node]) -> list[Node]:
             found |= dict.fromkeys(node.fn.kept_results(node))
         elif node.needs_grad and node.fn.expensive:
             found[node] = None
-    # An extremum's derivative looks for it among the elements. What computes those again may round otherwise (numpy after kernels), so it
-    # has to compute the extremum, too.
     results = set(outputs)
-    return [n for n in found if n not in results and not (isinstance(n.fn, Extremum) and _rounds(n.operands[0], found))]
-
-
-def _rounds(node: Node, given: Container[Node]) -> bool:
-    """Whether a node's values are computed anew when only those of inputs and `given` are known: movement moves the same numbers."""
-    while isinstance(node.fn, Movement) and len(node.operands) == 1 and node not in given:
-        node = node.operands[0]
-    return node not in given and bool(node.operands) and node.fn is not _VARIABLE
+    return [n for n in to_keep(found) if n not in results]
 
 
 def _node_in(recording: Recording, tensor: Tensor) -> Node:
