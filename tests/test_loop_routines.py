@@ -12,6 +12,7 @@ from tracegrad.autodiff import variable
 from tracegrad.function import REGISTRY, placeholder
 from tracegrad.ir import Aval, topological
 from tracegrad.nn.modules import recurrent
+from tracegrad.ops.movement import reshape
 
 
 def sums(c, x, k):
@@ -76,7 +77,14 @@ def views(c, x, k):
     return [both[:, :m], other[:, m:], c[2]], [c[2] + 1.0]
 
 
-PROGRAMS = (sums, levels, read_sums, lstm, gru, exchanged, unequal, views)
+def numbers(c, x, k):
+    """Numbers that are elements of rows which the same turn makes: results, and read by others."""
+    new, low = (c[0] * 0.5 + x[0]).sin(), (c[2] + x[0].sum(0)).tanh()
+    one, other = reshape(new[-1:, 1:2], ()), reshape(low[2:3], ())
+    return [new, c[1] * one, low], [new, one, low, other, new[0, 1:3] * other]
+
+
+PROGRAMS = (sums, levels, read_sums, lstm, gru, exchanged, unequal, views, numbers)
 
 
 def made(program, n, m, length, reverse, dtype):

@@ -181,7 +181,7 @@ class Turns(Writer):
         else:
             dims = (0, *(d + 1 for d in step.attrs["dims"]))
             view, call = whole.transpose(dims), f".transpose({self._name(dims, 's')})"
-        if not np.may_share_memory(view, whole):
+        if not np.may_share_memory(view, whole) or view.ndim == 1:       # going through numbers gives copies of what was there before
             return False
         self.taken[name] = view
         self.head.append(f"w{name} = w{arguments[0]}{call}")
