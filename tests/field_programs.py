@@ -182,6 +182,90 @@ def tomography(T: Any, image: Any, angles: Any) -> Any:
     return ((back - image) ** 2).mean() + rays.var(), rays, back
 
 
+def turns(T: Any, f: Any, carry: Any, rows: Any) -> Any:
+    """tg.scan, or what it means."""
+    if hasattr(T, "scan"):
+        return T.scan(f, carry, rows)
+    found = []
+    for row in rows:
+        carry, y = f(carry, row)
+        found.append(y)
+    return carry, tuple(map(T.stack, zip(*found, strict=True)))
+
+
+@program(normal(127), normal(12))
+def korteweg_de_vries(T: Any, u: Any, force: Any) -> Any:
+    """A spectral method with an integrating factor: transforms of what a turn hands on."""
+    n = len(u)
+    k = T.fft.fftfreq(n, 1 / n, dtype=u.dtype)
+    factor = T.exp(1e-4j * k ** 3)
+
+    def turn(spectrum: Any, force: Any) -> Any:
+        now = T.fft.ifft(spectrum).real
+        spectrum = factor * (spectrum - 3e-3j * k * T.fft.fft(now * now + force * now.cos()))
+        return spectrum, (T.fft.ifft(spectrum).real, spectrum.abs()[3])
+
+    last, (path, mode) = turns(T, turn, T.fft.fft(u), force)
+    return path.square().mean() + (path[-1] ** 3).sum() + mode.sum(), path, mode, last
+
+
+@program(normal(40, 2), normal(40))
+def epidemic(T: Any, noise: Any, seen: Any) -> Any:
+    """Compartments by Runge and Kutta, of which one is looked at; the best three fits by a threshold."""
+    def rates(y: Any) -> Any:
+        s, e, i, _ = y.unbind(0)
+        return T.stack([-0.8 * s * i, 0.8 * s * i - 0.2 * e, 0.2 * e - 0.1 * i, 0.1 * i])
+
+    def turn(y: Any, noise: Any) -> Any:
+        middle = rates(y + 0.25 * rates(y))
+        y = y + 0.5 * middle + 0.001 * T.cat([noise, -noise])
+        return y, (y[2], y)
+
+    start = T.stack([1 - 0.1 * seen[0].sigmoid(), 0.1 * seen[0].sigmoid(), 0.1 * seen[1].sigmoid(), 0 * seen[0]])
+    last, (ill, path) = turns(T, turn, start, noise)
+    off = (ill - 0.1 * seen.sigmoid()).square().log1p().exp()
+    bound = T.topk(off, 3, largest=False).values[-1:]
+    return T.where(off <= bound, off, 0).sum() + path[:, 1].square().sum() + last.prod(), ill, off
+
+
+@program(normal(31, 2), normal(37, 2), normal(31), normal(37), normal(8))
+def sinkhorn(T: Any, x: Any, y: Any, a: Any, b: Any, width: Any) -> Any:
+    """Optimal transport in logarithms, with a width that changes."""
+    costs, a, b = (x[:, None] - y).square().sum(-1), a.log_softmax(0), b.log_softmax(0)
+
+    def turn(found: Any, width: Any) -> Any:
+        width = 0.5 + width.sigmoid()
+        f = -width * T.logsumexp((found[1] - costs) / width + b, 1)
+        g = -width * T.logsumexp((f[:, None] - costs) / width + a[:, None], 0)
+        return (f, g), ((f * a.exp()).sum(), g.amax())
+
+    (f, g), (trail, top) = turns(T, turn, (T.zeros_like(a), T.zeros_like(b)), width)
+    plan = T.exp(f[:, None] + g - costs + a[:, None] + b)
+    return (plan * costs).sum() + trail.sum() + top.sum(), plan, trail
+
+
+@program(normal(12, 3), normal(4, 4, scale=0.3), normal(3, 4), normal(4))
+def kalman_smoother(T: Any, seen: Any, move: Any, look: Any, start: Any) -> Any:
+    """A filter and the way back over what it stacked, by solved systems of three and four rows."""
+    one = T.eye(4, dtype=seen.dtype)
+
+    def forth(state: Any, y: Any) -> Any:
+        m, p = move @ state[0], move @ state[1] @ move.T + 0.1 * one
+        s = look @ p @ look.T + 0.2 * T.eye(3, dtype=seen.dtype)
+        gain, e = T.linalg.solve(s, look @ p).T, y - look @ m
+        fit = -0.5 * (e @ T.linalg.solve(s, e) + T.linalg.slogdet(s)[1])
+        new = m + gain @ e, (one - gain @ look) @ p
+        return new, (fit, *new, m, p)
+
+    last, (fit, m, p, m_before, p_before) = turns(T, forth, (start, one), seen)
+    smooth, wide, means = last[0], last[1], []
+    for t in range(len(seen) - 2, -1, -1):
+        gain = T.linalg.solve(p_before[t + 1], move @ p[t]).T
+        smooth, wide = m[t] + gain @ (smooth - m_before[t + 1]), p[t] + gain @ (wide - p_before[t + 1]) @ gain.T
+        means.append(smooth)
+    return fit.sum() + 0.1 * T.stack(means).square().sum() + wide.sum(), T.stack(means), wide, fit
+
+
 @training
 def frozen_while_it_learns(T: Any, step: Any) -> Any:
     """A discriminator that is frozen between its scores and the generator's backward, and clipped before its penalty's."""

@@ -568,7 +568,7 @@ def test_host_calls_and_users_kernels_read_what_a_turn_hands_on(length):
     """They are given whole buffers, and carries and rows lie somewhere else in every turn: also in a loop around theirs."""
     source = "__kernel void twice(__global const double *x, __global double *y) { y[get_global_id(0)] = 2.0 * x[get_global_id(0)]; }"
     twice = tg.opencl_function(source=source, entry="twice") if tg.device().kind != "numpy" else lambda x: 2 * x
-    double = lambda x: tg.host_call(lambda x: 2 * x, x)  # noqa: E731
+    double = lambda x: tg.host_call(lambda x: 2 * x, x)
 
     def f(scan, call, around):
         def turn(c, x):

@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 Wrap = Callable[[Any], Any]
 
 
-@pytest.fixture(params=["interpreted", "interpreted, traced", "eager"])
+@pytest.fixture(params=["interpreted", "interpreted, traced", "eager", "eager, traced"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wrap]:
     previous = tg.device()
-    if request.param == "eager":
+    if "eager" in request.param:
         monkeypatch.setattr(tg.config, "eager", True)
     else:
         tg.set_device("numpy")
