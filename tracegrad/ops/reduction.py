@@ -88,7 +88,6 @@ class Prod(Reduction):
 
 class Extremum(Reduction):
     """Base of amax and amin: equal winners share the gradient evenly, as in torch."""
-    picks = True
 
     def aval(self, x: Aval, *, dim: tuple[int, ...]) -> Aval:
         if any(x.shape[d] == 0 for d in dim):

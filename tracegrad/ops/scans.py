@@ -66,6 +66,8 @@ class Cumprod(Scan):
 
 
 class _Extreme(Primitive):
+    picks = True
+
     def aval(self, *operands: Any, **attrs: Any) -> Any:
         refuse_complex(self.name.removeprefix("first_"), operands[0])
         return super().aval(*operands, **attrs)
