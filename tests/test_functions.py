@@ -197,6 +197,33 @@ def test_float16_sums_with_alpha_are_rounded_once(run: Any, alpha: float) -> Non
         np.testing.assert_array_equal(run(fn)(tg.tensor(a), tg.tensor(b)).numpy(), wanted.astype(np.float16))
 
 
+def test_older_constructors(run: Any) -> None:
+    """As in torch: sizes, or values, which become the default dtype or that of the name."""
+    x = tg.tensor(np.arange(65.0))
+
+    def made(x: Any) -> Any:
+        held = tg.Tensor(65)
+        held.copy_(x)
+        return (tg.Tensor([1, 2, 3]) * 2, held.mul_(2), tg.Tensor(2, 3, 4, 5), tg.Tensor(x.shape), tg.LongTensor([3, 4]) + 1,
+                tg.DoubleTensor(2).fill_(0.1), tg.BoolTensor([1, 0]))
+
+    for _ in range(2):
+        found = run(made)(x)
+        assert [(y.shape, y.dtype) for y in found] == [
+            ((3,), tg.float32), ((65,), tg.float32), ((2, 3, 4, 5), tg.float32), ((65,), tg.float32), ((2,), tg.int64), ((2,), tg.float64),
+            ((2,), tg.bool)]
+        assert [y.tolist() for y in (found[0], found[4], found[5], found[6])] == [[2, 4, 6], [4, 5], [0.1, 0.1], [True, False]]
+        np.testing.assert_array_equal(found[1].numpy(), np.arange(65) * 2)
+    weight = tg.nn.Parameter(tg.Tensor(3, 65))
+    tg.nn.init.ones_(weight)
+    (weight.sum(0) * tg.FloatTensor(65).fill_(2)).sum().backward()
+    assert weight.grad is not None
+    np.testing.assert_array_equal(weight.grad.numpy(), np.full((3, 65), 2))
+    assert tg.Tensor().shape == (0,)
+    with pytest.raises(tg.ArgumentError, match="non-negative"):
+        tg.Tensor(-1)
+
+
 def test_tensors_of_uint8_are_masks_as_in_torch() -> None:
     x, mask = np.arange(39.0).reshape(13, 3), np.arange(13) % 3 == 1
     t, byte = tg.tensor(x), tg.tensor(mask).to(tg.uint8)

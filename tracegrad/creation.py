@@ -24,7 +24,7 @@ from tracegrad.ops.arguments import integer
 from tracegrad.ops.movement import expand
 from tracegrad.ops.pointwise import where
 from tracegrad.ops.ranges import in_range
-from tracegrad.tensor import Tensor, from_array, from_own, new_tensor
+from tracegrad.tensor import Tensor, from_array, from_own, new_tensor, older
 
 _FIRST = methods                    # imported for what it makes of Tensor
 _FLOATS, _INTEGERS, _LISTS = {float}, {int}, {list}
@@ -359,6 +359,26 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor to be overwritten; filled with zeros, so that nothing depends on what memory held."""
     return _filled("empty", size, 0, _float(dtype), device, requires_grad)
+
+
+def _typed(name: str, dtype: dtypes.DType) -> None:
+    def fn(*data: Any, device: Any = None) -> Tensor:
+        return older(data, dtype, device=device)
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"""torch's older constructor of tensors of {dtype}: of sizes (zeros), or of what `tensor` takes.
+
+    >>> tg.{name}(2, 3)
+    """
+    public(name, method=False)(fn)
+
+
+_TYPED: dict[str, dtypes.DType] = {
+    "Half": dtypes.float16, "Float": dtypes.float32, "Double": dtypes.float64, "Bool": dtypes.bool_, "Byte": dtypes.uint8,
+    "Char": dtypes.int8, "Short": dtypes.int16, "Int": dtypes.int32, "Long": dtypes.int64,
+}
+for _name, _dtype in _TYPED.items():
+    _typed(f"{_name}Tensor", _dtype)
 
 
 @_create()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,8 @@ class Count(int):
 class Tensor(Operators):
     """An n-dimensional array on a device, in PyTorch's idiom. Make one with `tg.tensor`, `tg.zeros`, `tg.from_numpy`, ...
 
+    As in torch, Tensor(2, 3) and Tensor([1, 2, 3]) are tensors of the default dtype, too.
+
     shape: sizes. dtype: a numpy dtype (`tg.float32`, ...). device: where its values live. requires_grad: whether
     operations on it are recorded for `backward`. grad: the gradient that backward accumulated, or None.
     """
@@ -91,7 +93,12 @@ class Tensor(Operators):
     _trace: Recording | None
     _within: tuple[Any, ...]  # the scopes that it was made in (scopes.py); not set where there was none
 
-    def __init__(self, node: Node, device: Device, trace: Recording | None = None) -> None:
+    def __init__(self, node: Any = None, device: Any = None, trace: Any = None, *more: Any) -> None:
+        if device is None or type(device) is int:
+            made: Tensor = older((node, device, trace, *more), dtypes.get_default_dtype())
+            node, device, trace = made._n, made.device, made._trace
+            if trace is None and state.trace is not None:
+                state.trace.adopt(self)
         scopes = state.scopes
         valued = trace is None and not (scopes and state.examples)
         if scopes:
@@ -1025,6 +1032,14 @@ def from_own(array: np.ndarray[Any, Any], device: Any = None) -> Tensor:
     if state.trace is not None:
         state.trace.adopt(out)
     return out
+
+
+def older(given: Sequence[Any], dtype: dtypes.DType, **options: Any) -> Tensor:
+    """What torch's older constructors make: of sizes zeros, else a copy of what `tensor` takes."""
+    given = [x for x in given if x is not None]
+    if len(given) == 1 and not isinstance(given[0], (int, np.integer, Size)):
+        return PUBLIC["tensor"](given[0], dtype=dtype, **options)  # type: ignore[no-any-return]
+    return PUBLIC["empty"](*given or (0,), dtype=dtype, **options)  # type: ignore[no-any-return]
 
 
 def new_tensor(node: Node, device: Any = None, requires_grad: bool = False) -> Tensor:
