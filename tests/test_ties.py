@@ -137,6 +137,8 @@ PICKED = {
     "deviation": lambda v: (v - tg.median(v, 1, True).values).abs(),
     "running": lambda v: tg.where(v == tg.cummax(v, 1).values, v * v, 0),
     "pointed at": lambda v: tg.where(v < v.gather(1, tg.full((65, 1), 3)), v * v, 0),
+    "peaks": lambda v: tg.where(v == tg.nn.functional.max_pool2d(v[None], 3, 1, 1)[0], v * v, 0),
+    "pooled": lambda v: tg.where(v == tg.nn.functional.max_pool1d(v, 7).repeat_interleave(7, 1), v * v, 0),
     "scattered": lambda v: tg.zeros(7, dtype=v.dtype).scatter_reduce(0, tg.arange(65) % 7, v[:, 0], "amax", include_self=False),
 }
 
