@@ -424,6 +424,11 @@ class Evaluator(Elements):
         """A statement that combines a running total with a value."""
         self.writer.assign(total, self.combined(r, total, self.vector(value) if self.width > 1 else value), r)
 
+    def joined(self, r: Node, a: Expression, b: Expression) -> Expression:
+        """Two values by the rule of a scan, or of a scatter that is not a sum; bools by C's operator."""
+        fn: Any = r.fn
+        return Infix(fn.bools, a, b) if r.dtype.kind == "b" else self.combined(r, a, b)
+
     def combined(self, r: Node, a: Expression, b: Expression) -> Expression:
         """Two values by a reduction's rule."""
         fn: Any = r.attrs.get("op", r.fn)

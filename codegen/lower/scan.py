@@ -1,7 +1,7 @@
-"""Running sums and products along a dimension, and linear recurrences. Start at `lower_scan`.
+"""Running sums, products and extremes along a dimension, and linear recurrences. Start at `lower_scan`.
 
 Rows (or, where the dimension is not the last, vectors of columns) are one work-item's loop each. A long row that would leave
-cores idle is cut in chunks: a first kernel adds up each chunk, a second one scans them, starting from the sum of those before.
+cores idle is cut in chunks: a first kernel puts each chunk together, a second one scans them, starting from what those before make.
 On a GPU work-groups do it (scan_gpu.py).
 """
 
@@ -46,16 +46,14 @@ def _columns(o: KernelBuilder, inner: int, rows: int) -> tuple[BoundLike, BoundL
 
 
 def _total(o: KernelBuilder) -> Local:
-    """Declares the running sum or product."""
+    """Declares what the elements so far make."""
     fn: Any = o.node.fn
     start = Literal(fn.identity(o.node.dtype), o.node.dtype)
     return o.writer.declare(fn.total, o.ev.vector(start) if o.ev.width > 1 else start, o.node)
 
 
 def _step(o: KernelBuilder, total: Local, value: Expression) -> None:
-    fn: Any = o.node.fn
-    value = o.ev.vector(value) if o.ev.width > 1 else value
-    o.writer.assign(total, Infix(fn.bools, total, value) if o.node.dtype.kind == "b" else o.ev.combined(o.node, total, value), o.node)
+    o.writer.assign(total, o.ev.joined(o.node, total, o.ev.vector(value) if o.ev.width > 1 else value), o.node)
 
 
 def _chunk_sums(group: Group, context: Context, length: int, sums: Temp) -> Kernel:

@@ -1,4 +1,4 @@
-"""Running sums and products on GPUs: reduce, then scan, in three launches. Start at `scans`.
+"""Running sums, products and extremes on GPUs: reduce, then scan, in three launches. Start at `scans`.
 
 A row is cut in chunks, of which a work-group adds up one; a second launch scans the sums of the chunks; in the third a group goes over its
 chunk in tiles, starting from what the chunks before it make. A tile is read by neighbours side by side, and scanned in local memory, a few
@@ -59,7 +59,7 @@ class _Scan(WorkGroup):
         self.x = self.node.operands[0]
 
     def both(self, a: Expression, b: Expression) -> Expression:
-        return Infix(self.fn.bools, a, b) if self.dtype.kind == "b" else self.ev.combined(self.node, a, b)
+        return self.ev.joined(self.node, a, b)
 
     def take(self, to: Local, value: Expression) -> None:
         self.writer.assign(to, self.both(to, value), self.node)
@@ -68,7 +68,7 @@ class _Scan(WorkGroup):
         return Load(place(memory, at), self.dtype)
 
     def begun(self, name: str, value: Expression) -> Local:
-        """A running sum or product that begins so."""
+        """What the elements so far make, which begins so."""
         return self.writer.let(name, value, self.node, changes=True)
 
     def chunk(self, length: int) -> tuple[Var | None, Index, Index]:

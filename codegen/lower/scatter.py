@@ -88,5 +88,4 @@ def _joined(o: KernelBuilder, a: Expression, b: Expression) -> Local:
         return o.add(a, b, o.writer.base(o.node))
     if max(a.lanes, b.lanes) > 1:
         a, b = o.ev.vector(a), o.ev.vector(b)
-    both = Infix(fn.bools, a, b) if o.node.dtype.kind == "b" else o.ev.combined(o.node, a, b)
-    return o.writer.declare(o.writer.base(o.node), both, o.node)
+    return o.writer.declare(o.writer.base(o.node), o.ev.joined(o.node, a, b), o.node)

@@ -59,7 +59,7 @@ def _joined(o: WorkGroup, a: Expression, b: Expression) -> Expression:
     fn: Any = o.node.fn
     if fn.name == "scatter_add":
         return Infix("|" if o.node.dtype.kind == "b" else "+", a, b)
-    return Infix(fn.bools, a, b) if o.node.dtype.kind == "b" else o.ev.combined(o.node, a, b)
+    return o.ev.joined(o.node, a, b)
 
 
 def _nothing(o: WorkGroup) -> Expression:

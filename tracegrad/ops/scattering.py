@@ -13,7 +13,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, bind, broadcast_shapes, cast, const, iota, scalar
+from tracegrad.function import REGISTRY, broadcast_shapes, cast, const, iota, scalar
 from tracegrad.ir import Node
 from tracegrad.modes import state
 from tracegrad.operators import PUBLIC, Operators, public
@@ -98,8 +98,9 @@ def _products(n: int, index: Node, values: Node) -> Any:
 
 def _extremes(n: int, index: Node, values: Node, reduce: str) -> Any:
     """The largest (smallest) value of each index; the gradient is shared by those that are equal to it. Anything where there is none."""
-    how: Any = REGISTRY[f"scatter_{reduce[1:]}"]
-    best: Any = bind(how, (full_like_shape((n,), how.identity(values.dtype), values.dtype), index, detach(values)), {})
+    name = f"scatter_{reduce[1:]}"
+    fn: Any = REGISTRY[name]
+    best = scatter_rows(name, full_like_shape((n,), fn.identity(values.dtype), values.dtype), index, detach(values))
     if values.dtype.kind != "f":
         return best
     wins = cast(eq(values, take_rows(best, index)), values.dtype)
