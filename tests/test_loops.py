@@ -73,6 +73,32 @@ def wave(scan, n):
     return f, (numbers(33, scale=0.1),)
 
 
+def adams_bashforth(scan, n):
+    """Each carry becomes another one but for the first, which reads its neighbours; the last is stacked, too."""
+    def f(y, w):
+        def slope(y):
+            return (y.roll(1, 0) - y) * w
+
+        def step(state, _):
+            y, d1, d2, d3 = state
+            d = slope(y)
+            return (y + 0.01 * (55.0 * d - 59.0 * d1 + 37.0 * d2 - 9.0 * d3), d, d1, d2), d3
+        (y, d1, d2, d3), ys = scan(step, (y, y * 0.5, slope(y), w * y), length=n)
+        return (y * d1 * d2).sum() + d3.sin().sum() + (ys * ys).sum()
+    return f, (numbers(33, scale=0.3), numbers(33))
+
+
+def behind_one_another(scan, n):
+    """Two carries become the same one, which becomes a product; two change places; one becomes what one of those was."""
+    def f(w, u, xs):
+        def step(state, x):
+            now, a, _, p, q, r = state
+            return (0.3 * (now @ w) + x, now, now, q, p, p), (a, r)
+        found, (a, r) = scan(step, (u, u * 2.0, u.sin(), u * 3.0, u, u * 0.5), xs)
+        return sum((c * (k + 1.0)).sin().sum() for k, c in enumerate(found)) + (a * r).sum()
+    return f, (numbers(5, 5), numbers(5), numbers(n, 5))
+
+
 def nested(scan, n):
     def f(w, xs):
         def inner(c, x):
@@ -174,8 +200,8 @@ def mapped(scan, n):
     return f, (numbers(5, 5, scale=0.4), numbers(3, n, 5))
 
 
-PROGRAMS = [rnn, reversed_with_counter, wave, nested, unchanged, custom_function, inside_a_custom_function, derivative_in_the_body, gathers,
-            temporaries_changed_in_place, reductions_and_branches, mapped]
+PROGRAMS = [rnn, reversed_with_counter, wave, adams_bashforth, behind_one_another, nested, unchanged, custom_function,
+            inside_a_custom_function, derivative_in_the_body, gathers, temporaries_changed_in_place, reductions_and_branches, mapped]
 LENGTHS = {rnn: 13, wave: 16, reversed_with_counter: 31, gathers: 33}
 
 
@@ -246,6 +272,29 @@ def test_lengths(interpreter, n):
         f, args = first_order(rnn, tg.scan if k is None else checkpointed(k), n)
         g, _ = first_order(rnn, lambda f, c, xs: unrolled(f, c, xs) if n else (c, xs * 0.0), n)
         close(arrays(f(*args)), arrays(g(*args)))
+
+
+@pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another])
+@pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
+def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning):
+    """Also where there are fewer turns than carries in the row."""
+    for n in (1, 2, 3, 4, 5, 6, 12, 40):
+        with Checked({"cpu": CPU, "gpu": TARGETS["gpu"]} if n in (2, 5) else {"cpu": CPU}, tuning=tuning):
+            f, _ = first_order(program, tg.scan, n)
+            g, args = first_order(program, unrolled, n)
+            close(arrays(f(*args)), arrays(g(*args)))
+
+
+def test_a_leapfrog_copies_nothing_and_is_one_launch_a_turn():
+    """Nor does its gradient launch a kernel for what a turn's cotangent only negates."""
+    f, args = first_order(wave, tg.scan, 50)
+    f(*args)
+    with tuned(PLAIN):
+        plan = compile_graph(executable_graph(f.graph), CPU)
+    turns = [step for step in plan.steps if isinstance(step, Loop)]
+    assert [len(turn.steps) for turn in turns] == [1, 1]
+    assert "_ring" in plan.source
+    assert "variable" not in plan.source
 
 
 @pytest.mark.parametrize("size", [1, 7, 13, 16, 31, 33, 64, 65, 100])

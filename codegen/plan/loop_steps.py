@@ -3,7 +3,8 @@
 The body is a graph of its own, scheduled and written as kernels like any other; `placed` then binds what a turn reads and writes. A row of
 what is scanned, or of a stacked result, is a place in the whole that depends on the number of the turn, which kernels get by value.
 A carry has two places, which the turns use in turn; the first turn reads it where the loop's operand is, the last one writes the loop's
-result. So nothing is copied, and the host has nothing to do between turns but to count. A carry of which a turn changes elements (a
+result. So nothing is copied, and the host has nothing to do between turns but to count. Of a carry that other carries follow (`now`, the
+next turn's `before`) the values of so many turns are wanted: it has a place more for each. A carry of which a turn changes elements (a
 scatter) is copied once, to the loop's result, and changed there.
 
 Where one work-item does the whole body (see `batch_launches`), or elements do not depend on each other, the loop over turns is in the
@@ -18,6 +19,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cache
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 from tracegrad.codegen.graph.rewrite import op
@@ -58,13 +60,25 @@ class Row(Plain):
 
 
 class Carry(Plain):
-    """A carry of `size` elements: `end` in the first turn where it is read, in the last one where it is written; else one of two places."""
+    """A value of `size` elements that one turn of `length` writes, and later ones read: the one of the turn's number plus `shift`.
 
-    end: Any
-    both: Temp
+    It lies in the one of `count` places of `ring` whose turn it is, but in some turns at the ends of the loop `elsewhere`: in operands and
+    results of the loop.
+    """
+
+    ring: Temp
+    count: int
+    shift: int
     size: int
     length: int
-    written: bool
+    elsewhere: tuple[tuple[int, Any], ...]          # turns, and what they have instead
+
+    def between(self) -> tuple[int, int]:
+        """The turns, from and to, in which it lies in the ring."""
+        turns, low = {t for t, _ in self.elsewhere}, 0
+        while low in turns:
+            low += 1
+        return low, min((t for t in turns if t > low), default=self.length)
 
 
 class Own(Plain):
@@ -82,6 +96,7 @@ class Parts(Plain):
 
 
 Place = Whole | Row | Carry | Own
+Lines = list[list[int]]                     # numbers of carries; see `_lines`
 
 
 @lowering("loop")
@@ -93,7 +108,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     fn: Any = anchor.fn
     body, length = fn.body, fn.length
     n, rows = body.carries, body.rows
-    graph = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows, context), context)
+    graph, lines = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows, context), fn, context)
     known = set(context.faults)
     groups, steps, changed = _kernels(graph, context, n + rows, n)
     alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
@@ -103,7 +118,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
             context.reporters[node] = tuple(r for r in results if isinstance(r, Node))
     operands = [context.ref(strip(o)) for o in anchor.operands]
     key = (fn, anchor.operands)
-    places = _places(graph, fn, operands, results, key, 1)
+    places = _places(graph, fn, lines, operands, results, key, 1)
     turn = Turn()
     before = [bound(k, places, turn) for k in before]
     for p, operand, result in zip(graph.inputs, operands, results, strict=False):
@@ -126,21 +141,24 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
         in_parts = _in_parts(fn, operands, results, key, context, kernels)
         if in_parts:
             return in_parts
-    held = kept + [r for p in places.values() for r in ((p.end, p.both) if isinstance(p, Carry) else (p.ref,))]
+    held = [*kept, *operands, *results, *(p.ring if isinstance(p, Carry) else p.ref for p in places.values())]
     return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 
 
-def _places(graph: Graph, fn: Any, operands: list[Any], results: list[Any], key: Any, parts: int) -> dict[Any, Place]:
+def _places(graph: Graph, fn: Any, lines: Lines, operands: list[Any], results: list[Any], key: Any, parts: int) -> dict[Any, Place]:
     """What a turn's inputs and outputs are outside."""
     n, rows, length, reverse = fn.body.carries, fn.body.rows, fn.length, fn.reverse
     places: dict[Any, Place] = {}
-    for i, (p, o) in enumerate(zip(graph.inputs, operands, strict=True)):
-        if i < n:
-            both = Temp(p.attrs["label"] or "carry", (key, i), 2 * parts * p.aval.size, p.dtype)
-            places[p] = Carry(o, both, p.aval.size, length, written=False)
-            places[strip(graph.outputs[i])] = Carry(results[i], both, p.aval.size, length, written=True)
-        else:
-            places[p] = Row(o, p.aval.size, length, reverse) if i < n + rows else Whole(o)
+    for line in lines:
+        p, count = graph.inputs[line[0]], len(line) + 1
+        ring = Temp(p.attrs["label"] or "carry", (key, line[0]), count * parts * p.aval.size, p.dtype)
+        ends = [(-k, operands[i]) for k, i in enumerate(line)] + [(length - k, results[i]) for k, i in enumerate(line)]
+        values = [(strip(graph.outputs[line[0]]), 1), *((graph.inputs[i], -k) for k, i in enumerate(line))]
+        for node, shift in values:
+            elsewhere = sorted(((turn - shift, ref) for turn, ref in ends if 0 <= turn - shift < length), key=itemgetter(0))
+            places[node] = Carry(ring, count, shift, p.aval.size, length, tuple(elsewhere))
+    for i, (p, o) in enumerate(zip(graph.inputs[n:], operands[n:], strict=True)):
+        places[p] = Row(o, p.aval.size, length, reverse) if i < rows else Whole(o)
     for result, out in zip(results[n:], graph.outputs[n:], strict=True):
         places[strip(out)] = Row(result, out.aval.size, length, reverse)
     return places
@@ -159,7 +177,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     smaller = of_part(fn.graph, own, parts)
     if smaller is None:
         return []
-    graph = _with_own_outputs(context.prepared(smaller), context)
+    graph, lines = _with_own_outputs(context.prepared(smaller), fn, context)
     inner = copy(context)
     inner.target = replace(target, cores=1)
     before, steps, _ = _hoisted(_kernels(graph, inner, own)[1], graph.inputs[own:])
@@ -167,7 +185,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
         return []
     if sum(k.text.count("\n") for k in steps) > tuning().looped_lines:
         return []
-    places = _places(graph, fn, operands, results, key, parts)
+    places = _places(graph, fn, lines, operands, results, key, parts)
     turn = Turn()
     before = [bound(k, places, turn) for k in before]
     for k in steps:
@@ -183,7 +201,7 @@ def _kernels(graph: Graph, context: Context, own: int, carries: int = 0) -> tupl
 
     own: how many of the inputs are carries and rows.
     """
-    stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size]
+    stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size and s not in graph.inputs]
     plan = schedule(graph, stored, context.scalars, context.target, config.fuse)
     changed = {strip(out): p for p, out in zip(graph.inputs[:carries], graph.outputs, strict=False) if is_scatter(strip(out))}
     alias, _ = arrange(plan, stored, changed, context.target.kind == "gpu", must=False)
@@ -256,14 +274,38 @@ def _with_copies(graph: Graph, own: int, context: Context) -> Graph:
     return graph.rebuilt(replaced)
 
 
-def _with_own_outputs(graph: Graph, context: Context) -> Graph:
-    """The graph with every output a node whose buffer can be its own, and which only kernels of ours write and read."""
+def _lines(graph: Graph, carries: int, length: int) -> Lines:
+    """The carries, each with those behind it: of which the first is next what it was, the second what the first was, ..."""
+    numbers = {p: i for i, p in enumerate(graph.inputs[:carries]) if p.aval.size}
+    behind: dict[int, int] = {}
+    for i, o in enumerate(graph.outputs[:carries]):
+        if strip(o) in numbers:
+            behind.setdefault(numbers[strip(o)], i)
+    lines: Lines = []
+    for i, o in enumerate(graph.outputs[:carries]):
+        line = [i]
+        while strip(o) not in graph.inputs and not is_scatter(strip(o)) and line[-1] in behind and len(line) < length:
+            line.append(behind[line[-1]])
+        lines.append(line)
+    followers = {i for line in lines for i in line[1:]}
+    return [line for line in lines if line[0] not in followers]
+
+
+def _with_own_outputs(graph: Graph, fn: Any, context: Context) -> tuple[Graph, Lines]:
+    """The graph with every output a node whose buffer can be its own, and which only kernels of ours write and read; see `_lines`.
+
+    (But the outputs of carries behind others, which nothing has to write.)
+    """
+    lines = _lines(graph, fn.body.carries, fn.length)
+    followers = {i for line in lines for i in line[1:]}
     outputs, taken = list(graph.outputs), {strip(o) for node in graph for o in _whole(node, context)}
     for i, o in enumerate(outputs):
+        if i in followers:
+            continue
         if strip(o) in taken or strip(o).fn.family in ("leaf", "host_call", "opencl_call") or strip(o) in graph.inputs:
             outputs[i] = _copy(o)
         taken.add(strip(outputs[i]))
-    return Graph.capture(graph.inputs, outputs)
+    return Graph.capture(graph.inputs, outputs), lines
 
 
 # -------------------------------------------------------------------------------------------------------------- binding
@@ -365,15 +407,21 @@ def _bind(
             all_of_it = parameter(place.ref, p, p.name)
             state(f"{own} = {all_of_it.name}{share(place.size)};", all_of_it, *item, defines=(p,))
         else:
-            end = parameter(place.end, p, p.name + ("_last" if place.written else "_first"))
-            state(f"{own} = {end.name}{share(place.size)};", end, *item, defines=(p,))
-            if place.length == 1:
-                continue
-            n = number().name
-            both = parameter(place.both, p, f"{place.both.name}_both")
-            which = f"({n} + 1 & 1)" if place.written else f"({n} & 1)"
-            state(f"if ({n} {'< ' + str(place.length - 1) if place.written else '> 0'})", number())
-            state(f"  {p.name} = {both.name} + {row_of(which, place.size)};", p, both, number(), *item)
+            low, high = place.between()
+            for k, (at, ref) in enumerate(place.elsewhere):
+                end = parameter(ref, p, p.name + ("_first" if at < low else "_last"))
+                if k:
+                    state(f"if ({number().name} == {at})", number())
+                    state(f"  {p.name} = {end.name}{share(place.size)};", p, end, *item)
+                else:
+                    state(f"{own} = {end.name}{share(place.size)};", end, *item, defines=(p,))
+            if low < high:
+                n, shift = number().name, place.shift % place.count
+                ring = parameter(place.ring, p, f"{place.ring.name}_{'both' if place.count == 2 else 'ring'}")
+                inside = [f"{n} > {low - 1}"] * (low > 0) + [f"{n} < {high}"] * (high < place.length)
+                state(f"if ({' && '.join(inside)})", number())
+                which = f"(({n} + {shift}) % {place.count})" if shift else f"({n} % {place.count})"
+                state(f"  {p.name} = {ring.name} + {row_of(which, place.size)};", p, ring, number(), *item)
     return head, statements
 
 

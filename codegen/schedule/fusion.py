@@ -21,6 +21,7 @@ from tracegrad.codegen.schedule.grouping import (
     Accepted,
     Anchored,
     Break,
+    Flat,
     Fusion,
     Group,
     Kind,
@@ -32,7 +33,7 @@ from tracegrad.codegen.schedule.grouping import (
     kind_of,
     strip,
 )
-from tracegrad.codegen.schedule.order import in_order, reading
+from tracegrad.codegen.schedule.order import earlier_than, in_order, reading
 from tracegrad.codegen.schedule.rematerialization import rematerialized
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Graph, Node
@@ -432,8 +433,45 @@ class Scheduler:
                     if self.group_of.get(dep) is not group:
                         add(group.reads, dep, maps)
             groups.append(group)
+        groups = self.rejoined(groups)
         self.explain(groups)
         return Schedule(in_order(reading(groups, self.group_of, self.stored)), self.group_of, self.stored, self.deps, self.costs)
+
+    def rejoined(self, groups: list[Group]) -> list[Group]:
+        """The groups, with those of elements together that only a value kept apart which, as it turned out, is not stored.
+
+        They read some of the same, and wait for the same, so neither waits for the other.
+        """
+        left = dict.fromkeys(groups)
+        for (earlier, reader), why in list(self.breaks.items()):
+            pair = {self.group_of[earlier.sinks[0]], self.group_of[reader]}
+            if why is not Break.POSITION or len(pair) < 2 or not pair <= left.keys():
+                continue
+            first, second = sorted(pair, key=lambda g: g.number)
+            if not isinstance(first.kind, Flat) or first.kind != second.kind or first.reads.keys().isdisjoint(second.reads):
+                continue
+            if first.statements + second.statements > self.tuning.max_statements or len(first.reads | second.reads) > self.tuning.max_reads:
+                continue
+            before = reading(left, self.group_of, self.stored)
+            if earlier_than(before, first) == earlier_than(before, second):
+                self.merge(first, second)
+                del left[second]
+        return list(left)
+
+    def merge(self, group: Group, other: Group) -> None:
+        """All of `other` becomes `group`'s."""
+        group.fused.update(dict.fromkeys(other.stored, Fusion.SIBLING))
+        group.sinks += other.sinks
+        group.stored += other.stored
+        group.place.update(other.place)
+        group.work += other.work
+        group.statements += other.statements
+        group.positional |= other.positional
+        for dep, maps in other.reads.items():
+            add(group.reads, dep, maps)
+        for node in other.sinks:
+            self.group_of[node] = group
+        self.breaks.update({(group, user): why for (g, user), why in self.breaks.items() if g is other})
 
     def explain(self, groups: list[Group]) -> None:
         """Note for each group what it is, why its values are one kernel's, and why it does not go on."""
