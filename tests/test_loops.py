@@ -99,6 +99,17 @@ def behind_one_another(scan, n):
     return f, (numbers(5, 5), numbers(5), numbers(n, 5))
 
 
+def signs_that_change(scan, n):
+    """Carries become negatives of others: of one that is a product, of each other; one is stacked as it is."""
+    def f(u, w):
+        def step(state, _):
+            a, b, c, d = state
+            return (-b, (b * w).sin() - a + 0.1 * b.roll(1, 0), -d, -c), (a, c * d)
+        (a, b, c, d), (ys, zs) = scan(step, (u, u * 0.5, w, u * w), length=n)
+        return (a * b).sum() + (c - d).sin().sum() + (ys * ys * ys).sum() + zs.sum()
+    return f, (numbers(33, scale=0.3), numbers(33))
+
+
 def nested(scan, n):
     def f(w, xs):
         def inner(c, x):
@@ -200,7 +211,7 @@ def mapped(scan, n):
     return f, (numbers(5, 5, scale=0.4), numbers(3, n, 5))
 
 
-PROGRAMS = [rnn, reversed_with_counter, wave, adams_bashforth, behind_one_another, nested, unchanged, custom_function,
+PROGRAMS = [rnn, reversed_with_counter, wave, adams_bashforth, behind_one_another, signs_that_change, nested, unchanged, custom_function,
             inside_a_custom_function, derivative_in_the_body, gathers, temporaries_changed_in_place, reductions_and_branches, mapped]
 LENGTHS = {rnn: 13, wave: 16, reversed_with_counter: 31, gathers: 33}
 
@@ -274,7 +285,7 @@ def test_lengths(interpreter, n):
         close(arrays(f(*args)), arrays(g(*args)))
 
 
-@pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another])
+@pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another, signs_that_change])
 @pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
 def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning):
     """Also where there are fewer turns than carries in the row."""

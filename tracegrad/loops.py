@@ -29,7 +29,7 @@ from tracegrad.modes import state
 from tracegrad.ops.movement import narrow, permute, reshape
 from tracegrad.plan import Check
 
-_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
+_VARIABLE, _DETACH, _OUTPUT, _NEG = map(REGISTRY.__getitem__, ("variable", "detach", "output", "neg"))
 
 
 class Body:
@@ -506,6 +506,11 @@ def loop_nodes(
     if not results or not length:
         return [init[i] if lasts[i] is None else lasts[i] for i in range(len(carries))], \
             [_stacked(y, length) for y in outs_y]
+    signs = _signs([carries[i] for i in left], results)
+    if signs:                                              # these are carried with the other sign
+        new = substituted(results, {c: _negative(c) for c in signs})
+        results = [*(signs.get(carries[i], o) for i, o in zip(left, new, strict=False)), *new[len(left):]]
+        init = [_negative(x) if c in signs else x for c, x in zip(carries, init, strict=True)]
     inputs = [*(carries[i] for i in left), *(rows[i] for i in places)]
     operands = [*(init[i] for i in left), *(scanned[i] for i in places)]
     outer = _constants(results, inputs)
@@ -526,8 +531,19 @@ def loop_nodes(
     if not state.grad:
         found_ = [bind(_DETACH, (r,), {}) if r.needs_grad else r for r in found_]
     for i, last in zip(left, found_, strict=False):
-        lasts[i] = last
+        lasts[i] = _negative(last) if carries[i] in signs else last
     return lasts, found_[n:count]
+
+
+def _negative(x: Node) -> Node:
+    return bind(_NEG, (x,), {})
+
+
+def _signs(carries: Sequence[Node], outs: Sequence[Node]) -> dict[Node, Node]:
+    """Carries that become the negative of another one, and those: with the other sign nothing is computed (a leapfrog's cotangents)."""
+    found = {c: o.operands[0] for c, o in zip(carries, outs, strict=False) if o.fn is _NEG and o not in autodiff.HOOKS}
+    others = set(carries) - found.keys()
+    return {c: o for c, o in found.items() if o in others}
 
 
 def turned(f: Callable[[list[Node], list[Node]], tuple[Sequence[Node], Sequence[Node]]], init: Sequence[Node], scanned: Sequence[Node],
