@@ -82,7 +82,7 @@ def adams_bashforth(scan, n):
         def step(state, _):
             y, d1, d2, d3 = state
             d = slope(y)
-            return (y + 0.01 * (55.0 * d - 59.0 * d1 + 37.0 * d2 - 9.0 * d3), d, d1, d2), d3
+            return (y + 0.01 * (55.0 * d - 59.0 * d1 + 37.0 * d2 - 9.0 * d3.roll(1, 0)), d, d1, d2), d3
         (y, d1, d2, d3), ys = scan(step, (y, y * 0.5, slope(y), w * y), length=n)
         return (y * d1 * d2).sum() + d3.sin().sum() + (ys * ys).sum()
     return f, (numbers(33, scale=0.3), numbers(33))
