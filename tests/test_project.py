@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutations import stale
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXAMPLES = {"custom_function": [], "newton": [], "two_layer_net": ["--steps", "100"], "heat_inverse": [], "digits": []}
@@ -66,6 +68,10 @@ def test_example_runs_and_shows_a_kernel(name):
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in EXAMPLES])
 def test_example_runs_without_opencl_and_says_why_there_is_no_kernel(name):
     assert "\n// no kernels: this program ran on the device \"numpy\"" in run(f"examples/{name}.py", *EXAMPLES[name], "--device", "numpy")
+
+
+def test_every_error_that_is_put_in_on_purpose_still_can_be():
+    assert stale() == []
 
 
 @pytest.mark.slow

@@ -321,8 +321,10 @@ SCANS = [           # loops of several kernels, some of which read only what a t
     "tg.scan(lambda a, v: (tg.tanh(a + v.cumsum(-1) * 0.25), (a - v).amax(-1)), fit(y, x.shape[1:]), x)[1]",
     "tg.scan(lambda a, v: (a * 0.5 + v.softmax(-1) * a.sum(-1, keepdim=True), a), fit(y, x.shape[1:]), x)[1]",
     "tg.scan(lambda a, v: (a.softmax(-1) + v.flip(-1), a.roll(1, -1) * v), fit(y, x.shape[1:]), x, reverse=True)[1]",
-    "tg.scan(lambda c, v: ((c[1], c[1] * 0.5 - c[0].roll(1, -1) * 0.3 + v, c[0]), c[2].flip(-1)), (fit(y, x.shape[1:]), x[0], x[-1]), x)[1]",
-    "tg.add(*tg.scan(lambda c, v: ((-c[1], c[1].roll(1, -1) * 0.5 + c[0] * 0.3 - v), None), (fit(y, x.shape[1:]), x[0]), x)[0])",
+    *["tg.scan(lambda c, v: ((c[1], c[1] * 0.5 - c[0].roll(1, -1) * 0.2 + v, c[0]), c[2].flip(-1)), "
+      "(fit(y, (S,)), fit(Y, (S,)), fit(x, (S,))), fit(x, (9, S)))[1]",
+      "tg.add(*tg.scan(lambda c, v: ((-c[1], c[1].roll(1, -1) * 0.5 + c[0] * 0.3 - v), None), "
+      "(fit(y, (S,)), fit(x, (S,))), fit(x, (9, S)))[0])"] * 3,
     *["tg.scan(lambda a, v: (tg.tanh(fit(a, (e,)) @ fit(y, (e, e)) + fit(v, (e,)) @ fit(y, (e, e))), a.sum()), fit(y, (e,)), x)[0]"] * 4,
 ]
 ATTENTION = [t for t in MATRICES if "attention" in t]

@@ -140,7 +140,7 @@ def equals(rng: random.Random) -> Way:
 
 def special(rng: random.Random) -> Way:
     """What has kernels of its own: the value, or the gradient."""
-    lines = rng.choice([SCANS, *[ATTENTION] * 3, CONVOLUTIONS, TURNED, SCATTERED])
+    lines = rng.choice([SCANS, SCANS, *[ATTENTION] * 3, CONVOLUTIONS, TURNED, SCATTERED])
     return rng.choice([value, value, gradient])(rng, [(1, lines)])
 
 
