@@ -260,12 +260,12 @@ class Device:
             if self._active is not None:
                 self._active.finish()      # the others were finished when it took over
 
-    def enable_profiling(self) -> None:
-        """Give the device queues that record times (once; config.profile does so)."""
+    def set_profiling(self, mode: bool) -> None:
+        """Give the device queues that record times, or such that do not, unless it has them (config.profile says which)."""
         with self.lock:
-            if not self.profiling:
+            if self.profiling != mode:
                 self.finish()
-                self.profiling, self._active = True, None
+                self.profiling, self._active = mode, None
                 for name in ("queue", "host_queue"):
                     self.__dict__.pop(name, None)
 

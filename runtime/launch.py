@@ -285,8 +285,8 @@ class Executable:
     def _enqueue(self, items: Sequence[Any]) -> None:
         """Enqueue launches, and all turns of loops, without waiting. Hold the device's lock."""
         device = self.device
-        if config.profile:
-            device.enable_profiling()
+        if device.profiling != config.profile:
+            device.set_profiling(config.profile)
         self._last = -1
         try:
             queue = device.use(device.host_queue if self.small else device.queue)

@@ -555,6 +555,9 @@ class TestLaunch:
         times, = executable.profile()
         assert (times.entry, times.calls) == ("add", 2)
         assert times.seconds >= 0
+        monkeypatch.undo()
+        np.testing.assert_array_equal(read(executable.run([a, a])[0]), numbers() * 2)
+        assert not device.profiling                     # switched off, it leaves no queues that record times
 
     def test_an_executable_does_not_outlive_its_last_reference(self, device: Device) -> None:
         executable = Executable(add_plan(), device)
