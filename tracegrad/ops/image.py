@@ -16,7 +16,7 @@ from tracegrad.ops.arguments import integer, on_nodes
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import gather, take_rows
 from tracegrad.ops.linalg import matmul
-from tracegrad.ops.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_
+from tracegrad.ops.pointwise import abs_, clamp, detach, eq, floor, fmod, ge, gt, le, lt, round_, sign
 from tracegrad.ops.pooling import adaptive_average
 from tracegrad.ops.reduction import total
 from tracegrad.ops.shaping import movedim, stack, unsqueeze
@@ -269,7 +269,8 @@ def grid_sample(input: Array, grid: Array, mode: str = "bilinear", padding_mode:
     if mode != "bicubic":
         at = [sampler.inside(v, s) for v, s in zip(at, sizes, strict=True)]
     if mode == "nearest":
-        return sampler.at([round_(detach(v)) for v in at])
+        one = sign(sign(at[0]) + 2.0)                           # whose derivative is 0, as that of the result is by the grid
+        return sampler.at([round_(detach(v)) for v in at]) * unsqueeze(one, 1)
     low = [floor(detach(v)) for v in at]
     taps = []
     for v, base in zip(at, low, strict=True):
