@@ -25,3 +25,46 @@ def test_the_nearest_pixel_has_a_gradient_of_zeros_by_the_grid(device: Any) -> N
     assert not grid.grad.any()
     assert image.grad is not None
     assert image.grad.sum().item() == 18
+
+
+@pytest.mark.parametrize(("dtype", "large"), [(tg.float32, 100.0), (tg.float64, 1000.0), (tg.float64, 1e308)])
+def test_logsumexp_beside_inf(device: Any, dtype: Any, large: float) -> None:
+    """The neighbours' gradient is 0, also where their own exponential overflows."""
+    value, gradient = derivatives(lambda x: tg.logsumexp(x, 0), [inf, large, 1.0, -inf], dtype=dtype)
+    assert value == [inf]
+    assert gradient[1:] == [0, 0, 0]
+    value, gradient = derivatives(lambda x: tg.logsumexp(x, 1), [[-inf, -inf, -inf], [large, -inf, 0.0]], dtype=dtype)
+    assert value == [-inf, pytest.approx(large)]
+    assert gradient[3:] == pytest.approx([1, 0, 0])
+
+
+@pytest.mark.parametrize("loss", [F.huber_loss, F.smooth_l1_loss])
+def test_round_losses_where_there_is_no_difference_and_beyond(device: Any, loss: Any) -> None:
+    x = tg.tensor([0.0, 0.5, 2.0, inf, -inf], dtype=tg.float64, requires_grad=True)
+    first, = tg.autograd.grad(loss(x, tg.zeros_like(x), reduction="sum"), x, create_graph=True)
+    assert first.tolist() == [0, 0.5, 1, 1, -1]
+    assert tg.autograd.grad(first.sum(), x)[0].tolist() == [1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_infinite_extremes_at_indices_have_their_gradient(device: Any, reduce: str) -> None:
+    index = tg.tensor([0, 0, 1, 1])
+    value, gradient = derivatives(lambda x: tg.ones(2, dtype=tg.float64).scatter_reduce(0, index, x, reduce), [2, inf, -inf, 0.5])
+    assert (value, gradient) == (([inf, 1], [0, 1, 0, 0]) if reduce == "amax" else ([1, -inf], [0, 0, 1, 0]))
+
+
+def test_a_power_of_0_differentiated_by_both(device: Any) -> None:
+    """d²/da db a^b = a^(b - 1) (1 + b log a): 1/a where b is 0, which was 1."""
+    def mixed(a: Any, b: Any) -> Any:
+        return tg.autograd.grad((a ** b).sum(), a, create_graph=True)[0]
+
+    value, _, found = derivatives(mixed, [2.0, 4.0, 3.0, 0.0, float("nan")], [0.0, -0.0, 2.0, 0.0, 0.0])
+    np.testing.assert_array_equal(value, [0, 0, 6, 0, 0])
+    np.testing.assert_allclose(found[:3], [0.5, 0.25, 3 * (1 + 2 * np.log(3))])
+    assert derivatives(lambda a, b: a ** b, [1e-40], [0.0], dtype=tg.float32)[1] == [0]
+
+
+def test_trigamma_ends_at_0(device: Any) -> None:
+    value, gradient = derivatives(lambda x: tg.digamma(x) * tg.tensor([0.0, 1.0], dtype=tg.float64), [2.0, inf])
+    assert (value[1], gradient[1]) == (inf, 0)
+    assert tg.polygamma(2, tg.tensor([inf])).tolist() == [0]

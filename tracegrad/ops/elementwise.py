@@ -153,8 +153,11 @@ class Pow(Elementwise):
         return np.where(b < 0, limit, np.power(a, np.maximum(b, 0)))
 
     def vjp(self, ct, y, a, b):
-        known = b.fn is REGISTRY["const"] and b.attrs["value"] != 0
-        exponent = b if known else where(eq(b, 0.0), 1.0, b)                     # no 0 * inf where b is 0
+        if b.fn is REGISTRY["const"]:
+            exponent = b if b.attrs["value"] != 0 else 1.0
+        else:                                                                   # no 0 * inf where b is 0 and a is not large enough
+            large = gt(REGISTRY["abs"](a), float(np.finfo(a.dtype).tiny))
+            exponent = where(bitwise_and(eq(b, 0.0), bitwise_not(large)), 1.0, b)
         size = real(b) if b.dtype.kind == "c" else b
         flat = where(eq(a, 0.0), ge(size, 0.0), False)                           # 0 to any power >= 0; log of a negative a is NaN
         return ct * b * power(a, exponent - 1), ct * where(flat, 0.0, y * log(where(flat, 1.0, a)))

@@ -73,8 +73,8 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: f
     if beta == 0:
         return l1_loss(input, target, reduction)
     _same_shape("smooth_l1_loss", input, target)
-    d = abs_(input - target)
-    return _reduced("smooth_l1_loss", where(lt(d, beta), d * d * (0.5 / beta), d - 0.5 * beta), reduction)
+    near, square, d = _near(input - target, beta)
+    return _reduced("smooth_l1_loss", where(near, square * (0.5 / beta), d - 0.5 * beta), reduction)
 
 
 @functional
@@ -84,8 +84,16 @@ def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: floa
     _same_shape("huber_loss", input, target)
     if not delta > 0:
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
-    d = abs_(input - target)
-    return _reduced("huber_loss", where(lt(d, delta), d * d * 0.5, (d - 0.5 * delta) * delta), reduction, weight)
+    near, square, d = _near(input - target, delta)
+    return _reduced("huber_loss", where(near, square * 0.5, (d - 0.5 * delta) * delta), reduction, weight)
+
+
+def _near(difference: Any, limit: float) -> tuple[Any, Any, Any]:
+    """Whether |difference| < limit, its square there (not of |difference|, which has no second derivative at 0), and |difference|."""
+    d = abs_(difference)
+    near = lt(d, limit)
+    inner = where(near, difference, 0.0)                        # 0 * inf elsewhere would be a NaN in the gradient
+    return near, inner * inner, d
 
 
 # ----------------------------------------------------------------------------------------------------------------- classes

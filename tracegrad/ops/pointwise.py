@@ -314,7 +314,7 @@ def isinf(input: Array) -> Array:
     """Whether x is +inf or -inf (of a complex number: a part of it)."""
     if input.dtype.kind == "c":
         return isinf(real(input)) | isinf(imag(input))
-    return abs_(input) == float("inf") if input.dtype.kind == "f" else input != input
+    return eq(abs_(input), float("inf")) if input.dtype.kind == "f" else ne(input, input)
 
 
 @public("isfinite")
@@ -322,7 +322,7 @@ def isfinite(input: Array) -> Array:
     """Whether x is neither infinite nor NaN (of a complex number: both parts)."""
     if input.dtype.kind == "c":
         return isfinite(real(input)) & isfinite(imag(input))
-    return abs_(input) < float("inf") if input.dtype.kind == "f" else input == input
+    return lt(abs_(input), float("inf")) if input.dtype.kind == "f" else eq(input, input)
 
 
 def abs_squared(x: Array) -> Array:

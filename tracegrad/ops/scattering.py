@@ -21,7 +21,7 @@ from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim, sizes_of
 from tracegrad.ops.elementwise import choose, where
 from tracegrad.ops.indexing import _linear, getitem, put_slice, scatter_rows, setitem, take_rows
-from tracegrad.ops.pointwise import detach, div, eq, isfinite, ne
+from tracegrad.ops.pointwise import detach, div, eq, isfinite, isinf, ne
 from tracegrad.ops.ranges import in_range
 from tracegrad.ops.shaping import diagonal, expanded, full_like_shape, movedim, select
 from tracegrad.ops.sorting import argsort
@@ -107,7 +107,8 @@ def _extremes(n: int, index: Node, values: Node, reduce: str) -> Any:
     zeros = full_like_shape((n,), 0, values.dtype)
     count = scatter_rows("scatter_add", zeros, index, wins)
     share = scatter_rows("scatter_add", zeros, index, where(ne(wins, 0.0), values, 0.0)) / where(eq(count, 0.0), 1.0, count)
-    return best + where(isfinite(share), share - detach(share), 0.0)         # best's value, share's gradient
+    finite = best + where(isfinite(share), share - detach(share), 0.0)       # best's value, share's gradient
+    return where(isinf(best), share, finite)
 
 
 @public("scatter_reduce")

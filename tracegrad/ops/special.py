@@ -215,7 +215,8 @@ class Digamma(Formula):
 class Zeta(Formula):
     """Hurwitz's zeta function: the sum of (q + k)^-x over k = 0, 1, ...; by Euler and Maclaurin's formula after nine terms ([C]).
 
-    Infinite for x = 1 and for q a pole (0, -1, ...); NaN for x below 1, and for negative q unless x is an integer. No derivative in x.
+    Infinite for x = 1 and for q a pole (0, -1, ...); 0 for infinite q (torch: NaN); NaN for x below 1, and for negative q unless x is
+    an integer. No derivative in x.
     """
     name, nin, domain, constants, cost = "zeta", 2, (1.5, 4.0), (0,), 700.0
 
@@ -229,7 +230,7 @@ class Zeta(Formula):
         sign = m.where(m.floor(x * 0.5) * 2.0 == x, 1.0, -1.0)
         value = m.where(below, value + sign * (self.hurwitz(m, x, before) - self.hurwitz(m, x, 1.0 - q)), value)
         value = m.where(below & (m.floor(x) != x), NAN, value)
-        value = m.where((q <= 0.0) & (whole == q), INF, value)
+        value = m.where((q <= 0.0) & (whole == q), INF, m.where(q == INF, 0.0, value))
         return m.where(x == 1.0, INF, m.where((x > 1.0) & (q == q), value, NAN))
 
     def hurwitz(self, m, x, q):

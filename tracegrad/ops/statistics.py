@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
@@ -18,7 +20,7 @@ from tracegrad.operators import LINALG, Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import on_nodes, one_dim, some_dims
 from tracegrad.ops.elementwise import exp, log, times, where
-from tracegrad.ops.pointwise import abs_, abs_squared, eq, gt, isfinite, lt, maximum, minimum, ne, real, sqrt
+from tracegrad.ops.pointwise import abs_, abs_squared, eq, gt, lt, maximum, minimum, ne, real, sqrt
 from tracegrad.ops.pointwise import pow as power
 from tracegrad.ops.reduction import Amax, Amin
 from tracegrad.ops.shaping import as_float, flatten, full_like_shape
@@ -371,9 +373,9 @@ def _root(total: Node) -> Any:
 
 
 def _finite_max(x: Node, dims: tuple[int, ...]) -> Any:
-    """The largest, kept as dims of size 1, constant to differentiation; 0 where it is not finite (so that inf - inf never arises)."""
-    top = _detached_max(x, dims)
-    return where(isfinite(top), top, 0.0)
+    """The largest, kept as dims of size 1, constant to differentiation; the largest (smallest) number for inf (-inf): no inf - inf."""
+    limit = float(np.finfo(x.dtype).max)
+    return maximum(minimum(_detached_max(x, dims), limit), -limit)
 
 
 def _detached_max(x: Node, dims: tuple[int, ...]) -> Node:
