@@ -213,8 +213,31 @@ def test_settings_that_are_accepted() -> None:
         tg.set_float32_matmul_precision("low")
     assert tg.typename(tg.ones(2)) == "tracegrad.tensor.Tensor"
     assert tg.get_default_device() is tg.device()
-    with tg.no_grad():
-        assert tg.is_inference_mode_enabled()
+
+
+def test_what_was_made_in_inference_mode() -> None:
+    """Tensors say whether they were, views what their base says; also what a call known before gives (tapes.py)."""
+    x, fresh = tg.ones(3), tg.inference_mode(lambda x: x.exp() * 2)
+    for _ in range(6):
+        with tg.no_grad():
+            assert not tg.is_inference_mode_enabled()
+            assert not (x.exp() * 2).is_inference()
+        with tg.inference_mode():
+            assert tg.is_inference_mode_enabled()
+            assert not tg.is_grad_enabled()
+            made, view = x.exp() * 2, x[1:]
+            assert tg.zeros(3).is_inference()
+            assert tg.is_inference(made)
+            with tg.inference_mode(False):
+                assert tg.is_grad_enabled()
+                assert not tg.zeros(3).is_inference()
+        assert made.is_inference()
+        assert made[1:].is_inference()
+        assert not view.is_inference()
+        assert not x.is_inference()
+        assert fresh(x).is_inference()
+        assert not tg.is_inference_mode_enabled()
+        assert not tg.zeros(3).is_inference()
 
 
 def test_the_default_device_comes_back() -> None:

@@ -72,11 +72,12 @@ with uncollected(lasting=True):             # a hundred searches for cycles
         preserve_format,
         strided,
     )
-    from tracegrad.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+    from tracegrad.modes import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
     from tracegrad.operators import PUBLIC
     from tracegrad.pending import flush, synchronize
     from tracegrad.random_state import Generator, default_generator, get_rng_state, initial_seed, manual_seed, set_rng_state
     from tracegrad.random_state import reseed as seed
+    from tracegrad.scopes import inference_mode, is_inference_mode_enabled
     from tracegrad.settings import (
         are_deterministic_algorithms_enabled,
         get_default_device,

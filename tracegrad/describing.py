@@ -19,6 +19,7 @@ from tracegrad.errors import ArgumentError, AutogradError, ShapeError
 from tracegrad.ir import Aval
 from tracegrad.layouts import accept_format, channels_last, channels_last_3d, strided
 from tracegrad.ops.arguments import one_dim
+from tracegrad.scopes import is_inference
 from tracegrad.tensor import Tensor, from_array
 
 KNOWN = 10_000                  # steps from a view to the next that are remembered
@@ -215,12 +216,13 @@ def _never(name: str) -> Callable[[Tensor], bool]:
     return method
 
 
-for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_device, apply_, map_, map2_, __array_namespace__):
+for _fn in (stride, storage_offset, dim_order, is_contiguous, contiguous, get_device, is_inference, apply_, map_, map2_,
+            __array_namespace__):
     setattr(Tensor, _fn.__name__, _fn)
 Tensor.is_cpu = property(lambda self: getattr(self.device, "kind", "") != "gpu")  # type: ignore[attr-defined]
 Tensor.layout = property(lambda self: strided)  # type: ignore[attr-defined]
 for _name in ("cuda", "ipu", "maia", "meta", "mkldnn", "mps", "mtia", "nested", "quantized", "sparse", "sparse_csr", "vulkan", "xla",
               "xpu"):
     setattr(Tensor, f"is_{_name}", property(lambda self: False))           # kinds of tensors that are not here
-for _name in ("is_inference", "is_pinned", "is_shared", "is_distributed"):
+for _name in ("is_pinned", "is_shared", "is_distributed"):
     setattr(Tensor, _name, _never(_name))

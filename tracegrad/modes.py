@@ -37,7 +37,7 @@ class _State(threading.local):
 state = _State()
 
 
-class _GradMode:
+class GradMode:
     """Context manager and decorator that switches the recording of derivatives."""
 
     def __init__(self, mode: bool) -> None:
@@ -56,7 +56,7 @@ class _GradMode:
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with _GradMode(self._mode):
+            with type(self)(self._mode):
                 return fn(*args, **kwargs)
 
         @functools.wraps(fn)
@@ -64,7 +64,7 @@ class _GradMode:
             running = fn(*args, **kwargs)
             resume, given = running.send, None
             while True:
-                with _GradMode(self._mode):
+                with type(self)(self._mode):
                     try:
                         item = resume(given)
                     except StopIteration as end:
@@ -72,7 +72,7 @@ class _GradMode:
                 try:
                     resume, given = running.send, (yield item)
                 except GeneratorExit:
-                    with _GradMode(self._mode):
+                    with type(self)(self._mode):
                         running.close()
                     raise
                 except BaseException as error:  # thrown in by whoever runs it
@@ -81,7 +81,7 @@ class _GradMode:
         return generator if inspect.isgeneratorfunction(fn) else wrapped
 
 
-class _SetGradMode(_GradMode):
+class _SetGradMode(GradMode):
     """A mode that holds from when it is made on; as a context manager, it ends with the block."""
 
     def __init__(self, mode: bool) -> None:
@@ -100,32 +100,22 @@ class _SetGradMode(_GradMode):
 
 def no_grad(fn: Callable[..., Any] | None = None) -> Any:
     """Context manager (and decorator, with or without parentheses): operations inside are not recorded for backward."""
-    return _GradMode(False) if fn is None else _GradMode(False)(fn)
+    return GradMode(False) if fn is None else GradMode(False)(fn)
 
 
 def enable_grad(fn: Callable[..., Any] | None = None) -> Any:
     """Context manager (and decorator): operations inside are recorded, also within no_grad."""
-    return _GradMode(True) if fn is None else _GradMode(True)(fn)
+    return GradMode(True) if fn is None else GradMode(True)(fn)
 
 
-def set_grad_enabled(mode: bool) -> _GradMode:
+def set_grad_enabled(mode: bool) -> GradMode:
     """Record operations or not, from now on; as a context manager or decorator, inside only."""
     return _SetGradMode(bool(mode))
-
-
-def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
-    """`no_grad`, by torch's other name (mode=False: `enable_grad`). Its results may be used as any others."""
-    return no_grad(mode) if callable(mode) else _GradMode(not mode)
 
 
 def is_grad_enabled() -> bool:
     """Whether operations are being recorded."""
     return state.grad
-
-
-def is_inference_mode_enabled() -> bool:
-    """Whether operations are not recorded, as in `inference_mode`, which is `no_grad` here."""
-    return not state.grad
 
 
 @contextmanager

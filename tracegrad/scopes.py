@@ -1,4 +1,4 @@
-"""What code around keeps tensors from being changed: examples of a vmap, bodies that are recorded.
+"""What code around keeps tensors from being changed: examples of a vmap, bodies that are recorded. And `inference_mode`, which does not.
 
 `modes.state.scopes` holds those that are around, the outermost first; a tensor knows in which it was made. What is written to a tensor in
 place is shown to the scopes that it does not come from (`Tensor._guard`), so that what they cannot do is an error at the user's line, and
@@ -8,12 +8,12 @@ nothing has changed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from tracegrad.errors import INTERNAL, TraceError
 from tracegrad.ir import Node, topological
-from tracegrad.modes import state
+from tracegrad.modes import GradMode, state
 
 if TYPE_CHECKING:
     from tracegrad.tensor import Tensor
@@ -65,6 +65,43 @@ class Recorded(Scope):
             f"{call}: {self.call}: inside @trace or vmap a function must not change tensors from outside, or its arguments, in place "
             f"({_named(tensor)} was); return the new value and assign it afterwards"
         )
+
+
+_INFERENCE = Scope()
+
+
+class _InferenceMode(GradMode):
+    """`no_grad` whose tensors know that they were made in it; of mode True `enable_grad`, which ends that."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        self._around: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._around.append(state.scopes)
+        state.scopes = tuple(s for s in state.scopes if s is not _INFERENCE) + (() if self._mode else (_INFERENCE,))
+
+    def __exit__(self, *exc: object) -> None:
+        state.scopes = self._around.pop()
+        super().__exit__(*exc)
+
+
+def inference_mode(mode: bool | Callable[..., Any] = True) -> Any:
+    """`no_grad` whose tensors say so: x.is_inference() (mode=False: `enable_grad`). They may be used as any others."""
+    return _InferenceMode(False)(mode) if callable(mode) else _InferenceMode(not mode)
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether this is inside `inference_mode`."""
+    return _INFERENCE in state.scopes
+
+
+def is_inference(tensor: Tensor) -> bool:
+    """Whether the tensor, or that of which it is a view, was made in `inference_mode`."""
+    while tensor._base is not None:
+        tensor = tensor._base
+    return _INFERENCE in getattr(tensor, "_within", ())
 
 
 def _named(tensor: Tensor) -> str:

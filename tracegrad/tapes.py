@@ -290,6 +290,8 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
         made = _new_tensor(Tensor)
         made._n, made._device, made._trace, made._versions, made._moved = node, tape.device, None, 0, ()
         made._base = made._grad = made._hooks = made._source = None
+        if state.scopes:
+            made._within = state.scopes
         if only.steps is not None:
             base = args[0]
             made._steps, made._layout, made._detached = only.steps, len(base._moved), False

@@ -17,9 +17,10 @@ from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, TraceError
 from tracegrad.function import REGISTRY, CustomCall, bind, saves, unique
 from tracegrad.ir import Node, forget_operands, own_nodes, topological, user_location
-from tracegrad.modes import enable_grad, inference_mode, no_grad, set_grad_enabled, state
+from tracegrad.modes import enable_grad, no_grad, set_grad_enabled, state
 from tracegrad.operators import PUBLIC
 from tracegrad.pending import flush
+from tracegrad.scopes import inference_mode
 from tracegrad.tensor import Tensor, leaves, own_copy
 from tracegrad.transforms import matching
 
