@@ -267,6 +267,21 @@ def test_computed_attributes_and_parametrizations_together() -> None:
     assert type(layer) is nn.Bilinear
 
 
+def test_cached_parametrizations_are_one_tensor_until_the_outermost_block_ends() -> None:
+    layer = parametrizations.weight_norm(nn.Linear(3, 4))
+    assert layer.weight is not layer.weight
+    with parametrize.cached():
+        first = layer.weight
+        with parametrize.cached():
+            assert layer.weight is first
+        assert layer.weight is first
+        for _ in range(3):
+            assert tg.trace(lambda: layer.weight.sum())().item() == pytest.approx(first.sum().item())
+        (layer(tg.ones(3)).sum() + layer(tg.zeros(3)).sum()).backward()
+    assert layer.weight is not first
+    assert all(p.grad is not None for p in layer.parameters())
+
+
 # -------------------------------------------------------------------------------------------------------------- the rest
 
 

@@ -62,21 +62,21 @@ class Sigmoid(FunctionModule):
 
 
 class Softmax(FunctionModule):
-    """Exponentials along dim divided by their sum. `dim` has to be given: torch's guess is deprecated there and absent here."""
+    """Exponentials along dim divided by their sum. dim: None takes dim 1 (of 0, 1 or 3 dimensions 0), with a warning: give it."""
 
-    function, options = "softmax", {"dim": ...}
+    function, options = "softmax", {"dim": None}
 
 
 class LogSoftmax(FunctionModule):
     """The logarithm of the softmax along dim."""
 
-    function, options = "log_softmax", {"dim": ...}
+    function, options = "log_softmax", {"dim": None}
 
 
 class Softmin(FunctionModule):
     """The softmax of -x along dim."""
 
-    function, options = "softmin", {"dim": ...}
+    function, options = "softmin", {"dim": None}
 
 
 class Softmax2d(Module):

@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import no_grad
+from tracegrad.modes import no_grad, state
 from tracegrad.nn.containers import ModuleDict, ModuleList
 from tracegrad.nn.module import Module
 from tracegrad.nn.parameter import Parameter
 
 M = TypeVar("M", bound=Module)
+_within: list[None] = []            # the blocks of `cached` that are open
+_values: dict[Any, Any] = {}        # what was computed in them: of a trace (or None) and a ParametrizationList
+
 
 class ParametrizationList(ModuleList):
     """The parametrizations of one tensor, applied one after the other, and what they start from: original, or original0, original1, ..."""
@@ -38,7 +41,13 @@ class ParametrizationList(ModuleList):
 
 def _property(name: str) -> property:
     def read(self: Any) -> Any:
-        return self.parametrizations[name]()
+        parametrizations = self.parametrizations[name]
+        if not _within:
+            return parametrizations()
+        place = state.trace, parametrizations                   # (what a trace computes is nobody else's)
+        if place not in _values:
+            _values[place] = parametrizations()
+        return _values[place]
 
     def write(self: Any, value: Any) -> None:
         _assign(self.parametrizations[name], name, value)
@@ -130,8 +139,14 @@ def plain_attribute(module: Module, name: str) -> None:
 
 @contextmanager
 def cached() -> Iterator[None]:
-    """Within it, torch computes each parametrized tensor once. Here equal computations are one anyway, where they are compiled together."""
-    yield
+    """Within it (the outermost, of several), each parametrized tensor is computed when it is read first, and is the same from then on."""
+    _within.append(None)
+    try:
+        yield
+    finally:
+        _within.pop()
+        if not _within:
+            _values.clear()
 
 
 def type_before_parametrizations(module: Module) -> type:
