@@ -215,6 +215,36 @@ def test_settings_that_are_accepted() -> None:
     assert tg.get_default_device() is tg.device()
 
 
+def test_names_of_older_programs() -> None:
+    x = tg.tensor([1.0, 2.0, 4.0])
+    assert x.type() == "torch.FloatTensor"
+    assert [x.type(t).dtype for t in ("torch.DoubleTensor", tg.LongTensor, tg.float64, "int32", "float")] == [
+        tg.float64, tg.int64, tg.float64, tg.int32, tg.float32]
+    v = tg.autograd.Variable(x, requires_grad=True)
+    assert (v.requires_grad, x.requires_grad, v.tolist(), isinstance(x, tg.autograd.Variable)) == (True, False, x.tolist(), True)
+    tg.set_num_threads(tg.get_num_threads())
+    with pytest.warns(UserWarning, match=r"set_num_threads: 1000 has no effect"):
+        tg.set_num_threads(1000)
+    with pytest.raises(ValueError, match="set_num_threads: expected a positive integer, got 0"):
+        tg.set_num_threads(0)
+    for layer, dim in ((tg.nn.Softmax(), 0), (tg.nn.LogSoftmax(), 0), (tg.nn.Softmin(), 0)):
+        with pytest.warns(UserWarning, match="dim was left out"):
+            assert layer(x).tolist() == type(layer)(dim)(x).tolist()
+
+
+def test_older_arguments_of_losses() -> None:
+    F, x, y = tg.nn.functional, tg.tensor([[1.0, 2.0], [3.0, 5.0]]), tg.tensor([[0.5, 0.0], [1.0, 1.0]])
+    values = {(False, None): "sum", (True, None): "mean", (None, True): "mean", (True, False): "none", (None, False): "none"}
+    for (average, reduce), reduction in values.items():
+        for fn, layer in ((F.mse_loss, tg.nn.MSELoss), (F.binary_cross_entropy_with_logits, tg.nn.BCEWithLogitsLoss),
+                          (F.poisson_nll_loss, tg.nn.PoissonNLLLoss)):
+            expected = fn(x, y, reduction=reduction).tolist()
+            with pytest.warns(UserWarning, match=f"use reduction='{reduction}'"):
+                assert fn(x, y, size_average=average, reduce=reduce).tolist() == expected
+            with pytest.warns(UserWarning, match=f"use reduction='{reduction}'"):
+                assert layer(size_average=average, reduce=reduce)(x, y).tolist() == expected
+
+
 def test_what_was_made_in_inference_mode() -> None:
     """Tensors say whether they were, views what their base says; also what a call known before gives (tapes.py)."""
     x, fresh = tg.ones(3), tg.inference_mode(lambda x: x.exp() * 2)

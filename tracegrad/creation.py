@@ -373,11 +373,7 @@ def _typed(name: str, dtype: dtypes.DType) -> None:
     public(name, method=False)(fn)
 
 
-_TYPED: dict[str, dtypes.DType] = {
-    "Half": dtypes.float16, "Float": dtypes.float32, "Double": dtypes.float64, "Bool": dtypes.bool_, "Byte": dtypes.uint8,
-    "Char": dtypes.int8, "Short": dtypes.int16, "Int": dtypes.int32, "Long": dtypes.int64,
-}
-for _name, _dtype in _TYPED.items():
+for _name, _dtype in dtypes.OLDER.items():
     _typed(f"{_name}Tensor", _dtype)
 
 

@@ -8,9 +8,10 @@ its result into out=..., if that is given, and names the call where an argument 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
+from inspect import signature, unwrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracegrad.errors import ArgumentTypeError, DTypeError, TracegradError
@@ -186,6 +187,19 @@ def fourier(*names: str) -> Callable[[F], F]:
 
 
 def functional(fn: F) -> F:
-    """Decorator: export the function from tracegrad.nn.functional only."""
-    FUNCTIONAL[fn.__name__] = entered(fn)
+    """Decorator: export the function from tracegrad.nn.functional only; one that takes a `reduction` by torch's older arguments, too."""
+    FUNCTIONAL[fn.__name__] = entered(with_older_reduction(fn) if "reduction" in unwrap(fn).__code__.co_varnames else fn)
     return fn
+
+
+def with_older_reduction(fn: F) -> F:
+    """The function (of a loss), which takes size_average= and reduce=, torch's older arguments, for reduction=, with torch's warning."""
+    @wraps(fn)
+    def taken(*args: Any, size_average: bool | None = None, reduce: bool | None = None, **kwargs: Any) -> Any:
+        if size_average is not None or reduce is not None:
+            reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
+            warnings.warn(f"size_average and reduce are deprecated; use reduction={reduction!r} instead", stacklevel=3)
+            kwargs["reduction"] = reduction
+        return fn(*args, **kwargs)
+
+    return taken  # type: ignore[return-value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from tracegrad.compile import find_device, set_device
@@ -45,6 +46,24 @@ def set_default_device(device: Any) -> None:
 def get_default_device() -> Any:
     """The device of new tensors."""
     return find_device()
+
+
+def get_num_threads() -> int:
+    """On how many cores the default device computes."""
+    target = find_device().target
+    return int(target.cores) if target is not None else 1
+
+
+def set_num_threads(n: int) -> None:
+    """Accepted, with a warning unless it asks for what is: an OpenCL driver has the threads, and is told before it starts.
+
+    PoCL is by the environment's POCL_MAX_PTHREAD_COUNT (POCL_CPU_MAX_CU_COUNT from PoCL 4 on), every driver for CPUs by `taskset`.
+    """
+    if type(n) is not int or n < 1:
+        raise ArgumentError(f"set_num_threads: expected a positive integer, got {n!r}")
+    if n != get_num_threads():
+        warnings.warn(f"set_num_threads: {n} has no effect, {find_device().name} computes on {get_num_threads()} cores; the driver decides "
+                      "before it starts (POCL_CPU_MAX_CU_COUNT or, to PoCL 3, POCL_MAX_PTHREAD_COUNT; taskset)", stacklevel=2)
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

@@ -762,9 +762,16 @@ class Tensor(Operators):
                 out = out._wrap(cast(out._node(), dtypes.as_dtype(dtype)))
         return out.clone() if copy and out is self else out
 
-    def type(self, dtype: Any) -> Tensor:
-        """The tensor as `dtype`."""
-        return self.to(dtype=dtype)
+    def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
+        """The tensor as `dtype`, which may be one of torch's older types, too: "torch.DoubleTensor", tg.DoubleTensor. Without it, the name
+
+        of the tensor's own.
+        """
+        if dtype is None:
+            return next((f"torch.{name}Tensor" for name, own in dtypes.OLDER.items() if own == self.dtype), str(self.dtype))
+        named = getattr(dtype, "__name__", dtype)
+        older = dtypes.OLDER.get(named.removeprefix("torch.").removesuffix("Tensor")) if str(named).endswith("Tensor") else None
+        return self.to(dtype=dtype if older is None else older)
 
     def type_as(self, other: Tensor) -> Tensor:
         """The tensor in other's dtype."""

@@ -24,9 +24,22 @@ from tracegrad.scopes import inference_mode
 from tracegrad.tensor import Tensor, leaves, own_copy
 from tracegrad.transforms import matching
 
-__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function",
-           "functional", "grad", "inference_mode", "no_grad", "register_hook", "retain_grad", "set_detect_anomaly", "set_grad_enabled"]
+__all__ = ["Function", "FunctionCtx", "GradFn", "RemovableHandle", "Variable", "backward", "detect_anomaly", "enable_grad",
+           "forward_ad", "function", "functional", "grad", "inference_mode", "no_grad", "register_hook", "retain_grad",
+           "set_detect_anomaly", "set_grad_enabled"]
 _VARIABLE, _DETACH, _OUTPUT, _OFFSET = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"], REGISTRY["offset"]
+
+
+class _Older(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor)
+
+
+class Variable(metaclass=_Older):
+    """torch's older name of tensors: Variable(x, requires_grad=True) is one of x's values, and every tensor is an instance."""
+
+    def __new__(cls, data: Tensor, requires_grad: bool = False, volatile: bool = False) -> Tensor:  # type: ignore[misc]
+        return data.detach().requires_grad_(requires_grad)
 
 
 def backward(

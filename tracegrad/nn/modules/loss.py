@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
+from tracegrad.operators import with_older_reduction
 from tracegrad.tensor import Tensor
 
 
@@ -15,6 +16,11 @@ class _Loss(Module):
 
     function: ClassVar[str] = ""
 
+    def __init_subclass__(cls) -> None:
+        if "__init__" in vars(cls):
+            cls.__init__ = with_older_reduction(cls.__init__)  # type: ignore[method-assign]
+
+    @with_older_reduction
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         if reduction not in ("mean", "sum", "none"):
