@@ -31,8 +31,10 @@ COMPLEX: dict[DType, DType] = {complex64: float32, complex128: float64}         
 SUPPORTED = (*OPENCL, *COMPLEX)
 _ALIASES: dict[str, DType] = {"float": float32, "double": float64, "half": float16, "long": int64, "int": int32, "bool": bool_,
                               "cfloat": complex64, "cdouble": complex128}
-OLDER = {"Half": float16, "Float": float32, "Double": float64, "Bool": bool_, "Byte": uint8, "Char": int8, "Short": int16, "Int": int32,
-         "Long": int64}                    # as torch's older types of tensors are called: FloatTensor, ...
+OLDER: dict[str, DType] = {                # as torch's older types of tensors are called: FloatTensor, ...
+    "Half": float16, "Float": float32, "Double": float64, "Bool": bool_, "Byte": uint8, "Char": int8, "Short": int16, "Int": int32,
+    "Long": int64,
+}
 _default_float = [float32]
 
 
