@@ -1,4 +1,4 @@
-"""user_programs.py, field_programs.py, method_programs.py give what torch gives, to 1e-9: interpreted, traced, as users have it."""
+"""user_programs.py, field_, method_ and model_programs.py give what torch gives, to 1e-9: interpreted, traced, as users have it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import tracegrad as tg
 torch = pytest.importorskip("torch", reason="torch, the reference of these comparisons, is not installed")
 
 import tests.field_programs  # noqa: E402  (after the check for torch, as its neighbours; it adds to the two lists)
-import tests.method_programs  # noqa: E402, F401
+import tests.method_programs  # noqa: E402
+import tests.model_programs  # noqa: E402, F401
 from tests.user_programs import PROGRAMS, TRAININGS  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
