@@ -392,19 +392,19 @@ def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = N
     stop(node): do not go beyond it. operands_of(node): what it depends on, in place of all its operands.
     """
     order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[tuple[Node | None, Iterator[Node]]] = [(None, iter(outputs))]
+    done: dict[Node, bool] = {}                              # whether what was met has its place
+    stack = [*outputs][::-1]
     while stack:
-        node, operands = stack[-1]
-        for o in operands:
-            if o not in seen:
-                seen.add(o)
-                behind = () if stop is not None and stop(o) else o.operands if operands_of is None else operands_of(o)
-                stack.append((o, iter(behind)))
-                break
+        node = stack[-1]
+        known = done.get(node)
+        if known is None:
+            done[node] = False
+            if stop is None or not stop(node):
+                stack += (node.operands if operands_of is None else operands_of(node))[::-1]
         else:
             stack.pop()
-            if node is not None:
+            if not known:
+                done[node] = True
                 order.append(node)
     return order
 

@@ -17,8 +17,8 @@ stored if one kernel had better read it; then all do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar
 
 from tracegrad.codegen.schedule.access_maps import UNKNOWN, Reads
@@ -71,7 +71,7 @@ class Choice:
         self.order, self.group_of, self.deps, self.costs, self.fixed, self.readers = order, group_of, deps, costs, fixed, readers
         self.number = {v: i for i, v in enumerate(order)}
         self.free = {v for v in order if v not in fixed and costs.get(v, 0) <= tuning().max_flops}
-        self.cuts: dict[Hashable, frozenset[int]] = {}       # of networks seen before: the steps of an unrolled program have equal ones
+        self.cuts: dict[tuple[int, ...], frozenset[int]] = {}       # of networks seen before: the steps of an unrolled program have equal ones
         self.paid: dict[Node, int] = {}
 
     def traffic(self, v: Node) -> int:
@@ -85,29 +85,28 @@ class Choice:
 
     def loads(self, g: Reader, wanted: list[Node]) -> set[Node]:
         """What the kernel g had better read of the free values that it needs (`wanted`) or would need to compute those."""
-        network: list[Edge] = []
-        numbers, number, order, group_of, reads = tuning(), self.number, self.order, self.group_of, g.reads
+        network = [len(wanted)]                              # see `edges`
+        numbers, number, order, group_of, reads, free = tuning(), self.number, self.order, self.group_of, g.reads, self.free
         place = {v: i for i, v in enumerate(wanted)}         # of the values and inputs, in the order in which they turn up
         spent = dict.fromkeys(wanted, 0)                     # flops of the chain from what g reads to a value
-        queue: list[int] = []
-        for v in wanted:
-            heappush(queue, -number[v])
-            network.append((2 * place[v], SINK, None))
+        queue = [-number[v] for v in wanted]
+        heapify(queue)
         while queue:                                         # users before what they are computed from
             v = order[-heappop(queue)]
             paid = self.paid.get(v)
             if paid is None:
                 paid = self.paid[v] = self.traffic(v)
-            n, cost = 2 * place[v], self.costs.get(v, 0)
-            network.append((n + 1, n, paid))
+            cost = self.costs.get(v, 0)
             spent_here = spent[v] + max(5, cost)
-            if v not in self.free or spent_here > numbers.max_chain or len(spent) > numbers.max_values:
-                network.append((SOURCE, n + 1, None))
+            network += (place[v], paid)
+            if v not in free or spent_here > numbers.max_chain or len(spent) > numbers.max_values:
+                network.append(-1)
                 continue
             work = cost * max(v.aval.size, g.size if UNKNOWN in reads.get(v, ()) else 0)
-            network.append((SOURCE, n + 1, 0 if v.aval.nbytes <= numbers.few_bytes else max(0, 2 * work - 1)))
+            network.append(0 if v.aval.nbytes <= numbers.few_bytes else max(0, 2 * work - 1))
             for d in self.deps[v]:
                 m = place.get(d)
+                price = -1                                   # of an input that turns up here
                 if m is None:
                     if d in reads or group_of.get(d) is g:
                         continue                             # g has it
@@ -115,16 +114,36 @@ class Choice:
                     if d in number:
                         spent[d] = spent_here
                         heappush(queue, -number[d])
-                network.append((2 * m, n + 1, None))
-                if d not in spent:
-                    network.append((SOURCE, 2 * m, 2 * numbers.flops_per_byte * d.aval.nbytes))
-                elif spent_here < spent[d]:
+                    else:
+                        price = 2 * numbers.flops_per_byte * d.aval.nbytes
+                elif spent_here < spent.get(d, 0):
                     spent[d] = spent_here
+                network += (m, price)
+            network.append(-1)
         key = tuple(network)
         found = self.cuts.get(key)
         if found is None:
-            found = self.cuts[key] = cut(key)
+            found = self.cuts[key] = cut(edges(key))
         return {v for v in spent if place[v] in found}
+
+
+def edges(network: Sequence[int]) -> Iterator[Edge]:
+    """The edges of a network as `Choice.loads` notes it, in few numbers: how many values g reads, which are the first; then for each value
+
+    its number, its traffic and its arithmetic, -1 where it cannot be computed again. Else its operands follow, each with its traffic (-1: it is
+    no input, or was met before), and -1.
+    """
+    parts = iter(network)
+    for v in range(next(parts)):
+        yield 2 * v, SINK, None
+    for v in parts:
+        yield 2 * v + 1, 2 * v, next(parts)
+        work = next(parts)
+        yield SOURCE, 2 * v + 1, None if work < 0 else work
+        while work >= 0 and (d := next(parts)) >= 0:
+            yield 2 * d, 2 * v + 1, None
+            if (price := next(parts)) >= 0:
+                yield SOURCE, 2 * d, price
 
 
 def cut(edges: Iterable[Edge]) -> frozenset[int]:
