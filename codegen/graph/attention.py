@@ -112,8 +112,10 @@ def _as_operation(node: Node) -> tuple[Written, Node] | str | None:
         match = written_out(node)
     except Unlike as why:
         return str(why)
+    if match is None:
+        return None
     with at(node.loc):
-        return None if match is None else (match, bind(ATTENTION, match.operands, match.attrs))
+        return match, bind(ATTENTION, match.operands, match.attrs)
 
 
 def _others(match: Written, graph: Graph) -> str | None:

@@ -40,6 +40,9 @@ class Reader(Protocol):
 
 
 G = TypeVar("G", bound=Reader)
+# Of a value: its traffic, flops an element, arithmetic (0 if it is too few bytes for a buffer), elements; and what it is computed from,
+# each with its number among the values, or the traffic of an input, which has none.
+Value = tuple[int, int, int, int, list[tuple[Node, int | None, int]]]
 
 
 def rematerialized(
@@ -71,8 +74,8 @@ class Choice:
         self.order, self.group_of, self.deps, self.costs, self.fixed, self.readers = order, group_of, deps, costs, fixed, readers
         self.number = {v: i for i, v in enumerate(order)}
         self.free = {v for v in order if v not in fixed and costs.get(v, 0) <= tuning().max_flops}
-        self.cuts: dict[tuple[int, ...], frozenset[int]] = {}       # of networks seen before: the steps of an unrolled program have equal ones
-        self.paid: dict[Node, int] = {}
+        self.cuts: dict[tuple[int, ...], frozenset[int]] = {} # of networks seen before: steps of an unrolled program have equal ones
+        self.values: dict[Node, Value] = {}
 
     def traffic(self, v: Node) -> int:
         """What a kernel's read of a value costs."""
@@ -82,6 +85,13 @@ class Choice:
         if self.group_of[v].sinks == [v]:                    # a kernel that would not be there at all
             traffic += sum([d.aval.nbytes for d in self.deps[v]]) * share
         return int(2 * tuning().flops_per_byte * traffic)
+
+    def value(self, v: Node) -> Value:
+        """What the networks have of a value."""
+        cost, few = self.costs.get(v, 0), v.aval.nbytes <= tuning().few_bytes
+        operands = [(d, self.number.get(d), -1 if d in self.number else 2 * tuning().flops_per_byte * d.aval.nbytes) for d in self.deps[v]]
+        made = self.values[v] = self.traffic(v), cost, 0 if few else max(0, 2 * cost * v.aval.size - 1), v.aval.size, operands
+        return made
 
     def loads(self, g: Reader, wanted: list[Node]) -> set[Node]:
         """What the kernel g had better read of the free values that it needs (`wanted`) or would need to compute those."""
@@ -93,32 +103,29 @@ class Choice:
         heapify(queue)
         while queue:                                         # users before what they are computed from
             v = order[-heappop(queue)]
-            paid = self.paid.get(v)
-            if paid is None:
-                paid = self.paid[v] = self.traffic(v)
-            cost = self.costs.get(v, 0)
+            paid, cost, own, size, operands = self.values.get(v) or self.value(v)
             spent_here = spent[v] + max(5, cost)
             network += (place[v], paid)
             if v not in free or spent_here > numbers.max_chain or len(spent) > numbers.max_values:
                 network.append(-1)
                 continue
-            work = cost * max(v.aval.size, g.size if UNKNOWN in reads.get(v, ()) else 0)
-            network.append(0 if v.aval.nbytes <= numbers.few_bytes else max(0, 2 * work - 1))
-            for d in self.deps[v]:
+            if own and g.size > size and UNKNOWN in reads.get(v, ()):
+                own = max(0, 2 * cost * g.size - 1)
+            network.append(own)
+            for d, at, price in operands:
                 m = place.get(d)
-                price = -1                                   # of an input that turns up here
                 if m is None:
                     if d in reads or group_of.get(d) is g:
                         continue                             # g has it
                     m = place[d] = len(place)
-                    if d in number:
+                    if at is not None:
                         spent[d] = spent_here
-                        heappush(queue, -number[d])
-                    else:
-                        price = 2 * numbers.flops_per_byte * d.aval.nbytes
-                elif spent_here < spent.get(d, 0):
+                        heappush(queue, -at)
+                    network += (m, price)
+                    continue
+                if spent_here < spent.get(d, 0):
                     spent[d] = spent_here
-                network += (m, price)
+                network += (m, -1)
             network.append(-1)
         key = tuple(network)
         found = self.cuts.get(key)
@@ -130,8 +137,8 @@ class Choice:
 def edges(network: Sequence[int]) -> Iterator[Edge]:
     """The edges of a network as `Choice.loads` notes it, in few numbers: how many values g reads, which are the first; then for each value
 
-    its number, its traffic and its arithmetic, -1 where it cannot be computed again. Else its operands follow, each with its traffic (-1: it is
-    no input, or was met before), and -1.
+    its number, its traffic and its arithmetic, -1 where it cannot be computed again. Else its operands follow, each with its traffic (-1:
+    it is no input, or was met before), and -1.
     """
     parts = iter(network)
     for v in range(next(parts)):
