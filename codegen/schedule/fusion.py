@@ -12,7 +12,9 @@ is remembered: `explain()` prints it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from functools import reduce
 from itertools import islice
+from operator import or_
 
 import numpy as np
 
@@ -33,7 +35,7 @@ from tracegrad.codegen.schedule.grouping import (
     kind_of,
     strip,
 )
-from tracegrad.codegen.schedule.order import earlier_than, in_order, reading
+from tracegrad.codegen.schedule.order import in_order, reading
 from tracegrad.codegen.schedule.rematerialization import rematerialized
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Graph, Node
@@ -443,6 +445,7 @@ class Scheduler:
         They read some of the same, and wait for the same, so neither waits for the other.
         """
         left = dict.fromkeys(groups)
+        earlier_than: dict[Group, int] = {}                  # a bit mask of numbers, as `ancestors`
         for (earlier, reader), why in list(self.breaks.items()):
             pair = {self.group_of[earlier.sinks[0]], self.group_of[reader]}
             if why is not Break.POSITION or len(pair) < 2 or not pair <= left.keys():
@@ -452,10 +455,19 @@ class Scheduler:
                 continue
             if first.statements + second.statements > self.tuning.max_statements or len(first.reads | second.reads) > self.tuning.max_reads:
                 continue
-            before = reading(left, self.group_of, self.stored)
-            if earlier_than(before, first) == earlier_than(before, second):
+            if not earlier_than:
+                before = reading(groups, self.group_of, self.stored)
+                for group in in_order(before):
+                    earlier_than[group] = reduce(or_, [earlier_than[g] | 1 << g.number for g in before[group]], 0)
+            if earlier_than[first] == earlier_than[second]:
                 self.merge(first, second)
                 del left[second]
+                both = 1 << first.number | 1 << second.number
+                for group, mask in earlier_than.items():     # what comes after one of them comes after both
+                    if mask & both:
+                        earlier_than[group] = mask | both
+        if len(left) < len(groups):
+            self.breaks = {(self.group_of[g.sinks[0]], user): why for (g, user), why in self.breaks.items()}
         return list(left)
 
     def merge(self, group: Group, other: Group) -> None:
@@ -471,7 +483,6 @@ class Scheduler:
             add(group.reads, dep, maps)
         for node in other.sinks:
             self.group_of[node] = group
-        self.breaks.update({(group, user): why for (g, user), why in self.breaks.items() if g is other})
 
     def explain(self, groups: list[Group]) -> None:
         """Note for each group what it is, why its values are one kernel's, and why it does not go on."""

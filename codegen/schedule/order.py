@@ -42,16 +42,6 @@ def in_order(before: Before) -> list[Group]:
     return out
 
 
-def earlier_than(before: Before, group: Group) -> set[Group]:
-    """All that have to run before `group`."""
-    todo, seen = [group], set[Group]()
-    while todo:
-        fresh = set(before[todo.pop()]) - seen
-        seen |= fresh
-        todo += fresh
-    return seen
-
-
 def reaches(before: Before, group: Group, others: Iterable[Group]) -> bool:
     """Whether some of `others` has to run after `group`."""
     todo, seen = list(others), set(others)
