@@ -29,7 +29,8 @@ from tracegrad.modes import state
 from tracegrad.ops.movement import narrow, permute, reshape
 from tracegrad.plan import Check
 
-_VARIABLE, _DETACH, _OUTPUT, _NEG = map(REGISTRY.__getitem__, ("variable", "detach", "output", "neg"))
+_VARIABLE, _DETACH, _OUTPUT = REGISTRY["variable"], REGISTRY["detach"], REGISTRY["output"]
+_NEG = REGISTRY["neg"]
 
 
 class Body:
