@@ -153,9 +153,9 @@ class Pow(Elementwise):
         return np.where(b < 0, limit, np.power(a, np.maximum(b, 0)))
 
     def vjp(self, ct, y, a, b):
-        if b.fn is REGISTRY["const"]:
-            exponent = b if b.attrs["value"] != 0 else 1.0
-        else:                                                                   # no 0 * inf where b is 0 and a is not large enough
+        if not b.needs_grad:                                                    # no 0 * inf where b is 0,
+            exponent = b if b.fn is REGISTRY["const"] and b.attrs["value"] != 0 else where(eq(b, 0.0), 1.0, b)
+        else:                                                                   # and a is not large enough: b's derivative is 1 / a
             large = gt(REGISTRY["abs"](a), float(np.finfo(a.dtype).tiny))
             exponent = where(bitwise_and(eq(b, 0.0), bitwise_not(large)), 1.0, b)
         size = real(b) if b.dtype.kind == "c" else b
