@@ -25,6 +25,7 @@ from os.path import dirname
 from typing import Any
 
 import numpy as np
+import optree
 
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.tensor import Tensor
@@ -33,6 +34,9 @@ _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dt
 _OWN = dirname(dirname(__file__))                   # the package
 _FOREIGN = (_OWN, dirname(np.__file__), dirname(functools.__file__))
 _LIMIT = 100_000
+ORDERED = "tracegrad"                               # where optree goes through dicts in their own order
+_ordering = optree.dict_insertion_ordered(True, namespace=ORDERED)
+_ordering.__enter__()
 _MISSING = object()
 
 
@@ -48,6 +52,10 @@ class Slot:
     @property
     def name(self) -> str:
         return self.variable or (self.key if isinstance(self.key, str) else f"item {self.key!r}")
+
+    @property
+    def held_tensors(self) -> bool:
+        return any(isinstance(x, Tensor) for x in optree.tree_leaves(self.before, none_is_leaf=True, namespace=ORDERED))
 
     def get(self) -> Any:
         if self.variable is not None:
@@ -73,9 +81,12 @@ class Slot:
 class Reach:
     """Everything that `fn` (and `objects`, its static arguments) can name, as it is now. Raises TraceError where that is too much."""
 
-    def __init__(self, fn: Callable[..., Any], objects: Iterable[Any] = ()) -> None:
+    def __init__(self, fn: Callable[..., Any], objects: Iterable[Any] = (), without: Iterable[Slot] = ()) -> None:
+        """without: places not to look into."""
+        self._without = {(id(slot.owner), slot.key) for slot in without}
+        self._classes: dict[int, type] = {}                  # by id of what holds their attributes
+        self._attribute_dicts: set[int] = set()              # ids of dictionaries that hold the attributes of an object
         self.tensors: Counter[int] = Counter()               # by id, in how many places they are
-        self.slots: list[tuple[Slot, Tensor]] = []           # see `assigned`
         self._items: list[tuple[Any, Any, Any]] = []         # (something with [], key, what was there)
         self._attributes_of: list[tuple[Any, str, Any]] = [] # (object, attribute, what it was), where there is no dictionary to look into
         self._lengths: list[tuple[Any, int]] = []            # of lists and of dictionaries that hold attributes
@@ -108,34 +119,42 @@ class Reach:
             known, (functions, instances) = names, before
             self._walk()
 
-    def assigned(self, made: Callable[[Tensor], bool]) -> list[tuple[Slot, Tensor]]:
-        """The places that hold a tensor now that the function made, in place of another value or of none; what they held is put back.
+    def assigned(self) -> list[tuple[Slot, Any]]:
+        """The places that hold other tensors now than before, and what they hold; what they held is put back.
 
-        Where they held a tensor it is no longer watched which: each replay gives them a new one. (See `Replay.slots`.)
+        That is tensors, and new containers of tensors and plain values.
         """
-        found: list[tuple[Slot, Tensor]] = []
+        found: list[tuple[Slot, Any]] = []
 
         def look(slot: Slot) -> None:
             now = slot.get()
-            if type(now) is Tensor and now is not slot.before and made(now):
+            if now is slot.before or now is _MISSING:
+                return
+            leaves = optree.tree_leaves(now, none_is_leaf=True, namespace=ORDERED)
+            plain = all(type(x) is Tensor or isinstance(x, _SCALARS) for x in leaves)
+            if plain and any(type(x) is Tensor for x in leaves) and not any(c in self for c in containers(now) if not isinstance(c, tuple)):
                 found.append((slot, now))
 
         for container, key, value in self._items:
-            if isinstance(container, (dict, list)):
+            if id(container) in self._classes:
+                look(Slot(self._classes[id(container)], key, value, key))
+            elif isinstance(container, (dict, list)):
                 look(Slot(container, key, value))
         for o, name, value in self._attributes_of:
             look(Slot(o, name, value, self._cell_names.get(id(o), name)))
         for o, length in self._lengths:
-            if isinstance(o, dict) and len(o) > length:        # what was there stands first
+            if isinstance(o, (dict, types.MappingProxyType)) and len(o) > length:                      # what was there stands first
                 for key in list(o)[length:]:
-                    look(Slot(o, key, _MISSING))
+                    look(Slot(self._classes[id(o)], key, _MISSING, key) if id(o) in self._classes else Slot(o, key, _MISSING))
         for slot, _ in found:
             slot.restore()
-        free = {(id(slot.owner), slot.key) for slot, _ in found if isinstance(slot.before, Tensor)}
-        self._items = [item for item in self._items if (id(item[0]), item[1]) not in free]
-        self._attributes_of = [item for item in self._attributes_of if (id(item[0]), item[1]) not in free]
         return found
 
+    def reads(self, slot: Slot) -> bool:
+        """Whether some code may read what is in a place, or look what kind of thing that is."""
+        if self.asks or (slot.variable is None and id(slot.owner) not in self._attribute_dicts):
+            return True
+        return any(slot.name in _loads(c) for f in self._functions for c in _codes(f.__code__))
     @property
     def asks(self) -> bool:
         """Whether some code may ask for an attribute that is not there."""
@@ -159,13 +178,13 @@ class Reach:
         try:
             for container, key, value in self._items:
                 now = container[key]
-                if now is not value and not _same(now, value):
+                if now is not value and not same(now, value):
                     return False
         except (KeyError, IndexError):
             return False
         for o, name, value in self._attributes_of:
             now = getattr(o, name, _MISSING)
-            if now is not value and not _same(now, value):
+            if now is not value and not same(now, value):
                 return False
         for o, length in self._lengths:
             if len(o) != length:
@@ -186,7 +205,7 @@ class Reach:
         looked += [(self._cell_names.get(id(o), name), getattr(o, name, _MISSING), value) for o, name, value in self._attributes_of]
         looked += [(name, names[name], _MISSING) for names, name in self._absent if name in names]
         for key, now, value in looked:
-            if now is not value and not _same(now, value):
+            if now is not value and not same(now, value):
                 return f"{key if isinstance(key, str) else f'item {key}'} was {_shown(value)} and is {_shown(now)}"
         for o, length in self._lengths:
             if len(o) != length:
@@ -194,12 +213,14 @@ class Reach:
         return next((f"a {type(o).__name__} holds something else now" for o, summed, before in self._contents if summed(o) != before), "")
 
     def _note(self, container: Any, key: Any, value: Any, owner: Any = None) -> None:
-        if self._new(container if owner is None else owner, key):
+        if owner is not None:
+            self._attribute_dicts.add(id(container))
+        if self._new(container if owner is None else owner, key) and {(id(container), key), (id(owner), key)}.isdisjoint(self._without):
             self._items.append((container, key, value))
             self._found.append(value)
 
     def _note_attribute(self, o: Any, name: str) -> None:
-        if self._new(o, name):
+        if self._new(o, name) and (id(o), name) not in self._without:
             value = getattr(o, name, _MISSING)
             self._attributes_of.append((o, name, value))
             self._found.append(value)
@@ -346,11 +367,20 @@ class Reach:
                 for name in sorted(names & members.keys()):
                     self._found.append(_function_in(members[name]))
                 continue
+            self._classes[id(members)] = base
             self._note_length(members, base)
             for name, member in list(members.items()):
                 if name in names or (name.startswith("__") and isinstance(member, types.FunctionType)):
                     self._note(members, name, member, base)
                     self._found.append(_function_in(member))
+
+
+def containers(value: Any) -> Iterator[Any]:
+    """The tuples, lists, dicts and deques that a value is made of."""
+    if isinstance(value, (tuple, list, deque, dict)):
+        yield value
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers(item)
 
 
 def _has(container: Any, key: Any) -> bool:
@@ -481,6 +511,13 @@ def _names(code: types.CodeType) -> set[str]:
     return names
 
 
+@functools.lru_cache(maxsize=1024)
+def _loads(code: types.CodeType) -> frozenset[str]:
+    """Those of the names that it does not only assign to."""
+    return frozenset(i.argval for i in dis.get_instructions(code)
+                     if isinstance(i.argval, str) and not i.opname.startswith(("STORE", "DELETE")))
+
+
 def _asks_for_any_attribute(code: types.CodeType) -> bool:
     """Whether code computes names of attributes: getattr with anything but a literal, vars, __dict__."""
     if not {"getattr", "vars", "__dict__", "attrgetter"} & set(code.co_names):
@@ -511,12 +548,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"a {type(value).__name__}"
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
     """Equal as compile-time values: scalars by type and value (NaN is itself, -0.0 is not 0.0), everything else by identity."""
     if not isinstance(a, _SCALARS) or type(a) is not type(b):
         return False
     if isinstance(a, (float, np.floating)) and isinstance(b, (float, np.floating)) and a == b == 0.0:
         return bool(np.signbit(a) == np.signbit(b))
     if isinstance(a, (complex, np.complexfloating)) and isinstance(b, (complex, np.complexfloating)):
-        return _same(a.real, b.real) and _same(a.imag, b.imag)
+        return same(a.real, b.real) and same(a.imag, b.imag)
     return bool(a == b or (a != a and b != b))

@@ -19,17 +19,16 @@ from tracegrad.tensor import Tensor, become_leaf
 
 _VARIABLE = REGISTRY["variable"]
 
-# ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor), ("slot", where it is found)
+# ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor), ("slot", an `assigned.Part`),
+# ("slot base", the same: the tensor it is a view of)
 Place = tuple[str, Any]
 
 
 def at(place: Place, args: Sequence[Any]) -> Tensor:
     """The tensor at `place` in a call with argument leaves `args`."""
     kind, what = place
-    if kind == "slot":
-        what = what.get()
-    found: Tensor = what if kind in ("tensor", "slot") else args[what] if kind == "arg" else base_of(args[what])
-    return found
+    found: Tensor = what if kind == "tensor" else what.get() if kind.startswith("slot") else args[what]
+    return base_of(found) if kind in ("base", "slot base") else found
 
 
 def base_of(tensor: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from tracegrad.ir import Aval, Graph, Node, located, topological
 from tracegrad.modes import set_grad_enabled, state
 from tracegrad.pending import flush
 from tracegrad.tensor import Tensor, become_leaf
+from tracegrad.tracing.assigned import Assignments
 from tracegrad.tracing.guards import Reach, Slot, is_foreign
 from tracegrad.tracing.recording import Recording, at, base_of, path_of
 
@@ -33,22 +34,19 @@ class Replay:
     """A finished recording, compiled. `run` replays it on the present values."""
 
     def __init__(self, recording: Recording, result: Any, reach: Reach, flat: Sequence[Any], returned: Sequence[str] = (),
-                 assigned: Sequence[tuple[Slot, Tensor]] = ()) -> None:
+                 assigned: Sequence[tuple[Slot, Any]] = ()) -> None:
         """flat: the argument leaves. returned: the names in the body's return statement, see `printing.returned_names`. assigned: the
-        places outside (attributes, variables) that the body gave a new tensor: so does each replay."""
+        places outside (attributes, variables) that the body gave new tensors, and those: so does each replay."""
         self.recording, self.reach = recording, reach
-        self.slots = [slot for slot, _ in assigned]
-        self.expected: list[tuple[Slot, Aval, bool, bool, tuple[Any, ...], Any]] = []  # what the tensors that are read there have to be
-        self.once = ""                                       # why this recording does for the present call only, in words
-        self.read = self._read_from(assigned, flat)
+        self.assigned = Assignments(assigned, recording, reach)
         self.guarded = [
             (t, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(t._hooks or ()))
             for t, _ in recording.captured.values()
             for node in [t._node_outside()]
-            if id(t) not in recording.adopted and id(t) not in recording.places and not any(t is slot.before for slot in self.read)
+            if id(t) not in recording.adopted and id(t) not in recording.places
         ]
         self.aliases = reached(flat, reach)
-        recipe = _Recipe(recording, result, flat, reach, returned, [tensor for _, tensor in assigned])
+        recipe = _Recipe(recording, result, flat, reach, returned, self.assigned.values)
         self.recipe, self.treedef = recipe.entries, recipe.treedef
         results = [t._node() for t in recipe.tensors]
         for t, node in recording.nodes.values():
@@ -60,10 +58,13 @@ class Replay:
         ]  # (whose, None or (aval, whether the gradient tensor that is there was changed in place))
         effect_nodes = [node for _, node in recording.nodes.values()]
         grad_nodes = [_node_in(recording, g) for _, g in changed if g is not None]
-        self.histories = _histories(results, recording.freed)
+        self.histories = {n for n in _histories(results, recording.freed) if n.fn is not _VARIABLE}
         differentiable = [n for n in results if self._recorded(n)]
+        passed = topological(differentiable, lambda n: not n.needs_grad)
+        variables = {n.operands[0] for n in passed if n.fn is _VARIABLE}
+        self.passed = {i for i, n in enumerate(recording.inputs) if n in variables}          # inputs that a derivative comes to
         self.residuals = _residuals(differentiable)
-        self.saves = any(saves(n) for n in topological(differentiable, lambda n: not n.needs_grad))
+        self.saves = any(map(saves, passed))
         self.outputs = [*results, *effect_nodes, *grad_nodes, *self.residuals]
         self.count = (len(results), len(effect_nodes), len(grad_nodes))
         _no_strangers(recording, self.outputs)
@@ -80,6 +81,8 @@ class Replay:
         self.program = Program(recording.inputs, self.outputs, recording.device, self.donors, names)
         self.result_nodes = results
         self.leaves = [(recording.place(t), node) for t, node in recording.leaves]
+        self.made_leaves = [n for n in dict.fromkeys(results) if n.fn is _VARIABLE]          # results that the body made leaves
+        self.written = {n: k for k, n in enumerate([*(n for _, n in self.leaves), *self.made_leaves])}
         # A function of its tensor arguments and nothing else, each used once and in order: the short way through `run`.
         self.pure = (
             not (self.effects or self.grad_effects or recording.draws)
@@ -87,15 +90,18 @@ class Replay:
             and [what for _, what in recording.sources] == list(range(len(flat)))
         )
         self.recorded = bool(differentiable)
-        fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned
+        fresh = self.recipe == [("value", k) for k in range(len(self.recipe))] and not assigned and not self.made_leaves
         # The two shapes of result that need no tree: one new tensor, or a tuple of them.
         self.plain = "tensor" if fresh and isinstance(result, Tensor) else "tuple" if fresh and recipe.is_tuple else ""
         # Nothing but the arguments and the Python values that are reached decides whether it fits: see `again`.
         self.short = bool(
             self.pure and self.plain and recording.inputs and not self.recorded
-            and not (self.guarded or self.expected or reach.tensors or recording.no_grads)
+            and not (self.guarded or self.assigned or reach.tensors or recording.no_grads)
         )
         self.avals = [node.aval for node in recording.inputs]
+        used = [*recording.sources, *recording.no_grads, *self.effects, *(place for place, _ in [*self.grad_effects, *self.leaves]),
+                *(what if kind == "grad" else what[0] for kind, what in self.recipe if kind in ("grad", "outside"))]
+        self.assigned.settle([what if kind == "grad" else (kind, what) for kind, what in used], flat, reach)
         # A recording holds no tensor of the call that it was made in (but for those reached by reference, which are guarded).
         recording.captured.clear()
         recording.called.clear()
@@ -105,34 +111,14 @@ class Replay:
         recording.present.clear()
         recording.leaves.clear()
 
-    def _read_from(self, assigned: Sequence[tuple[Slot, Tensor]], flat: Sequence[Any]) -> list[Slot]:
-        """Those of the assigned places whose tensor the body reads: a replay reads what is there then. Where other ways lead to that
-        tensor, too, or the body also changes it in place, it would have to be both this one and the next: there is no replay."""
-        recording, found = self.recording, []
-        for slot, _ in assigned:
-            old = slot.before
-            if not isinstance(old, Tensor) or id(old) not in recording.captured:
-                continue
-            node = recording.captured[id(old)][1]
-            others = self.reach.tensors[id(old)] > 1 or id(old) in recording.places or _is_base(old, flat)
-            others = others or any(base is node for base, _ in recording.views.values())
-            if others or old._base is not None or id(old) in recording.nodes or id(old) in recording.grads:
-                why = "reached in other ways, too" if others else "a view, or changed in place, too"
-                self.once = f"assigns to {slot.name}, where the tensor is {why}; {slot.name}.copy_(...) writes in place"
-                continue
-            k = next(k for k, source in enumerate(recording.sources) if source[0] == "tensor" and source[1] is old)
-            recording.sources[k] = ("slot", slot)
-            node = old._node_outside()
-            self.expected.append((slot, node.aval, node.needs_grad, node.fn is _VARIABLE, tuple(old._hooks or ()), old._device))
-            found.append(slot)
-        return found
-
     def _recorded(self, node: Node) -> bool:
         """Whether a result has a history that the caller can go back through."""
         return node in self.histories
 
     def fits(self, flat: Sequence[Any]) -> bool:
         """Whether the world still looks as it did when this was recorded. flat: the argument leaves."""
+        if self.assigned and self.assigned.change(flat, self.reach):
+            return False
         for tensor, aval, needs_grad, leaf, hooks in self.guarded:
             node = tensor._n if tensor._base is None else tensor._node_outside()
             if (
@@ -142,15 +128,6 @@ class Replay:
                 or ((tensor._hooks or hooks)
                 and tuple(tensor._hooks or ()) != hooks)
             ):
-                return False
-        for slot, aval, needs_grad, leaf, hooks, device in self.expected:
-            tensor = slot.get()
-            if not isinstance(tensor, Tensor) or tensor._base is not None or tensor._trace is not None or tensor._device is not device:
-                return False
-            if (tensor._n.aval is not aval or tensor._n.needs_grad is not needs_grad or (tensor._n.fn is _VARIABLE) is not leaf
-                    or tuple(tensor._hooks or ()) != hooks):
-                return False
-            if (tensor is not slot.before and id(tensor) in self.reach.tensors) or _is_base(tensor, flat):
                 return False
         for place in self.recording.no_grads:
             if at(place, flat)._grad is not None:
@@ -162,6 +139,8 @@ class Replay:
 
     def change(self, flat: Sequence[Any]) -> str:
         """What no longer fits, in words."""
+        if held := self.assigned.change(flat, self.reach):
+            return held
         for tensor, aval, needs_grad, leaf, _ in self.guarded:
             node = tensor._node_outside()
             states = (aval, needs_grad, leaf), (node.aval, node.needs_grad, node.fn is _VARIABLE)
@@ -217,8 +196,8 @@ class Replay:
                 tensor = args[what] if kind == "arg" else base_of(args[what])
             elif kind == "grad":
                 tensor = at(what, args)._grad
-            elif kind == "slot":
-                tensor = what.get()
+            elif kind.startswith("slot"):
+                tensor = at((kind, what), args)
             else:
                 tensor = float(getattr(*what)) if kind == "attribute" else random_state.seed() if kind == "seed" else random_state.offset()
             if isinstance(tensor, Tensor):
@@ -259,10 +238,16 @@ class Replay:
         if self.plain and not history:
             tensors = [_leaf(value, node.aval, device) for value, node in zip(values, self.result_nodes, strict=True)]
             return tensors[0] if self.plain == "tensor" else tuple(tensors)
-        call = self._history(values, residuals, args, inputs) if history else None
+        leaves = {node: Tensor(autodiff.variable(data(node.aval, value)), device)
+                  for node, value in zip(self.result_nodes, values, strict=True) if node in self.made_leaves}
+        for leaf in leaves.values():
+            become_leaf(leaf, leaf._n)
+        call = self._history(values, residuals, args, inputs, [leaves[n]._n for n in self.made_leaves]) if history else None
         made = []
         for k, (node, value) in enumerate(zip(self.result_nodes, values, strict=True)):
-            if call is not None and self._recorded(node):
+            if node in leaves:
+                made.append(leaves[node])
+            elif call is not None and self._recorded(node):
                 made.append(Tensor(bind(REGISTRY["output"], (call,), {"index": k, "aval": node.aval}), device))
             else:
                 made.append(_leaf(value, node.aval, device))
@@ -280,22 +265,23 @@ class Replay:
                 for chain, detached in levels:
                     tensor = _as_view(tensor, chain, detached)
                 filled.append(tensor)
-        for slot in reversed(self.slots):
-            slot.set(filled.pop())
-        return optree.tree_unflatten(self.treedef, filled)
+        own = len(filled) - len(self.assigned.values)
+        self.assigned.put(iter(filled[own:]))
+        return optree.tree_unflatten(self.treedef, filled[:own])
 
-    def _history(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any]) -> Node:
-        """A node through which backward outside the trace reaches the inputs of this call."""
+    def _history(self, values: list[Any], residuals: list[Any], args: Sequence[Any], inputs: list[Any], made: list[Node]) -> Node:
+        """A node through which backward outside the trace reaches the inputs of this call, and the leaves that it made."""
         sources: list[Node] = []
         before: dict[Node, Any] = {}  # what was overwritten: the values that this call began with
         for i, ((kind, what), value, node) in enumerate(zip(self.recording.sources, inputs, self.recording.inputs, strict=True)):
-            source = at((kind, what), args)._node() if kind in ("arg", "base", "tensor", "slot") and not node.aval.weak else None
+            outside = i in self.passed and kind in ("arg", "base", "tensor", "slot", "slot base") and not node.aval.weak
+            source = at((kind, what), args)._node() if outside else None
             if source is None or (i in self.changed and not source.needs_grad):
                 source = data(node.aval, value)
             elif i in self.changed:
                 before[node] = value
             sources.append(source)
-        sources += [at(place, args)._node() for place, _ in self.leaves]
+        sources += [*(at(place, args)._node() for place, _ in self.leaves), *made]
         known = {n: data(n.aval, v) for n, v in zip(self.residuals, residuals, strict=True)}
         raw = [data(n.aval, v) for n, v in zip(self.result_nodes, values, strict=True)]
         call = TracedCall(self, known, before)
@@ -311,8 +297,8 @@ class _Recipe:
     """
 
     def __init__(self, recording: Recording, result: Any, flat: Sequence[Any], reach: Reach, returned: Sequence[str],
-                 assigned: Sequence[Tensor]) -> None:
-        """assigned: tensors that are put elsewhere; their entries stand last."""
+                 assigned: Sequence[Any]) -> None:
+        """assigned: what is put elsewhere; its entries stand last."""
         paths, leaves, self.treedef = optree.tree_flatten_with_path(result, none_is_leaf=True)
         self.labels: list[str] = []
         self.is_tuple = type(result) is tuple and all(isinstance(x, Tensor) for x in result)
@@ -436,7 +422,7 @@ class TracedCall(CustomCall):
             if node in self.before:
                 variables[-1].value = self.before[node]
             new[node] = variables[-1]
-        written = {node: k for k, (_, node) in enumerate(self.replay.leaves)}
+        written = self.replay.written
         variables += sources[count:]
         for node in Graph.capture(self.replay.recording.inputs, wanted):
             if node in new and node not in self.residuals:
@@ -519,11 +505,6 @@ def _value(tensor: Tensor) -> Any:
 def _realized(node: Node, tensor: Tensor) -> Any:
     realize([node], tensor._device)
     return node.value
-
-
-def _is_base(tensor: Tensor, flat: Sequence[Any]) -> bool:
-    """Whether a tensor is among argument leaves, or what one of them is a view of."""
-    return any(isinstance(x, Tensor) and base_of(x) is tensor for x in flat)
 
 
 def _shared(tensor: Tensor | None) -> bool:

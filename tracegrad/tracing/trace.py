@@ -25,7 +25,7 @@ from tracegrad.pending import flush
 from tracegrad.printing import aval_text, returned_names
 from tracegrad.report import Kernels, explain, inner_plans
 from tracegrad.tensor import Tensor, from_array
-from tracegrad.tracing.guards import Reach, tensor_names
+from tracegrad.tracing.guards import ORDERED, Reach, tensor_names
 from tracegrad.tracing.recording import Recording, base_of, path_of
 from tracegrad.tracing.replay import Replay
 
@@ -71,7 +71,7 @@ class Traced:
         flat: Any
         treedef: Any
         if kwargs or not _FLAT.issuperset(map(type, args)):
-            flat, structure = optree.tree_flatten(_tree(args, kwargs), none_is_leaf=True, namespace=_ORDERED)
+            flat, structure = optree.tree_flatten(_tree(args, kwargs), none_is_leaf=True, namespace=ORDERED)
             treedef = (structure, *structure.paths())  # the paths tell dicts of different order apart
             for i, leaf in enumerate(flat):
                 if isinstance(leaf, np.ndarray):
@@ -126,7 +126,8 @@ class Traced:
         names = tensor_names(self._fn, statics) | {id(x): label for x, label in zip(flat, labels, strict=False) if isinstance(x, Tensor)}
         recording = Recording(getattr(self._fn, "__qualname__", repr(self._fn)), device, names)
         own = [vars(x) for x in tensors if type(x) is not Tensor and getattr(x, "__dict__", None)]         # a Parameter's attributes
-        reach = Reach(self._fn, [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own])
+        objects = [*(x for x in flat if not isinstance(x, (Tensor, *_NUMBERS))), *own]
+        reach = Reach(self._fn, objects)
         drawn = random_state.get_rng_state()
         state.trace = recording
         try:
@@ -134,13 +135,13 @@ class Traced:
             nested = kwargs or not _FLAT.issuperset(map(type, args))
             treedef: Any = None
             if nested:
-                treedef = optree.tree_structure(_tree(args, kwargs), none_is_leaf=True, namespace=_ORDERED)
+                treedef = optree.tree_structure(_tree(args, kwargs), none_is_leaf=True, namespace=ORDERED)
                 new_args, new_kwargs = optree.tree_unflatten(treedef, tracers)
             else:
                 new_args, new_kwargs = tuple(tracers), {}
             result = self._fn(*new_args, **new_kwargs)
             if nested:
-                after, structure = optree.tree_flatten(_tree(new_args, new_kwargs), none_is_leaf=True, namespace=_ORDERED)
+                after, structure = optree.tree_flatten(_tree(new_args, new_kwargs), none_is_leaf=True, namespace=ORDERED)
                 if structure != treedef or any(a is not b for a, b in zip(after, tracers, strict=True)):
                     raise TraceError(
                         f"{recording.name}: changes a list or dict among its arguments, which a replay would not do; return the new values"
@@ -153,13 +154,15 @@ class Traced:
             for renewed in recording.renewed:
                 reach.renew(*renewed)
             self._check_reach(recording, reach)
-            assigned = reach.assigned(recording.made)
+            assigned = reach.assigned()
             change = "" if reach.holds() else reach.change()
+            if assigned and not change:
+                reach = Reach(self._fn, objects, [slot for slot, _ in assigned if slot.held_tensors])
             replay = Replay(recording, result, reach, flat, returned_names(self._fn), assigned)
-            change = change or replay.once
+            change = change or replay.assigned.once
         finally:
             state.trace = None
-            reach.assigned(recording.made)           # what a body that failed had assigned
+            reach.assigned()                         # what a body that failed had assigned is put back
             for tensor, before in recording.versions.values():
                 tensor._versions = before
         return replay, change
@@ -276,9 +279,6 @@ class Traced:
         timeline(self._seen().program, self.__name__, path, runs)
 
 
-_ORDERED = "tracegrad"  # where optree goes through dicts in their own order
-_ordering = optree.dict_insertion_ordered(True, namespace=_ORDERED)
-_ordering.__enter__()
 _FLAT = frozenset({Tensor, float, complex, int, bool, str, type(None)})
 _NUMBERS = (float, complex)  # those that are run-time values
 
@@ -345,10 +345,10 @@ def _labels(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
     names: list[str] = []
     for i, a in enumerate(args):
         base = parameters[i] if i < len(parameters) else "arg"
-        n = len(optree.tree_leaves(a, none_is_leaf=True, namespace=_ORDERED))
+        n = len(optree.tree_leaves(a, none_is_leaf=True, namespace=ORDERED))
         names += [base] if n == 1 else [f"{base}_{k}" for k in range(n)]
     for key, a in kwargs.items():
-        names += [key] * len(optree.tree_leaves(a, none_is_leaf=True, namespace=_ORDERED))
+        names += [key] * len(optree.tree_leaves(a, none_is_leaf=True, namespace=ORDERED))
     return names
 
 
