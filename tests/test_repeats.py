@@ -103,6 +103,56 @@ def test_equal_groups_are_lowered_once(on_numpy: Any, monkeypatch: pytest.Monkey
     assert len(lowered) == 2 * few                             # no more than for half as many steps
 
 
+def stack(rows: int, width: int) -> Any:
+    """A function and its arguments: a recurrent network that multiplies row after row of x, which is as its derivative reads it, too."""
+    def loss(x: Any, w: Any, r: Any) -> Any:
+        h = tg.zeros(x.shape[1], r.shape[0], dtype=x.dtype)
+        for row in x:
+            h = tg.tanh(row @ w + h @ r)
+        return (h**2).sum()
+
+    rng = np.random.default_rng(0)
+    return tg.value_and_grad(loss, argnums=(0, 1)), *(tg.tensor(rng.standard_normal(shape).astype(np.float32))
+                                                      for shape in ((rows, 16, width), (width, 12), (12, 12)))
+
+
+@pytest.mark.parametrize("target", ["avx2", "gpu"])
+def test_products_of_row_after_row_are_lowered_twice(on_numpy: Any, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+    program, *args = stack(24, 12)
+    plan_of(program, *args, target=target)                     # checked: each is also lowered by itself, and compared
+    lowered = []
+    lower = lowering_cache.lower
+    monkeypatch.setattr(lowering_cache, "lower", lambda group, context: lowered.append(group) or lower(group, context))
+    monkeypatch.setattr(config, "check", False)
+    plan = plan_of(program, *args, target=target)
+    few = len(lowered)
+    assert few < len(plan.launches) / 2
+    program, *args = stack(40, 12)
+    plan_of(program, *args, target=target)
+    assert len(lowered) < 2 * few + 4                          # about as many as for fewer rows
+    lowered.clear()
+    monkeypatch.setattr(lowering_cache, "rows_of", lambda *_: None)
+    program, *args = stack(24, 12)
+    assert plan_of(program, *args, target=target) == plan      # not even a name differs
+    assert len(lowered) > few + 30
+
+
+@pytest.mark.parametrize("width", [3, 65])
+def test_rows_where_a_vector_may_not_begin_are_lowered_each(on_numpy: Any, width: int) -> None:
+    with Checked(SOME) as checked:
+        program, *args = stack(6, width)
+        tg.trace(program)(*args)
+    assert checked.count == len(SOME)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(7, 4), (9, 12)])
+def test_rows_of_a_stack_compute_what_they_should(on_numpy: Any, rows: int, width: int) -> None:
+    with Checked(SOME, tuning=Tuning(repeats=1)) as checked:
+        program, *args = stack(rows, width)
+        tg.trace(program)(*args)
+    assert checked.count == len(SOME)
+
+
 def kernel(entry: str, *reads: Callable[[Index], Index], of: float = 1.0) -> Kernel:
     """c[i] = of * (a[at(i)] + ...) of as many elements as there are `reads`, for 100 of i; its comment has numbers, too."""
     single, i = np.dtype("float32"), Var("i", 100)

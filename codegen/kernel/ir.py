@@ -6,7 +6,7 @@ this lowering, such as packed GEMM panels; or `FAULTS`), a `RuntimeScalar` or a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from tracegrad.codegen.kernel import render
 from tracegrad.codegen.kernel.expressions import types_of
-from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, without_comment
+from tracegrad.codegen.kernel.markup import COLUMN, called, called_each, names_in, plain, plain_each, uses_in, with_numbers, without_comment
 from tracegrad.codegen.kernel.statements import Allocate, Barrier, Block, Buffer, Item, Number, Parameter, Raw, Statement
 from tracegrad.codegen.kernel.types import size_of
 from tracegrad.plan import Function, Plain
@@ -60,6 +60,7 @@ def bound_to(parameter: Parameter, ref: Any) -> Parameter:
 
 # What a kernel that was bound to other buffers has in common with itself
 _OF_BODY = ("declared", "printed", "bare", "lines", "height", "uses", "names", "form", "types", "cooperates", "arrays")
+_OF_NUMBERS = ("printed", "bare", "lines", "form")           # what its numbers are in
 
 
 @dataclass(eq=False)
@@ -184,10 +185,31 @@ class Kernel:
         made.__dict__.update({name: self.__dict__[name] for name in _OF_BODY if name in self.__dict__})
         return made
 
+    @cached_property
+    def _of_body(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _OF_BODY}
+
     def bound(self, refs: Iterable[Any], **changes: Any) -> Kernel:
         """The kernel with its parameters bound to others, in order. What was found out about its body is not found out again."""
         made = replace(self, parameters=tuple(bound_to(p, r) for p, r in zip(self.parameters, refs, strict=True)), **changes)
-        made.__dict__.update({name: getattr(self, name) for name in _OF_BODY})
+        made.__dict__.update(self._of_body)
+        return made
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is nothing but lines of C."""
+        return type(self) is Kernel and all(type(s) is Raw for s in self.body.items)
+
+    def with_offsets(self, numbers: Sequence[int]) -> Kernel:
+        """A kernel that `is_text` with these in place of the numbers that may be offsets (see markup), in order."""
+        body, left = Block(""), iter(numbers)
+        for line in self.body.items:
+            assert isinstance(line, Raw)
+            code = with_numbers(line.code, left)
+            body.items.append(line if code == line.code else line.with_code(code))
+        made = replace(self, body=body)
+        made.__dict__.update({name: self.__dict__[name] for name in _OF_BODY if name in self.__dict__ and name not in _OF_NUMBERS})
+        made.__dict__["form"] = with_numbers(self.form, iter(numbers))
         return made
 
     def statements(self) -> Iterator[Statement]:

@@ -9,7 +9,7 @@ other functions find and replace what is between them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 _BEGIN, _END = "\x01", "\x02"
@@ -117,6 +117,16 @@ def offsets_in(text: str) -> list[Offset]:
 def with_offsets(text: str, instead: Callable[[], str | None]) -> str:
     """The text with instead() in place of each of them, in order (None: it stays)."""
     return _NUMBER.sub(lambda match: found if (found := instead()) is not None else match[0], text)
+
+
+def with_numbers(text: str, numbers: Iterator[int]) -> str:
+    """The text with these numbers in place of them."""
+    return _NUMBER.sub(lambda match: f"{match[1]}{next(numbers)}{match[0][-1]}", text)
+
+
+def renamed(text: str, old: str, new: str) -> str:
+    """A name that begins with another kernel's, or a note that ends with it, with the new one there."""
+    return new + text.removeprefix(old) if text.startswith(old) else text.removesuffix(old) + new if text.endswith(old) else text
 
 
 # --------------------------------------------------------------------------------------------------------- work-items, comments

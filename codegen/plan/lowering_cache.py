@@ -3,13 +3,15 @@
 The steps of a program that was written as a loop are groups of the same form on other values. What a group's kernels look like depends
 on nothing but its `form`: its operations and their places, with everything that it is given numbered. So the kernels of the first of
 several equal groups are those of the others, with other buffers; `assemble.distinct` then makes one function of them.
+Products that are alike but for the rows of a stack which they read differ in what is added to that buffer's index: two are lowered, which
+tell where such a number is, and the kernels of the others are those of the first, with other numbers there (`Stack`).
 With `config.check` (always in the tests) each is lowered as well, and compared.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +21,8 @@ from tracegrad.codegen.kernel.elements import Storage
 from tracegrad.codegen.kernel.facts import NARROW, divides, largest, never_positive, picked
 from tracegrad.codegen.kernel.index import Var
 from tracegrad.codegen.kernel.ir import Kernel, RuntimeScalar, Temp, Turns
+from tracegrad.codegen.kernel.markup import offsets_in, renamed, with_offsets
+from tracegrad.codegen.kernel.vectors import WIDTHS
 from tracegrad.codegen.lower.context import Context, lower, operations
 from tracegrad.codegen.plan.batch_launches import is_serial
 from tracegrad.codegen.schedule.grouping import Anchored, Group, Rows, is_reduction, small_reduction
@@ -32,21 +36,29 @@ from tracegrad.plan import Fault, HostStep
 
 @dataclass
 class Form:
-    """What the kernels of a group depend on (`key`), the nodes that it counts, and those of them that are computed, in order."""
+    """What the kernels of a group depend on (`key`), the nodes that it counts, and those of them that are computed, in order.
+
+    row: the key without where the rows begin that it reads of one stack, and where that is, in elements; None if it reads no such rows.
+    """
 
     key: Hashable
     nodes: list[Node]
     computed: list[Node]
+    row: tuple[Hashable, int] | None = None
 
 
 def lower_all(groups: Sequence[Group], context: Context) -> list[Kernel | HostStep | Turns]:
     """The kernels of all groups, in order."""
     forms = [form_of(group, context) for group in groups] if config.fuse else [None] * len(groups)
     count = Counter(form.key for form in forms if form is not None)
+    stacks = Counter(form.row[0] for form in forms if form is not None and form.row is not None and count[form.key] == 1)
     known: dict[Hashable, tuple[Form, list[Kernel]]] = {}
+    stacked: dict[Hashable, Stack] = {}
     steps: list[Kernel | HostStep | Turns] = []
     for group, form in zip(groups, forms, strict=True):
-        if form is None or count[form.key] == 1:
+        if form is not None and form.row is not None and count[form.key] == 1 and stacks[form.row[0]] > tuning().repeats:
+            steps += stacked.setdefault(form.row[0], Stack(context)).kernels(group, form, form.row[1])
+        elif form is None or count[form.key] == 1:
             steps += lower(group, context)
         elif form.key in known:
             steps += again(*known[form.key], group, form, context)
@@ -62,6 +74,18 @@ def lower_all(groups: Sequence[Group], context: Context) -> list[Kernel | HostSt
 
 def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: Context) -> list[Kernel]:
     """The kernels of a group whose form is that of an earlier one, which has `kernels`."""
+    out = []
+    for kernel, changes in zip(kernels, rebound(form, kernels, group, own, context), strict=True):
+        if is_serial(kernel) or context.target.kind == "gpu":           # it may be merged, and one of a merged kernel lends its name
+            changes["entry"] = context.entry(group)
+        out.append(kernel.bound(**changes))
+    if config.check:
+        compare(out, lower(group, context))
+    return out
+
+
+def rebound(form: Form, kernels: list[Kernel], group: Group, own: Form, context: Context) -> list[dict[str, Any]]:
+    """What the kernels of `form`, each, are to be bound to, and what else becomes of them, to be those of `own`."""
     new = dict(zip(form.nodes, own.nodes, strict=True))
     numbers = {scalar.index: context.scalars[new[n]].index for n in form.nodes if (scalar := context.scalars.get(n)) is not None}
     faults = {context.faults[n].index: new[n] for n in form.nodes if n in context.faults}
@@ -76,17 +100,59 @@ def again(form: Form, kernels: list[Kernel], group: Group, own: Form, context: C
         assert isinstance(ref, Temp)
         return replace(ref, owner=new[ref.owner]) if isinstance(ref.owner, Node) else ref      # else FAULTS
 
-    out = []
-    for kernel in kernels:
-        changes: dict[str, Any] = {"why": group.why} if kernel.why else {}
-        if is_serial(kernel) or context.target.kind == "gpu":           # it may be merged, and one of a merged kernel lends its name
-            changes["entry"] = context.entry(group)
-        if kernel is kernels[-1]:
-            changes["fused"] = operations(own.computed)
-        out.append(kernel.bound(map(bound, kernel.refs), **changes))
-    if config.check:
-        compare(out, lower(group, context))
+    out = [{"refs": tuple(map(bound, kernel.refs)), **({"why": group.why} if kernel.why else {})} for kernel in kernels]
+    if out:
+        out[-1]["fused"] = operations(own.computed)
     return out
+
+
+class Stack:
+    """Products that read row after row of a stack, and are alike but for that."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        # Of the first two: where their rows begin, what they were lowered to, and which names were given to that.
+        self.seen: list[tuple[Form, int, list[Any], list[str]]] = []
+        self.moves: list[list[bool]] | None = None           # for each kernel of the first, which of its numbers the rows' beginning is in
+
+    def kernels(self, group: Group, form: Form, start: int) -> list[Any]:
+        """The kernels of the next one, whose rows begin there."""
+        context = self.context
+        if len(self.seen) < 2 or self.moves is None:
+            before = len(context.entries)
+            self.seen.append((form, start, lower(group, context), list(context.entries)[before:]))
+            if len(self.seen) == 2:
+                self.moves = self.compared()
+            return self.seen[-1][2]
+        first, begin, kernels, (called,) = self.seen[0]
+        name, out = context.entry(group), []
+        for kernel, moves, changes in zip(kernels, self.moves, rebound(first, kernels, group, form, context), strict=True):
+            refs = [replace(r, name=renamed(r.name, called, name)) if isinstance(r, Temp) else r for r in changes.pop("refs")]
+            made = kernel.bound(refs, **changes, entry=renamed(kernel.entry, called, name), note=renamed(kernel.note, called, name))
+            numbers = [n.value + (start - begin) * moved for n, moved in zip(offsets_in(kernel.form), moves, strict=True)]
+            out.append(made.with_offsets(numbers))
+        if config.check:
+            compare(out, lower(group, context))
+        return out
+
+    def compared(self) -> list[list[bool]] | None:
+        """`moves`; None if the kernels of the first two differ in more than where the rows begin."""
+        (_, begin, kernels, names), (_, start, others, _) = self.seen
+        if len(names) != 1 or len(kernels) != len(others):
+            return None
+        found = []
+        for a, b in zip(kernels, others, strict=True):
+            if not isinstance(a, Kernel) or not isinstance(b, Kernel) or not a.is_text or not b.is_text:
+                return None
+            if any(getattr(a, what) != getattr(b, what) for what in ("global_size", "local_size", "flops", "bytes", "helpers")):
+                return None
+            if with_offsets(a.form, lambda: "#") != with_offsets(b.form, lambda: "#"):
+                return None
+            numbers = list(zip(offsets_in(a.form), offsets_in(b.form), strict=True))
+            if any(x != y and (x.ends or y.value - x.value != start - begin) for x, y in numbers):
+                return None
+            found.append([x != y for x, y in numbers])
+        return found
 
 
 def compare(given: Sequence[Kernel], wanted: Sequence[Any]) -> None:
@@ -128,6 +194,7 @@ def form_of(group: Group, context: Context) -> Form | None:
         return number[node]
 
     own = set(group.sinks)
+    rows = rows_of(group, nodes, given)
     parts: list[Any] = []
     computed: list[Node] = []
     for node in list(nodes):
@@ -157,12 +224,35 @@ def form_of(group: Group, context: Context) -> Form | None:
             if isinstance(kind, Rows) and node in own and is_reduction(node) and _picks(node, kind):
                 return None
         place = (group.place[node], node in schedule.stored, schedule.costs.get(node)) if node in own else node in schedule.group_of
-        parts.append((fn, _attributes(node), node.aval, tuple([number[o] for o in node.operands]), place, *facts))
+        attributes = "rows" if node is rows else _attributes(node)
+        parts.append((fn, attributes, node.aval, tuple([number[o] for o in node.operands]), place, *facts))
     into = [(at(s), at(context.alias[s])) if s in context.alias else at(s) for s in group.stored]
     reads = sorted((at(d), tuple(sorted(relations)), d.aval) for d, relations in group.reads.items())
     key = (number[kind.node] if isinstance(kind, Anchored) else kind, tuple([number[s] for s in group.sinks]), tuple(into),
            tuple([r[:2] for r in reads]), tuple([r[2] for r in reads]), group.work, group.positional, tuple(parts))
-    return Form(key, nodes, computed)
+    if rows is None:
+        return Form(key, nodes, computed)
+    start = rows.attrs["start"][0] * (rows.operands[0].aval.size // rows.operands[0].shape[0])
+    return Form((key, start), nodes, computed, (key, start))
+
+
+def rows_of(group: Group, nodes: list[Node], given: Mapping[Node, Storage | None]) -> Node | None:
+    """The slice by which a product reads rows of a stack that it reads nothing else of. None if it begins there, or where a vector may not.
+
+    (What is lowered depends on where an index begins by whether vectors do, too.)
+    """
+    if not isinstance(group.kind, Anchored) or group.lowered_by != "contraction":
+        return None
+    found = [n for n in nodes if n.fn.name == "slice" and given.get(n) is None and given.get(n.operands[0]) is not None
+             and n.attrs["start"][0] and n.shape[1:] == n.operands[0].shape[1:] and n.attrs["step"][0] == 1]
+    if len(found) != 1:
+        return None
+    node, = found
+    stack = node.operands[0]
+    stored = given[stack]
+    alone = stored is not None and stored.access == "const" and sum(s is not None and s.ref is stored.ref for s in given.values()) == 1
+    alone = alone and sum(stack in n.operands for n in nodes if given.get(n) is None) == 1
+    return node if alone and stack.aval.size // stack.shape[0] % (4 * max(WIDTHS)) == 0 else None
 
 
 def _picks(node: Node, kind: Rows) -> bool:
