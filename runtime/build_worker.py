@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyopencl as cl
 
-from tracegrad.runtime.pocl_cpu import name_unknown_cpu
+from tracegrad.runtime.pocl_cpu import name_cpu
 from tracegrad.runtime.pocl_header import GUARD
 
 LEAVES = 10.0                              # seconds without work after which the process ends
@@ -85,7 +85,7 @@ def main(platform: str, name: str) -> None:
 
     def context(name: str) -> cl.Context:
         if name not in contexts:
-            name_unknown_cpu(devices[name])
+            name_cpu(devices[name])
             contexts[name] = cl.Context([devices[name]])
         return contexts[name]
 

@@ -32,7 +32,7 @@ from tracegrad.plan import Launch, Plan, Target
 from tracegrad.runtime.capabilities import Capabilities, capabilities, plain_name
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
-from tracegrad.runtime.pocl_cpu import is_pocl, name_unknown_cpu
+from tracegrad.runtime.pocl_cpu import is_pocl, name_cpu
 from tracegrad.runtime.staging import Ring, Uploads
 from tracegrad.runtime.trial import faster, remembered
 
@@ -64,7 +64,7 @@ class Device:
         self.platform = cl_device.platform.name.strip()
         self.memory = _memory(cl_device, self.kind)
         self.max_buffer = int(cl_device.max_mem_alloc_size)
-        named = [name_unknown_cpu(side) for side in (cl_device, basic) if side is not None and is_pocl(side)]
+        named = [name_cpu(side) for side in (cl_device, basic) if side is not None and is_pocl(side)]
         self.compiled_for = named[0] if named else ""            # the CPU that PoCL was told to compile for; "" where it knows its own
         self.lock = threading.RLock()
         self.caches: weakref.WeakSet[Any] = weakref.WeakSet()    # objects with release(): asked for memory when it runs out
