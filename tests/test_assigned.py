@@ -528,3 +528,94 @@ def test_backward_outside_after_every_call_of_what_detaches_its_state():
         return box.h.tolist(), box.w.grad.tolist()
 
     assert program(tg.trace) == program(lambda f: f)
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+def test_keys_that_the_body_puts_into_a_dictionary(rows):
+    """A cache of keys and values that is empty at first, one entry a layer."""
+    def steps(decorate):
+        cache: dict[int, tuple[tg.Tensor, ...]] = {}
+        weights = [tg.tensor(np.random.default_rng(k).standard_normal((12, 12)) / 4) for k in range(4)]
+
+        @decorate
+        def attend(x):
+            for layer in range(2):
+                k, v = x @ weights[2 * layer], x @ weights[2 * layer + 1]
+                if layer in cache:
+                    k, v = tg.cat([cache[layer][0], k]), tg.cat([cache[layer][1], v])
+                cache[layer] = k, v
+                x = tg.softmax(x @ k.T, -1) @ v
+            return x
+
+        x = tg.tensor(np.random.default_rng(9).standard_normal((rows, 12)))
+        out = []
+        for _ in range(4):
+            x = attend(x)
+            out.append(x.numpy())
+        return [*out, *(t.numpy() for entry in cache.values() for t in entry)]
+
+    for got, wanted in zip(steps(tg.trace), steps(lambda fn: fn), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
+def test_flags_that_the_body_switches():
+    """`model.train()` at the head of one function and `model.eval()` at that of another, by turns; a mode that switches at every call."""
+    def steps(decorate):
+        model = tg.nn.Sequential(tg.nn.Linear(5, 12), tg.nn.BatchNorm1d(12), tg.nn.Dropout(0.0), tg.nn.Linear(12, 3)).double()
+        with tg.no_grad():
+            for p in model.parameters():
+                p.copy_(tg.tensor(np.random.default_rng(p.numel()).standard_normal(tuple(p.shape)) / 3))
+        optimizer = tg.optim.SGD(model.parameters(), lr=0.1)
+        model.forward_only, model.mode = False, "new"
+
+        @decorate
+        def train(x):
+            model.train()
+            model.mode = "trained"
+            loss = (model(x) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        @decorate
+        def evaluate(x):
+            model.eval()
+            with tg.no_grad():
+                return model(x) * (2 if model.mode == "trained" else 1)
+
+        @decorate
+        def alternate(x):
+            model.forward_only = not model.forward_only
+            return x if model.forward_only else -x
+
+        out = []
+        for k in range(6):
+            x = tg.tensor(np.random.default_rng(k).standard_normal((17, 5)))
+            out += [train(x).numpy(), np.array(model.training), evaluate(x).numpy(), np.array(model[1].training)]
+            if k == 3:
+                out.append(evaluate(x).numpy())              # twice in a row
+                model.train()                                # and somebody switches it
+            out.append(alternate(x).numpy())
+        return out, [f for f in (train, evaluate, alternate) if decorate is tg.trace]
+
+    got, functions = steps(tg.trace)
+    for g, wanted in zip(got, steps(lambda fn: fn)[0], strict=True):
+        np.testing.assert_allclose(g, wanted, rtol=1e-12)
+    assert all(len(f.compilations) <= 4 for f in functions)
+
+
+def test_a_counter_is_refused():
+    class State:
+        turns = 0
+
+    state = State()
+
+    @tg.trace
+    def step(x):
+        state.turns += 1
+        return x * state.turns
+
+    assert step(tg.ones(12)).sum().item() == 12
+    with pytest.raises(tg.TraceError, match="turns was 1 and is 2"):
+        step(tg.ones(12))

@@ -30,6 +30,7 @@ import optree
 from tracegrad.errors import TraceError, TracegradError
 from tracegrad.tensor import Tensor
 
+_FLAGS = bool, str, type(None)
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
 _OWN = dirname(dirname(__file__))                   # the package
 _FOREIGN = (_OWN, dirname(np.__file__), dirname(functools.__file__))
@@ -120,15 +121,19 @@ class Reach:
             self._walk()
 
     def assigned(self) -> list[tuple[Slot, Any]]:
-        """The places that hold other tensors now than before, and what they hold; what they held is put back.
+        """The places that hold something else now than before, and what they hold; what they held is put back.
 
-        That is tensors, and new containers of tensors and plain values.
+        That is tensors, new containers of tensors and plain values, and flags: a function that switches one (`model.train()`) leaves it
+        as it is at the second call, or somebody switches it back. A counter is none: each call would find another number.
         """
         found: list[tuple[Slot, Any]] = []
 
         def look(slot: Slot) -> None:
             now = slot.get()
             if now is slot.before or now is _MISSING:
+                return
+            if isinstance(now, _FLAGS) and isinstance(slot.before, _FLAGS):
+                found.append((slot, now))
                 return
             leaves = optree.tree_leaves(now, none_is_leaf=True, namespace=ORDERED)
             plain = all(type(x) is Tensor or isinstance(x, _SCALARS) for x in leaves)
@@ -146,6 +151,10 @@ class Reach:
             if isinstance(o, (dict, types.MappingProxyType)) and len(o) > length:                      # what was there stands first
                 for key in list(o)[length:]:
                     look(Slot(self._classes[id(o)], key, _MISSING, key) if id(o) in self._classes else Slot(o, key, _MISSING))
+        for o, _, keys in self._contents:
+            if isinstance(o, dict) and all(a is b for a, b in zip(o, keys, strict=False)):
+                for key in list(o)[len(keys):]:
+                    look(Slot(o, key, _MISSING))
         for slot, _ in found:
             slot.restore()
         return found
