@@ -6,12 +6,13 @@ its name:
 
 - The name is "generic", which the compiler does not take for x86: every program fails with "unknown target CPU 'generic'" (PoCL 3.0, whose
   LLVM is of 2022, on AMD's family 26, Zen 5).
-- The name is that of an older relative without AVX-512, and the built-in functions are those with AVX-512 (PoCL 3.0 and 3.1 on AMD's Zen 4,
-  named znver3). A kernel then passes a float16 in two registers of 256 bits, and `sin` looks for it in one of 512: results are silently
+- The name is that of an older relative without AVX-512, and the built-in functions are those with AVX-512 (PoCL 3.0 on AMD's Zen 4, named
+  znver3). A kernel then passes a float16 in two registers of 256 bits, and `sin` looks for it in one of 512: results are silently
   wrong, or the process crashes. The other way round where AVX-512 is hidden.
 
-Later releases read POCL_LLVM_CPU_NAME; 3.0, the one on PyPI, has no setting. So the name in PoCL's record of the device is replaced by
-that of the CPU for which the chosen built-in functions were compiled: it has no instruction that this CPU lacks.
+PoCL 3.1 chooses both together, and later releases read POCL_LLVM_CPU_NAME; 3.0, the one on PyPI, has no setting. So the name in PoCL's
+record of the device is replaced by that of the CPU for which the chosen built-in functions were compiled: it has no instruction that this
+CPU lacks.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _LIBRARIES: tuple[tuple[str, bytes, int, frozenset[str]], ...] = (
 _AVX512 = frozenset((b"knl", b"knm", b"skylake-avx512", b"cascadelake", b"cooperlake", b"cannonlake", b"icelake-client",
                      b"icelake-server", b"tigerlake", b"rocketlake", b"sapphirerapids", b"emeraldrapids", b"graniterapids",
                      b"graniterapids-d", b"diamondrapids", b"znver4", b"znver5", b"znver6", b"x86-64-v4"))
+_KINDS = frozenset(library.encode() for library, _, _, _ in _LIBRARIES)
 _WHEEL = "pocl_binary_distribution/.libs"                     # where the PoCL inside pyopencl's wheel has its files
 _named = {name: ctypes.create_string_buffer(name) for _, name, _, _ in _LIBRARIES}        # PoCL keeps the pointer
 
@@ -107,13 +109,16 @@ def _libraries() -> frozenset[str]:
 
 
 def _place(memory: int, record: int) -> tuple[int, bytes] | None:
-    """The address of the pointer to the CPU's name in a device's record, and the name; it follows the pointer to the target's triple."""
+    """The address of the pointer to the CPU's name in a device's record, and the name; it follows the pointer to the target's triple.
+
+    In PoCL 3.1, the library's name stands between them: it chooses both together, so there is nothing to find.
+    """
     words = struct.unpack(f"<{_RECORD // 8}Q", _read(memory, record, _RECORD).ljust(_RECORD, b"\0"))
     for number, (triple, name) in enumerate(pairwise(words), 1):
         if _read(memory, triple, len(_TRIPLE)) == _TRIPLE:
             text, end, _ = _read(memory, name, _LONGEST).partition(b"\0")
             if end and re.fullmatch(rb"[a-z0-9][a-z0-9_.-]*", text):
-                return record + 8 * number, text
+                return None if text in _KINDS else (record + 8 * number, text)
     return None
 
 

@@ -46,7 +46,8 @@ def test_an_unknown_cpu_gets_the_name_of_one_with_its_instructions() -> None:
 
 
 @pytest.mark.parametrize(("triple", "name"), [(b"aarch64-linux-gnu", b"generic"), (b"x86_64-unknown-linux-gnu", b"no name at all"),
-                                              (b"x86_64-unknown-linux-gnu", b"x" * 40), (b"", b"")])
+                                              (b"x86_64-unknown-linux-gnu", b"x" * 40), (b"", b""),
+                                              (b"x86_64-unknown-linux-gnu", b"avx512"), (b"x86_64-unknown-linux-gnu", b"sse2")])
 def test_what_is_no_name_is_left_alone(triple: bytes, name: bytes) -> None:
     assert named(triple, name) == ("", name)
 
