@@ -3,6 +3,7 @@
 torch_gradient=False: torch's own backward fails there (negative or repeated indices, a source larger than the index, vander).
 """
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from scipy import linalg
 
 import tracegrad as tg
+import tracegrad.nn.functional as F
 from tests.names import Case, checks
 
 inf, nan = np.inf, np.nan
@@ -358,3 +360,50 @@ def test_the_device_agrees(device: Any) -> None:
 def test_errors(fn: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         [r.numpy() for r in fn(tg.ones(3, 3))]
+
+
+@pytest.mark.parametrize("n", [3, 4, 8, 12, 16, 20, 33, 64, 100])
+@pytest.mark.usefixtures("device")
+def test_what_was_scattered_is_seen_by_what_reads_it_next(n):
+    """In one kernel: clang's inliner lost the order of a scatter and the loads after it where the CPU has one in a register (AVX-512)."""
+    rng = np.random.default_rng(n)
+    index, x = rng.permutation(2 * n)[:n], rng.standard_normal(n).astype(np.float32)
+    image = rng.permutation(4 * n).reshape(1, 1, 2, 2 * n).astype(np.float32)
+
+    def fn(x, index, image):
+        put = tg.zeros(2 * n).scatter(0, index, x)
+        again = tg.ones(2 * n)
+        again[index] = x * 2
+        doubled = put + again
+        pooled = F.max_pool2d(image, 2)
+        slope, = tg.autograd.grad((pooled * 1.5).sum(), image)
+        taken = doubled[index]
+        return put * put, (again * again).sum(), taken * 3, taken.flip(0) + put[index], slope.square().sum(), slope.square().sum(-2)
+
+    got = tg.trace(fn)(tg.tensor(x), tg.tensor(index), tg.tensor(image, requires_grad=True))
+    put, again = np.zeros(2 * n, np.float32), np.ones(2 * n, np.float32)
+    put[index], again[index] = x, x * 2
+    blocks = image.reshape(2, n, 2)
+    slope = np.where(blocks == blocks.max((0, 2), keepdims=True), 1.5, 0).reshape(2, 2 * n)
+    taken = (put + again)[index]
+    wanted = put * put, (again * again).sum(), taken * 3, taken[::-1] + x, (slope**2).sum(), (slope**2).sum(0)[None, None]
+    for g, w in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(g.detach().numpy(), w, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("source", ["batched", "scatter", "pool"])
+def test_no_pointer_is_restrict_to_what_a_kernel_scatters_and_reads(source):
+    def fn(x, index):
+        if source == "batched":
+            return (x * 2).flip(0)[index].sum() + x[0], (x * 2)[:5].cumsum(0)
+        if source == "scatter":
+            return x.scatter(0, index, x + 1)
+        return tg.autograd.grad(F.max_pool1d(x[None], 2).sum(), x)
+
+    traced = tg.trace(fn)
+    traced(tg.tensor(np.linspace(0, 1, 12), requires_grad=source == "pool"), tg.tensor(np.arange(12)[::-1].copy()))
+    for text in str(traced.kernels()).split("__kernel")[1:]:
+        head, body = text.split(") {", 1)
+        for name in re.findall(r"__global (?!const )\w+ \*restrict (\w+)", head):
+            assert not re.search(rf"= (?:\w+\()?(?:\w+, )?{name}\b", body), f"{name} is read\n{text}"
+            assert len(re.findall(rf"^ *{name}\[at\d*\] =", body, re.MULTILINE)) == 0, f"{name} is scattered to\n{text}"

@@ -111,6 +111,12 @@ class Writer:
             found = self.params[storage] = Buffer(storage, self.unique(base, pointer=True), dtype, size, access)
         return found
 
+    def scattered(self, storage: Any) -> None:
+        """What lies at `storage` is written twice, at places that memory tells: not `restrict`, see `batch_launches.united`."""
+        found = self.params[storage]
+        assert isinstance(found, Buffer)
+        found.restrict = False
+
     def scalar(self, ref: Any, base: str, dtype: DType) -> Number:
         """The by-value parameter that binds to `ref`."""
         found = self.params.get(ref)

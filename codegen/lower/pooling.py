@@ -37,4 +37,5 @@ def lower_pool(group: Group, context: Context) -> list[Kernel]:
             if not apart(**node.attrs):
                 value = o.add(ev.load(node, out, to, (), written=True), value, w.base(node))
             ev.store(out, node, to, value)
+    w.scattered(out.ref)
     return [o.finish()]

@@ -74,6 +74,7 @@ def lower_scatter(group: Group, context: Context) -> list[Kernel]:
 
         with mine:
             o.columns("column", rest, low, high, partial(write, k, to))
+    w.scattered(out.ref)
     kernel = o.finish()
     if in_place:
         others = sum(n.aval.nbytes for n in group.reads if context.ref(n) is not context.ref(node))

@@ -223,13 +223,18 @@ def merged_again(found: Kernel, parts: Sequence[Kernel]) -> Kernel:
 
 
 def united(given: Sequence[Parameter], name: str) -> Parameter:
-    """The parameter that several kernels' are: written if one writes it, and `restrict` if it is to all."""
+    """The parameter that several kernels' are: written if one writes it, and `restrict` if it is to all and nobody writes it.
+
+    What one kernel writes and another reads is an ordinary pointer of the kernel that they become. clang's inliner (LLVM 14, in PoCL 3)
+    takes a load or store of a vector of addresses, as loops with computed indices become where a CPU has AVX-512, for one that touches
+    nothing that is `restrict`: what was scattered was not seen by the loads after it.
+    """
     first = given[0]
     if isinstance(first, Number):
         return Number(first.ref, name, first.dtype)
     access = max((p.access for p in given if isinstance(p, Buffer)), key=("const", "out", "inout").index)
     buffer = Buffer(first.ref, name, first.dtype, first.size, access)
-    buffer.restrict = all(p.restrict for p in given if isinstance(p, Buffer))
+    buffer.restrict = all(p.restrict for p in given if isinstance(p, Buffer)) and (access == "const" or len(given) == 1)
     return buffer
 
 
