@@ -343,3 +343,39 @@ def test_the_other_result_is_still_there_after_a_backward(name, device, request)
         np.testing.assert_array_equal(tg.trace(lambda t: t.argmax(-1))(other.detach()).numpy(), expected.argmax(-1))
         assert x.grad is not None
         assert x.grad.isfinite().all()
+
+
+def _dual(f, x, v):
+    with tg.autograd.forward_ad.dual_level():
+        return tuple(tg.autograd.forward_ad.unpack_dual(f(tg.autograd.forward_ad.make_dual(x, v))))
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("way", [
+    lambda f, x, v: (tg.func.grad(lambda x: f(x).sum())(x),),
+    lambda f, x, v: tg.func.grad_and_value(lambda x: f(x).sum())(x),
+    lambda f, x, v: tg.func.vjp(f, x)[1](v),
+    lambda f, x, v: tg.func.jvp(f, (x,), (v,)),
+    lambda f, x, v: (tg.func.jacrev(f)(x), tg.func.jacfwd(f)(x)),
+    lambda f, x, v: (tg.func.hessian(lambda x: f(x).sum())(x),),
+    lambda f, x, v: (tg.func.linearize(f, x)[1](v),),
+    lambda f, x, v: (tg.autograd.functional.jacobian(f, x, create_graph=True),),
+    _dual,
+], ids=["grad", "value", "vjp", "jvp", "jacobians", "hessian", "linearize", "functional", "dual"])
+def test_what_a_transform_gives_has_the_history_of_what_its_function_reaches(way, held):
+    """Also where nobody holds the leaf any more, as in torch: what was computed of it may be differentiated with respect to."""
+    def made():
+        leaf = tg.tensor(np.linspace(-1, 1, 12), requires_grad=True)
+        return (leaf * 2).sin() + 2, leaf if held else None
+
+    c, leaf = made()
+    x, v = tg.tensor(np.linspace(1, 2, 12)), tg.tensor(np.cos(np.arange(12)))
+    for given in (c, c.detach()):
+        results = way(lambda x, given=given: (x * given).sin(), x, v)
+        assert all(r.requires_grad is (given is c) for r in results)
+        if given is c:
+            got, = tg.autograd.grad(sum((r * r).sum() for r in results), c, retain_graph=True)
+    fresh = c.detach().requires_grad_()
+    wanted, = tg.autograd.grad(sum((r * r).sum() for r in way(lambda x: (x * fresh).sin(), x, v)), fresh)
+    np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-12)
+    del leaf

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from tracegrad.codegen.tuning import tuning
@@ -306,6 +306,12 @@ def variable(x: Node) -> Node:
 # The variables that somebody else waits for when a transform is done: those of the transforms around it, and those that stand for values
 # while the body of a loop or a branch is recorded. What depends on one keeps its history.
 awaited: weakref.WeakSet[Node] = weakref.WeakSet()
+
+
+def recorded(nodes: Sequence[Node], own: Container[Node] = ()) -> bool:
+    """Whether nodes depend on a leaf, held or not, or on a variable that is awaited, but for `own`."""
+    order = topological(nodes, lambda n: not n.needs_grad)
+    return any(n.fn is REGISTRY["variable"] and n not in own and (n in awaited or n.attrs["uid"] < 0) for n in order)
 
 
 def stand_in(x: Node) -> Node:

@@ -1012,7 +1012,12 @@ def is_tensor(obj: Any) -> bool:
 
 
 def become_leaf(tensor: Tensor, node: Node) -> None:
-    """From now on, gradients of the variable `node` belong to `tensor`, and its hooks see them."""
+    """From now on, gradients of the variable `node` belong to `tensor`, and its hooks see them.
+
+    The numbers of leaves are negative: `autodiff.recorded` knows them by that when nobody holds the tensor any more.
+    """
+    if node.attrs["uid"] > 0:
+        node.attrs = {"uid": -node.attrs["uid"]}
     leaves[node.attrs["uid"]] = tensor
     if tensor._hooks is not None:
         HOOKS[node] = tensor._hooks

@@ -26,7 +26,6 @@ from tracegrad.operators import public
 from tracegrad.ops.movement import concat, narrow, permute, reshape
 from tracegrad.scopes import Examples
 from tracegrad.tensor import Steps, Tensor
-from tracegrad.tensor import leaves as leaves_of_users
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
@@ -133,14 +132,8 @@ def _names(fn: Callable[..., Any], numbers: Sequence[int], flat: Sequence[Sequen
 def _release(nodes: Sequence[Node], fresh: Sequence[Sequence[Tensor]], like: Tensor, outer: bool) -> list[Tensor]:
     """Results as the caller sees them: part of the caller's history if they depend on a variable that is not the transform's own."""
     autodiff.awaited.difference_update(t._n for group in fresh for t in group)
-    recorded = outer and _recorded(nodes)
+    recorded = outer and autodiff.recorded(nodes)
     return [Tensor(n if recorded or not n.needs_grad else bind(_DETACH, (n,), {}), like._device, state.trace) for n in nodes]
-
-
-def _recorded(nodes: Sequence[Node]) -> bool:
-    """Whether nodes depend on a variable that somebody knows, or waits for."""
-    order = topological(nodes, lambda n: not n.needs_grad)
-    return any(n.fn is _VARIABLE and (n in autodiff.awaited or n.attrs["uid"] in leaves_of_users) for n in order)
 
 
 def _released(aux: Any, outer: bool) -> Any:
@@ -148,7 +141,7 @@ def _released(aux: Any, outer: bool) -> Any:
 
     def released(t: Any) -> Any:
         node = t._node() if isinstance(t, Tensor) else None
-        return t if node is None or not node.needs_grad or (outer and _recorded([node])) else Tensor(
+        return t if node is None or not node.needs_grad or (outer and autodiff.recorded([node])) else Tensor(
             bind(_DETACH, (node,), {}), t._device, state.trace)
 
     return optree.tree_map(released, aux, none_is_leaf=True)

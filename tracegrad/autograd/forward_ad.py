@@ -14,9 +14,9 @@ from tracegrad import autodiff
 from tracegrad.dtypes import differentiable
 from tracegrad.errors import ArgumentError, AutogradError
 from tracegrad.function import REGISTRY, bind
-from tracegrad.ir import Node, topological
+from tracegrad.ir import Node
 from tracegrad.modes import enable_grad, set_grad_enabled, state
-from tracegrad.tensor import Tensor, leaves
+from tracegrad.tensor import Tensor
 from tracegrad.transforms import matching
 
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
@@ -116,9 +116,8 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
 
 def _without_duals(node: Node, like: Tensor, duals: dict[Node, Node]) -> Tensor:
     """A tensor with the history of `node` if there is one beside that of the duals."""
-    order = topological([node], lambda n: not n.needs_grad)
-    others = any(n.fn is _VARIABLE and n not in duals and (n in autodiff.awaited or n.attrs["uid"] in leaves) for n in order)
-    return Tensor(node if others or not node.needs_grad else bind(_DETACH, (node,), {}), like._device, state.trace)
+    kept = autodiff.recorded([node], duals) or not node.needs_grad
+    return Tensor(node if kept else bind(_DETACH, (node,), {}), like._device, state.trace)
 
 
 __all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
