@@ -468,3 +468,18 @@ def test_xlogy_takes_the_logarithm_in_the_dtype_of_the_product(on_numpy: Any) ->
 def test_errors(fn: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words.replace("(", r"\(")):
         fn(tg.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_ldexp_by_integers_is_exact(dtype):
+    """Also where 2**n alone is infinite or 0, and of the dtype of the floats."""
+    rng = np.random.default_rng(0)
+    x, n = (rng.standard_normal(500) * 10.0 ** rng.integers(-30, 30, 500)).astype(dtype), rng.integers(-300, 300, 500)
+    x[:4], n[:4] = [0, np.inf, np.finfo(dtype).smallest_subnormal, 3], [2000, -2000, 270, -2000]
+    with np.errstate(all="ignore"):
+        wanted = np.ldexp(x, n)
+    for fn in (tg.ldexp, tg.trace(tg.ldexp)):
+        got = fn(tg.tensor(x), tg.tensor(n)).numpy()
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, wanted)
+    assert tg.ldexp(tg.ones(2, dtype=tg.float16), tg.tensor([1, 2])).dtype == tg.float16

@@ -218,9 +218,18 @@ def _halved(size: Any, exponent: Node) -> Any:
 
 
 @public("ldexp")
+@on_nodes
 def ldexp(input: Array, other: Array) -> Array:
-    """input * 2**other, as torch computes it: by the float 2**other."""
-    return input * power(2.0, other)
+    """input * 2**other; of integers `other`, also where 2**other itself is infinite or 0 in input's dtype."""
+    if not isinstance(other, Node) or not isinstance(input, Node) or other.dtype.kind not in "iu" or input.dtype.kind != "f":
+        return input * power(2.0, other)
+    counted = dtypes.float32 if input.dtype == dtypes.float16 else input.dtype
+    most = 3.0 * (np.finfo(counted).maxexp - 1)                     # more than from the least number to the largest
+    exponent = minimum(maximum(cast(other, counted), -most), most)
+    third = floor(exponent * (1 / 3))
+    half = floor((exponent - third) * 0.5)
+    scaled = cast(input, counted) * exp2(third) * exp2(half) * exp2(exponent - third - half)
+    return cast(scaled, input.dtype)
 
 
 @public("frac")
