@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.plan_audit import most_local_bytes
+from tests.plan_audit import misnamed, most_local_bytes
 from tracegrad import compile as tg_compile
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
 from tracegrad.codegen.passes import compile_graph
@@ -147,6 +147,7 @@ class Checked:
                 continue
             self.count += 1
             try:
+                assert not misnamed(plan), f"kernels for {name}: {misnamed(plan)}"
                 if target.kind == "gpu":
                     held = most_local_bytes(plan)
                     assert held <= target.local_memory, f"kernels for {name} have {held} bytes of local memory"

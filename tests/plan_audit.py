@@ -341,6 +341,23 @@ def _texts(source: str) -> dict[str, str]:
     return {h[2]: source[h.end() : end] for h, end in zip(heads, ends, strict=False)}            # there may be none
 
 
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\S")
+
+
+def misnamed(plan: Plan) -> str:
+    """A word of a kernel that the text drivers get, which has other names for variables, calls here so and there otherwise; "" if none."""
+    texts = _texts(re.sub(r"//.*", "", plan.source)) if plan.functions else {}
+    for function in plan.functions:
+        whole = texts[function.entry].partition(") {\n")[2]
+        theirs = _TOKEN.findall(function.body)
+        ours = _TOKEN.findall(whole)[:len(theirs)]
+        called: dict[str, str] = {}
+        for a, b in zip(ours, theirs, strict=True):
+            if called.setdefault(a, b) != b:
+                return f"{function.entry}: {a} is {called[a]} and {b}"
+    return ""
+
+
 def registers(text: str) -> int:
     """Words that the variables in scope at the same time take, at most."""
     most = now = 0

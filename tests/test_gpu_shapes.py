@@ -111,6 +111,15 @@ def test_equal_updates_are_one_launch() -> None:
     assert len(kernels(adam, 0.25, *[np.zeros(9 + n, np.float32) for n in range(40) for _ in range(4)])) == 4     # 280 buffers
 
 
+def test_equal_kernels_of_one_item() -> None:
+    """An item's number is no variable where there is one item, but the launch of several such kernels has it."""
+    def squares(x: Any, m: Any, u: Any) -> Any:
+        return ((m @ x)[:6] ** 2).sum(), ((u @ x)[:6] ** 2).sum()
+
+    checked(squares, normal(6), normal(6, 6), normal(7, 6))
+    assert "2 kernels side by side" in planned(squares, [normal(6), normal(6, 6), normal(7, 6)], GPU)[0].source
+
+
 def test_updates_that_wait_for_each_other_are_launched_in_turn() -> None:
     def chain(*xs: Any) -> Any:
         made = [x * 2 + 1 for x in xs]

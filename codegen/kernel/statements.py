@@ -220,7 +220,7 @@ class Block:
     __slots__ = ("comment", "head", "items", "known", "memo", "parts", "renamed", "vars")
 
     def __init__(self, head: str, parts: Parts = (), vars: tuple[Var, ...] = (), known: tuple[Any, ...] = ()) -> None:
-        self.head, self.parts, self.known = marked_in(head, names_of(parts)), parts, known
+        self.head, self.parts, self.known = marked_in(head, names_of((*parts, *vars))), parts, known
         self.vars: set[Var | Local] = set(vars)
         self.items: list[Statement | Block] = []
         self.memo: dict[Any, Any] = {}
