@@ -10,6 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tests.functions import double
+from tracegrad import compile as compile_
 from tracegrad import nn
 from tracegrad.config import config
 from tracegrad.ir import Node
@@ -166,3 +167,27 @@ def test_a_result_that_lost_its_steps_is_what_it_was():
         for found, expected in ((kept, rows), (first, rows[0]), (part, rows[1:, 3:40])):
             assert not found.requires_grad
             assert (found == expected).all()
+
+
+def test_what_is_small_and_was_detached_is_computed_with_the_rest(monkeypatch):
+    """Actions that a policy's values chose, in the middle of a history that reads them: nothing is made anew to let go of it."""
+    made_anew: list[int] = []
+    substituted = compile_.substituted
+    monkeypatch.setattr(config, "eager", True)
+    monkeypatch.setattr(compile_, "substituted", lambda outs, given: (made_anew.append(sum(o not in given for o in outs)),
+                                                                      substituted(outs, given))[1])
+    x, w = tg.linspace(-1.0, 1.0, 7 * 12).reshape(7, 12), tg.linspace(-1.0, 2.0, 12 * 10).reshape(12, 10).requires_grad_()
+    losses = []
+    for _ in range(20):
+        state, chances = x, []
+        for _ in range(5):
+            logs = nn.functional.log_softmax(state @ w, -1)
+            action = logs.detach().argmax(-1)
+            chances.append(logs.gather(1, action[:, None]).squeeze(1))
+            state = tg.tanh(state + action[:, None] * 0.1)
+        loss = tg.stack(chances).mean()
+        w.grad = None
+        loss.backward()
+        losses.append((float(loss), w.grad.sum().item()))
+    assert len(set(losses)) == 1
+    assert sum(made_anew) == 0

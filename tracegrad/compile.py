@@ -417,8 +417,8 @@ def is_view(node: Node) -> bool:
     return (isinstance(node.fn, Movement) or node.fn.part) and len(node.operands) == 1
 
 
-def without_history(node: Node) -> Node:
-    """`node` without its history, which is let go of once what it is computed from is known."""
+def without_history(node: Node, device: Device) -> Node:
+    """`node`, a value on `device`, without its history, which is let go of once what it is computed from is known."""
     if not node.needs_grad:
         return node
     if state.trace is not None or state.examples or state.hidden or state.pulling:
@@ -429,7 +429,7 @@ def without_history(node: Node) -> Node:
         found = resolve(found.operands[0])
     if found.value is None:
         new = bind(_DETACH, (node,), {})
-        _detached.append(weakref.ref(new))
+        _detached.append((weakref.ref(new), device))
         return new
     if views or type(found) is Folded or found.operands:
         node = data(found.aval, found.value)
@@ -438,13 +438,22 @@ def without_history(node: Node) -> Node:
     return bind(_DETACH, (node,), {})
 
 
-_detached: list[weakref.ref[Node]] = []     # what was detached from a history that has to be computed first
+_detached: list[tuple[weakref.ref[Node], Device]] = []      # what was detached from a history that has to be computed first
+
+
+def small_detached(device: Device) -> list[Node]:
+    """Small values that were detached, which something alive is made of: computed with what is pending, since to make them anew of the
+    values that are left (`cut`) takes longer. (What actions were chosen by: a fifth of the time of a step of actor-critic.)
+    """
+    with _cutting:
+        nodes = [node for ref, on in _detached if on is device and (node := ref()) is not None]
+    return [n for n in nodes if n.aval.nbytes <= PART and n.operands and n.operands[0].needs_grad and resolve(n).value is None]
 
 
 def cut_histories() -> None:
     """What was detached lets go of the history behind it: it is a value, or (fused with what uses it) made of such, from now on."""
     with _cutting:
-        nodes = [node for ref in _detached if (node := ref()) is not None]
+        nodes = [node for ref, _ in _detached if (node := ref()) is not None]
         _detached.clear()
     cut(nodes)
 

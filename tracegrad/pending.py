@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.compile import Device, cut_histories, realize, resolve, used_devices
+from tracegrad.compile import Device, cut_histories, realize, resolve, small_detached, used_devices
 from tracegrad.errors import DeviceError, TracegradError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
@@ -52,7 +52,7 @@ Pending = dict[Device, list[Node]]
 
 
 def _gather(handles: list[weakref.ref[Any]]) -> tuple[Pending, Pending]:
-    """The nodes of pending tensors that are still alive, and among them the new values of leaves, by device."""
+    """By device: the nodes of pending tensors that are still alive, with small ones that were detached on the way; new values of leaves."""
     alive: Pending = {}
     fresh: Pending = {}
     for ref in handles:
@@ -64,6 +64,8 @@ def _gather(handles: list[weakref.ref[Any]]) -> tuple[Pending, Pending]:
             alive.setdefault(tensor._device, []).append(node)
             if node.fn is _VARIABLE and not node.operands[0].needs_grad:
                 fresh.setdefault(tensor._device, []).append(node)
+    for device, nodes in alive.items():
+        nodes += small_detached(device)
     return alive, fresh
 
 

@@ -148,7 +148,7 @@ class Tensor(Operators):
         if node.needs_grad and not state.grad and state.trace is None and not (state.examples or state.hidden):
             while node.fn is _VARIABLE:
                 node = node.operands[0]
-            return without_history(node)
+            return without_history(node, self._device)
         return node
 
     def _node_outside(self) -> Node:
@@ -166,7 +166,7 @@ class Tensor(Operators):
             source = node
             for fn, attrs in self._chain:
                 node = _moved(node, fn, attrs)
-            node = without_history(node) if self._detached else node
+            node = without_history(node, self._device) if self._detached else node
             if state.trace is None and self._trace is None:
                 self._n, self._source = node, (weakref.ref(source), viewed._version)
             return node
@@ -241,7 +241,7 @@ class Tensor(Operators):
                     "detach()); clone() it first"
                 )
         if not state.grad:
-            node = without_history(node)
+            node = without_history(node, self._device)
             if old.needs_grad:          # a constant that others have, too, holds no value of this tensor's: see __init__
                 node = variable(node.twin() if node.constant and state.trace is None else node)
         self._set_node(node)
@@ -699,7 +699,7 @@ class Tensor(Operators):
     def detach(self) -> Tensor:
         """The same values without history; shares memory with this tensor, as in torch."""
         node = self._node()
-        result = Tensor(without_history(node), self._device, state.trace)
+        result = Tensor(without_history(node, self._device), self._device, state.trace)
         result._base, result._chain, result._detached = self, (), True
         if result._trace is None:
             result._source = weakref.ref(node), self._version
@@ -712,7 +712,7 @@ class Tensor(Operators):
         node = self._node()
         if node.needs_grad:
             self._own_history("detach_")
-            self._set_node(without_history(node))
+            self._set_node(without_history(node, self._device))
         return self
 
     def _own_history(self, call: str) -> None:
