@@ -32,6 +32,7 @@ from benchmarks.traced import PROGRAMS, in_jax
 TARGETS = dict.fromkeys(("dcgan", "transformer", "vit", "wave", "shallow_water", "neural_ode", "pendulum", "gru"), 5.0)
 IN_JAX = ("wave", "shallow_water", "pendulum")             # the same text runs there; for others see traced/in_jax.py
 DRIVERS = ("transformer", "dcgan", "neural_ode", "pendulum")           # on each of the CPU drivers
+PATIENCE = 180.0                                           # seconds of a process: XLA takes many minutes for 200 unrolled steps of a wave
 LOOPS = ("pendulum", "gru")                                # of benchmarks/loops.py, with 64 and with 2,048 turns
 
 
@@ -106,13 +107,25 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
 
 
 def measure(python: str, name: str, framework_name: str, caches: str, seconds: float, **more: str) -> dict[str, Any]:
-    """What `work` finds. more: environment variables. 0 seconds: nothing is loaded that the program does not load itself."""
+    """What `work` finds. more: environment variables. 0 seconds: nothing is loaded that the program does not load itself.
+
+    Raises subprocess.TimeoutExpired.
+    """
     done = subprocess.run([python, "-m", "benchmarks.first_call", name, "--work", framework_name, "--seconds", str(seconds)], cwd=ROOT,
-                          env=environment(caches, **more), capture_output=True, text=True, check=False)
+                          env=environment(caches, **more), capture_output=True, text=True, check=False, timeout=PATIENCE)
     if done.returncode:
         raise SystemExit(f"{name}, {framework_name}: failed: {done.stderr.strip()[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def in_jax_jit(python: str, name: str, caches: str) -> dict[str, Any] | None:
+    """What `work` finds of jax; None, and a line that says so, where XLA compiles an unrolled loop for longer than anybody waits."""
+    try:
+        return measure(python, name, "jax", caches, 0.0)
+    except subprocess.TimeoutExpired:
+        print(f"{name}, jax: no result after {PATIENCE:.0f} s")
+        return None
 
 
 def has(python: str, package: str) -> bool:
@@ -132,7 +145,7 @@ def programs(names: list[str], peer: str, seconds: float) -> list[Row]:
             cold = measure(sys.executable, name, "tracegrad", caches, seconds)
             again = measure(sys.executable, name, "tracegrad", caches, seconds)
             eager = measure(peer, name, "torch", caches, seconds) if torch else None
-            jitted = measure(peer, name, "jax", caches, 0.0) if jax and (name in IN_JAX or name in in_jax.PROGRAMS) else None
+            jitted = in_jax_jit(peer, name, caches) if jax and (name in IN_JAX or name in in_jax.PROGRAMS) else None
         values = f"{cold['value']:.6g}" + ("" if eager is None else f" {eager['value']:.6g}")
         beside = "".join(f"{'':{w + 10}}" if of is None else f"{of['first']:{w - 2}.2f} s{1e3 * of['warm']:7.2f} ms"
                          for of, w in ((eager, 14), (jitted, 12)))
@@ -202,19 +215,19 @@ def loops(peer: str) -> list[Row]:
 def drivers(peer: str, seconds: float) -> list[Row]:
     """Some programs on each of the CPU drivers, where several are installed, beside jax.jit."""
     rows = []
-    jitted: dict[str, dict[str, Any]] = {}
+    jitted: dict[str, dict[str, Any] | None] = {}
     names = cpu_drivers()
     for name in DRIVERS if names and has(peer, "jax") else ():
         with tempfile.TemporaryDirectory() as caches:
-            jitted[name] = measure(peer, name, "jax", caches, 0.0)
+            jitted[name] = in_jax_jit(peer, name, caches)
     for driver in names:
         target = next((most for part, most in FIRST.items() if part and part in driver), None)     # PoCL's is a mean: `programs`
         for name in DRIVERS:
             with tempfile.TemporaryDirectory() as caches:
                 found = measure(sys.executable, name, "tracegrad", caches, seconds, TRACEGRAD_DEVICE=driver)
-            if name in jitted:
-                rows += [Row(f"{name} on {driver}: first call, cold, to jax.jit's", target, found["first"] / jitted[name]["first"]),
-                         Row(f"{name} on {driver}: the same of processor time", None, found["used"] / jitted[name]["used"])]
+            if beside := jitted.get(name):
+                rows += [Row(f"{name} on {driver}: first call, cold, to jax.jit's", target, found["first"] / beside["first"]),
+                         Row(f"{name} on {driver}: the same of processor time", None, found["used"] / beside["used"])]
             rows += [Row(f"{name} on {driver}: first call, cold", None, found["first"], "s"),
                      Row(f"{name} on {driver}: the same, processor time", None, found["used"], "s"),
                      Row(f"{name} on {driver}: a call", None, 1e3 * found["warm"], "ms")]
