@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyopencl as cl
 
+from tracegrad.runtime.bare_kernel import bare_kernel
 from tracegrad.runtime.pocl_cpu import name_cpu
 from tracegrad.runtime.pocl_header import GUARD
 
@@ -59,7 +60,7 @@ def work(context: cl.Context, device: cl.Device, programs: Programs, own: int, f
 def launch(queue: cl.CommandQueue, program: cl.Program, idle: Kernel) -> None:
     """Have a kernel do nothing, with null pointers and the part -1. Raises cl.Error."""
     name, sizes, global_size, local_size = idle
-    kernel = cl.Kernel(program, name)
+    kernel = bare_kernel(program, name)
     kernel.set_arg(0, np.int32(-1))
     for place, size in enumerate(sizes, 1):
         kernel.set_arg(place, bytes(size) if size else None)

@@ -8,8 +8,6 @@ become double by way of long.
 
 from __future__ import annotations
 
-import re
-
 _CALL = "__builtin_convertvector("
 _TYPES = frozenset(("int4", "uint4", *(f"{kind}{width}" for kind in ("int", "uint", "long", "ulong", "double") for width in (8, 16))))
 _SOURCES = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "float", "double")
@@ -17,7 +15,7 @@ _SOURCES = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", 
 
 def by_halves(source: str) -> str:
     """The text with functions for such conversions declared in front, on one line that is not counted."""
-    if not re.search(r"\bu?long\d", source):
+    if _CALL not in source or not any(f"long{width}" in source for width in "12348"):          # (no regex: it takes 50 times as long)
         return source
     found: set[str] = set()
     at = source.rfind(_CALL)

@@ -34,7 +34,7 @@ def applies(device: cl.Device) -> bool:
 
 def declared(source: str) -> str | None:
     """The text with what it calls declared in front, to be built with GUARD; None if it may need the header."""
-    if re.search(_HALF, source):
+    if "half" in source and re.search(_HALF, source):      # (a text of 600 KB is searched in 29 ms, for a word in 0.4)
         return None
     names = dict.fromkeys(re.findall(_CALL, source))
     return "".join(f"{line}\n" for name in names for line in declarations(name)) + source

@@ -27,6 +27,7 @@ from tracegrad.config import config
 from tracegrad.errors import BuildError, CompilerBug
 from tracegrad.plan import Function, Plan
 from tracegrad.runtime import build_worker, packing
+from tracegrad.runtime.bare_kernel import bare_kernel
 from tracegrad.runtime.builders import LENGTH, OPERATIONS, START, amount, builders, shares, side_by_side
 from tracegrad.runtime.device import Device
 from tracegrad.runtime.disk import Folder
@@ -50,8 +51,8 @@ class Built:
         """A kernel by name, and at which places its arguments are; None: one after the other."""
         part = self.parts.get(name)
         if part is None:
-            return cl.Kernel(self.program, name), None
-        kernel = cl.Kernel(self.program, part.name)
+            return bare_kernel(self.program, name), None
+        kernel = bare_kernel(self.program, part.name)
         kernel.set_arg(0, np.int32(part.number))
         for place, size in part.unused:
             kernel.set_arg(place, bytes(size) if size else None)

@@ -18,7 +18,7 @@ from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, proc
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.compile import upload
 from tracegrad.plan import Function, Launch, Loop, Parameter
-from tracegrad.runtime import intel_cpu, packing, pocl_header, program
+from tracegrad.runtime import bare_kernel, intel_cpu, packing, pocl_header, program
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.pocl_cpu import is_pocl
 
@@ -294,3 +294,34 @@ def test_intels_driver_is_told_which_kernels_have_no_work_items_to_join():
         "__attribute__((intel_vec_len_hint(1))) __attribute__((reqd_work_group_size(1, 1, 1)))"] * 2
     assert hinted.replace("__attribute__((intel_vec_len_hint(1))) ", "") == text
     assert hinted.count("\n") == text.count("\n")                    # errors name lines
+
+
+@pytest.mark.usefixtures("on_a_driver")
+def test_kernels_come_without_pyopencls_calls_and_everybody_elses_with_them(monkeypatch):
+    asked: list[str] = []
+    generate = bare_kernel._generate
+    monkeypatch.setattr(bare_kernel, "_generate", lambda name, *args, **given: (asked.append(name), generate(name, *args, **given))[1])
+    device = tg.device()
+    text = "__kernel void twice(__global const float *a, __global float *b) { int i = get_global_id(0); b[i] = 2 * a[i]; }"
+    made = cl.Program(device.context, text).build(devices=[device.cl_device])
+    given = cl.Buffer(device.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=X.ravel())
+    results = [cl.Buffer(device.context, cl.mem_flags.READ_WRITE, X.nbytes) for _ in range(2)]
+    bare = bare_kernel.bare_kernel(made, "twice")
+    assert not asked
+    with pytest.raises(TypeError, match="set its arguments one by one"):
+        bare(device.queue, (X.size,), None, given, results[0])
+    bare.set_arg(0, given)
+    bare.set_arg(1, results[0])
+    cl.enqueue_nd_range_kernel(device.queue, bare, (X.size,), None)
+    cl.Kernel(made, "twice")(device.queue, (X.size,), None, given, results[1])
+    assert asked == ["twice"]
+    for result in results:
+        found = np.empty_like(X.ravel())
+        cl.enqueue_copy(device.queue, found, result)
+        np.testing.assert_array_equal(found, 2 * X.ravel())
+    with pytest.raises(cl.Error):
+        bare_kernel.bare_kernel(made, "nowhere")
+    assert cl.Kernel(made, "twice").num_args == 2
+    assert asked == ["twice", "twice"]
+    tg.trace(lambda x: (x * 2.625).sin())(tg.tensor(X)).numpy()
+    assert asked == ["twice", "twice"]
