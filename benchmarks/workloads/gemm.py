@@ -73,5 +73,7 @@ PRODUCTS = [
     Product("gemm-1024-f64", "GEMM 1024, float64", (1024, 1024), (1024, 1024), np.float64),
     Product("gemm-2048-f64", "GEMM 2048, float64", (2048, 2048), (2048, 2048), np.float64),
     Product("batched", "64 products of 128x128", (64, 128, 128), (64, 128, 128)),
+    Product("weight-gradient", "32768x64 transposed, times 32768x192: a weight's gradient", (32768, 64), (32768, 192), transposed="tn"),
+    Product("weight-gradient-f64", "32768x32 transposed, times 32768x192, float64", (32768, 32), (32768, 192), np.float64, "tn"),
     SkinnyGradient("skinny", "16384x256 times 256x8: mean square and gradients", (16384, 256), (256, 8)),
 ]
