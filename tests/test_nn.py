@@ -97,7 +97,7 @@ def test_repr():
     assert repr(Net()) == """\
 Net(
   (first): Linear(in_features=4, out_features=8, bias=True)
-  (norm): BatchNorm1d(8, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+  (norm): BatchNorm1d(8, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
   (rest): Sequential(
     (0): ReLU()
     (1): Dropout(p=0.25, inplace=False)

@@ -316,3 +316,39 @@ def test_fractional_pools():
     assert nn.FractionalMaxPool2d((2, 3), (5, 4))(X2(9, 8)).shape == (2, 4, 5, 4)
     with pytest.raises(ArgumentError, match="fractional_max_pool2d: give output_size"):
         nn.FractionalMaxPool2d(2)(X2(9, 8))
+
+
+def test_a_batch_norm_whose_tracking_is_switched_off_counts_no_batches():
+    layer, x = nn.BatchNorm1d(5, momentum=None).double(), tg.tensor(normal(10, 5))
+    layer(x)
+    layer.track_running_stats = False
+    mean = layer.running_mean.tolist()
+    layer(x * 3)
+    assert layer.num_batches_tracked.item() == 1
+    assert layer.running_mean.tolist() == mean
+
+
+def test_batch_norms_need_an_eps_in_training():
+    for eps in (0.0, -1.0):
+        layer = nn.BatchNorm1d(5, eps=eps)
+        with pytest.raises(ValueError, match="batch_norm: eps must be positive in training, got"):
+            layer(tg.randn(10, 5))
+    nn.BatchNorm1d(5, eps=0.0).eval()(tg.randn(10, 5))
+
+
+def test_instance_norms_without_a_weight_take_any_number_of_channels():
+    x = tg.tensor(normal(4, 7, 10))
+    with pytest.warns(UserWarning, match="InstanceNorm1d: made for 3 channels"):
+        y = nn.InstanceNorm1d(3)(x)
+    np.testing.assert_array_equal(y.numpy(), nn.InstanceNorm1d(7)(x).numpy())
+    with pytest.raises(ShapeError, match="InstanceNorm1d: made for 3 channels"):
+        nn.InstanceNorm1d(3, affine=True)(x)
+
+
+def test_gaussian_nll_of_a_variance_for_any_one_dimension():
+    x, y, var = tg.tensor(normal(4, 3, 10)), tg.tensor(normal(4, 3, 10)), tg.rand(4, 1, 10, dtype="float64") + 0.1
+    full = nn.functional.gaussian_nll_loss(x, y, var.expand(4, 3, 10).clone(), reduction="none")
+    np.testing.assert_allclose(nn.functional.gaussian_nll_loss(x, y, var, reduction="none").numpy(), full.numpy(), rtol=1e-14)
+    for wrong in (var[:1], var.expand(4, 3, 10)[:, :2], var[0]):
+        with pytest.raises(ShapeError, match="gaussian_nll_loss: var"):
+            nn.functional.gaussian_nll_loss(x, y, wrong)

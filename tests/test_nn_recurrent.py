@@ -267,3 +267,17 @@ def test_untraced_a_layer_is_one_loop_that_the_next_step_knows(layer):
     assert len(first) == 1
     for _ in range(4):                      # the third call is made from what the second one made
         assert loops() == first
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_flags_and_sizes_of_other_kinds_are_refused(kind):
+    """batch_first="False" was taken for True."""
+    make = getattr(tg.nn, kind)
+    for options, words in [({"batch_first": "False"}, "batch_first must be of type bool"), ({"bias": 1}, "bias must be of type bool")]:
+        with pytest.raises(TypeError, match=f"{kind}: {words}"):
+            make(3, 5, **options)
+    with pytest.raises(TypeError, match=f"{kind}: hidden_size must be of type int"):
+        make(3, 5.0)
+    with pytest.raises(ValueError, match=f"{kind}: input_size, hidden_size and num_layers must be at least 1"):
+        make(0, 5)
+    assert make(3, 5).mode == {"RNN": "RNN_TANH"}.get(kind, kind)

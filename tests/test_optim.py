@@ -664,3 +664,33 @@ def test_traced_steps_whose_frozen_parameters_change_at_every_call(make, on_nump
 
     for found, wanted in zip(train(tg.trace), train(lambda f: f), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "RMSprop", "Adagrad", "Rprop", "ASGD"])
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_saved_optimizer_that_had_no_state_begins_anew(kind, traced, on_numpy):
+    """torch's state dicts before the first step are empty: momentum and counts of the steps so far were kept."""
+    options = {"momentum": 0.9} if kind in ("SGD", "RMSprop") else {}
+    ends = []
+    for fresh in (False, True):
+        p = nn.Parameter(tg.linspace(0.5, 2.0, 10))
+        make = lambda p=p: getattr(optim, kind)([p], lr=0.05, **options)
+        optimizer = make()
+
+        def step(p=p, optimizer=optimizer):
+            optimizer.zero_grad()
+            (p**4).sum().backward()
+            optimizer.step()
+
+        run = tg.trace(step) if traced else step
+        for _ in range(4):
+            run()
+        if fresh:
+            optimizer = make()
+            run = lambda p=p, optimizer=optimizer, step=step: step(p, optimizer)
+        else:
+            optimizer.load_state_dict({"state": {}, "param_groups": optimizer.state_dict()["param_groups"]})
+        for _ in range(4):
+            run()
+        ends.append(p.tolist())
+    np.testing.assert_allclose(*ends, rtol=1e-6)

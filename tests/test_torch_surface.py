@@ -245,6 +245,51 @@ def test_older_arguments_of_losses() -> None:
                 assert layer(size_average=average, reduce=reduce)(x, y).tolist() == expected
 
 
+@pytest.mark.filterwarnings("ignore:size_average")
+def test_older_arguments_of_losses_by_position() -> None:
+    """torch's order has size_average and reduce in its middle: a flag there was taken for the class to ignore, silently, or for eps."""
+    F = tg.nn.functional
+    x, y, classes = tg.randn(10, 5), tg.rand(10, 5), tg.arange(10) % 5
+    for given, expected in [
+        (F.cross_entropy(x, classes, None, False), F.cross_entropy(x, classes, reduction="sum")),
+        (F.cross_entropy(x, classes, None, None, 1), F.cross_entropy(x, classes, ignore_index=1)),
+        (F.nll_loss(x, classes, None, True, 1, False), F.nll_loss(x, classes, ignore_index=1, reduction="none")),
+        (F.poisson_nll_loss(x, y, True, True, False, 1e-3), F.poisson_nll_loss(x, y, full=True, eps=1e-3, reduction="sum")),
+        (F.mse_loss(x, y, None, None, "sum"), F.mse_loss(x, y, reduction="sum")),
+        (F.smooth_l1_loss(x, y, None, None, "sum", 0.3), F.smooth_l1_loss(x, y, reduction="sum", beta=0.3)),
+        (nn.CrossEntropyLoss(None, False)(x, classes), F.cross_entropy(x, classes, reduction="sum")),
+        (nn.CrossEntropyLoss(None, None, 3)(x, classes), F.cross_entropy(x, classes, ignore_index=3)),
+        (nn.MarginRankingLoss(0.5, None, None, "sum")(x, y, x.sign()), F.margin_ranking_loss(x, y, x.sign(), 0.5, reduction="sum")),
+        (nn.PoissonNLLLoss(True, True, None, 1e-3)(x, y), F.poisson_nll_loss(x, y, full=True, eps=1e-3)),
+        (F.cross_entropy(x, classes, None, 1, "sum"), F.cross_entropy(x, classes, ignore_index=1, reduction="sum")),     # this order, too
+    ]:
+        assert given.tolist() == expected.tolist()
+    with pytest.raises(TypeError, match="several values for reduction"):
+        F.mse_loss(x, y, None, None, "sum", reduction="mean")
+    with pytest.raises(TypeError, match="size_average, reduce, reduction, got 6 arguments"):
+        F.soft_margin_loss(x, y, None, None, "sum", 1)
+
+
+def test_arguments_by_torchs_names() -> None:
+    x = tg.arange(36.0).reshape(6, 6)
+    for given, expected in [
+        (tg.hsplit(x, sections=2)[1], x[:, 3:]), (tg.vsplit(x, indices=(2, 4))[1], x[2:4]),
+        (tg.tensor_split(x, sections=4)[0], x[:2]), (x.tensor_split(indices=(1, 3), dim=1)[1], x[:, 1:3]),
+        (x.tensor_split(tensor_indices_or_sections=tg.tensor([1, 3]))[1], x[1:3]),
+        (x.view(size=(4, 9)), x.reshape(4, 9)), (x.view(dtype=tg.int32), x.view(tg.int32)),
+        (tg.full_like(x, fill_value=2), tg.full_like(x, 2)), (tg.zeros(6, 6).copy_(x, True), x),
+        (tg.zeros(6, 6).copy_(other=x, non_blocking=True), x),
+        (tg.cholesky_inverse(input=tg.eye(3) * 2), tg.eye(3) / 4),
+    ]:
+        assert (given.dtype, given.tolist()) == (expected.dtype, expected.tolist())
+    with pytest.raises(TypeError, match="takes indices or a number of sections"):
+        tg.tensor_split(x)
+    with pytest.raises(TypeError, match=r"full_like\(\) got an unexpected keyword argument 'value'"):
+        tg.full_like(x, value=2)
+    with pytest.raises(ValueError, match="view: takes a shape or a dtype"):
+        x.view(6, 6, dtype=tg.int32)
+
+
 def test_what_was_made_in_inference_mode() -> None:
     """Tensors say whether they were, views what their base says; also what a call known before gives (tapes.py)."""
     x, fresh = tg.ones(3), tg.inference_mode(lambda x: x.exp() * 2)

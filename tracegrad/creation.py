@@ -395,8 +395,13 @@ def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = None, device
     return _filled("empty_permuted", shape, 0, _float(dtype), device, requires_grad)
 
 
-def _like(name: str, make: Any) -> Any:
-    def fn(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def _like(name: str, make: Any, value: str = "") -> Any:
+    """The function `name`_like. value: the name of its second argument, if it takes one."""
+    def fn(input: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **named: Any) -> Tensor:
+        if named:
+            if args or {*named} != {value}:
+                raise TypeError(f"{name}_like() got an unexpected keyword argument {next(k for k in named if args or k != value)!r}")
+            args = (named[value],)
         if not isinstance(input, Tensor):
             raise DTypeError(f"{name}_like: expected a Tensor, got {type(input).__name__}; use tg.tensor(...) for arrays and lists")
         found = input.dtype if dtype is None else dtypes.as_dtype(dtype)
@@ -410,7 +415,7 @@ def _like(name: str, make: Any) -> Any:
 zeros_like = _like("zeros", lambda s, d, v, g: _filled("zeros_like", s, 0, d, v, g))
 ones_like = _like("ones", lambda s, d, v, g: _filled("ones_like", s, 1, d, v, g))
 empty_like = _like("empty", lambda s, d, v, g: _filled("empty_like", s, 0, d, v, g))
-full_like = _like("full", lambda s, fill_value, d, v, g: _filled("full_like", s, fill_value, d, v, g))
+full_like = _like("full", lambda s, fill_value, d, v, g: _filled("full_like", s, fill_value, d, v, g), "fill_value")
 
 
 @_create(again=True)

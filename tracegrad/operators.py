@@ -193,9 +193,28 @@ def functional(fn: F) -> F:
 
 
 def with_older_reduction(fn: F) -> F:
-    """The function (of a loss), which takes size_average= and reduce=, torch's older arguments, for reduction=, with torch's warning."""
+    """The function (of a loss), which takes size_average and reduce, torch's older arguments, for reduction=, with torch's warning.
+
+    By position they stand in the middle of torch's arguments, and are missing here. So what is given by position is in torch's order where
+    a flag or None stands in the place of size_average: here that place is a string's or a number's.
+    """
+    code = unwrap(fn).__code__
+    own = code.co_varnames[:code.co_argcount]
+
     @wraps(fn)
     def taken(*args: Any, size_average: bool | None = None, reduce: bool | None = None, **kwargs: Any) -> Any:
+        names = own if "reduction" in own else (*own, *getattr(args[0] if args else None, "options", ()), "reduction")
+        place = names.index("ignore_index" if "ignore_index" in names else "eps" if "log_input" in names else "reduction")
+        if len(args) > place and (args[place] is None or isinstance(args[place], bool)):
+            last = names.index("reduction")
+            order = ("size_average", *names[place:last], "reduce", *names[last:])
+            if len(args) - place > len(order):
+                raise TypeError(f"takes {', '.join((*names[:place], *order))}, got {len(args)} arguments")
+            older = dict(zip(order, args[place:], strict=False))
+            if repeated := older.keys() & kwargs:
+                raise TypeError(f"got several values for {', '.join(sorted(repeated))}")
+            size_average, reduce = older.pop("size_average"), older.pop("reduce", reduce)
+            args, kwargs = args[:place], {**older, **kwargs}
         if size_average is not None or reduce is not None:
             reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
             warnings.warn(f"size_average and reduce are deprecated; use reduction={reduction!r} instead", stacklevel=3)

@@ -819,11 +819,11 @@ class Tensor(Operators):
 
     # ----------------------------------------------------------------------------------------------------------- in place
 
-    def copy_(self, source: Any) -> Tensor:
-        """Take over the values of `source` (broadcast to this shape, converted to this dtype)."""
-        if isinstance(source, Tensor) and source._device is not self._device:
-            source = source.to(device=self._device)
-        node = source._node() if isinstance(source, Tensor) else scalar("copy_", source, self.dtype)
+    def copy_(self, other: Any, non_blocking: bool = False) -> Tensor:
+        """Take over the values of `other` (broadcast to this shape, converted to this dtype). non_blocking: nothing waits anyway."""
+        if isinstance(other, Tensor) and other._device is not self._device:
+            other = other.to(device=self._device)
+        node = other._node() if isinstance(other, Tensor) else scalar("copy_", other, self.dtype)
         _warn_of_real("copy_", node.dtype, self.dtype)
         with own_nodes():
             value = expanded("copy_", cast(node, self.dtype), self.shape)

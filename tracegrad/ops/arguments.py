@@ -25,8 +25,9 @@ from tracegrad.operators import Operators, by_itself, misused, write
 F = TypeVar("F", bound=Callable[..., Any])
 # numpy's names of arguments, and those that one of torch's functions has and its method, or another of the same meaning, has not
 _OTHER_NAMES = {"axis": ("dim",), "axis0": ("dim0",), "axis1": ("dim1",), "keepdims": ("keepdim",),
-                "split_size": ("split_size_or_sections",), "tensor": ("other", "input"), "A": ("input",), "input": ("A",),
-                "B": ("input",), "input2": ("L", "tau")}
+                "split_size": ("split_size_or_sections",), "tensor": ("other", "input"), "A": ("input",), "input": ("A", "L"),
+                "B": ("input",), "input2": ("L", "tau"), "size": ("shape",),
+                "sections": ("indices_or_sections",), "indices": ("indices_or_sections",)}
 
 
 def on_nodes(fn: F) -> F:
@@ -57,8 +58,10 @@ def on_nodes(fn: F) -> F:
             if template is not None:
                 return _made(known[2], template.result, template.make(known[1], known[2]._device), template.made)
         found: list[Any] = []
-        if rest in kwargs:
-            args = (*(args or (kwargs.pop("input", None),)), kwargs.pop(rest))
+        if kwargs and rest is not None:
+            named = next((k for k in kwargs if k == rest or rest in _OTHER_NAMES.get(k, ())), None)
+            if named is not None:
+                args = (*(args or (kwargs.pop("input", None),)), kwargs.pop(named))
         plain_args = [_plain(name, a, found) for a in args]
         if kwargs:
             kwargs = {k if k in places else _own_name(k, places, len(args)): _plain(name, v, found) for k, v in kwargs.items()}

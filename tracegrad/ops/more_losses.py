@@ -53,8 +53,9 @@ def gaussian_nll_loss(input: Array, target: Array, var: Any, full: bool = False,
         if var.shape != input.shape:
             if var.shape == input.shape[:-1]:
                 var = unsqueeze(var, -1)
-            elif var.shape != (*input.shape[:-1], 1):
-                raise ShapeError(f"gaussian_nll_loss: var {var.shape} must be {input.shape}, or that with 1 or nothing in the last place")
+            elif var.ndim != input.ndim or [v for v, n in zip(var.shape, input.shape, strict=True) if v != n] != [1]:
+                raise ShapeError(f"gaussian_nll_loss: var {var.shape} must be {input.shape}, or that with 1 in one place, "
+                                 "or nothing in the last")
         low = lt(var, eps)
         var = where(low, var - detach(var) + eps, var)
     elif var < 0:

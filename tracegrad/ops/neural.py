@@ -111,6 +111,8 @@ def batch_norm(input: Array, running_mean: Array = None, running_var: Array = No
             raise ShapeError(f"batch_norm: {what} {v.shape} must be ({input.shape[1]},) for an input of {input.shape}")
     if not training:
         return _scaled_channels(input, running_mean, running_var, weight, bias, eps)
+    if not eps > 0:
+        raise ArgumentError(f"batch_norm: eps must be positive in training, got {eps}: a channel of equal values has the variance 0")
     count = 1
     for d, n in enumerate(input.shape):
         count *= 1 if d == 1 else n

@@ -36,11 +36,15 @@ def reshape(input: Array, *shape: Any) -> Array:
 
 @public("view")
 @on_nodes
-def view(input: Array, *shape: Any) -> Array:
+def view(input: Array, *shape: Any, dtype: Any = None) -> Array:
     """The same elements in another shape, as `reshape`; every tensor can be viewed (there is no "not contiguous" here).
 
     x.view(dtype): the same bytes as elements of another dtype, as a copy; see `ops.bits.view_dtype`.
     """
+    if dtype is not None and not shape:
+        shape = (dtype,)
+    elif dtype is not None:
+        raise ArgumentError(f"view: takes a shape or a dtype, got {shape} and dtype={dtype}")
     if len(shape) == 1 and isinstance(shape[0], (np.dtype, type, str)):
         return view_dtype(input, shape[0])
     return mv.reshape(input, inferred("view", input.shape, sizes_of("view", shape)))

@@ -119,11 +119,16 @@ def block_diag(*tensors: Array) -> Array:
 
 
 @public("tensor_split")
-def tensor_split(input: Array, indices_or_sections: Any, dim: int = 0) -> tuple[Array, ...]:
+def tensor_split(input: Array, indices_or_sections: Any = None, dim: int = 0, *, sections: Any = None, indices: Any = None,
+                 tensor_indices_or_sections: Any = None) -> tuple[Array, ...]:
     """That many parts along dim, the first ones larger by one if need be; or cut before each of the indices.
 
     indices_or_sections: an integer or integers; a 0-d or 1-d integer tensor is looked at, which inside @trace is a TraceError.
     """
+    given = [v for v in (indices_or_sections, sections, indices, tensor_indices_or_sections) if v is not None]
+    if len(given) != 1:
+        raise TypeError(f"tensor_split: takes indices or a number of sections, got {len(given)} of them")
+    indices_or_sections = given[0]
     if isinstance(indices_or_sections, Operators):
         if len(indices_or_sections.shape) > 1:
             raise ShapeError(f"tensor_split: the tensor of indices must be 0-d or 1-d, got shape {indices_or_sections.shape}")

@@ -318,7 +318,7 @@ class Optimizer:
         return {"state": {numbers[id(p)]: dict(s) for p, s in self.state.items() if s}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned, into the tensors that are there. Raises ArgumentError where groups or shapes differ."""
+        """Take over what `state_dict` returned; what it lacks begins anew. Raises ArgumentError where groups or shapes differ."""
         saved = state_dict["param_groups"]
         if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
             raise ArgumentError(f"load_state_dict: groups of {[len(g['params']) for g in saved]} parameters do not fit "
@@ -328,7 +328,10 @@ class Optimizer:
                 if name not in ("params", "param_names"):
                     group[name] = tuple(value) if isinstance(value, list) else value
             for p, number in zip(group["params"], other["params"], strict=True):
-                for name, value in state_dict["state"].get(number, {}).items():
+                saved_state = state_dict["state"].get(number, {})
+                for name in [name for name in self.state.get(p, {}) if name not in saved_state]:
+                    del self.state[p][name]
+                for name, value in saved_state.items():
                     self._load(p, name, value)
             self._prepare(group, group["params"])
 

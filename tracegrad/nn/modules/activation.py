@@ -110,6 +110,7 @@ class ReLU6(FunctionModule):
     """x limited to [0, 6]."""
 
     function, options = "relu6", {"inplace": False}
+    min_val, max_val = 0.0, 6.0                                 # as of Hardtanh, which it is to torch
 
 
 class GLU(FunctionModule):
@@ -159,11 +160,17 @@ class Softshrink(FunctionModule):
 
     function, options = "softshrink", {"lambd": 0.5}
 
+    def extra_repr(self) -> str:
+        return str(self.lambd)
+
 
 class Hardshrink(FunctionModule):
     """x; 0 where |x| is at most lambd."""
 
     function, options = "hardshrink", {"lambd": 0.5}
+
+    def extra_repr(self) -> str:
+        return str(self.lambd)
 
 
 class Threshold(FunctionModule):

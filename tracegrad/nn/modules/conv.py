@@ -41,6 +41,7 @@ class _Conv(Module):
         n = self.dims
         self.kernel_size, self.stride, self.dilation = as_tuple(kernel_size, n), as_tuple(stride, n), as_tuple(dilation, n)
         self.padding = padding if isinstance(padding, str) else as_tuple(padding, n)
+        self.output_padding = as_tuple(0, n)                    # of the adjoints, which set it; torch's have it all
         if padding == "same" and set(self.stride) != {1}:
             raise ArgumentError(f"{type(self).__name__}: padding='same' is for a stride of 1, got stride {self.stride}")
         channels = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 from tracegrad import dtypes
@@ -35,7 +36,8 @@ class LayerNorm(Module):
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return (f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, "
+                f"bias={self.bias is not None}")
 
 
 class RMSNorm(Module):
@@ -92,7 +94,7 @@ class GroupNorm(Module):
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={self.bias is not None}"
 
 
 class _Tracking(Module):
@@ -133,7 +135,7 @@ class _Tracking(Module):
 
     def extra_repr(self) -> str:
         return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-                f"track_running_stats={self.track_running_stats}")
+                f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}")
 
 
 class _BatchNorm(_Tracking):
@@ -153,7 +155,7 @@ class _BatchNorm(_Tracking):
         if input.shape[1] != self.num_features:
             raise ShapeError(f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {input.shape[1]}")
         momentum: Any = self.momentum
-        if self.training and self.num_batches_tracked is not None:
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             with no_grad():
                 self.num_batches_tracked.add_(1)
                 if momentum is None:
@@ -221,7 +223,10 @@ class _InstanceNorm(_Tracking):
         x: Any = input.unsqueeze(0) if input.ndim == self.ranks[0] else input
         channels = x.shape[1]
         if channels != self.num_features:
-            raise ShapeError(f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {channels}")
+            message = f"{type(self).__name__}: made for {self.num_features} channels, the input {input.shape} has {channels}"
+            if self.affine:
+                raise ShapeError(message)
+            warnings.warn(f"{message} (without a weight their number is of no use)", stacklevel=2)
         use_input = self.training or self.running_mean is None
         momentum = 0.0 if self.momentum is None else self.momentum           # as in torch, which does not count batches here
         y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, use_input, momentum, self.eps)

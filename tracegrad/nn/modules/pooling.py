@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
 from tracegrad.nn.modules.function import FunctionModule
-from tracegrad.nn.modules.sizes import Size
+from tracegrad.nn.modules.sizes import Size, as_tuple
 from tracegrad.tensor import Tensor
 
 
@@ -69,6 +69,11 @@ class AvgPool1d(_AvgPool):
     """The mean of each window of (N, C, L); stride: kernel_size unless given."""
 
     function = "avg_pool1d"
+
+    def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, ceil_mode: bool = False,
+                 count_include_pad: bool = True) -> None:
+        super().__init__(kernel_size, stride, padding, ceil_mode, count_include_pad)
+        self.kernel_size, self.stride, self.padding = as_tuple(self.kernel_size, 1), as_tuple(self.stride, 1), as_tuple(self.padding, 1)
 
 
 class _AvgPoolOver(_AvgPool):
@@ -181,17 +186,26 @@ class MaxUnpool3d(_MaxUnpool):
     function = "max_unpool3d"
 
 
-class FractionalMaxPool2d(FunctionModule):
+class _FractionalMaxPool(FunctionModule):
+    options = {"kernel_size": ..., "output_size": None, "output_ratio": None, "return_indices": False}
+    shown = ("kernel_size", "output_size", "output_ratio")
+
+    def __init__(self, *args: Any, _random_samples: Tensor | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register_buffer("_random_samples", _random_samples)
+
+    def forward(self, *inputs: Any) -> Any:
+        options = {name: getattr(self, name) for name in self.options}
+        return getattr(F, self.function)(*inputs, **options, _random_samples=self._random_samples)
+
+
+class FractionalMaxPool2d(_FractionalMaxPool):
     """The largest of each of output_size windows of (N, C, H, W), or output_ratio times its size, at random places (Graham 2014)."""
 
     function = "fractional_max_pool2d"
-    options = {"kernel_size": ..., "output_size": None, "output_ratio": None, "return_indices": False}
-    shown = ("kernel_size", "output_size", "output_ratio")
 
 
-class FractionalMaxPool3d(FunctionModule):
+class FractionalMaxPool3d(_FractionalMaxPool):
     """The largest of each of output_size windows of (N, C, D, H, W), or output_ratio times its size, at random places (Graham 2014)."""
 
     function = "fractional_max_pool3d"
-    options = {"kernel_size": ..., "output_size": None, "output_ratio": None, "return_indices": False}
-    shown = ("kernel_size", "output_size", "output_ratio")

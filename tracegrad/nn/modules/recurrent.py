@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from tracegrad import modes
 from tracegrad.control import scan
 from tracegrad.creation import empty, zeros
-from tracegrad.errors import ArgumentError, DTypeError, ShapeError
+from tracegrad.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from tracegrad.loops import turned
 from tracegrad.nn import functional as F
 from tracegrad.nn import init
@@ -95,8 +95,13 @@ class _Recurrent(Module):
                  bidirectional: bool, proj_size: int, device: Any, dtype: Any) -> None:
         super().__init__()
         name = type(self).__name__
-        if hidden_size < 1 or num_layers < 1:
-            raise ArgumentError(f"{name}: hidden_size and num_layers must be at least 1, got {hidden_size} and {num_layers}")
+        for what, value, cls in (("input_size", input_size, int), ("hidden_size", hidden_size, int), ("bias", bias, bool),
+                                  ("batch_first", batch_first, bool)):
+            if not isinstance(value, cls):
+                raise ArgumentTypeError(f"{name}: {what} must be of type {cls.__name__}, got {value!r}")
+        if input_size < 1 or hidden_size < 1 or num_layers < 1:
+            raise ArgumentError(f"{name}: input_size, hidden_size and num_layers must be at least 1, got {input_size}, {hidden_size} "
+                                f"and {num_layers}")
         if isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ArgumentError(f"{name}: dropout must be a probability from 0 to 1, got {dropout}")
         if not 0 <= proj_size < hidden_size:
@@ -125,6 +130,11 @@ class _Recurrent(Module):
         bound = 1 / math.sqrt(self.hidden_size)
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
+
+    @property
+    def mode(self) -> str:
+        """What torch calls the kind of network: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"."""
+        return f"RNN_{self.step.upper()}" if self.step in _NONLINEARITIES else self.step
 
     def flatten_parameters(self) -> None:
         """Does nothing, as there is nothing to do: weights need no common block of memory here."""
@@ -324,7 +334,8 @@ class _Cell(Module):
         return _STEPS[self.step](F.linear(input, self.weight_ih, self.bias_ih), hx, self.weight_hh, self.bias_hh)
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+        text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+        return text + (f", nonlinearity={self.step}" if self.step == "relu" else "")
 
 
 class RNNCell(_Cell):

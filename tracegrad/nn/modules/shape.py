@@ -129,13 +129,16 @@ class _Pad(Module):
         return F.pad(input, self.padding, self.mode, self.value)
 
     def extra_repr(self) -> str:
-        return f"{self.padding}" + ("" if self.value is None else f", value={self.value}")
+        return f"{self.padding}"
 
 
 class _ConstantPad(_Pad):
     def __init__(self, padding: Size, value: float) -> None:
         super().__init__(padding)
         self.value = value
+
+    def extra_repr(self) -> str:
+        return f"padding={self.padding}, value={self.value}"
 
 
 class ConstantPad1d(_ConstantPad):
@@ -154,17 +157,21 @@ class ConstantPad3d(_ConstantPad):
     dims = 3
 
 
-class ZeroPad1d(_Pad):
+class _ZeroPad(_Pad):
+    value = 0.0
+
+
+class ZeroPad1d(_ZeroPad):
     """(N, C, L) padded with zeros."""
 
 
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_ZeroPad):
     """(N, C, H, W) padded with zeros."""
 
     dims = 2
 
 
-class ZeroPad3d(_Pad):
+class ZeroPad3d(_ZeroPad):
     """(N, C, D, H, W) padded with zeros."""
 
     dims = 3
