@@ -251,6 +251,13 @@ def test_mistakes(wrong, error, match):
         wrong()
 
 
+def test_a_number_of_failures_has_the_dtype_of_the_chances():
+    """It went by way of float32."""
+    d = D.NegativeBinomial(1.7654321, t(CHANCE))
+    assert d.total_count.tolist() == [1.7654321] * N
+    close(d.log_prob(t(COUNTS * 1.0)), stats.nbinom(1.7654321, 1 - CHANCE).logpmf(COUNTS))
+
+
 @pytest.mark.parametrize("density", [
     lambda a: D.Gamma(a, a).log_prob(a),
     lambda a: D.Uniform(a - 1, a + 1).log_prob(a),
