@@ -458,7 +458,12 @@ class LogNdtr(Erfcx):
         near = m.log1p(m.erfc(m.where(low, 0.0, x * root(0.5))) * -0.5)
         return m.where(low, m.log(self.decaying(m, t) * 0.5) - t * t, near)
 
-    def vjp(self, ct, y, x): return (ct * root(2.0 / pi) / erfcx(x * -root(0.5)),)
+    def vjp(self, ct, y, x):
+        # On either side what does not overflow there: where erfcx does, the second derivative was inf / inf.
+        below = lt(x, 0.0)
+        low, high = where(below, x, 0.0), where(below, 0.0, x)
+        right = exp(high * high * -0.5) * root(0.5 / pi) / ndtr(high)
+        return (ct * where(below, root(2.0 / pi) / erfcx(low * -root(0.5)), right),)
 
 
 # ------------------------------------------------------------------------------------------------------- Bessel functions
