@@ -677,7 +677,7 @@ def _times_log(x: Array, y: Array, logarithm: Any, pole: float) -> Array:
     if not isinstance(y, Operators):
         value = float(REGISTRY[logarithm.__name__].numpy(np.float64(y))) if y > pole or y != y else -INF if y == pole else NAN
         return x * value if abs(value) < INF or y != y else where(eq(x, 0.0), 0.0, x * value)
-    if isinstance(x, Operators) and x.dtype != y.dtype:
+    if isinstance(x, Operators):
         x, y = _floats(x, y)                               # the logarithm in the dtype of the product
     finite = gt(y, pole) & lt(y, INF)
     zero = eq(x, 0.0) if isinstance(x, Operators) else x == 0
