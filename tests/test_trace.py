@@ -42,6 +42,16 @@ def test_a_python_float_is_of_the_tensors_dtype(device, name):
     }[name], device)
 
 
+@pytest.mark.parametrize("name", ["pad", "full_like", "hardtanh", "celu", "softshrink", "smooth_l1_loss"])
+def test_functions_of_numbers_take_a_python_float_that_changes(device, name):
+    F = tg.nn.functional
+    as_untraced(name, {
+        "pad": lambda x, c: F.pad(x, (2, -1), value=c) * tg.arange(11.0).to(x.dtype), "full_like": lambda x, c: tg.full_like(x, c) * x,
+        "hardtanh": lambda x, c: F.hardtanh(x, -c, c), "celu": F.celu, "softshrink": F.softshrink,
+        "smooth_l1_loss": lambda x, c: F.smooth_l1_loss(x, x * x, beta=c),
+    }[name], device)
+
+
 def test_replay_gives_what_the_body_gives(device):
     @tg.trace
     def f(x, y):

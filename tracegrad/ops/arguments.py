@@ -29,6 +29,11 @@ _OTHER_NAMES = {"axis": ("dim",), "axis0": ("dim0",), "axis1": ("dim1",), "keepd
                 "B": ("input",), "input2": ("L", "tau")}
 
 
+def numbers(*values: Any) -> bool:
+    """Whether none of the values is one of run time (a Python float given to a @trace function), which cannot be compared here."""
+    return not any(isinstance(v, Operators) for v in values)
+
+
 def on_nodes(fn: F) -> F:
     """Decorator: `fn`, written over Nodes, also takes Tensors (alone or in lists and tuples) and then returns Tensors.
 
