@@ -341,7 +341,7 @@ def _texts(source: str) -> dict[str, str]:
     return {h[2]: source[h.end() : end] for h, end in zip(heads, ends, strict=False)}            # there may be none
 
 
-_TOKEN = re.compile(r"[A-Za-z_]\w*|\S")
+_TOKEN = re.compile(r"\.?[A-Za-z_]\w*|\S")             # what follows a point is no variable: of `v.even`, in a program that has an `even`
 
 
 def misnamed(plan: Plan) -> str:

@@ -90,6 +90,41 @@ def test_vmap_of_cond_and_its_gradient():
     np.testing.assert_allclose(tg.vmap(tg.grad(tg.grad(root)))(x).numpy(), [-1 / 32, 0.0, -1 / 108], rtol=1e-5)
 
 
+@pytest.mark.usefixtures("device")
+def test_derivatives_of_a_cond_read_what_is_around():
+    """Branches that read a row, a carry without a derivative or another argument of a vmap, which their derivatives did not find."""
+    def chain(x, rows):
+        def turn(carry, row):
+            count, x = carry
+            x = tg.cond(count % 2 == 0, lambda: x.sin() * row, lambda: tg.cond(count > 2, lambda x: x * row, lambda x: x * x * count, x))
+            return (count + 1, x), (x * x).sum()
+        return tg.scan(turn, (tg.tensor(0), x), rows)[1].sum()
+
+    def one(x, scale):
+        return tg.cond(scale > 0, lambda x: x * x * scale.exp(), lambda x: x * scale, x).sum()
+
+    def written_out(x, rows):
+        total = 0.0
+        for i in range(len(rows)):
+            x = x.sin() * rows[i] if i % 2 == 0 else x * rows[i] if i > 2 else x * x * i
+            total = total + (x * x).sum()
+        return total
+
+    x, rows, scales = tg.linspace(-1, 1, 10), tg.linspace(0.5, 1.5, 5), tg.tensor([0.5, -2.0, 1.0])
+    for argnums in (0, 1):
+        wanted = tg.grad(written_out, argnums)(x, rows).numpy()
+        np.testing.assert_allclose(tg.trace(tg.grad(chain, argnums))(x, rows).numpy(), wanted, rtol=1e-5, atol=1e-6)
+    def curve(f):
+        return lambda x: tg.jvp(tg.grad(lambda x: f(x, rows)), (x,), (x,))[1]
+
+    np.testing.assert_allclose(tg.trace(curve(chain))(x).numpy(), curve(written_out)(x).numpy(), rtol=1e-4, atol=1e-5)
+    many = tg.vmap(tg.grad(chain), (None, 0))(x, tg.stack([rows, 0.5 * rows])).numpy()
+    np.testing.assert_allclose(many[1], tg.grad(written_out)(x, 0.5 * rows).numpy(), rtol=1e-5, atol=1e-6)
+    for way in (lambda f: f, tg.trace):
+        slopes = way(tg.vmap(tg.grad(one), (None, 0)))(x, scales).numpy()
+        np.testing.assert_allclose(slopes, [[*(2 * x * np.exp(0.5)).tolist()], [-2.0] * 10, [*(2 * x * np.e).tolist()]], rtol=1e-5)
+
+
 def test_branches_must_agree():
     f = tg.trace(lambda x: tg.cond(x > 0, lambda x: x.reshape(1), lambda x: x, x))
     with pytest.raises(tg.ShapeError, match=r"cond: the branches return different shapes.*test_control"):

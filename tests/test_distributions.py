@@ -251,6 +251,28 @@ def test_mistakes(wrong, error, match):
         wrong()
 
 
+def test_a_number_of_failures_has_the_dtype_of_the_chances():
+    """It went by way of float32."""
+    d = D.NegativeBinomial(1.7654321, t(CHANCE))
+    assert d.total_count.tolist() == [1.7654321] * N
+    close(d.log_prob(t(COUNTS * 1.0)), stats.nbinom(1.7654321, 1 - CHANCE).logpmf(COUNTS))
+
+
+@pytest.mark.parametrize("density", [
+    lambda a: D.Gamma(a, a).log_prob(a),
+    lambda a: D.Uniform(a - 1, a + 1).log_prob(a),
+    lambda a: D.Beta(a, a).entropy(),
+    lambda a: D.kl_divergence(D.Normal(a, a), D.Normal(0.0, 1.0)),
+    lambda a: D.Categorical(tg.stack([a, 1 - a])).log_prob(tg.tensor(1)),
+    lambda a: D.MultivariateNormal(tg.stack([a, a * a]), tg.diag(tg.stack([a, a]))).log_prob(tg.stack([a, a])),
+])
+def test_of_each_example_of_a_vmap(density, run):
+    """The examples have no values to check, which was an error."""
+    chances = t(CHANCE)
+    for f in (density, tg.grad(density)):
+        close(run(tg.vmap(f))(chances), tg.stack([f(a) for a in chances]))
+
+
 @pytest.mark.usefixtures("device")
 def test_on_devices(run):
     """Every density and entropy in one program, with a gradient."""

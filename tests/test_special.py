@@ -483,3 +483,14 @@ def test_ldexp_by_integers_is_exact(dtype):
         assert got.dtype == dtype
         np.testing.assert_array_equal(got, wanted)
     assert tg.ldexp(tg.ones(2, dtype=tg.float16), tg.tensor([1, 2])).dtype == tg.float16
+
+
+def test_log_ndtr_of_large_numbers_has_a_second_derivative():
+    """It was inf / inf, where the first is 0 in floats: a Hessian of a probit's likelihood was NaN."""
+    x = tg.tensor([-40.0, -1.0, 0.0, 1.0, 12.0, 38.0, 40.0, 1e3], dtype=tg.float64)
+    ratio = np.exp(-0.5 * x.numpy() ** 2 - special.log_ndtr(x.numpy())) / np.sqrt(2 * np.pi)
+    first = tg.grad(lambda x: tg.special.log_ndtr(x).sum())
+    second = tg.grad(lambda x: first(x).sum())(x)
+    np.testing.assert_allclose(first(x).numpy(), ratio, rtol=1e-10)
+    np.testing.assert_allclose(second.numpy(), -ratio * (x.numpy() + ratio), rtol=1e-9)
+    assert np.isfinite(tg.grad(lambda x: tg.grad(lambda x: first(x).sum())(x).sum())(x).numpy()).all()

@@ -20,6 +20,38 @@ def close(actual, expected, tolerance=1e-5):
     values.close(actual, expected, tolerance)
 
 
+def as_untraced(name, f, device):
+    """A traced f(x, number) gives at every number what it gives untraced, value and gradient."""
+    for dtype in (tg.float64, tg.float32):
+        traced, slope = tg.trace(f), tg.trace(tg.grad(lambda x, c: (f(x, c) * 1.0).sum()))
+        for c in (0.3, 0.7, 0.45):
+            x = tg.linspace(-1.1, 1.3, 10, dtype=dtype) * c
+            tolerance = 1e-12 if dtype == tg.float64 and device.fp64 else 2e-6
+            found, wanted = traced(x, c), f(x, c)
+            assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), name
+            close(found, wanted, tolerance)
+            close(slope(x, c), tg.grad(lambda x, c: (f(x, c) * 1.0).sum())(x, c), tolerance)
+
+
+@pytest.mark.parametrize("name", ["lerp", "quantile", "xlog1py", "xlogy"])
+def test_a_python_float_is_of_the_tensors_dtype(device, name):
+    """A choice between two numbers of run time made float32 of them; of float32 tensors quantile refused one."""
+    as_untraced(name, {
+        "lerp": lambda x, c: tg.lerp(x, x * x, c), "quantile": tg.quantile,
+        "xlog1py": tg.special.xlog1py, "xlogy": tg.xlogy,
+    }[name], device)
+
+
+@pytest.mark.parametrize("name", ["pad", "full_like", "hardtanh", "celu", "softshrink", "smooth_l1_loss"])
+def test_functions_of_numbers_take_a_python_float_that_changes(device, name):
+    F = tg.nn.functional
+    as_untraced(name, {
+        "pad": lambda x, c: F.pad(x, (2, -1), value=c) * tg.arange(11.0).to(x.dtype), "full_like": lambda x, c: tg.full_like(x, c) * x,
+        "hardtanh": lambda x, c: F.hardtanh(x, -c, c), "celu": F.celu, "softshrink": F.softshrink,
+        "smooth_l1_loss": lambda x, c: F.smooth_l1_loss(x, x * x, beta=c),
+    }[name], device)
+
+
 def test_replay_gives_what_the_body_gives(device):
     @tg.trace
     def f(x, y):

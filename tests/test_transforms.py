@@ -7,6 +7,7 @@ import pytest
 
 import tracegrad as tg
 from tests.values import close
+from tracegrad import autodiff
 from tracegrad.nn import functional as F
 
 RNG = np.random.default_rng(3)
@@ -82,6 +83,31 @@ def test_vjp_and_jvp_are_transposes():
     again, pull = tg.vjp(f, x)
     close(out, again)
     close((tangent * c).sum(), (pull(c)[0] * t).sum())
+
+
+def test_forward_mode_looks_at_a_history_once(monkeypatch):
+    """Indices, products and solutions are pushed forward by transposing twice: each looked for its probe in the whole history."""
+    def loop(x, turns):
+        for k in range(turns):
+            step = tg.linalg.solve(tg.eye(4, dtype=x.dtype) + tg.outer(x, x), x)
+            x = x + 0.1 * tg.stack([x[k % 4] * step[1], x[2].sin(), step[3], x[0].conj()])
+        return (x * x).sum()
+
+    seen = [0]
+    real = autodiff.topological
+
+    def topological(*args, **more):
+        order = real(*args, **more)
+        seen[0] += len(order)
+        return order
+
+    monkeypatch.setattr(autodiff, "topological", topological)
+    x, counts = tg.linspace(0.1, 1.0, 4, dtype=tg.float64), []
+    for turns in (10, 40):
+        seen[0] = 0
+        tg.jvp(tg.grad(lambda x, turns=turns: loop(x, turns)), (x,), (x,))           # nobody looks at the values
+        counts.append(seen[0])
+    assert counts[1] < 5 * counts[0]
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, tg.trace], ids=["plain", "traced"])

@@ -61,12 +61,14 @@ class Hooks:
 HOOKS = Hooks()
 
 
-def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[Node | None]) -> list[Node | None]:
+def vjp(outputs: Sequence[Node], inputs: Sequence[Node], cotangents: Sequence[Node | None],
+        older: Container[Node] = ()) -> list[Node | None]:
     """Cotangents of `inputs`, given those of `outputs`: one reverse walk over the nodes between them.
 
     Every result has the shape and dtype of its input; None where no differentiable path leads from it to an output.
+    older: nodes that were there before the inputs, behind which nobody need look for a path.
     """
-    order = dependents(outputs, inputs)
+    order = dependents(outputs, inputs, older)
     live = set(order)
     adjoint: dict[Node, Any] = {}
     for out, given in zip(outputs, cotangents, strict=True):
@@ -129,11 +131,11 @@ def _attention(node: Node, live: set[Node], wanted: set[Node], uses: dict[Node, 
     return None if any(uses[n] > own[n] for n in written.inside if n in uses) else written
 
 
-def dependents(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
-    """The nodes on differentiable paths from `inputs` to `outputs`, in topological order."""
+def dependents(outputs: Sequence[Node], inputs: Sequence[Node], older: Container[Node] = ()) -> list[Node]:
+    """The nodes on differentiable paths from `inputs` to `outputs`, in topological order. older: as vjp has it."""
     reached = set(inputs)
     order = []
-    for node in topological(outputs, lambda n: not n.needs_grad):
+    for node in topological(outputs, lambda n: not n.needs_grad or n in older):
         if node.needs_grad and (node in reached or any(o in reached for o in node.operands)):
             reached.add(node)
             order.append(node)
@@ -251,15 +253,19 @@ def transpose_twice(node: Node, tangents: list[Any]) -> Any:
     pairs = [(conform(p, o), t) for p, o, t in zip(pulled, node.operands, tangents, strict=True) if p is not None and t is not None]
     if not pairs:
         return None
-    out = vjp([p for p, _ in pairs], probes, [t for _, t in pairs])
+    # What was there before the probes does not depend on them. The walks end there (rules look one node behind their operands at most, but
+    # for attention's), or each would go through the whole history, at every node that is transposed.
+    near = {node, *node.operands, *[t for _, t in pairs]}
+    older = near.union(*[n.operands for n in near])
+    out = vjp([p for p, _ in pairs], probes, [t for _, t in pairs], older)
     # A linear map's transpose does not depend on where it is taken: a probe that survives means the rule was not linear in ct.
     starts = {probe.operands[0] for probe in probes}
     found = [o for o in out if o is not None]
-    if starts.intersection(topological(found, operands_of=that_matter)):
+    if starts.intersection(topological(found, older.__contains__, that_matter)):
         raise AutogradError(
             f"jvp: the backward rule of {node.fn.name} is not linear in its cotangent; forward mode cannot be derived from it"
         )
-    if starts.intersection(topological(found)):                # what a loop computes besides
+    if starts.intersection(topological(found, older.__contains__)):                # what a loop computes besides
         zeros = dict(zip(found, substituted(found, {p: zeros_like(p) for p in starts}), strict=True))
         out = [None if o is None else zeros[o] for o in out]
     return dict(enumerate(out)) if bundle else out[0]

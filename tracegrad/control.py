@@ -88,7 +88,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     if yes[2] != no[2]:
         raise ArgumentError(f"cond: the branches return different structures, {yes[2]} and {no[2]}")
     pairs = [_agreed("cond: the branches return", a, b) for a, b in zip(yes[1], no[1], strict=True)]
-    outer = _outer([*(a for a, _ in pairs), *(b for _, b in pairs)], {*yes[0], *no[0]}, lambda n: n.needs_grad or n in (chosen, refused))
+    # All that the branches read but constants: without a derivative, too, it may stand for a row, a carry or an example of what is around.
+    outer = _outer([*(a for a, _ in pairs), *(b for _, b in pairs)], {*yes[0], *no[0]}, lambda n: not n.constant or n in (chosen, refused))
     operands_ = [*nodes, *outer]
     results = choose(chosen, _function([*yes[0], *outer], [a for a, _ in pairs]),
                      _function([*no[0], *outer], [b for _, b in pairs]), operands_)

@@ -415,7 +415,8 @@ def _like(name: str, make: Any, value: str = "") -> Any:
 zeros_like = _like("zeros", lambda s, d, v, g: _filled("zeros_like", s, 0, d, v, g))
 ones_like = _like("ones", lambda s, d, v, g: _filled("ones_like", s, 1, d, v, g))
 empty_like = _like("empty", lambda s, d, v, g: _filled("empty_like", s, 0, d, v, g))
-full_like = _like("full", lambda s, fill_value, d, v, g: _filled("full_like", s, fill_value, d, v, g), "fill_value")
+full_like = _like("full", lambda s, fill_value, d, v, g: full(s, fill_value, dtype=d, device=v, requires_grad=g) if isinstance(
+    fill_value, Tensor) else _filled("full_like", s, fill_value, d, v, g), "fill_value")
 
 
 @_create(again=True)

@@ -11,9 +11,8 @@ from typing import Any, Self
 
 from tracegrad.creation import empty, rand, randn
 from tracegrad.distributions import constraints
-from tracegrad.distributions.distribution import Distribution, inside_one, parameters
+from tracegrad.distributions.distribution import Distribution, inside_one, parameters, valued
 from tracegrad.errors import ArgumentError, ShapeError
-from tracegrad.modes import state
 from tracegrad.operators import LINALG, PUBLIC
 from tracegrad.random_counts import gamma_numbers
 from tracegrad.tensor import Tensor
@@ -281,7 +280,7 @@ class Uniform(Distribution):
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
         self.low, self.high = parameters("Uniform", low, high)
         super().__init__(self.low.shape, (), validate_args)
-        if self._validate_args and state.trace is None and not bool((self.low < self.high).all()):
+        if self._validate_args and valued() and not bool((self.low < self.high).all()):
             raise ArgumentError(f"Uniform: low has to be less than high, got {self.low} and {self.high}")
 
     @property

@@ -131,7 +131,7 @@ class Binomial(_ByOdds):
     def __init__(self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         name, value = _one_of("Binomial", probs, logits)
         made = value if isinstance(value, Tensor) else parameters("Binomial", value)[0]
-        self.total_count, vars(self)[name] = parameters("Binomial", PUBLIC["as_tensor"](total_count).to(dtype=made.dtype), made)
+        self.total_count, vars(self)[name] = parameters("Binomial", PUBLIC["as_tensor"](total_count, dtype=made.dtype), made)
         Distribution.__init__(self, self.total_count.shape, (), validate_args)
 
     @property
@@ -185,7 +185,7 @@ class NegativeBinomial(_ByOdds):
     def __init__(self, total_count: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         name, value = _one_of("NegativeBinomial", probs, logits)
         made = value if isinstance(value, Tensor) else parameters("NegativeBinomial", value)[0]
-        count = PUBLIC["as_tensor"](total_count).to(dtype=made.dtype)
+        count = PUBLIC["as_tensor"](total_count, dtype=made.dtype)                # not by way of float32
         self.total_count, vars(self)[name] = parameters("NegativeBinomial", count, made)
         Distribution.__init__(self, self.total_count.shape, (), validate_args)
 

@@ -34,11 +34,16 @@ def leading(sample_shape: Sequence[int] | int) -> tuple[int, ...]:
     return (sample_shape,) if isinstance(sample_shape, int) else tuple(sample_shape)
 
 
+def valued() -> bool:
+    """Whether there are values to check: not in a trace, and not for the examples of a vmap."""
+    return state.trace is None and not state.examples
+
+
 class Distribution:
     """Base of distributions, as in torch.distributions: `sample_shape + batch_shape + event_shape` is a sample's shape.
 
     validate_args: whether values of parameters and of log_prob's argument are checked, which waits for them; None: the default, True
-    unless `Distribution.set_default_validate_args(False)` was called. In a trace, where there are no values, nothing is checked.
+    unless `Distribution.set_default_validate_args(False)` was called. In a trace or a vmap, where there are no values, nothing is.
     Raises ArgumentError (a ValueError) that names the parameter and what it has to be.
 
     >>> tg.distributions.Normal(tg.zeros(3), 1.0).log_prob(tg.ones(3))
@@ -58,7 +63,7 @@ class Distribution:
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: bool | None = None) -> None:
         self._batch_shape, self._event_shape = Size(batch_shape), Size(event_shape)
         self._validate_args = Distribution._default_validate_args if validate_args is None else validate_args
-        if not self._validate_args or state.trace is not None:
+        if not self._validate_args or not valued():
             return
         for name, constraint in self.arg_constraints.items():
             value = vars(self).get(name)                                 # of probs and logits the one that was given
@@ -165,7 +170,7 @@ class Distribution:
         if value.ndim < k or value.shape[value.ndim - k:] != self._event_shape:
             raise ShapeError(f"{name}: the last dimensions of value {value.shape} must be {self._event_shape}, the shape of an event")
         broadcast_shapes(name, [value.shape, self._shape()])
-        if self._validate_args and state.trace is None and not bool(self.support.check(value).all()):
+        if self._validate_args and valued() and not bool(self.support.check(value).all()):
             raise ArgumentError(f"{name}: value has to be in the support, {self.support}, found invalid values: {value}")
         return value
 

@@ -11,7 +11,7 @@ from tracegrad.errors import ArgumentError, DTypeError, ShapeError
 from tracegrad.function import cast, common_dtype, const, iota, refuse_complex
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import integer, on_nodes, one_dim
+from tracegrad.ops.arguments import integer, numbers, on_nodes, one_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import embedding, scatter_rows, shorten_rows
 from tracegrad.ops.linalg import matmul
@@ -38,7 +38,7 @@ def _into(input: Array, result: Array, inplace: bool) -> Array:
 @functional
 def celu(input: Array, alpha: float = 1.0, inplace: bool = False) -> Array:
     """x where positive, else alpha (exp(x / alpha) - 1) (Barron 2017)."""
-    if not alpha:
+    if numbers(alpha) and not alpha:
         raise ArgumentError("celu: alpha must not be 0")
     positive = gt(input, 0.0)
     return _into(input, select(positive, input, expm1(select(positive, 0.0, input) * (1.0 / alpha)) * alpha), inplace)
@@ -107,7 +107,7 @@ def tanhshrink(input: Array) -> Array:
 @functional
 def softshrink(input: Array, lambd: float = 0.5) -> Array:
     """x drawn towards 0 by lambd, 0 in between."""
-    if lambd < 0:
+    if numbers(lambd) and lambd < 0:
         raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
     return select(gt(input, lambd), input - lambd, select(lt(input, -lambd), input + lambd, input * 0.0))
 

@@ -14,7 +14,7 @@ from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import numbers, on_nodes
 from tracegrad.ops.elementwise import exp, log, where
 from tracegrad.ops.pointwise import abs_, eq, le, log1p, lt, ne
 from tracegrad.ops.ranges import in_range
@@ -68,9 +68,9 @@ def l1_loss(input: Array, target: Array, reduction: str = "mean", weight: Array 
 @on_nodes
 def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: float = 1.0) -> Array:
     """d² / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
-    if beta < 0:
+    if numbers(beta) and beta < 0:
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
-    if beta == 0:
+    if numbers(beta) and beta == 0:
         return l1_loss(input, target, reduction)
     _same_shape("smooth_l1_loss", input, target)
     near, square, d = _near(input - target, beta)

@@ -161,6 +161,8 @@ def _quantile(name: str, x: Node, q: Any, dim: int | None, keepdim: bool, interp
         if not 0.0 <= q <= 1.0:
             raise ArgumentError(f"{name}: q must be from 0 to 1, got {q}")
         q = const(q, x.dtype)
+    elif q.aval.weak:                                           # a number of run time
+        q = cast(q, x.dtype)
     if q.dtype != x.dtype or q.ndim > 1:
         raise DTypeError(f"{name}: q must be a number or a tensor of at most one dimension of dtype {x.dtype}, got {q.aval}")
     if not x.aval.size:

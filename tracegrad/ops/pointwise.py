@@ -368,9 +368,17 @@ def logical_not(input: Array) -> Array:
     return bitwise_not(_as_bool(input))
 
 
+@on_nodes
+def _in_the_dtype_of(number: Array, like: Array) -> Array:
+    """A number of run time (a Python float given to a @trace function) in `like`'s dtype, which a choice between two does not know."""
+    return common_dtype([number, like])[0] if number.aval.weak and isinstance(like, Node) else number
+
+
 @public("lerp")
 def lerp(input: Array, end: Array, weight: Array) -> Array:
     """input + weight * (end - input); from a weight of 1/2 on computed from the end, so that it is end for a weight of 1."""
+    if isinstance(weight, Operators):
+        weight = _in_the_dtype_of(weight, end)
     near = abs_(weight) < 0.5 if isinstance(weight, Operators) else abs(weight) < 0.5
     if isinstance(near, bool):
         return input + times(end - input, weight) if near else end - times(end - input, 1 - weight)

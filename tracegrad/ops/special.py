@@ -458,7 +458,12 @@ class LogNdtr(Erfcx):
         near = m.log1p(m.erfc(m.where(low, 0.0, x * root(0.5))) * -0.5)
         return m.where(low, m.log(self.decaying(m, t) * 0.5) - t * t, near)
 
-    def vjp(self, ct, y, x): return (ct * root(2.0 / pi) / erfcx(x * -root(0.5)),)
+    def vjp(self, ct, y, x):
+        # On either side what does not overflow there: where erfcx does, the second derivative was inf / inf.
+        below = lt(x, 0.0)
+        low, high = where(below, x, 0.0), where(below, 0.0, x)
+        right = exp(high * high * -0.5) * root(0.5 / pi) / ndtr(high)
+        return (ct * where(below, root(2.0 / pi) / erfcx(low * -root(0.5)), right),)
 
 
 # ------------------------------------------------------------------------------------------------------- Bessel functions
@@ -672,7 +677,7 @@ def _times_log(x: Array, y: Array, logarithm: Any, pole: float) -> Array:
     if not isinstance(y, Operators):
         value = float(REGISTRY[logarithm.__name__].numpy(np.float64(y))) if y > pole or y != y else -INF if y == pole else NAN
         return x * value if abs(value) < INF or y != y else where(eq(x, 0.0), 0.0, x * value)
-    if isinstance(x, Operators) and x.dtype != y.dtype:
+    if isinstance(x, Operators):
         x, y = _floats(x, y)                               # the logarithm in the dtype of the product
     finite = gt(y, pole) & lt(y, INF)
     zero = eq(x, 0.0) if isinstance(x, Operators) else x == 0
