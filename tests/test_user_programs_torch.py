@@ -1,4 +1,4 @@
-"""user_programs.py, field_, method_ and model_programs.py give what torch gives, to 1e-9: interpreted, traced, as users have it."""
+"""user_programs.py, field_, method_, model_ and training_programs.py give what torch gives, to 1e-9: in all ways to run them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch", reason="torch, the reference of these compa
 
 import tests.field_programs  # noqa: E402  (after the check for torch, as its neighbours; it adds to the two lists)
 import tests.method_programs  # noqa: E402
-import tests.model_programs  # noqa: E402, F401
+import tests.model_programs  # noqa: E402
+import tests.training_programs  # noqa: E402, F401
 from tests.user_programs import PROGRAMS, TRAININGS  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
