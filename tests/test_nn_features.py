@@ -152,6 +152,11 @@ def test_registration():
         with pytest.raises(ArgumentError, match=match):
             call()
     assert m.type("float64").b.dtype == tg.float64
+    both = nn.Sequential(nn.Linear(2, 2))
+    for call in (lambda: both.register_parameter("0", nn.Parameter(tg.ones(1))), lambda: both.register_buffer("0", tg.ones(1)),
+                 lambda: both[0].register_buffer("weight", tg.ones(1)), lambda: both[0].add_module("bias", both)):
+        with pytest.raises(ArgumentError, match="already"):      # it was two things of one name: in state_dict() and elsewhere
+            call()
 
 
 def test_containers_are_lists_and_dictionaries():
@@ -196,6 +201,33 @@ def test_functional_calls():
         nn.utils.functional_call(net, {"0.wait": w}, x)
     with pytest.raises(ArgumentError, match=r"missing 0\.bias"):
         nn.utils.functional_call(net, {"0.weight": w}, x, strict=True)
+
+
+def test_functional_calls_with_tied_weights_and_keywords_and_what_a_module_assigns():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", tg.zeros(()))
+            self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+            self.second.weight = self.first.weight
+
+        def forward(self, x, scale=1.0):
+            self.count = self.count + 1
+            return self.second(self.first(x)) * scale
+
+    net, x, eye = Counting(), tg.ones(5, 3), tg.eye(3)
+    with tg.no_grad():
+        net.first.weight.copy_(3 * eye)
+    given = {"first.weight": 2 * eye, "count": tg.tensor(7.0)}
+    np.testing.assert_array_equal(tg.func.functional_call(net, given, None, {"x": x, "scale": 10.0}).numpy(), np.full((5, 3), 40.0))
+    assert given["count"].item() == 8                # as in torch: the mapping has what the module assigned, the module what it had
+    assert net.count.item() == 0
+    assert net.first.weight is net.second.weight
+    np.testing.assert_array_equal(tg.func.functional_call(net, given, x, tie_weights=False).detach().numpy(), np.full((5, 3), 6.0))
+    both = {"first.weight": 2 * eye, "second.weight": 5 * eye}
+    np.testing.assert_array_equal(tg.func.functional_call(net, both, x, tie_weights=False).numpy(), np.full((5, 3), 10.0))
+    with pytest.raises(ArgumentError, match=r"first\.weight and second\.weight are one tensor"):
+        tg.func.functional_call(net, both, x)
 
 
 # --------------------------------------------------------------------------------------------------------- parametrizations

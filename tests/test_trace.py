@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 
 import networkx as nx
 import numpy as np
@@ -86,6 +87,52 @@ def test_python_floats_are_run_time_and_ints_are_static(device):
     assert len(f.compilations) == 1
     assert f(tg.ones(()), 1.0, 3).item() == -2
     assert len(f.compilations) == 2
+
+
+F = tg.nn.functional
+# A float that a schedule changes: what these functions check it for, they cannot check in a trace.
+OF_A_FLOAT = {
+    "smooth_l1_loss": lambda x, s: F.smooth_l1_loss(x, x * 0, beta=s), "huber_loss": lambda x, s: F.huber_loss(x, x * 0, delta=s + 0.1),
+    "hardtanh": lambda x, s: F.hardtanh(x, -s, s), "hardtanh of integers": lambda x, s: F.hardtanh(tg.arange(-3, 4), -s, s),
+    "softshrink": F.softshrink, "celu": lambda x, s: F.celu(x, s + 0.5),
+    "rrelu": lambda x, s: F.rrelu(x, s, s), "isclose": lambda x, s: tg.isclose(x, x + 0.3, atol=s),
+    "renorm": lambda x, s: x.renorm(2, 0, s),
+    "triplet_margin_loss": lambda x, s: F.triplet_margin_loss(x, x * 2, x * 3, margin=s + 0.1),
+    "pad": lambda x, s: F.pad(x, (1, 2, -1, 0), value=s), "nan_to_num": lambda x, s: tg.nan_to_num(x / x.round(), nan=s, posinf=-s),
+    "fill_diagonal_": lambda x, s: x.clone().fill_diagonal_(s), "full_like": tg.full_like,
+    "tensor": lambda _, s: tg.tensor(s), "as_tensor": lambda _, s: tg.as_tensor(s),
+    "tensor of a list": lambda _, s: tg.tensor([[s, 1], [0, 2 * s]]),
+    "linspace": lambda x, s: tg.linspace(s, 2.0, 7), "gumbel_softmax": lambda x, s: F.gumbel_softmax(x, s + 0.1),
+    "normal_": lambda x, s: x.clone().normal_(1.0, s), "uniform_": lambda x, s: x.clone().uniform_(-s, s),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_A_FLOAT)
+def test_functions_take_run_time_floats_as_they_take_floats(name, device):
+    plain, traced = OF_A_FLOAT[name], tg.trace(OF_A_FLOAT[name])
+    x = tg.tensor(np.random.default_rng(0).normal(size=(5, 7)).astype("float32"))
+    for s in (0.3, 0.0, 1.5, 0.3, 2.5):
+        found = []
+        for f in (plain, traced):
+            tg.manual_seed(3)
+            found.append(f(x, s))
+        assert found[0].dtype == found[1].dtype
+        np.testing.assert_allclose(found[1].numpy(), found[0].numpy(), rtol=1e-5, atol=1e-6)
+    assert len(traced.compilations) == 1
+
+
+def test_the_gradient_of_a_smooth_loss_whose_width_is_a_run_time_zero(device):
+    x = tg.tensor([-1.5, 0.0, 0.2], requires_grad=True)
+    f = tg.trace(lambda x, s: tg.grad(lambda v: F.smooth_l1_loss(v, v.detach() * 0, "sum", s))(x))
+    assert f(x, 0.0).tolist() == [-1, 0, 1]
+
+
+def test_who_looks_at_a_float_of_a_trace_is_told_what_it_is(on_numpy):
+    for look in (lambda x, s: x if s > 0.5 else -x, lambda x, s: x * math.exp(-s), lambda x, s: x * max(0.0, 1 - s), F.dropout):
+        with pytest.raises(tg.TraceError, match=r"a float that was given to the traced function.*keep it in an attribute"):
+            tg.trace(look)(tg.ones(3), 0.3)
+    with pytest.raises(tg.TraceError, match="tensors have no values yet"):
+        tg.trace(lambda x, s: x if x.sum() > s else -x)(tg.ones(3), 0.3)
 
 
 def test_a_float_argument_keeps_float64_precision(device):

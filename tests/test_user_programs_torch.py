@@ -1,4 +1,4 @@
-"""user_, field_, method_, model_ and science_programs.py give what torch gives, to 1e-9: interpreted, traced, as users have it."""
+"""user_, field_, method_, model_, science_ and training_programs.py give what torch gives, to 1e-9: in all ways to run them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch", reason="torch, the reference of these compa
 import tests.field_programs  # noqa: E402  (after the check for torch, as its neighbours; it adds to the two lists)
 import tests.method_programs  # noqa: E402
 import tests.model_programs  # noqa: E402
-import tests.science_programs  # noqa: E402, F401
+import tests.science_programs  # noqa: E402
+import tests.training_programs  # noqa: E402, F401
 from tests.user_programs import PROGRAMS, TRAININGS  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

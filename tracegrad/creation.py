@@ -14,7 +14,7 @@ from tracegrad import dtypes, methods, random_state
 from tracegrad.at_once import Remembered
 from tracegrad.compile import find_device, obstacle
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import Shape, broadcast_shapes, cast, data, iota, scalar
+from tracegrad.function import Shape, broadcast_shapes, cast, data, holds, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
 from tracegrad.layouts import accept
 from tracegrad.modes import state
@@ -28,6 +28,7 @@ from tracegrad.tensor import Tensor, from_array, from_own, new_tensor, older
 
 _FIRST = methods                    # imported for what it makes of Tensor
 _FLOATS, _INTEGERS, _LISTS = {float}, {int}, {list}
+_RUN_TIME = Aval((), dtypes.float64, True)
 _TORCHS = {"layout", "memory_format", "pin_memory", "generator"}
 
 
@@ -100,6 +101,13 @@ def _number(call: str, value: Any, may_be_complex: bool = False) -> Any:
     return value
 
 
+def _number_or_node(call: str, value: Any, dtype: Any) -> Any:
+    """A Python number, or the node of a float that was given to a @trace function, which has no value yet, for a float dtype."""
+    if state.trace is not None and isinstance(value, Tensor) and value._node().aval == _RUN_TIME and dtypes.is_float(_float(dtype)):
+        return value._node()
+    return _number(call, value, True)
+
+
 def _float(dtype: Any) -> Any:
     return dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
 
@@ -115,14 +123,39 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
     >>> tg.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     """
     if isinstance(data, Tensor):
-        out = data.detach().clone()
+        out = _of_its_dtype(data.detach()).clone()
         out = out.to(device=device) if device is not None else out
         out = out.to(dtype=dtype) if dtype is not None else out
     elif dtype is None and type(data) is list and (array := _of_numbers(data)) is not None:
         out = from_own(array, device)
+    elif state.trace is not None and isinstance(data, (list, tuple)) and _holds_tensors(data):
+        out = _stacked(data)
+        out = out.to(device=device) if device is not None else out
+        out = out.to(dtype=dtype) if dtype is not None else out
     else:
         out = _entered("tensor", _array("tensor", data), data, dtype, device, copy=True)
     return out.requires_grad_() if requires_grad else out
+
+
+def _holds_tensors(data: Any) -> bool:
+    return any(isinstance(x, Tensor) or (isinstance(x, (list, tuple)) and _holds_tensors(x)) for x in data)
+
+
+def _stacked(data: Any) -> Tensor:
+    """What nested lists of numbers and of tensors of no dimensions hold, which have no values yet in a trace."""
+    if isinstance(data, (list, tuple)):
+        return PUBLIC["stack"]([_stacked(x) for x in data])  # type: ignore[no-any-return]
+    if not isinstance(data, Tensor):
+        return tensor(data)
+    return _of_its_dtype(data.detach())
+
+
+def _of_its_dtype(x: Tensor) -> Tensor:
+    """x; a Python number that was given to a @trace function in the dtype that it has outside of one."""
+    if state.trace is None or not x._node().aval.weak:
+        return x
+    default = dtypes.get_default_dtype()
+    return x.to(dtype=dtypes.complex_of(default) if x.dtype.kind == "c" else default)
 
 
 @_create()
@@ -208,7 +241,7 @@ def _converted(
     """`asarray`, under the name of the function that was called."""
     if not isinstance(obj, Tensor):
         return _entered(call, _array(call, obj, copy), obj, dtype, device, copy, error)
-    out = obj.to(dtype=dtype, device=device)
+    out = (_of_its_dtype(obj) if dtype is None else obj).to(dtype=dtype, device=device)
     if copy is False and out is not obj:
         raise error(f"{call}: copy=False, but the tensor is {obj.dtype} on {obj.device}, not {out.dtype} on {out.device}; leave copy out")
     return out.clone() if copy and out is obj else out
@@ -415,8 +448,7 @@ def _like(name: str, make: Any, value: str = "") -> Any:
 zeros_like = _like("zeros", lambda s, d, v, g: _filled("zeros_like", s, 0, d, v, g))
 ones_like = _like("ones", lambda s, d, v, g: _filled("ones_like", s, 1, d, v, g))
 empty_like = _like("empty", lambda s, d, v, g: _filled("empty_like", s, 0, d, v, g))
-full_like = _like("full", lambda s, fill_value, d, v, g: full(s, fill_value, dtype=d, device=v, requires_grad=g) if isinstance(
-    fill_value, Tensor) else _filled("full_like", s, fill_value, d, v, g), "fill_value")
+full_like = _like("full", lambda s, fill_value, d, v, g: full(s, fill_value, dtype=d, device=v, requires_grad=g), "fill_value")
 
 
 @_create(again=True)
@@ -459,7 +491,7 @@ def linspace(
 
     to int(end), rounded towards 0, as in torch. Raises DTypeError for bool, and for ends that the dtype does not hold.
     """
-    start, end = _number("linspace", start, True), _number("linspace", end, True)
+    start, end = (_number_or_node("linspace", v, dtype) for v in (start, end))
     found = _of_ends("linspace", start, end, dtype)
     (steps,) = _shape("linspace", (steps,))
     if found.kind == "b":
@@ -722,13 +754,13 @@ def fill_randomly(name: str, draw: Any) -> Any:
 
 
 def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
-    if not low <= high:
+    if holds(low > high):
         raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
     return rand(x.shape, dtype=x.dtype, device=x.device) * (high - low) + low  # type: ignore[no-any-return]
 
 
 def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    if not std >= 0:
+    if holds(std < 0):
         raise ArgumentError(f"normal_: std must not be negative, got {std}")
     return randn(x.shape, dtype=x.dtype, device=x.device) * std + mean  # type: ignore[no-any-return]
 

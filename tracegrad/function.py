@@ -490,6 +490,8 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
 
 def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
     """The number `value`, an argument of the function `name`, as a constant of `dtype`; DTypeError if it is none or does not fit."""
+    if isinstance(value, Node) and not value.shape:     # a run-time number of a trace
+        return cast(value, dtype)
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, _PYTHON_SCALARS):
@@ -503,6 +505,16 @@ def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
         return const(value, dtype, weak)
     except OverflowError:
         raise DTypeError(f"{name}: the number does not fit {dtype}; give a float") from None
+
+
+def holds(test: Any) -> bool:
+    """Whether a test of a number among the arguments is known to hold: not of a Python float given to a @trace function, which is a
+
+    run-time number. Such a test is a node (or a tensor without a value), which Python takes for true.
+    """
+    if isinstance(test, Node):
+        return False
+    return bool(test) if isinstance(test, (bool, np.bool_)) else state.trace is None and bool(test)
 
 
 def placeholder(aval: Aval, label: str = "") -> Node:

@@ -517,6 +517,13 @@ class Tensor(Operators):
         if state.trace is not None:
             if state.trace.is_literal(self):
                 return read(self._n, self._device, shared)
+            if _of_run_time_numbers(self._n):
+                raise TraceError(
+                    f"{call} at {user_location()}: inside @trace ({state.trace.name}) Python cannot look at a float that was given to the "
+                    "traced function, nor at what was computed of it: it is a run-time number, which may change without compiling anew. "
+                    "Use tg.exp, tg.maximum, tg.where and so on in the place of math and if, compute what depends on it before the call, "
+                    "or keep it in an attribute or variable that the function reads: then it is recorded anew for each value"
+                )
             raise TraceError(
                 f"{call} at {user_location()}: inside @trace ({state.trace.name}) tensors have no values yet; Python cannot look at one. "
                 "Use tg.where for a choice between values, pass what decides as a Python (static) argument, "
@@ -851,8 +858,21 @@ class Tensor(Operators):
         on = row.eq(iota(shape, 1))
         for d in range(2, len(shape)):
             on = on & row.eq(iota(shape, d))
-        value = scalar("fill_diagonal_", fill_value, self.dtype)
+        value = scalar("fill_diagonal_", fill_value.detach()._node() if isinstance(fill_value, Tensor) else fill_value, self.dtype)
         return self._rebind(self._node().where(on.logical_not(), value), "fill_diagonal_")
+
+
+def _of_run_time_numbers(node: Node) -> bool:
+    """Whether a node of a trace is computed of Python floats that were given to the traced function, and of nothing else but constants."""
+    found, waiting, seen = False, [node], {node}
+    while waiting:
+        n = waiting.pop()
+        if n.shape or (not n.operands and n.fn is not REGISTRY["const"] and not n.aval.weak):
+            return False
+        found |= not n.operands and n.aval.weak and n.fn is not REGISTRY["const"]
+        waiting += [o for o in n.operands if o not in seen]
+        seen.update(n.operands)
+    return found
 
 
 PRINTING: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 75, "sci_mode": None}  # settings.py

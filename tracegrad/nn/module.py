@@ -208,7 +208,7 @@ class Module:
     def _name_is_free(self, call: str, name: str, table: str) -> None:
         if not name or "." in name:
             raise ArgumentError(f"{call}: a name must be a text without a dot, got {name!r}")
-        if hasattr(self, name) and name not in vars(self)[table] and name not in (*self._parameters, *self._buffers, *self._modules):
+        if hasattr(self, name) and name not in vars(self)[table]:
             raise ArgumentError(f"{call}: {type(self).__name__} has an attribute {name!r} already")
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast, common_dtype, const, iota, refuse_complex
+from tracegrad.function import cast, common_dtype, const, holds, iota, refuse_complex
 from tracegrad.operators import FUNCTIONAL, PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import integer, numbers, on_nodes, one_dim
+from tracegrad.ops.arguments import integer, on_nodes, one_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.indexing import embedding, scatter_rows, shorten_rows
 from tracegrad.ops.linalg import matmul
@@ -38,7 +38,7 @@ def _into(input: Array, result: Array, inplace: bool) -> Array:
 @functional
 def celu(input: Array, alpha: float = 1.0, inplace: bool = False) -> Array:
     """x where positive, else alpha (exp(x / alpha) - 1) (Barron 2017)."""
-    if numbers(alpha) and not alpha:
+    if holds(alpha == 0):
         raise ArgumentError("celu: alpha must not be 0")
     positive = gt(input, 0.0)
     return _into(input, select(positive, input, expm1(select(positive, 0.0, input) * (1.0 / alpha)) * alpha), inplace)
@@ -84,7 +84,7 @@ def prelu(input: Array, weight: Array) -> Array:
 @public("rrelu", method=False, functional=True)
 def rrelu(input: Array, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> Array:
     """x where positive, else a x: a uniform in [lower, upper] for each element when training, else their mean (Xu et al. 2015)."""
-    if lower > upper:
+    if holds(lower > upper):
         raise ArgumentError(f"rrelu: lower {lower} must not be above upper {upper}")
     slope: Any = (lower + upper) / 2
     if training:
@@ -107,7 +107,7 @@ def tanhshrink(input: Array) -> Array:
 @functional
 def softshrink(input: Array, lambd: float = 0.5) -> Array:
     """x drawn towards 0 by lambd, 0 in between."""
-    if numbers(lambd) and lambd < 0:
+    if holds(lambd < 0):
         raise ArgumentError(f"softshrink: lambd must not be negative, got {lambd}")
     return select(gt(input, lambd), input - lambd, select(lt(input, -lambd), input + lambd, input * 0.0))
 
@@ -133,7 +133,7 @@ def softmin(input: Array, dim: int | None = None, dtype: Any = None) -> Array:
 @functional
 def gumbel_softmax(logits: Array, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Array:
     """A sample of the Gumbel-softmax distribution along dim (Jang et al. 2017); hard: one-hot, with the gradient of the soft sample."""
-    if tau <= 0:
+    if holds(tau <= 0):
         raise ArgumentError(f"gumbel_softmax: tau must be positive, got {tau}")
     noise = PUBLIC["empty_like"](logits).exponential_().log()
     soft = softmax((logits - noise) / tau, dim)
@@ -276,7 +276,7 @@ def cdist(x1: Array, x2: Array, p: float = 2.0, compute_mode: str = "use_mm_for_
     """
     if min(x1.ndim, x2.ndim) < 2 or x1.shape[-1] != x2.shape[-1]:
         raise ShapeError(f"cdist: takes (*, P, M) and (*, R, M), got {x1.shape} and {x2.shape}")
-    if p < 0:
+    if holds(p < 0):
         raise ArgumentError(f"cdist: p must not be negative, got {p}")
     a, b = common_dtype([x1, x2], True, "cdist")
     return norm(unsqueeze(a, -2) - unsqueeze(b, -3), p, -1)

@@ -30,11 +30,6 @@ _OTHER_NAMES = {"axis": ("dim",), "axis0": ("dim0",), "axis1": ("dim1",), "keepd
                 "sections": ("indices_or_sections",), "indices": ("indices_or_sections",)}
 
 
-def numbers(*values: Any) -> bool:
-    """Whether none of the values is one of run time (a Python float given to a @trace function), which cannot be compared here."""
-    return not any(isinstance(v, Operators) for v in values)
-
-
 def on_nodes(fn: F) -> F:
     """Decorator: `fn`, written over Nodes, also takes Tensors (alone or in lists and tuples) and then returns Tensors.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError
-from tracegrad.function import cast, common_dtype, const, refuse_complex, scalar
+from tracegrad.function import cast, common_dtype, const, holds, refuse_complex, scalar
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
@@ -104,12 +104,12 @@ def isclose(input: Array, other: Array, rtol: float = 1e-05, atol: float = 1e-08
     Of complex numbers |.| is the absolute value.
     """
     _one_dtype("isclose", input, other)
-    if rtol < 0 or atol < 0:
+    if holds(rtol < 0) or holds(atol < 0):
         raise ArgumentError(f"isclose: rtol and atol must not be negative, got {rtol} and {atol}")
     close = eq(input, other)
     if equal_nan:
         close = close | (ne(input, input) & ne(other, other))
-    if not rtol and not atol:
+    if holds(rtol == 0) and holds(atol == 0):
         return close
     if input.dtype.kind not in "fc":
         input, other = (cast(x, dtypes.float64 if x.dtype.itemsize > 2 else dtypes.float32) for x in (input, other))

@@ -10,11 +10,11 @@ from math import nan
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, bind, cast, const, iota, refuse_complex
+from tracegrad.function import REGISTRY, bind, cast, const, holds, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import numbers, on_nodes
+from tracegrad.ops.arguments import on_nodes
 from tracegrad.ops.elementwise import exp, log, where
 from tracegrad.ops.pointwise import abs_, eq, le, log1p, lt, ne
 from tracegrad.ops.ranges import in_range
@@ -66,15 +66,16 @@ def l1_loss(input: Array, target: Array, reduction: str = "mean", weight: Array 
 
 @functional
 @on_nodes
-def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: float = 1.0) -> Array:
+def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: Any = 1.0) -> Array:
     """d² / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
-    if numbers(beta) and beta < 0:
+    if holds(beta < 0):
         raise ArgumentError(f"smooth_l1_loss: beta must not be negative, got {beta}")
-    if numbers(beta) and beta == 0:
+    if holds(beta == 0):
         return l1_loss(input, target, reduction)
     _same_shape("smooth_l1_loss", input, target)
     near, square, d = _near(input - target, beta)
-    return _reduced("smooth_l1_loss", where(near, square * (0.5 / beta), d - 0.5 * beta), reduction)
+    width = where(eq(beta, 0.0), 1.0, beta) if isinstance(beta, Node) else beta         # 0 * inf, or its gradient would be NaN
+    return _reduced("smooth_l1_loss", where(near, square * (0.5 / width), d - 0.5 * beta), reduction)
 
 
 @functional
@@ -82,7 +83,7 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: f
 def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: float = 1.0, weight: Array = None) -> Array:
     """d² / 2 where d = |input - target| < delta, else delta (d - delta / 2)."""
     _same_shape("huber_loss", input, target)
-    if not delta > 0:
+    if holds(delta <= 0):
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     near, square, d = _near(input - target, delta)
     return _reduced("huber_loss", where(near, square * 0.5, (d - 0.5 * delta) * delta), reduction, weight)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import cast, const, refuse_complex
+from tracegrad.function import cast, const, holds, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import public
 from tracegrad.ops import movement as mv
@@ -247,7 +247,7 @@ def renorm(input: Array, p: float, dim: int, maxnorm: float) -> Array:
     """input with each slice along dim whose p-norm exceeds maxnorm scaled down to it."""
     if input.ndim < 2:
         raise ShapeError(f"renorm: takes at least 2 dimensions, got {input.shape}")
-    if p <= 0 or maxnorm < 0:
+    if holds(p <= 0) or holds(maxnorm < 0):
         raise ArgumentError(f"renorm: p must be positive and maxnorm not negative, got {p} and {maxnorm}")
     d = one_dim("renorm", dim, input.ndim)
     sizes = norm(input, p, tuple(i for i in range(input.ndim) if i != d), True)

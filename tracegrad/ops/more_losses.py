@@ -9,7 +9,7 @@ from typing import Any
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes, cast, const, iota, refuse_complex
+from tracegrad.function import broadcast_shapes, cast, const, holds, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, functional
 from tracegrad.ops import movement as mv
@@ -115,7 +115,7 @@ def triplet_margin_loss(anchor: Array, positive: Array, negative: Array, margin:
 
     swap: the negative's distance is the smaller one of those to anchor and positive (Balntas et al. 2016).
     """
-    if margin <= 0:
+    if holds(margin <= 0):
         raise ArgumentError(f"triplet_margin_loss: margin must be positive, got {margin}")
     def distance(a: Any, b: Any) -> Any:
         return pairwise_distance(a, b, p, eps)
@@ -142,7 +142,7 @@ def triplet_margin_with_distance_loss(anchor: Array, positive: Array, negative: 
                                       distance_function: Callable[..., Any] | None = None, margin: float = 1.0, swap: bool = False,
                                       reduction: str = "mean") -> Array:
     """triplet_margin_loss with a distance of your own (pairwise_distance if None)."""
-    if margin <= 0:
+    if holds(margin <= 0):
         raise ArgumentError(f"triplet_margin_with_distance_loss: margin must be positive, got {margin}")
     distance = distance_function or pairwise_distance
     return _triplet("triplet_margin_with_distance_loss", distance, anchor, positive, negative, margin, swap, reduction)

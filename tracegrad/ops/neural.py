@@ -10,11 +10,11 @@ import numpy as np
 
 from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import broadcast_shapes, cast, refuse_complex
+from tracegrad.function import broadcast_shapes, cast, holds, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import PUBLIC, F, functional, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import numbers, on_nodes, one_dim
+from tracegrad.ops.arguments import on_nodes, one_dim
 from tracegrad.ops.elementwise import where
 from tracegrad.ops.pointwise import clamp, detach, exp, expm1, ge, gt, le, log1p, lt, rsqrt, sigmoid
 from tracegrad.ops.pointwise import where as select
@@ -229,15 +229,16 @@ def selu(input: Array) -> Array:
 @functional
 @_or_in_place
 @on_nodes
-def hardtanh(input: Array, min_val: float = -1.0, max_val: float = 1.0) -> Array:
+def hardtanh(input: Array, min_val: Any = -1.0, max_val: Any = 1.0) -> Array:
     """x limited to [min_val, max_val], which integers limit to integers; no gradient at the limits, as in torch. DTypeError for bools."""
-    if numbers(min_val, max_val) and min_val > max_val:
+    if holds(min_val > max_val):
         raise ArgumentError(f"hardtanh: min_val {min_val} is above max_val {max_val}")
     if input.dtype.kind == "b":
         raise DTypeError("hardtanh: does not take bool; cast first, for example x.to(tg.float32)")
     if input.dtype.kind != "f":
         ends = np.iinfo(input.dtype)
-        min_val, max_val = (int(min(max(v, ends.min), ends.max)) for v in (min_val, max_val))
+        min_val, max_val = (cast(v, input.dtype) if isinstance(v, Node) else int(min(max(v, ends.min), ends.max))
+                            for v in (min_val, max_val))
     return where(le(input, min_val), min_val, where(ge(input, max_val), max_val, input))
 
 

@@ -18,8 +18,8 @@ from tracegrad.operators import PUBLIC, Operators, functional, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import inferred, integer, known_values, on_nodes, one_dim, sizes_of, some_dims
 from tracegrad.ops.bits import view_dtype
-from tracegrad.ops.elementwise import choose
-from tracegrad.ops.pointwise import detach, eq, ge, le, where
+from tracegrad.ops.elementwise import choose, where
+from tracegrad.ops.pointwise import eq, ge, le
 
 Array = Any      # a Node or a Tensor
 
@@ -459,12 +459,11 @@ def pad(input: Array, pad: Sequence[int], mode: str = "constant", value: Any = N
             if any(a > b for a, b in zip(start, stop, strict=True)):
                 raise ShapeError(f"pad: {widths} cuts off more than {input.shape} has")
             x = mv.slice_(x, start, stop, (1,) * n)
-        low, high = [max(0, a) for a in low], [max(0, b) for b in high]
-        if isinstance(value, Node):                            # a number of run time
-            inside = mv.pad(full_like_shape(x.shape, True, dtypes.bool_), tuple(low), tuple(high), None, False)
-            return where(inside, mv.pad(x, tuple(low), tuple(high), None, 0), cast(detach(value), x.dtype))
-        fill = scalar("pad", 0 if value is None else value, x.dtype).attrs["value"]
-        return mv.pad(x, tuple(low), tuple(high), None, fill)
+        before, after = tuple(max(0, a) for a in low), tuple(max(0, b) for b in high)
+        if isinstance(value, Node):                 # a run-time number: padded with zeros, which it then takes the place of
+            inside = mv.pad(full_like_shape(x.shape, True, dtypes.bool_), before, after, None, False)
+            return where(inside, mv.pad(x, before, after), cast(value, x.dtype))
+        return mv.pad(x, before, after, None, scalar("pad", 0 if value is None else value, x.dtype).attrs["value"])
     if value:
         raise ArgumentError(f"pad: value is for mode 'constant', got {value} with mode {mode!r}")
     if mode not in ("reflect", "replicate", "circular"):
