@@ -101,6 +101,7 @@ OF_A_FLOAT = {
     "pad": lambda x, s: F.pad(x, (1, 2, -1, 0), value=s), "nan_to_num": lambda x, s: tg.nan_to_num(x / x.round(), nan=s, posinf=-s),
     "fill_diagonal_": lambda x, s: x.clone().fill_diagonal_(s), "full_like": tg.full_like,
     "tensor": lambda _, s: tg.tensor(s), "as_tensor": lambda _, s: tg.as_tensor(s),
+    "as_tensor of a list": lambda _, s: tg.as_tensor([s, 2 * s, 1], dtype=tg.float64), "asarray": lambda _, s: tg.asarray((s, 1.0)),
     "tensor of a list": lambda _, s: tg.tensor([[s, 1], [0, 2 * s]]),
     "linspace": lambda x, s: tg.linspace(s, 2.0, 7), "gumbel_softmax": lambda x, s: F.gumbel_softmax(x, s + 0.1),
     "normal_": lambda x, s: x.clone().normal_(1.0, s), "uniform_": lambda x, s: x.clone().uniform_(-s, s),

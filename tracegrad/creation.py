@@ -128,7 +128,7 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         out = out.to(dtype=dtype) if dtype is not None else out
     elif dtype is None and type(data) is list and (array := _of_numbers(data)) is not None:
         out = from_own(array, device)
-    elif state.trace is not None and isinstance(data, (list, tuple)) and _holds_tensors(data):
+    elif state.trace is not None and _holds_tensors(data):
         out = _stacked(data)
         out = out.to(device=device) if device is not None else out
         out = out.to(dtype=dtype) if dtype is not None else out
@@ -138,7 +138,8 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
 
 
 def _holds_tensors(data: Any) -> bool:
-    return any(isinstance(x, Tensor) or (isinstance(x, (list, tuple)) and _holds_tensors(x)) for x in data)
+    """Whether data are nested lists with tensors in them."""
+    return isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) or _holds_tensors(x) for x in data)
 
 
 def _stacked(data: Any) -> Tensor:
@@ -239,6 +240,8 @@ def _converted(
     call: str, obj: Any, dtype: Any, device: Any, copy: bool | None, error: type[TracegradError] = ArgumentError
 ) -> Tensor:
     """`asarray`, under the name of the function that was called."""
+    if state.trace is not None and _holds_tensors(obj):
+        obj = _stacked(obj)
     if not isinstance(obj, Tensor):
         return _entered(call, _array(call, obj, copy), obj, dtype, device, copy, error)
     out = (_of_its_dtype(obj) if dtype is None else obj).to(dtype=dtype, device=device)
