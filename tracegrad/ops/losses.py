@@ -74,7 +74,10 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: A
         return l1_loss(input, target, reduction)
     _same_shape("smooth_l1_loss", input, target)
     near, square, d = _near(input - target, beta)
-    width = where(eq(beta, 0.0), 1.0, beta) if isinstance(beta, Node) else beta         # 0 * inf, or its gradient would be NaN
+    if isinstance(beta, Node):                                  # 0 * inf, or its gradient would be NaN
+        width = where(eq(beta, 0.0), const(1, d.dtype), cast(beta, d.dtype))
+    else:
+        width = beta
     return _reduced("smooth_l1_loss", where(near, square * (0.5 / width), d - 0.5 * beta), reduction)
 
 
