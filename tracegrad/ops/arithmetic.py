@@ -13,7 +13,7 @@ from tracegrad.function import cast, common_dtype, const, refuse_complex, scalar
 from tracegrad.ir import Node
 from tracegrad.operators import Operators, public
 from tracegrad.ops import movement as mv
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import numbers, on_nodes
 from tracegrad.ops.complex_numbers import complex_, imag, real
 from tracegrad.ops.elementwise import times, where
 from tracegrad.ops.pointwise import (
@@ -104,7 +104,7 @@ def isclose(input: Array, other: Array, rtol: float = 1e-05, atol: float = 1e-08
     Of complex numbers |.| is the absolute value.
     """
     _one_dtype("isclose", input, other)
-    if rtol < 0 or atol < 0:
+    if numbers(rtol, atol) and (rtol < 0 or atol < 0):
         raise ArgumentError(f"isclose: rtol and atol must not be negative, got {rtol} and {atol}")
     close = eq(input, other)
     if equal_nan:
@@ -244,7 +244,7 @@ def frac(input: Array) -> Array:
 
 @public("nan_to_num")
 @on_nodes
-def nan_to_num(input: Array, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Array:
+def nan_to_num(input: Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Array:
     """NaN, inf and -inf replaced: by nan (0), posinf and neginf (the largest and the smallest number of the dtype) unless given.
 
     Of complex numbers, in each part.
@@ -254,9 +254,11 @@ def nan_to_num(input: Array, nan: float | None = None, posinf: float | None = No
     if input.dtype.kind != "f":
         return input
     most = np.finfo(input.dtype).max.item()
-    x = where(ne(input, input), scalar("nan_to_num", 0.0 if nan is None else nan, input.dtype), input)
-    x = where(eq(input, _INF), scalar("nan_to_num", most if posinf is None else posinf, input.dtype), x)
-    return where(eq(input, -_INF), scalar("nan_to_num", -most if neginf is None else neginf, input.dtype), x)
+    x = input
+    for there, given, otherwise in ((ne(x, x), nan, 0.0), (eq(x, _INF), posinf, most), (eq(x, -_INF), neginf, -most)):
+        value = otherwise if given is None else given
+        x = where(there, cast(value, input.dtype) if isinstance(value, Node) else scalar("nan_to_num", value, input.dtype), x)
+    return x
 
 
 @public("positive")

@@ -14,7 +14,7 @@ from tracegrad.ir import Node
 from tracegrad.operators import FUNCTIONAL, PUBLIC, functional
 from tracegrad.ops import movement as mv
 from tracegrad.ops.activations import pairwise_distance
-from tracegrad.ops.arguments import on_nodes
+from tracegrad.ops.arguments import numbers, on_nodes
 from tracegrad.ops.elementwise import exp, log, where
 from tracegrad.ops.indexing import gather
 from tracegrad.ops.losses import _reduced, _same_shape
@@ -114,7 +114,7 @@ def triplet_margin_loss(anchor: Array, positive: Array, negative: Array, margin:
 
     swap: the negative's distance is the smaller one of those to anchor and positive (Balntas et al. 2016).
     """
-    if margin <= 0:
+    if numbers(margin) and margin <= 0:
         raise ArgumentError(f"triplet_margin_loss: margin must be positive, got {margin}")
     def distance(a: Any, b: Any) -> Any:
         return pairwise_distance(a, b, p, eps)
@@ -141,7 +141,7 @@ def triplet_margin_with_distance_loss(anchor: Array, positive: Array, negative: 
                                       distance_function: Callable[..., Any] | None = None, margin: float = 1.0, swap: bool = False,
                                       reduction: str = "mean") -> Array:
     """triplet_margin_loss with a distance of your own (pairwise_distance if None)."""
-    if margin <= 0:
+    if numbers(margin) and margin <= 0:
         raise ArgumentError(f"triplet_margin_with_distance_loss: margin must be positive, got {margin}")
     distance = distance_function or pairwise_distance
     return _triplet("triplet_margin_with_distance_loss", distance, anchor, positive, negative, margin, swap, reduction)
