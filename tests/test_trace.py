@@ -43,13 +43,17 @@ def test_a_python_float_is_of_the_tensors_dtype(device, name):
     }[name], device)
 
 
-@pytest.mark.parametrize("name", ["pad", "full_like", "hardtanh", "celu", "softshrink", "smooth_l1_loss"])
+@pytest.mark.parametrize("name", ["pad", "full_like", "hardtanh", "celu", "softshrink", "smooth_l1_loss", "nan_to_num",
+                                  "triplet_margin_loss", "isclose"])
 def test_functions_of_numbers_take_a_python_float_that_changes(device, name):
     F = tg.nn.functional
     as_untraced(name, {
         "pad": lambda x, c: F.pad(x, (2, -1), value=c) * tg.arange(11.0).to(x.dtype), "full_like": lambda x, c: tg.full_like(x, c) * x,
         "hardtanh": lambda x, c: F.hardtanh(x, -c, c), "celu": F.celu, "softshrink": F.softshrink,
         "smooth_l1_loss": lambda x, c: F.smooth_l1_loss(x, x * x, beta=c),
+        "nan_to_num": lambda x, c: tg.nan_to_num(tg.where(x > 0, x, np.nan) / (x > 0.5), c, 2 * c, -c),
+        "triplet_margin_loss": lambda x, c: F.triplet_margin_loss(x[None], 2 * x[None], 3 * x[None], margin=c),
+        "isclose": lambda x, c: x * tg.isclose(x, x.abs() * 0.5, rtol=c, atol=c),
     }[name], device)
 
 

@@ -244,7 +244,7 @@ def frac(input: Array) -> Array:
 
 @public("nan_to_num")
 @on_nodes
-def nan_to_num(input: Array, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Array:
+def nan_to_num(input: Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Array:
     """NaN, inf and -inf replaced: by nan (0), posinf and neginf (the largest and the smallest number of the dtype) unless given.
 
     Of complex numbers, in each part.
