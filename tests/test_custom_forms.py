@@ -87,7 +87,7 @@ def test_setup_context_sees_what_was_given():
     for args, kwargs in (((x,), {}), ((x, 3.0), {}), ((x, 3.0), {"offset": 4.0})):
         result = Scaled.apply(*args, **kwargs)
         close(tg.autograd.grad(result.sum(), x)[0], [args[1] if len(args) > 1 else 2.0] * 2)
-    assert seen == [(), (3.0,), (3.0, 4.0)]
+    assert seen == [(2.0,), (3.0,), (3.0, 4.0)]                   # defaults of positional arguments included, as torch has it
     with pytest.raises(ArgumentError, match=r"Scaled.apply: .*its signature is forward\(x, factor=2.0, \*, offset=1.0\)"):
         Scaled.apply(x, 1, 2, 3)
 
@@ -182,3 +182,43 @@ def test_once_differentiable(run):
     with pytest.raises(AutogradError, match=r"Sine\.backward is marked with @once_differentiable: what it returns cannot be"):
         tg.autograd.grad((g * x).sum(), x)
     close(tg.autograd.grad((g.detach() * x).sum(), x)[0], cosine)
+
+
+def test_an_unread_output_outlives_the_second_derivative_through_a_saved_one():
+    """A backward that came by the saved output alone freed the call, which kept no value for the output that the user holds."""
+    for step in (lambda y: y * 2, lambda y: y * y.detach()):
+        x = tg.linspace(0.5, 2.0, 10, dtype=tg.float64).requires_grad_()
+        y, slope = CubeAndSlope.apply(x)
+        g, = tg.autograd.grad(step(y).sum(), x, create_graph=True)
+        tg.autograd.grad(g.sum(), x)
+        close(y.detach(), x.detach().numpy() ** 3)
+        close(slope.detach(), 3 * x.detach().numpy() ** 2)
+
+
+def test_defaults_are_bound_and_integers_have_no_tangent():
+    class Picked(tg.Function):
+        @staticmethod
+        def forward(x, places, scale=2.0):
+            return x[places] * scale
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            x, places, ctx.scale = inputs
+            ctx.save_for_backward(places)
+            ctx.save_for_forward(places)
+            ctx.size = x.shape[0]
+
+        @staticmethod
+        def backward(ctx, grad):
+            places, = ctx.saved_tensors
+            return tg.zeros(ctx.size, dtype=grad.dtype).index_add(0, places, grad * ctx.scale), None, None
+
+        @staticmethod
+        def jvp(ctx, tangent, places_tangent, scale_tangent):
+            assert places_tangent is None
+            assert scale_tangent is None
+            return tangent[ctx.saved_tensors[0]] * ctx.scale
+
+    x, places = tg.linspace(0.5, 2.0, 10, dtype=tg.float64).requires_grad_(), tg.tensor([1, 4, 4])
+    close(tg.autograd.grad(Picked.apply(x, places).sum(), x)[0], [0, 2, 0, 0, 4, 0, 0, 0, 0, 0])
+    close(tg.func.jvp(lambda x: Picked.apply(x, places), (x,), (tg.ones_like(x),))[1], [2, 2, 2])

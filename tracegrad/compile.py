@@ -172,16 +172,15 @@ def resolve(node: Node) -> Node:
 def free_saved(nodes: Iterable[Node]) -> None:
     """Cut nodes whose derivatives a backward has freed off from their operands, those that read others first.
 
-    Results of a call that the backward did not come from may still be read: the call keeps their values for them.
+    Results of a call that the backward did not come from may still be read: the call keeps the values for them. (All: that it came from one
+    node of a result does not tell that there is no other one. A result that backward was given as a saved tensor is a node of its own.)
     """
-    own: set[tuple[Node, int]] = set()
     for node in nodes:
         if node.fn is _OUTPUT and node.operands:
-            own.add((node.operands[0], node.attrs["index"]))
             node.value = resolve(node).value
         elif isinstance(node.fn, CustomCall) and node.operands:
             results = node.operands[:len(node.fn.avals(*(o.aval for o in node.operands)))]
-            node.value = [None if (node, i) in own else _valued(resolve(r)) for i, r in enumerate(results)]
+            node.value = [_valued(resolve(r)) for r in results]
         forget_operands(node)
 
 

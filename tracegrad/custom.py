@@ -264,6 +264,8 @@ def _bind_arguments(cls: type[Function], args: Any, kwargs: Any) -> tuple[list[s
                 keyword[name] = name
             else:
                 positional.append(name)
+    if not context:                                               # as in torch, which completes them for setup_context and backward
+        given |= {*positional}
     last = max((i for i, n in enumerate(names) if n in given or n not in bound.signature.parameters), default=-1)
     return names, values, positional, keyword, last + 1
 
@@ -430,7 +432,7 @@ class UserCall(CustomCall):
         given: list[Tensor | None] = []
         for _, is_tensor in self.arguments:
             node, tangent = next(pairs) if is_tensor else (None, None)
-            if node is None or (tangent is None and not self.ctx._materialize):
+            if node is None or (tangent is None and not (self.ctx._materialize and node.dtype.kind in "fc")):
                 given.append(None)
             else:
                 given.append(self._tensor(zeros_like(node) if tangent is None else tangent))
