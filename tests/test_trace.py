@@ -730,3 +730,10 @@ def test_hooks_of_leaves_and_a_backward_outside(kind):
         results.append([x.grad.tolist(), w.grad.tolist(), gradient.tolist(), second.tolist(), seen])
     assert results[0] == results[1]
     assert len(results[0][4]) == 4 + (kind != "written")
+
+
+def test_a_number_of_run_time_that_decides_is_an_error_that_says_so():
+    """Not silently what holds for True: functions that look at a number which nobody thought of as one of run time."""
+    traced = tg.trace(lambda x, s: tg.nn.functional.cross_entropy(x, tg.arange(7), label_smoothing=s))
+    with pytest.raises(tg.TraceError, match=r"cross_entropy at .*test_trace\.py:\d+: a number decides .* run-time number"):
+        traced(tg.ones(7, 10), 0.25)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, over
 import optree
 
 from tracegrad.dtypes import DType
-from tracegrad.errors import INTERNAL, LinAlgError
+from tracegrad.errors import INTERNAL, LinAlgError, TraceError
 from tracegrad.modes import state
 from tracegrad.operators import Operators
 
@@ -297,6 +297,16 @@ class Node(Operators):
     @property
     def name(self) -> str:
         return self.fn.name
+
+    def __bool__(self) -> bool:
+        """True, as of any object; but what a test of numbers says is not known before the program runs."""
+        if self.aval.dtype.kind == "b" and not self.aval.shape:
+            raise TraceError(
+                f"{self.loc.call or 'if'} at {self.loc}: a number decides what is done, and has no value yet (a tensor, or a Python float that "
+                "was given to a @trace function, which is a run-time number). Pass a Python number, or keep it in an attribute or variable "
+                "that the function reads: then it is recorded anew for each value"
+            )
+        return True
 
     def __repr__(self) -> str:
         attrs = "".join(f", {k}={v}" for k, v in self.attrs.items())
