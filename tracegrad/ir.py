@@ -302,9 +302,9 @@ class Node(Operators):
         """True, as of any object; but what a test of numbers says is not known before the program runs."""
         if self.aval.dtype.kind == "b" and not self.aval.shape:
             raise TraceError(
-                f"{self.loc.call or 'if'} at {self.loc}: a number decides what is done, and has no value yet (a tensor, or a Python float that "
-                "was given to a @trace function, which is a run-time number). Pass a Python number, or keep it in an attribute or variable "
-                "that the function reads: then it is recorded anew for each value"
+                f"{self.loc.call or 'if'} at {self.loc}: a number decides what is done, and has no value yet (a tensor, or a Python float "
+                "that was given to a @trace function, which is a run-time number). Pass a Python number, or keep it in an attribute or "
+                "variable that the function reads: then it is recorded anew for each value"
             )
         return True
 
