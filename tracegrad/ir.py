@@ -299,12 +299,12 @@ class Node(Operators):
         return self.fn.name
 
     def __bool__(self) -> bool:
-        """True, as of any object; but what a test of numbers says is not known before the program runs."""
-        if self.aval.dtype.kind == "b" and not self.aval.shape:
+        """True, as of any object; but what a test of a number that a @trace function was given says is not known while it is recorded."""
+        if state.trace is not None and self.aval.dtype.kind == "b" and not self.aval.shape and any(o.aval.weak for o in self.operands):
             raise TraceError(
-                f"{self.loc.call or 'if'} at {self.loc}: a number decides what is done, and has no value yet (a tensor, or a Python float "
-                "that was given to a @trace function, which is a run-time number). Pass a Python number, or keep it in an attribute or "
-                "variable that the function reads: then it is recorded anew for each value"
+                f"{self.loc.call or 'if'} at {self.loc}: a number decides what is done, and has no value yet: a Python float that is "
+                "given to a @trace function is a run-time number. Keep it in an attribute or variable that the function reads: then it is "
+                "recorded anew for each value"
             )
         return True
 
