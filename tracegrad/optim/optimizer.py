@@ -394,6 +394,10 @@ def one_minus_power(base: Any, count: Tensor) -> Any:
     return -(count * base.log()).expm1()
 
 
+def counted_only(step: Tensor) -> None:
+    """The numbers of a step (`Counting._counted`) that computes nothing of its count, which is kept since torch reads it in the state."""
+
+
 class Counting(Optimizer):
     """Base of optimizers whose steps are numbered. `_shared` names the 0-d tensors of their state, `_start` what those start from.
 
