@@ -222,3 +222,102 @@ def test_defaults_are_bound_and_integers_have_no_tangent():
     x, places = tg.linspace(0.5, 2.0, 10, dtype=tg.float64).requires_grad_(), tg.tensor([1, 4, 4])
     close(tg.autograd.grad(Picked.apply(x, places).sum(), x)[0], [0, 2, 0, 0, 4, 0, 0, 0, 0, 0])
     close(tg.func.jvp(lambda x: Picked.apply(x, places), (x,), (tg.ones_like(x),))[1], [2, 2, 2])
+
+
+class BatchedCube(tg.Function):
+    """x³ y and sin(x), whose batch is kept at the end; `seen`: what vmap was called with."""
+
+    seen = []
+
+    @staticmethod
+    def forward(x, y):
+        return x**3 * y, x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad, of_sine):
+        x, y = ctx.saved_tensors
+        return 3 * x**2 * y * grad + x.cos() * of_sine, x**3 * grad
+
+    @staticmethod
+    def vmap(info, in_dims, x, y):
+        BatchedCube.seen.append((info.batch_size, info.randomness, in_dims, tuple(x.shape), tuple(y.shape)))
+        x, y = (a.unsqueeze(-1) if d is None else a.movedim(d, -1) for a, d in zip((x, y), in_dims, strict=True))
+        return BatchedCube.apply(x.expand(*x.shape[:-1], info.batch_size), y), (-1, -1)
+
+
+def test_vmap_of_ones_own(run):
+    """It was never called."""
+    rng = np.random.default_rng(3)
+    v, w = rng.normal(size=(12, 7, 10)), rng.normal(size=(7, 10))
+    x, y = tg.tensor(v), tg.tensor(w)
+    BatchedCube.seen.clear()
+    cube, sine = run(tg.func.vmap(BatchedCube.apply, in_dims=(0, None)))(x, y)
+    close(cube, v**3 * w)
+    close(sine, np.sin(v))
+    assert BatchedCube.seen[0] == (12, "error", (0, None), (12, 7, 10), (7, 10))
+    close(run(tg.func.vmap(lambda x: BatchedCube.apply(y, x)[0], randomness="same", out_dims=2))(x), np.moveaxis(w**3 * v, 0, 2))
+    assert BatchedCube.seen[-1][1:3] == ("same", (None, 0))
+    close(run(tg.func.vmap(tg.func.vmap(lambda x: BatchedCube.apply(x, x)[0])))(x), v**4)
+    count = len(BatchedCube.seen)
+    close(run(tg.func.vmap(lambda x: BatchedCube.apply(y, y)[0] * x))(x), w**4 * v)
+    assert len(BatchedCube.seen) == count                         # nothing is mapped: forward does it
+
+    inside = run(tg.func.vmap(tg.func.grad(lambda x, y: BatchedCube.apply(x, y)[0].sum(), argnums=(0, 1)), in_dims=(0, None)))(x, y)
+    close(inside[0], 3 * v**2 * w)
+    close(inside[1], v**3)
+    mapped = tg.func.vmap(BatchedCube.apply, in_dims=(0, None))
+    close(run(tg.func.grad(lambda y: (mapped(x, y)[0] ** 2).sum()))(y), (2 * v**6 * w).sum(0))
+    twice = tg.func.grad(lambda x: tg.func.grad(lambda z: BatchedCube.apply(z, y)[0].sum())(x).sum())
+    close(run(tg.func.vmap(twice))(x), 6 * v * w)
+
+
+class ByNumpy(tg.Function):
+    """A product that only numpy can make, as torch's notes have it: values of the batch are there in vmap."""
+
+    @staticmethod
+    def forward(x, y):
+        return tg.tensor(x.numpy() * y.numpy())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return ByNumpy.apply(grad, y), ByNumpy.apply(grad, x)
+
+    @staticmethod
+    def vmap(info, in_dims, x, y):
+        x, y = (a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0) for a, d in zip((x, y), in_dims, strict=True))
+        return ByNumpy.apply(x, y), 0
+
+
+def test_vmap_of_ones_own_sees_values():
+    rng = np.random.default_rng(4)
+    v, w = rng.normal(size=(10, 12)), rng.normal(size=12)
+    x, y = tg.tensor(v, requires_grad=True), tg.tensor(w)
+    for _ in range(3):
+        out = tg.func.vmap(ByNumpy.apply, in_dims=(0, None))(x, y)
+        close(out, v * w)
+        (grad,) = tg.autograd.grad((out**2).sum(), x)
+        close(grad, 2 * v * w**2)
+        close(tg.func.vmap(tg.func.grad(lambda x: (ByNumpy.apply(x, y) ** 2).sum()))(x), 2 * v * w**2)
+
+    class Wrong(ByNumpy):
+        @staticmethod
+        def vmap(info, in_dims, x, y):
+            return x
+
+    with pytest.raises(AutogradError, match=r"Wrong.vmap: must return a pair, the results and their out_dims, got Tensor"):
+        tg.func.vmap(Wrong.apply)(x, x)
+    Wrong.vmap = staticmethod(lambda info, in_dims, x, y: (x, 1))
+    with pytest.raises(tg.ShapeError, match=r"Wrong.vmap: out_dims 1 of a result of shape \(10, 12\) is no batch of 10"):
+        tg.func.vmap(Wrong.apply)(x, x)
+    Wrong.generate_vmap_rule = True
+    with pytest.raises(AutogradError, match="generate_vmap_rule is True and there is a vmap"):
+        tg.func.vmap(Wrong.apply)(x, x)

@@ -248,3 +248,52 @@ def test_what_is_given_for_a_tensor_has_its_shape_and_device(call):
         call(X, X[:3])
     with pytest.raises(DeviceError, match=r"is on .*, the \w+ on .*; move it with to\(device\)"):
         call(X, X.to("cpu"))
+
+
+class Sorted(tg.Function):
+    """The example of torch's notes on custom Functions under func."""
+
+    @staticmethod
+    def forward(x, dim):
+        index = tg.argsort(x, dim)
+        return tg.take_along_dim(x, index, dim), index, tg.argsort(index, dim)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.dim = inputs[1]
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:])
+        ctx.save_for_forward(*output[1:])
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        return tg.take_along_dim(grad, ctx.saved_tensors[1], ctx.dim), None
+
+    @staticmethod
+    def jvp(ctx, tangent, _):
+        return tg.take_along_dim(tangent, ctx.saved_tensors[0], ctx.dim), None, None
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("function", [
+    lambda x: Sorted.apply(x, -1), lambda x: (*tg.sort(x, -1), x > 0), lambda x: (x.sort()[0], x.argsort())])
+def test_integer_results_have_tangents_of_zero(function, traced):
+    """As in torch, in forward mode (they were a DTypeError); reverse mode refuses them there, too."""
+    rng = np.random.default_rng(5)
+    x, v = (tg.tensor(rng.normal(size=(7, 10))) for _ in range(2))
+    order = np.argsort(x.numpy(), -1)
+    moved = np.take_along_axis(v.numpy(), order, -1)
+    wrap = tg.trace if traced else lambda f: f
+    for _ in range(3):
+        values, tangents = wrap(lambda x, v: tg.func.jvp(function, (x,), (v,)))(x, v)
+        pushed = tg.func.linearize(function, x)[1](v)
+        for found in (tangents, pushed):
+            np.testing.assert_array_equal(found[0].numpy(), moved)
+            for value, tangent in zip(values[1:], found[1:], strict=True):
+                assert (tangent.dtype, tangent.shape, bool(tangent.any())) == (value.dtype, value.shape, False)
+        columns = wrap(tg.func.jacfwd(function))(x)
+        np.testing.assert_array_equal(tg.einsum("ijkl,kl->ij", columns[0], v).numpy(), moved)
+        assert [(c.dtype, c.shape, bool(c.any())) for c in columns[1:]] == [(t.dtype, (7, 10, 7, 10), False) for t in values[1:]]
+    for transform in (tg.func.jacrev(function), lambda x: tg.func.vjp(function, x)):
+        with pytest.raises(tg.DTypeError, match="can only differentiate"):
+            transform(x)

@@ -265,6 +265,23 @@ def test_modules_that_are_one_function(name):
         getattr(nn, name)(*arguments, no_such_argument=1)
 
 
+@pytest.mark.parametrize("call", [
+    lambda: nn.Hardshrink(0.5, lambd=0.3), lambda: nn.Fold((4, 5), 3, kernel_size=2), lambda: nn.Hardtanh(-2.0, min_val=-1.0),
+    lambda: nn.HingeEmbeddingLoss(0.5, margin=2.0), lambda: nn.TripletMarginLoss(1.0, 2.0, p=1.0),
+    lambda: nn.BCELoss(None, True, size_average=False), lambda: nn.FractionalMaxPool2d(3, 2, output_size=4),
+    lambda: nn.functional.mse_loss(tg.ones(7), tg.ones(7), True, size_average=False)])
+def test_an_argument_given_twice_is_an_error(call):
+    """The name won, and nobody was told."""
+    with pytest.raises(TypeError, match="got several values for"):
+        call()
+
+
+def test_older_names_of_hardtanh():
+    with pytest.warns(FutureWarning, match="min_value is deprecated; use min_val"):
+        layer = nn.Hardtanh(min_value=-3.0, max_val=2.0)
+    assert repr(layer) == "Hardtanh(min_val=-3.0, max_val=2.0)"
+
+
 def test_activations_in_place():
     for layer in (nn.ReLU(True), nn.ELU(0.5, True), nn.SELU(inplace=True), nn.Hardtanh(-0.5, 0.5, True), nn.ReLU6(True), nn.Mish(True)):
         x = tg.tensor(normal(33))

@@ -642,6 +642,33 @@ def test_hooks_around_a_step(make, on_numpy):
         optimizer.step(closure)
 
 
+@pytest.mark.parametrize("make", [
+    lambda p: optim.SGD(p, 0.1, 0.9, dampening=0.5), optim.Adam, optim.RMSprop, lambda p: optim.LBFGS(p, max_iter=2)])
+def test_hooks_around_saving_and_loading(make, on_numpy):
+    first, second = make([nn.Parameter(tg.ones(7))]), make([nn.Parameter(tg.ones(7))])
+    log = []
+    first.register_state_dict_pre_hook(lambda o: log.append(("saving", o is first)))
+    handle = first.register_state_dict_post_hook(lambda o, saved: saved.update(note=len(log)))
+    first.register_state_dict_post_hook(lambda o, saved: log.append(sorted(saved)), prepend=True)
+    saved = first.state_dict()
+    assert log == [("saving", True), ["param_groups", "state"]]
+    assert saved["note"] == 2
+    handle.remove()
+    assert "note" not in first.state_dict()
+    first.register_state_dict_post_hook(lambda o, saved: {"wrapped": saved})
+    wrapped = first.state_dict()
+    assert list(wrapped) == ["wrapped"]
+
+    del log[:]
+    second.register_load_state_dict_post_hook(lambda o: log.append(("loaded", o.param_groups[0]["lr"])))
+    second.register_load_state_dict_pre_hook(lambda o, saved: saved.pop("wrapped"))
+    second.register_load_state_dict_pre_hook(lambda o, saved: log.append(list(saved)), prepend=True)
+    wrapped["wrapped"]["param_groups"][0]["lr"] = 0.25
+    second.load_state_dict(wrapped)
+    assert log == [["wrapped"], ("loaded", 0.25)]
+    assert list(wrapped) == ["wrapped"]                     # hooks see a copy
+
+
 @pytest.mark.parametrize("make", [lambda p: optim.Adam(p, lr=0.1), lambda p: optim.NAdam(p, lr=0.1), lambda p: optim.ASGD(p, lr=0.1, t0=2)])
 def test_traced_steps_whose_frozen_parameters_change_at_every_call(make, on_numpy):
     def train(wrap):

@@ -193,3 +193,26 @@ def test_state_of_torch_is_taken_over():
         opt.step()
     for p, w in zip(params, theirs[19], strict=False):
         np.testing.assert_allclose(p.detach().numpy(), w, rtol=1e-9)
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["from torch", "to torch"])
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if case[0] != "LBFGS"])
+def test_state_goes_over_in_the_middle(name, options, back):
+    """Five steps in one library and five in the other are ten in torch: RMSprop, Rprop and Adadelta kept no step, which torch asks for, and
+    SGD took the first gradient after a momentum of torch's for the very first, which is not dampened."""
+    first, then = (tg, torch) if back else (torch, tg)
+    expected, _, _ = history(torch, name, options, 10)
+    half, opt, _ = history(first, name, options, 5)
+    saved = opt.state_dict()
+    params, loss = problem(then)
+    for p, w in zip(params, half[4], strict=False):
+        p.data = then.tensor(w)
+    opt = getattr(then.optim, name)(params, **options)
+    numbers = {k: {n: then.tensor(np.array(v.detach().numpy())) for n, v in mine.items()} for k, mine in saved["state"].items()}
+    opt.load_state_dict({"state": numbers, "param_groups": [dict(group) for group in saved["param_groups"]]})
+    for _ in range(5):
+        opt.zero_grad()
+        loss().backward()
+        opt.step()
+    for p, w in zip(params, expected[9], strict=False):
+        np.testing.assert_allclose(p.detach().numpy(), w, rtol=1e-9, atol=1e-12)

@@ -13,16 +13,18 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import optree
 
 from tracegrad import dtypes
 from tracegrad.autodiff import zeros_like
+from tracegrad.batching import batch
 from tracegrad.errors import ArgumentError, AutogradError, ShapeError
-from tracegrad.function import REGISTRY, CustomCall, bind, cast
-from tracegrad.ir import Aval, Node
-from tracegrad.modes import state
+from tracegrad.function import REGISTRY, CustomCall, bind, cast, placeholder
+from tracegrad.ir import Aval, Node, topological
+from tracegrad.modes import no_grad, state
+from tracegrad.scopes import Examples
 from tracegrad.tensor import Tensor
 
 _OUTPUT, _DETACH = REGISTRY["output"], REGISTRY["detach"]
@@ -156,7 +158,8 @@ class Function:
 
     As in torch, forward may leave ctx to a static `setup_context(ctx, inputs, output)`, which is called with what `forward(...)` took
     and returned. A static `jvp(ctx, *tangents)` gives the tangents of the outputs from those of the arguments; without one,
-    forward mode is derived from backward. vmap maps what forward and backward recorded: a `vmap` of one's own is not needed, nor called.
+    forward mode is derived from backward. vmap maps what forward and backward recorded; where there is a `setup_context` and a static
+    `vmap(info, in_dims, *inputs)`, which returns what forward does of the whole batch and its out_dims, that stands for forward.
 
     >>> class Exp2(tg.Function):
     ...     @staticmethod
@@ -185,6 +188,10 @@ class Function:
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Where a subclass defines it, forward mode calls it; else forward mode is derived from `backward`."""
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        """Where a subclass defines it, vmap calls it in the place of forward; info: batch_size and randomness."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return type(self).apply(*args, **kwargs)
 
@@ -201,10 +208,14 @@ class Function:
         separate = _has(cls, "setup_context")
         try:
             context = () if separate else (ctx,)
-            raw = cls.forward(*context, *(replaced[n] for n in positional), **{k: replaced[n] for k, n in keyword.items()})
+            scope = _mapping(values) if separate and state.examples and not keyword and _has(cls, "vmap") else None
+            if scope is None:
+                raw = cls.forward(*context, *(replaced[n] for n in positional), **{k: replaced[n] for k, n in keyword.items()})
+            else:
+                raw = _mapped(cls, scope, values)
             if separate:
                 cls.setup_context(ctx, tuple(handles[:given]), raw)
-            opaque = state.looked
+            opaque = state.looked or scope is not None
         finally:
             state.hidden, state.looked = hidden, looked or state.looked
             ctx._phase = "between"
@@ -274,6 +285,68 @@ def _untracked(tensor: Tensor) -> Tensor:
     """A handle of forward's own on the same node: in-place changes of it don't reach the caller unless marked dirty."""
     node = tensor._node()
     return Tensor(bind(_DETACH, (node,), {}) if node.needs_grad and not state.grad else node, tensor._device, state.trace)
+
+
+class VmapInfo(NamedTuple):
+    """What a custom `vmap` is told of the map around it."""
+
+    batch_size: int
+    randomness: str
+
+
+def _mapping(values: Sequence[Any]) -> Examples | None:
+    """The innermost vmap that maps one of the values, if one does."""
+    nodes = [v._node() for v in values if isinstance(v, Tensor)]
+    for scope in reversed(state.scopes):
+        if isinstance(scope, Examples) and isinstance(scope.mapped, dict) and any(n in scope.mapped for n in topological(nodes)):
+            return scope
+    return None
+
+
+def _mapped(cls: type[Function], scope: Examples, values: Sequence[Any]) -> Any:
+    """What cls.vmap makes of the batch, as forward's results for one example of it. It has no history: the call that is recorded is it."""
+    if getattr(cls, "generate_vmap_rule", False):
+        raise AutogradError(f"{cls.__name__}: generate_vmap_rule is True and there is a vmap; take away one of them")
+    known = scope.mapped
+    assert isinstance(known, dict)
+    inputs: list[Any] = []
+    dims: list[int | None] = []
+    for v in values:
+        node = v._node() if isinstance(v, Tensor) else None
+        mapped = node is not None and any(n in known for n in topological([node]))
+        dims.append(0 if mapped else None)
+        if node is not None:
+            node = batch([node], known, scope.size)[0] if mapped else node
+            v = Tensor(bind(_DETACH, (node,), {}) if node.needs_grad else node, v._device, state.trace)
+        inputs.append(v)
+    inside, examples = state.scopes, state.examples
+    state.scopes = scope.before
+    state.examples -= sum(isinstance(s, Examples) and isinstance(s.mapped, dict) for s in inside[len(scope.before):])
+    try:
+        with no_grad():
+            returned = cls.vmap(VmapInfo(scope.size, scope.randomness or "error"), tuple(dims), *inputs)
+    finally:
+        state.scopes, state.examples = inside, examples
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise AutogradError(f"{cls.__name__}.vmap: must return a pair, the results and their out_dims, got {type(returned).__name__}")
+    results, places = returned
+    several = isinstance(results, (tuple, list))
+    outs = list(results) if several else [results]
+    places = list(places) if isinstance(places, (tuple, list)) else [places] * len(outs)
+    if len(places) != len(outs):
+        raise AutogradError(f"{cls.__name__}.vmap: returned {len(outs)} results and {len(places)} out_dims")
+    ones: list[Any] = []
+    for out, place in zip(outs, places, strict=True):
+        if place is None or not isinstance(out, Tensor):
+            ones.append(out)
+            continue
+        if not -out.ndim <= place < out.ndim or out.shape[place] != scope.size:
+            raise ShapeError(f"{cls.__name__}.vmap: out_dims {place} of a result of shape {out.shape} is no batch of {scope.size}")
+        front = out.movedim(place, 0)._node()
+        example = placeholder(Aval(front.shape[1:], front.dtype), "example")
+        known[example] = front
+        ones.append(Tensor(example, out._device, state.trace))
+    return type(results)(ones) if several and type(results) in (tuple, list) else tuple(ones) if several else ones[0]
 
 
 def _record(cls: type[Function], ctx: Context, values: list[Any], handles: list[Any], raw: Any, needed: bool, given: int,

@@ -211,7 +211,8 @@ def with_older_reduction(fn: F) -> F:
             if len(args) - place > len(order):
                 raise TypeError(f"takes {', '.join((*names[:place], *order))}, got {len(args)} arguments")
             older = dict(zip(order, args[place:], strict=False))
-            if repeated := older.keys() & kwargs:
+            named = {name for name, flag in (("size_average", size_average), ("reduce", reduce)) if flag is not None}
+            if repeated := older.keys() & (kwargs.keys() | named):
                 raise TypeError(f"got several values for {', '.join(sorted(repeated))}")
             size_average, reduce = older.pop("size_average"), older.pop("reduce", reduce)
             args, kwargs = args[:place], {**older, **kwargs}

@@ -30,8 +30,8 @@ from tracegrad.tensor import Steps, Tensor
 _VARIABLE, _DETACH = REGISTRY["variable"], REGISTRY["detach"]
 
 
-def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
-    """The tensors of a (nested container of) argument; floats and complex numbers only."""
+def _leaves(call: str, value: Any, pushed: bool = False) -> tuple[list[Tensor], Any]:
+    """The tensors of a (nested container of) argument; floats and complex numbers only, but for results to be `pushed`."""
     leaves, treedef = optree.tree_flatten(value, none_is_leaf=False)
     out = []
     for x in leaves:
@@ -39,7 +39,7 @@ def _leaves(call: str, value: Any) -> tuple[list[Tensor], Any]:
             x = tensor(x if isinstance(x, complex) else float(x))
         if not isinstance(x, Tensor):
             raise DTypeError(f"{call}: can only differentiate with respect to tensors, got {type(x).__name__}; see argnums")
-        if not dtypes.differentiable(x.dtype):
+        if not pushed and not dtypes.differentiable(x.dtype):
             raise DTypeError(
                 f"{call}: can only differentiate with respect to floats and complex numbers, got {x.dtype}; cast it or see argnums"
             )
@@ -231,16 +231,22 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
     with enable_grad():
         out = fn(*new)
     out, aux = _without_aux("jvp", out) if has_aux else (out, None)
-    leaves, tree = _leaves("jvp", out)
+    leaves, tree = _leaves("jvp", out, pushed=True)
     variables = [t._n for group in flat for t in group]
     along = _tangents("jvp", tangents, flat)
     nodes = [t._node() for t in leaves]
-    with enable_grad():
-        found = autodiff.jvp(nodes, variables, along)
-    moved = autodiff.dense(found, nodes)
+    moved = _pushed(nodes, variables, along)
     results = _release([*nodes, *moved], flat, leaves[0], outer)
     value, moved_by = optree.tree_unflatten(tree, results[: len(nodes)]), optree.tree_unflatten(tree, results[len(nodes) :])
     return (value, moved_by, _released(aux, outer)) if has_aux else (value, moved_by)
+
+
+def _pushed(nodes: Sequence[Node], variables: Sequence[Node], along: Sequence[Node]) -> list[Node]:
+    """The results' tangents: of integers and bools (the indices of a sort) zeros of their dtype, as in torch."""
+    smooth = [node for node in nodes if dtypes.differentiable(node.dtype)]
+    with enable_grad():
+        found = dict(zip(smooth, autodiff.jvp(smooth, variables, along), strict=True))
+    return autodiff.dense([found.get(node) for node in nodes], nodes)
 
 
 def _tangents(call: str, tangents: Sequence[Any], flat: Sequence[Sequence[Tensor]]) -> list[Node]:
@@ -264,15 +270,13 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
     outer = state.grad
     with enable_grad():
         out = fn(*new)
-    leaves, tree = _leaves("linearize", out)
+    leaves, tree = _leaves("linearize", out, pushed=True)
     nodes = [t._node() for t in leaves]
     variables = [t._n for group in flat for t in group]
 
     def push(*tangents: Any) -> Any:
         along = _tangents("linearize", tangents, flat)
-        with enable_grad():
-            found = autodiff.jvp(nodes, variables, along)
-        moved = autodiff.dense(found, nodes)
+        moved = _pushed(nodes, variables, along)
         return optree.tree_unflatten(tree, _release(moved, flat, leaves[0], state.grad))
 
     return optree.tree_unflatten(tree, _release(nodes, flat, leaves[0], outer)), push
@@ -535,9 +539,8 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
         for variable in call.variables:
             _only_real("jacfwd", "argument", variable)
             probe = placeholder(variable.aval, "tangent")
-            with enable_grad(), Examples([probe]):
-                found = autodiff.jvp(call.nodes, [variable], [probe])
-            pushed = autodiff.dense(found, call.nodes)
+            with Examples([probe]):
+                pushed = _pushed(call.nodes, [variable], [probe])
             columns.append([
                 reshape(permute(m, (*range(1, len(m.shape)), 0)), (*m.shape[1:], *variable.shape))
                 for m in _at_unit_tensors(pushed, probe, chunk_size)
@@ -559,7 +562,7 @@ class _Jacobian:
         self.aux: Any = None
         if has_aux:
             out, self.aux = _without_aux(call, out)
-        self.outs, self.tree = _leaves(call, out)
+        self.outs, self.tree = _leaves(call, out, pushed=call == "jacfwd")
         if not self.outs:
             raise AutogradError(f"{call}: the function must return a tensor or a container of tensors, got {type(out).__name__}")
         self.nodes = [t._node() for t in self.outs]

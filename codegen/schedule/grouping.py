@@ -42,7 +42,7 @@ class Break(Enum):
 
     def text(self, value: Node | None = None, user: Node | None = None) -> str:
         """What `explain()` says of it."""
-        return self.value.format(value=value and _called(value), user=user and _called(user))
+        return self.value.format(value=None if value is None else _called(value), user=None if user is None else _called(user))
 
 
 class Fusion(Enum):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
-from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, given, zeros_like
+from tracegrad.optim.optimizer import Counting, ParamGroup, at_least, counted_only, given, zeros_like
 from tracegrad.tensor import Tensor, from_array
 
 
@@ -48,7 +48,7 @@ class Adagrad(Counting):
             p.sub_(g / (mine["sum"].sqrt() + group["eps"]) * rate)
 
 
-class Adadelta(Optimizer):
+class Adadelta(Counting):
     """Steps as long as the root of the mean square of past steps, over that of the gradients (Zeiler 2012), as torch.optim.Adadelta."""
 
     def __init__(self, params: Iterable[Any], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0, *,
@@ -68,16 +68,16 @@ class Adadelta(Optimizer):
         if not params:
             return
         rho, eps, lr = group["rho"], group["eps"], group["lr"]
-        for p in params:
+        for p, mine, _ in self._counted(group, params, counted_only):
             g = _gradient(group, p)
-            square, steps = self.state[p]["square_avg"], self.state[p]["acc_delta"]
+            square, steps = mine["square_avg"], mine["acc_delta"]
             square.copy_(square * rho + g * g * (1.0 - rho))
             delta = (steps + eps).sqrt() / (square + eps).sqrt() * g
             steps.copy_(steps * rho + delta * delta * (1.0 - rho))
             p.sub_(delta * lr)
 
 
-class RMSprop(Optimizer):
+class RMSprop(Counting):
     """Steps divided by the root of the running mean of squared gradients (Tieleman & Hinton 2012), as torch.optim.RMSprop.
 
     alpha: how slowly the mean moves. centered: by the running variance instead (Graves 2013). momentum: of the divided gradients.
@@ -100,9 +100,8 @@ class RMSprop(Optimizer):
         if not params:
             return
         alpha, momentum, lr = group["alpha"], group["momentum"], group["lr"]
-        for p in params:
-            mine, g = self.state[p], _gradient(group, p)
-            square = mine["square_avg"]
+        for p, mine, _ in self._counted(group, params, counted_only):
+            g, square = _gradient(group, p), mine["square_avg"]
             square.copy_(square * alpha + g * g * (1.0 - alpha))
             spread = square
             if group["centered"]:

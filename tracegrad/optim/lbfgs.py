@@ -155,8 +155,8 @@ class LBFGS(Optimizer):
             return from_array(np.array(v.detach() if isinstance(v, Tensor) else v), p.device)
         self.state.setdefault(p, {})[name] = taken(value)
 
-    def state_dict(self) -> dict[str, Any]:
-        found = super().state_dict()
+    def _saved(self) -> dict[str, Any]:
+        found = super()._saved()
         for mine in found["state"].values():
             mine.update({k: list(v) for k, v in mine.items() if isinstance(v, list)})
         return found

@@ -203,10 +203,34 @@ class Optimizer:
         """Call hook(optimizer, args, kwargs) after each step."""
         return self._hook("post", hook)
 
-    def _hook(self, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_state_dict_pre_hook(self, hook: Callable[[Any], None], prepend: bool = False) -> RemovableHandle:
+        """Call hook(optimizer) before each `state_dict`. prepend: before the hooks that are there."""
+        return self._hook("before state_dict", hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Callable[[Any, Any], Any], prepend: bool = False) -> RemovableHandle:
+        """Call hook(optimizer, state_dict) on what `state_dict` returns; it may change it, or return another."""
+        return self._hook("after state_dict", hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[[Any, Any], Any], prepend: bool = False) -> RemovableHandle:
+        """Call hook(optimizer, state_dict) before `load_state_dict` takes it over; it may change this shallow copy, or return another."""
+        return self._hook("before load_state_dict", hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[[Any], None], prepend: bool = False) -> RemovableHandle:
+        """Call hook(optimizer) after each `load_state_dict`."""
+        return self._hook("after load_state_dict", hook, prepend)
+
+    def _hook(self, kind: str, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         handle = RemovableHandle(self._hooks, kind)
-        self._hooks.setdefault(kind, {})[handle.id] = hook
+        present = self._hooks.get(kind, {})
+        self._hooks[kind] = {handle.id: hook, **present} if prepend else {**present, handle.id: hook}
         return handle
+
+    def _changed(self, kind: str, state_dict: Any) -> Any:
+        """What the hooks of a kind make of a state_dict."""
+        for hook in list(self._hooks.get(kind, {}).values()):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        return state_dict
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Optimize more parameters: a mapping with "params" and any options that differ from the defaults."""
@@ -309,6 +333,11 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a later run needs to go on: {"state": {number: {...}}, "param_groups": [...]}; parameters are numbers in it."""
+        for hook in list(self._hooks.get("before state_dict", {}).values()):
+            hook(self)
+        return self._changed("after state_dict", self._saved())  # type: ignore[no-any-return]
+
+    def _saved(self) -> dict[str, Any]:
         numbers: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
@@ -319,6 +348,11 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; what it lacks begins anew. Raises ArgumentError where groups or shapes differ."""
+        self._take_over(self._changed("before load_state_dict", dict(state_dict)))
+        for hook in list(self._hooks.get("after load_state_dict", {}).values()):
+            hook(self)
+
+    def _take_over(self, state_dict: Mapping[str, Any]) -> None:
         saved = state_dict["param_groups"]
         if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
             raise ArgumentError(f"load_state_dict: groups of {[len(g['params']) for g in saved]} parameters do not fit "
@@ -394,6 +428,10 @@ def one_minus_power(base: Any, count: Tensor) -> Any:
     return -(count * base.log()).expm1()
 
 
+def counted_only(step: Tensor) -> None:
+    """The numbers of a step (`Counting._counted`) that computes nothing of its count, which is kept since torch reads it in the state."""
+
+
 class Counting(Optimizer):
     """Base of optimizers whose steps are numbered. `_shared` names the 0-d tensors of their state, `_start` what those start from.
 
@@ -449,8 +487,8 @@ class Counting(Optimizer):
                 else:
                     state.trace.renew(self.state[p], name, copies[id(number)])
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        super().load_state_dict(state_dict)
+    def _take_over(self, state_dict: Mapping[str, Any]) -> None:
+        super()._take_over(state_dict)
         for group in self.param_groups:             # equal numbers are one again
             shared: dict[Any, dict[str, Tensor]] = {}
             for p in group["params"]:

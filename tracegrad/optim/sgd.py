@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.operators import PUBLIC
-from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, given, zeros_like
+from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, counted_only, given, zeros_like
 from tracegrad.tensor import Tensor, from_array
 
 
@@ -36,6 +36,15 @@ class SGD(Optimizer):
         # The first gradient is not dampened: only where there is dampening does it matter which step this is.
         first = {"started": lambda: from_array(np.zeros((), p.dtype), p.device)} if group["dampening"] else {}
         return {"momentum_buffer": zeros_like(p), **first}
+
+    def _take_over(self, state_dict: Mapping[str, Any]) -> None:
+        super()._take_over(state_dict)
+        # In torch's state, which has no "started", the momentum is there from the first step on.
+        for group, other in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for p, number in zip(group["params"], other["params"], strict=True):
+                saved = state_dict["state"].get(number, {})
+                if "started" in self.state.get(p, {}) and "started" not in saved and saved.get("momentum_buffer") is not None:
+                    self.state[p]["started"].fill_(1.0)
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
         if not params:
@@ -100,7 +109,7 @@ class ASGD(Counting):
             mine["ax"].copy_(mine["ax"] + (p - mine["ax"]) * mu)
 
 
-class Rprop(Optimizer):
+class Rprop(Counting):
     """Resilient backpropagation (Riedmiller & Braun 1993), as torch.optim.Rprop: every element has a step size of its own, which grows
     while the sign of its gradient stays and shrinks when it changes.
 
@@ -121,8 +130,7 @@ class Rprop(Optimizer):
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
         (low, high), (least, most), where = group["etas"], group["step_sizes"], PUBLIC["where"]
-        for p in params:
-            mine = self.state[p]
+        for p, mine, _ in self._counted(group, params, counted_only):
             g: Any = p.grad
             g = -g if group["maximize"] else g
             same = g * mine["prev"]

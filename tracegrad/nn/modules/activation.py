@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from tracegrad.creation import full
@@ -104,6 +105,14 @@ class Hardtanh(FunctionModule):
     """x limited to [min_val, max_val]."""
 
     function, options = "hardtanh", {"min_val": -1.0, "max_val": 1.0, "inplace": False}
+
+    def __init__(self, *args: Any, min_value: float | None = None, max_value: float | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # torch's older names, which come before the others
+        for name, older, value in (("min_val", "min_value", min_value), ("max_val", "max_value", max_value)):
+            if value is not None:
+                warnings.warn(f"Hardtanh: {older} is deprecated; use {name} instead", FutureWarning, stacklevel=2)
+                setattr(self, name, value)
 
 
 class ReLU6(FunctionModule):

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
+
+
+def arguments(name: str, options: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, by their names: `options` and their defaults (`...` where there is none)."""
+    if len(args) > len(options) or not kwargs.keys() <= options.keys():
+        unknown = [key for key in kwargs if key not in options]
+        raise TypeError(f"{name}: takes {', '.join(options) or 'no arguments'}, got {unknown or args}")
+    given = dict(zip(options, args, strict=False))
+    if repeated := given.keys() & kwargs.keys():
+        raise TypeError(f"{name}: got several values for {', '.join(sorted(repeated))}")
+    found = {**options, **given, **kwargs}
+    if missing := [key for key, value in found.items() if value is ...]:
+        raise TypeError(f"{name}: needs {', '.join(missing)}")
+    return found
 
 
 class FunctionModule(Module):
@@ -17,15 +32,7 @@ class FunctionModule(Module):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        names = list(self.options)
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        unknown = [name for name in given if name not in self.options]
-        if unknown or len(args) > len(names):
-            raise TypeError(f"{type(self).__name__}: takes {', '.join(names) or 'no arguments'}, got {unknown or args}")
-        for name, default in self.options.items():
-            value = given.get(name, default)
-            if value is ...:
-                raise TypeError(f"{type(self).__name__}: needs {name}")
+        for name, value in arguments(type(self).__name__, self.options, args, kwargs).items():
             setattr(self, name, value)
 
     def forward(self, *inputs: Any) -> Any:

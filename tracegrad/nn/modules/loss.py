@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from tracegrad.errors import ArgumentError
 from tracegrad.nn import functional as F
 from tracegrad.nn.module import Module
+from tracegrad.nn.modules.function import arguments
 from tracegrad.operators import with_older_reduction
 from tracegrad.tensor import Tensor
 
@@ -138,12 +139,7 @@ class _LossOf(_Loss):
 
     def __init__(self, *args: Any, reduction: str = "mean", **kwargs: Any) -> None:
         super().__init__(reduction)
-        names = list(self.options)
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if len(args) > len(names) or any(name not in self.options for name in given):
-            raise TypeError(f"{type(self).__name__}: takes {', '.join(names)} and reduction=, got {[*args, *kwargs]}")
-        for name, default in self.options.items():
-            value = given.get(name, default)
+        for name, value in arguments(type(self).__name__, self.options, args, kwargs).items():
             if name == "weight":
                 self.register_buffer(name, value)
             else:
