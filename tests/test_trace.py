@@ -737,3 +737,19 @@ def test_a_number_of_run_time_that_decides_is_an_error_that_says_so():
     traced = tg.trace(lambda x, s: tg.nn.functional.cross_entropy(x, tg.arange(7), label_smoothing=s))
     with pytest.raises(tg.TraceError, match=r"cross_entropy at .*test_trace\.py:\d+: a number decides .* run-time number"):
         traced(tg.ones(7, 10), 0.25)
+
+
+@pytest.mark.parametrize("shape", [(37, 37), (100, 100)])
+def test_a_truth_that_another_kernel_reads_decides_nothing(shape):
+    """Of the code generator: a kernel ends at `any`, whose value the next one reads, and neither was asked whether it holds."""
+    x = tg.tensor(np.random.default_rng(0).normal(size=shape))
+
+    def chosen(x, bound):
+        found = (x > bound).any()
+        return found, tg.where(found, x @ x, x)
+
+    traced = tg.trace(chosen)
+    for bound in (9.0, 0.5, 9.0):
+        found, y = traced(x, tg.tensor(bound, dtype=tg.float64))
+        assert found.item() == (bound < 1)
+        np.testing.assert_allclose(y.numpy(), x.numpy() @ x.numpy() if bound < 1 else x.numpy(), atol=1e-12)
