@@ -721,3 +721,24 @@ def test_a_saved_optimizer_that_had_no_state_begins_anew(kind, traced, on_numpy)
             run()
         ends.append(p.tolist())
     np.testing.assert_allclose(*ends, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Rprop", "Adadelta"])
+def test_two_steps_in_a_trace_of_which_the_second_has_fewer_gradients(name):
+    """Nothing is computed of their counts, so that they may be shared by parameters which go on and others which stay behind."""
+    found = []
+    for wrap in (lambda f: f, tg.trace):
+        a, b = (tg.linspace(low, 1.5, 10).requires_grad_() for low in (0.5, -0.5))
+        optimizer = getattr(tg.optim, name)([a, b], lr=0.01)
+
+        @wrap
+        def step(a=a, b=b, optimizer=optimizer):
+            for loss in ((a * b) ** 2, a**2):
+                optimizer.zero_grad()
+                loss.sum().backward()
+                optimizer.step()
+            return a.sum() + 2 * b.sum()
+
+        found.append([float(step()) for _ in range(5)])
+    assert len(set(found[0])) == 5
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)

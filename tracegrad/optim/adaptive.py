@@ -51,6 +51,8 @@ class Adagrad(Counting):
 class Adadelta(Counting):
     """Steps as long as the root of the mean square of past steps, over that of the gradients (Zeiler 2012), as torch.optim.Adadelta."""
 
+    _computes_with_step = False
+
     def __init__(self, params: Iterable[Any], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0, *,
                  maximize: bool = False, **implementation: Any) -> None:
         super().__init__(params, dict(lr=lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize), implementation)
@@ -82,6 +84,8 @@ class RMSprop(Counting):
 
     alpha: how slowly the mean moves. centered: by the running variance instead (Graves 2013). momentum: of the divided gradients.
     """
+
+    _computes_with_step = False
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0,
                  momentum: float = 0.0, centered: bool = False, *, maximize: bool = False, **implementation: Any) -> None:

@@ -439,6 +439,7 @@ class Counting(Optimizer):
     """
 
     _shared: ClassVar[tuple[str, ...]] = ("step",)
+    _computes_with_step: ClassVar[bool] = True       # else it is kept since torch reads it in the state
 
     def _start(self, group: ParamGroup, name: str) -> float:
         """What a shared number is before the first step."""
@@ -478,6 +479,8 @@ class Counting(Optimizer):
             for name in self._shared:
                 number: Tensor = self.state[p][name]
                 if state.trace is not None and id(number) in state.trace.nodes:
+                    if not self._computes_with_step:            # it counts along with the others
+                        continue
                     raise TraceError(f"step: other parameters have gradients in this step than in an earlier one of the same trace "
                                      f"({state.trace.name}); give them param_groups of their own")
                 if id(number) not in copies:

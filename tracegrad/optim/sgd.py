@@ -116,6 +116,8 @@ class Rprop(Counting):
     etas: factors by which step sizes shrink and grow. step_sizes: the least and the largest. lr: the one of the first step.
     """
 
+    _computes_with_step = False
+
     def __init__(self, params: Iterable[Any], lr: float = 1e-2, etas: tuple[float, float] = (0.5, 1.2),
                  step_sizes: tuple[float, float] = (1e-6, 50.0), *, maximize: bool = False, **implementation: Any) -> None:
         super().__init__(params, dict(lr=lr, etas=tuple(etas), step_sizes=tuple(step_sizes), maximize=maximize), implementation)
