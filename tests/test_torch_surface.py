@@ -589,3 +589,13 @@ def test_writing_to_a_detached_copy(way: Any) -> None:
             s.add_(1.0)
         assert seen[0].item() == 2.0
         y = None
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: x.uniform_(float("nan"), 1.0),
+    lambda x: x.normal_(0.0, float("nan")),
+    lambda x: tg.nn.functional.huber_loss(x, 2 * x, delta=float("nan")),
+])
+def test_nan_is_within_no_bounds(call: Any) -> None:
+    with pytest.raises(tg.ArgumentError, match="nan"):
+        call(tg.ones(10))

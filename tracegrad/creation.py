@@ -14,7 +14,7 @@ from tracegrad import dtypes, methods, random_state
 from tracegrad.at_once import Remembered
 from tracegrad.compile import find_device, obstacle
 from tracegrad.errors import ArgumentError, ArgumentTypeError, DLPackError, DTypeError, ShapeError, TraceError, TracegradError
-from tracegrad.function import Shape, broadcast_shapes, cast, data, holds, iota, scalar
+from tracegrad.function import Shape, broadcast_shapes, cast, data, fails, iota, scalar
 from tracegrad.ir import Aval, Node, user_location
 from tracegrad.layouts import accept
 from tracegrad.modes import state
@@ -757,13 +757,13 @@ def fill_randomly(name: str, draw: Any) -> Any:
 
 
 def _uniform(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
-    if holds(low > high):
+    if fails(low <= high):
         raise ArgumentError(f"uniform_: the range must go up, got {low} to {high}")
     return rand(x.shape, dtype=x.dtype, device=x.device) * (high - low) + low  # type: ignore[no-any-return]
 
 
 def _normal(x: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    if holds(std < 0):
+    if fails(std >= 0):
         raise ArgumentError(f"normal_: std must not be negative, got {std}")
     return randn(x.shape, dtype=x.dtype, device=x.device) * std + mean  # type: ignore[no-any-return]
 

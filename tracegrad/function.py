@@ -507,14 +507,23 @@ def scalar(name: str, value: Any, dtype: DType, weak: bool = False) -> Node:
         raise DTypeError(f"{name}: the number does not fit {dtype}; give a float") from None
 
 
-def holds(test: Any) -> bool:
-    """Whether a test of a number among the arguments is known to hold: not of a Python float given to a @trace function, which is a
-
-    run-time number. Such a test is a node (or a tensor without a value), which Python takes for true.
+def _known(test: Any) -> bool | None:
+    """What a test of a number among the arguments says; None of a Python float given to a @trace function, which is a run-time number:
+    such a test is a node (or a tensor without a value).
     """
-    if isinstance(test, Node):
-        return False
-    return bool(test) if isinstance(test, (bool, np.bool_)) else state.trace is None and bool(test)
+    if isinstance(test, (bool, np.bool_)):
+        return bool(test)
+    return None if isinstance(test, Node) or state.trace is not None else bool(test)
+
+
+def holds(test: Any) -> bool:
+    """Whether a test of a number among the arguments is known to hold."""
+    return _known(test) is True
+
+
+def fails(test: Any) -> bool:
+    """Whether it is known not to hold (of NaN, no comparison does)."""
+    return _known(test) is False
 
 
 def placeholder(aval: Aval, label: str = "") -> Node:

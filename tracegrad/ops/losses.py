@@ -10,7 +10,7 @@ from math import nan
 from typing import Any
 
 from tracegrad.errors import ArgumentError, DTypeError, ShapeError
-from tracegrad.function import REGISTRY, bind, cast, const, holds, iota, refuse_complex
+from tracegrad.function import REGISTRY, bind, cast, const, fails, holds, iota, refuse_complex
 from tracegrad.ir import Node
 from tracegrad.operators import functional
 from tracegrad.ops import movement as mv
@@ -86,7 +86,7 @@ def smooth_l1_loss(input: Array, target: Array, reduction: str = "mean", beta: A
 def huber_loss(input: Array, target: Array, reduction: str = "mean", delta: float = 1.0, weight: Array = None) -> Array:
     """d² / 2 where d = |input - target| < delta, else delta (d - delta / 2)."""
     _same_shape("huber_loss", input, target)
-    if holds(delta <= 0):
+    if fails(delta > 0):
         raise ArgumentError(f"huber_loss: delta must be positive, got {delta}")
     near, square, d = _near(input - target, delta)
     return _reduced("huber_loss", where(near, square * 0.5, (d - 0.5 * delta) * delta), reduction, weight)
