@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracegrad.errors import ArgumentError
-from tracegrad.optim.optimizer import Counting, ParamGroup, at_least, counted_only, given, zeros_like
+from tracegrad.optim.optimizer import Counting, ParamGroup, at_least, given, zeros_like
 from tracegrad.tensor import Tensor, from_array
 
 
@@ -70,7 +70,7 @@ class Adadelta(Counting):
         if not params:
             return
         rho, eps, lr = group["rho"], group["eps"], group["lr"]
-        for p, mine, _ in self._counted(group, params, counted_only):
+        for p, mine, _ in self._counted(group, params):
             g = _gradient(group, p)
             square, steps = mine["square_avg"], mine["acc_delta"]
             square.copy_(square * rho + g * g * (1.0 - rho))
@@ -104,7 +104,7 @@ class RMSprop(Counting):
         if not params:
             return
         alpha, momentum, lr = group["alpha"], group["momentum"], group["lr"]
-        for p, mine, _ in self._counted(group, params, counted_only):
+        for p, mine, _ in self._counted(group, params):
             g, square = _gradient(group, p), mine["square_avg"]
             square.copy_(square * alpha + g * g * (1.0 - alpha))
             spread = square

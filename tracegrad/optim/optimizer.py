@@ -428,10 +428,6 @@ def one_minus_power(base: Any, count: Tensor) -> Any:
     return -(count * base.log()).expm1()
 
 
-def counted_only(step: Tensor) -> None:
-    """The numbers of a step (`Counting._counted`) that computes nothing of its count, which is kept since torch reads it in the state."""
-
-
 class Counting(Optimizer):
     """Base of optimizers whose steps are numbered. `_shared` names the 0-d tensors of their state, `_start` what those start from.
 
@@ -458,14 +454,16 @@ class Counting(Optimizer):
                 mine.update({name: value for name, value in fresh[key].items() if name not in mine})
 
     def _counted(self, group: ParamGroup, params: list[Tensor],
-                 numbers: Callable[..., Any]) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
-        """Each parameter, its state, and numbers(*shared) of the step, computed once for all that share them. The step is counted first."""
+                 numbers: Callable[..., Any] | None = None) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
+        """Each parameter, its state, and numbers(*shared) of the step (None), computed once for all that share them. The step is counted
+        first.
+        """
         computed: dict[int, Any] = {}
         for p in params:
             mine = self.state[p]
             if id(mine["step"]) not in computed:
                 mine["step"].add_(1.0)
-                computed[id(mine["step"])] = numbers(*(mine[name] for name in self._shared))
+                computed[id(mine["step"])] = None if numbers is None else numbers(*(mine[name] for name in self._shared))
             yield p, mine, computed[id(mine["step"])]
 
     def _before_update(self, group: ParamGroup, params: list[Tensor]) -> None:

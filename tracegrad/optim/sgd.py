@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegrad.errors import ArgumentError
 from tracegrad.operators import PUBLIC
-from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, counted_only, given, zeros_like
+from tracegrad.optim.optimizer import Counting, Optimizer, ParamGroup, at_least, given, zeros_like
 from tracegrad.tensor import Tensor, from_array
 
 
@@ -132,7 +132,7 @@ class Rprop(Counting):
 
     def _update(self, group: ParamGroup, params: list[Tensor]) -> None:
         (low, high), (least, most), where = group["etas"], group["step_sizes"], PUBLIC["where"]
-        for p, mine, _ in self._counted(group, params, counted_only):
+        for p, mine, _ in self._counted(group, params):
             g: Any = p.grad
             g = -g if group["maximize"] else g
             same = g * mine["prev"]
