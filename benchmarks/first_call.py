@@ -32,7 +32,7 @@ from benchmarks.traced import PROGRAMS, in_jax
 TARGETS = dict.fromkeys(("dcgan", "transformer", "vit", "wave", "shallow_water", "neural_ode", "pendulum", "gru"), 5.0)
 IN_JAX = ("wave", "shallow_water", "pendulum")             # the same text runs there; for others see traced/in_jax.py
 DRIVERS = ("transformer", "dcgan", "neural_ode", "pendulum")           # on each of the CPU drivers
-PATIENCE = 180.0                                           # seconds of a process: XLA takes many minutes for 200 unrolled steps of a wave
+PATIENCE = 180.0                                           # seconds of jax: XLA takes many minutes for 200 unrolled steps
 LOOPS = ("pendulum", "gru")                                # of benchmarks/loops.py, with 64 and with 2,048 turns
 
 
@@ -106,13 +106,14 @@ def work(name: str, framework_name: str, seconds: float) -> dict[str, Any]:
             "launches": launches}
 
 
-def measure(python: str, name: str, framework_name: str, caches: str, seconds: float, **more: str) -> dict[str, Any]:
+def measure(python: str, name: str, framework_name: str, caches: str, seconds: float, limit: float | None = None,
+            **more: str) -> dict[str, Any]:
     """What `work` finds. more: environment variables. 0 seconds: nothing is loaded that the program does not load itself.
 
-    Raises subprocess.TimeoutExpired.
+    limit: seconds of the process. Raises subprocess.TimeoutExpired.
     """
     done = subprocess.run([python, "-m", "benchmarks.first_call", name, "--work", framework_name, "--seconds", str(seconds)], cwd=ROOT,
-                          env=environment(caches, **more), capture_output=True, text=True, check=False, timeout=PATIENCE)
+                          env=environment(caches, **more), capture_output=True, text=True, check=False, timeout=limit)
     if done.returncode:
         raise SystemExit(f"{name}, {framework_name}: failed: {done.stderr.strip()[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout)
@@ -122,7 +123,7 @@ def measure(python: str, name: str, framework_name: str, caches: str, seconds: f
 def in_jax_jit(python: str, name: str, caches: str) -> dict[str, Any] | None:
     """What `work` finds of jax; None, and a line that says so, where XLA compiles an unrolled loop for longer than anybody waits."""
     try:
-        return measure(python, name, "jax", caches, 0.0)
+        return measure(python, name, "jax", caches, 0.0, PATIENCE)
     except subprocess.TimeoutExpired:
         print(f"{name}, jax: no result after {PATIENCE:.0f} s")
         return None

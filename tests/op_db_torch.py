@@ -6,9 +6,10 @@ Every sample of an operation is given to both: results (values, dtypes, shapes),
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -350,6 +351,11 @@ def in_place(op: Any, sample: Any, args: Any, kwargs: Any, what: str, tolerance:
         yield "in place", f"{name} {what}: {problem}"
     elif not same:
         yield "in place", f"{name} {what}: is another tensor"
+
+
+def unexplained(reasons: Sequence[tuple[str, str, str, str]], name: str, kind: str, line: str) -> bool:
+    """Whether no row of a table (names, kinds of difference, words of it, why) says why a difference stays."""
+    return not any(re.fullmatch(names, name) and re.fullmatch(kinds, kind) and re.search(words, line) for names, kinds, words, _ in reasons)
 
 
 def main() -> None:

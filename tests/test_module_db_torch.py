@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch, the reference of these comparisons, is not installed")
 pytest.importorskip("expecttest", reason="torch's module database needs expecttest")
 
-from tests import module_db_torch  # noqa: E402  (imports torch)
+from tests import module_db_torch, op_db_torch  # noqa: E402  (imports torch)
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -28,11 +28,6 @@ EXCEPTIONS = [  # (names, kinds of difference, words of it, why)
 ABSENT = r"nn.CrossMapLRN2d|ao\..*"
 
 
-def unexplained(name: str, kind: str, line: str) -> bool:
-    return not any(re.fullmatch(names, name) and re.fullmatch(kinds, kind) and re.search(words, line)
-                   for names, kinds, words, _ in EXCEPTIONS)
-
-
 HERE = [info for info in module_db_torch.module_db if module_db_torch.module_class(info) is not None]
 
 
@@ -45,7 +40,7 @@ def test_every_module_of_the_database_is_here() -> None:
 @pytest.mark.parametrize("info", HERE, ids=lambda info: info.name)
 def test_samples(info) -> None:
     lines = [*module_db_torch.differences(info, (torch.float64,), most=6), *module_db_torch.differences(info, (torch.float32,), False, 3)]
-    found = [f"[{kind}] {line}" for kind, line in lines if unexplained(info.name, kind, line)]
+    found = [f"[{kind}] {line}" for kind, line in lines if op_db_torch.unexplained(EXCEPTIONS, info.name, kind, line)]
     assert not found, "\n".join([f"{len(found)} differences:", *found[:10]])
 
 
@@ -56,5 +51,5 @@ KERNELS = ["nn.BatchNorm2d", "nn.Conv2d", "nn.CrossEntropyLoss", "nn.GRU", "nn.L
 def test_some_samples_by_kernels(name: str, kernels: None) -> None:
     for info in [info for info in HERE if info.name == name]:
         lines = module_db_torch.differences(info, (torch.float32,), most=1)
-        found = [f"[{kind}] {line}" for kind, line in lines if unexplained(info.name, kind, line)]
+        found = [f"[{kind}] {line}" for kind, line in lines if op_db_torch.unexplained(EXCEPTIONS, info.name, kind, line)]
         assert not found, "\n".join([f"{len(found)} differences:", *found[:10]])
