@@ -29,7 +29,7 @@ from tracegrad.codegen.schedule.grouping import strip
 from tracegrad.codegen.schedule.host_scalars import host_scalars
 from tracegrad.config import config
 from tracegrad.ir import Graph, Node
-from tracegrad.modes import uncollected
+from tracegrad.modes import without_collection
 from tracegrad.ops.dynamic_slice import in_slices
 from tracegrad.plan import Plan, Target
 from tracegrad.verify import verify
@@ -58,6 +58,7 @@ def passes() -> list[tuple[str, Pass]]:
 assert LOWERINGS, "codegen: no lowerings"
 
 
+@without_collection
 def compile_graph(
     graph: Graph, target: Target, *, donate: Mapping[int, int] | None = None, name: Callable[[Node], str] | None = None,
     results: Sequence[str] = (),
@@ -82,10 +83,9 @@ def compile_graph(
     alias, copies = arrange(plan, outputs, wanted, target.kind == "gpu")      # in place where nothing reads the old value later
     context = Context(plan, target, namer, scalars, alias)
     context.prepared = cache(lambda body: _through_passes(body, target))      # loops' bodies are graphs of their own
-    with uncollected():
-        steps = lower_all(plan.groups, context)                               # kernels, as statements; equal groups share them
-        if config.fuse:
-            steps = side_by_side(batched(steps), context)                      # small kernels in one launch: one-work-item ones, equal ones
+    steps = lower_all(plan.groups, context)                                   # kernels, as statements; equal groups share them
+    if config.fuse:
+        steps = side_by_side(batched(steps), context)                          # small kernels in one launch: one-work-item ones, equal ones
     return assemble(graph, steps, context, copies, program)                   # slots, storage, source
 
 
