@@ -63,7 +63,8 @@ Kernels = dict[str, tuple[Built, str]]     # the entries of a plan -> the progra
 
 BINARIES, PLACES = Folder("binaries"), Folder("kernels")
 _CACHING = (PLATFORM, "NVIDIA CUDA")      # platforms that keep what they built themselves (as pyopencl has it, too)
-_TEXT, _LEAN = b"text\n", b"lean\n"        # what a file begins with that holds no binary; the text was built without PoCL's header
+# What a file begins with that holds no binary, but what a driver was given: for each, the options. (Until 2026-11 files held our own text.)
+_GIVEN = {b"given\n": (), b"given without a header\n": (GUARD,)}
 counts: Counter[str] = Counter()           # kernels that were built, read from the disk, or known already; driver programs built, read
 _programs: weakref.WeakValueDictionary[tuple[int, int, str], cl.Program] = weakref.WeakValueDictionary()       # by text
 _known: weakref.WeakValueDictionary[tuple[int, int, str], Built] = weakref.WeakValueDictionary()          # by the keys of their kernels
@@ -157,9 +158,10 @@ def _whole(device: Device, side: cl.Device, source: str) -> cl.Program:
         loaded = _loaded(device, side, name)
         program = loaded.program if loaded is not None else None
         if program is None:
-            program = _build(device.context, side, source)
+            given = _given(side, source)
+            program = _build(device.context, side, source, given)
             counts["programs"] += 1
-            _keep(program, name, source, side)
+            _keep(program, name, given, side)
         _programs[key] = program
     return program
 
@@ -228,12 +230,15 @@ def _idle(functions: Sequence[Function], text: str, plan: Plan) -> list[build_wo
 
 def _program(device: Device, side: cl.Device, functions: Sequence[Function], text: str) -> dict[str, Built]:
     """Kernels, built as one driver program and kept on disk."""
-    lean = _lean(device.context, side, text)
-    program = lean or _build(device.context, side, text)
+    given = _given_first(side, text)
+    program = _lean(device.context, side, text, given) if GUARD in given[1] else None
+    if program is None:
+        given = _given(side, text)
+        program = _build(device.context, side, text, given)
     counts["programs"] += 1
     keys = sorted(function.key for function in functions)
     name = _name(device, side, *keys)
-    if _keep(program, name, text, side, _TEXT if lean is None else _LEAN):
+    if _keep(program, name, given, side):
         for key in keys:
             PLACES.put(_name(device, side, key), name.encode())
     return dict.fromkeys(keys, Built(program, text))
@@ -265,31 +270,33 @@ def _loaded(device: Device, side: cl.Device, name: str) -> Built | None:
     if binary is None:
         return None
     try:
-        if binary.startswith((_TEXT, _LEAN)):
-            text = binary[len(_TEXT):].decode()
-            lean = _lean(device.context, side, text) if binary.startswith(_LEAN) else None
-            built = Built(lean or _build(device.context, side, text), text)
-            counts["programs read"] += 1
-            return built
+        for kind, options in _GIVEN.items():
+            if binary.startswith(kind):
+                text = binary[len(kind):].decode()
+                built = Built(build_worker.built(device.context, side, text, [*_QUIET, *options]), text)
+                counts["programs read"] += 1
+                return built
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
             program = cl.Program(device.context, [side], [binary]).build(_QUIET, devices=[side])
-    except (cl.Error, BuildError, ValueError):
+    except (cl.Error, ValueError):
         return None
     counts["programs read"] += 1
     return Built(program)
 
 
-def _keep(program: cl.Program, name: str, source: str, side: cl.Device, kind: bytes = _TEXT) -> bool:
-    """Keep a program for later, as a binary or as a text of a kind; whether that can be done."""
+def _keep(program: cl.Program, name: str, given: tuple[str, list[str]], side: cl.Device) -> bool:
+    """Keep a program for later, as a binary or as what the driver was given for it; whether that can be done."""
     if side.platform.name.strip() in _CACHING:
-        BINARIES.put(name, kind + source.encode())
+        text, options = given
+        kind = next(kind for kind, more in _GIVEN.items() if options == [*_QUIET, *more])
+        BINARIES.put(name, kind + text.encode())
         return True
     try:
-        given: Any = program.get_info(cl.program_info.BINARIES)
+        made: Any = program.get_info(cl.program_info.BINARIES)
     except cl.Error:
         return False
-    binaries = [b for b in given if b]
+    binaries = [b for b in made if b]
     if len(binaries) == 1:
         BINARIES.put(name, binaries[0])
     return len(binaries) == 1
@@ -306,14 +313,9 @@ def _names(built: Built) -> set[str]:
 
 
 def _given_first(cl_device: cl.Device, source: str) -> tuple[str, list[str]]:
-    """What PoCL is given for a source to begin with (see `_lean`)."""
-    lean = _without_header(cl_device, source)
+    """What a driver is given for a source to begin with: for PoCL, a text that declares what it needs of the header, if there is one."""
+    lean = declared(source) if applies(cl_device) else None
     return _given(cl_device, source) if lean is None else _given(cl_device, lean, [GUARD])
-
-
-def _without_header(cl_device: cl.Device, source: str) -> str | None:
-    """A source that declares what it needs of PoCL's header; None if there is none."""
-    return declared(source) if applies(cl_device) else None
 
 
 def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tuple[str, list[str]]:
@@ -322,18 +324,18 @@ def _given(cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> tu
     return text, [*_QUIET, *options]
 
 
-def _lean(context: cl.Context, cl_device: cl.Device, source: str) -> cl.Program | None:
+def _lean(context: cl.Context, cl_device: cl.Device, source: str, given: tuple[str, list[str]]) -> cl.Program | None:
     """The program, built without the driver's header; None if that cannot be."""
-    text = _without_header(cl_device, source)
     try:
-        return None if text is None else _build(context, cl_device, text, [GUARD])
+        return _build(context, cl_device, source, given)
     except BuildError:
         return None
 
 
-def _build(context: cl.Context, cl_device: cl.Device, source: str, options: Sequence[str] = ()) -> cl.Program:
+def _build(context: cl.Context, cl_device: cl.Device, source: str, given: tuple[str, list[str]]) -> cl.Program:
+    """The program of a source, for which the driver is given that."""
     try:
-        return build_worker.built(context, cl_device, *_given(cl_device, source, options))
+        return build_worker.built(context, cl_device, *given)
     except cl.Error as error:
         log = str(error)
     raise BuildError(f"build: {_explain(source, log)}; correct the text if it is yours, else please report it "

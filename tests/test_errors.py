@@ -312,8 +312,11 @@ class TestBuild:
         x = tg.arange(4.0)
         x.tolist()
         real = runtime_program._build
-        monkeypatch.setattr(runtime_program, "_build", lambda c, d, source, *options: real(
-            c, d, source.replace("{", "{ int broken = nowhere;", 1), *options))
+
+        def broken(text):
+            return text.replace("{", "{ int broken = nowhere;", 1)
+
+        monkeypatch.setattr(runtime_program, "_build", lambda c, d, source, given: real(c, d, broken(source), (broken(given[0]), given[1])))
         y = (x * 3 + 0.123).sin()
         with pytest.raises(tg.BuildError, match="driver rejected") as caught:
             y.numpy()

@@ -18,7 +18,7 @@ from tests.test_plan_cache import X, cache, graph_of, on_a_driver, planned, proc
 from tracegrad.codegen.kernel.run import run_plan
 from tracegrad.compile import upload
 from tracegrad.plan import Function, Launch, Loop, Parameter
-from tracegrad.runtime import bare_kernel, intel_cpu, packing, pocl_header, program
+from tracegrad.runtime import bare_kernel, build_worker, intel_cpu, packing, pocl_header, program
 from tracegrad.runtime.launch import Executable
 from tracegrad.runtime.pocl_cpu import is_pocl
 
@@ -256,13 +256,32 @@ def test_a_text_that_needs_the_header_is_built_with_it(cache):  # noqa: F811
     device = tg.device()
     functions = [replace(f, body=f.body.replace("_1[", "sinpi(0.5f) * _1[")) for f in several(1)]
     text = program.text_of(functions, ())
-    assert program._lean(device.context, device.cl_device, text) is None
+    assert program._lean(device.context, device.cl_device, text, program._given_first(device.cl_device, text)) is None
     key, plan = {f.key: f for f in functions}, SimpleNamespace(parts=(), functions=functions, launches=())
     before = program.counts["programs"]
     program._made(device, device.cl_device, key, plan)
     assert program.counts["programs"] == before + 1
     assert list(program._made(device, device.cl_device, key, plan)) == list(key)                    # and from the disk
     assert program.counts["programs"] == before + 1
+
+
+@pytest.mark.usefixtures("on_a_driver")
+def test_from_the_disk_a_driver_is_given_what_it_was_given_before(cache, monkeypatch):  # noqa: F811
+    """Nobody looks through a text again for what has to stand in front of it."""
+    device = tg.device()
+    if device.cl_device.platform.name.strip() not in program._CACHING:
+        pytest.skip("the driver's binary is kept")
+    functions = several(3)
+    key, plan = {f.key: f for f in functions}, SimpleNamespace(parts=(), functions=functions, launches=())
+    given = []
+    real = build_worker.built
+    monkeypatch.setattr(build_worker, "built", lambda context, side, *text: given.append(text) or real(context, side, *text))
+    first = program._made(device, device.cl_device, key, plan)
+    for name in ("declared", "any_address", "by_halves"):
+        monkeypatch.setattr(program, name, lambda text: pytest.fail("looked through again"))
+    again = program._made(device, device.cl_device, key, plan)
+    assert given == [given[0]] * 2
+    assert [built.parts for built in again.values()] == [built.parts for built in first.values()]
 
 
 @pytest.mark.usefixtures("on_a_driver")

@@ -220,8 +220,8 @@ def test_generated_programs_leave_the_driver_nothing_to_say(monkeypatch):
     logs = []
     real = runtime_program._build
 
-    def build(context, cl_device, source, *options):
-        program = real(context, cl_device, source, *options)
+    def build(context, cl_device, source, given):
+        program = real(context, cl_device, source, given)
         logs.append((program.get_build_info(cl_device, cl.program_build_info.LOG), source))
         return program
 
