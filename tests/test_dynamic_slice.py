@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import at_once, eager, nn
+from tracegrad import at_once, batching, eager, nn
 from tracegrad import compile as tg_compile
 from tracegrad.function import REGISTRY
 from tracegrad.ir import topological
@@ -320,3 +320,24 @@ def test_looking_at_a_part_of_what_numpy_holds_computes_nothing_else(monkeypatch
         bad[0, 1].item()
     with pytest.raises(tg.IndexOutOfRange, match="index holds 9, out of range"):
         bad[0, 1].item()
+
+
+@pytest.mark.parametrize("n", [5, 17])
+@pytest.mark.parametrize("transform", [tg.hessian, tg.jacfwd, tg.jacrev, lambda f: tg.vmap(lambda v: tg.jvp(f, (v.sin(),), (v,))[1])],
+                         ids=["hessian", "jacfwd", "jacrev", "vmap of jvp"])
+def test_derivatives_of_loops_over_rows_are_of_all_examples_at_once(way, transform, n, monkeypatch):
+    """A rule per family maps a slice that starts at an operand: not one slice an example, and all stacked."""
+
+    def pairs(x):
+        total = 0.0
+        for i in range(n):
+            for j in range(max(0, i - 2), i):
+                total = total + 1 / (1 + (x[i] - x[j]) ** 2) + x[j:i].sum() * x[-i]
+        return total
+
+    monkeypatch.setattr(batching, "_unrolled", lambda node, *rest: pytest.fail(f"{node.fn.name} is done one by one"))
+    x = tg.tensor(given(0, n, dtype=np.float64))
+    of = tg.eye(n, dtype=tg.float64) if transform not in (tg.hessian, tg.jacfwd, tg.jacrev) else x
+    found = transform(pairs)(of)
+    monkeypatch.undo()
+    np.testing.assert_allclose(found.numpy(), tg.trace(transform(pairs))(of).numpy(), rtol=1e-10, atol=1e-12)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.kernels import TARGETS, Checked
 from tracegrad import ops  # noqa: F401
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.passes import compile_graph
@@ -162,3 +163,30 @@ def test_groups_that_differ_in_a_number_that_is_a_result_are_not_one():
     buffer, seen = filled(*(tg.full((17, 3), k + 1.0) for k in range(5)))
     np.testing.assert_array_equal(buffer.numpy(), wanted)
     assert [p.item() for p in seen[1::2]] == [17, 34, 1, 18, 35]
+
+
+def chained(n: int) -> Any:
+    """The logarithm of a product of n matrices, each of its own parameter: in the Hessian, a list of n sums of 16 terms."""
+    basis = tg.tensor(np.random.default_rng(0).standard_normal((n, 4, 4)) * 0.1)
+
+    def f(h: Any) -> Any:
+        m = tg.eye(4, dtype=tg.float64)
+        total = tg.zeros((), dtype=tg.float64)
+        for i in range(n):
+            m = m @ tg.exp(h[i] * basis[i])
+            total, m = total + tg.log(m.norm()), m / m.norm()
+        return total
+
+    return tg.hessian(f)
+
+
+@pytest.mark.parametrize("n", [7, 12, 20])
+def test_a_list_of_long_parts_is_no_long_kernel(n: int, on_numpy: None) -> None:
+    """Drivers took minutes to compile one of 2,300 lines: each of its 12 parts was short enough."""
+    h = tg.linspace(-0.5, 0.5, n, dtype=tg.float64)
+    f = tg.trace(chained(n))
+    with Checked({"avx2": TARGETS["avx2"]}, slack=50.0) as checked:
+        f(h)
+    assert checked.count
+    plan = compile_graph(executable_graph(f._seen().program.graph), Target(cores=2))
+    assert max(part.count("\n") for part in plan.source.split("__kernel void")) < 4 * Tuning().max_statements

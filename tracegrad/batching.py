@@ -108,6 +108,16 @@ def _movement(node: Node, operands: list[Node], flags: list[bool], size: int) ->
     return bind(node.fn, tuple(operands), attrs)
 
 
+def _placed(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
+    """The same part of each."""
+    if any(flags[1:]):
+        return _unrolled(node, operands, flags, size)
+    attrs, whole = node.attrs, "size" if "size" in node.attrs else "shape"
+    attrs = {"start": (0, *attrs["start"]), whole: (size, *attrs[whole]), "step": (1, *attrs["step"]),
+             "dims": tuple(d + 1 for d in attrs["dims"])}
+    return bind(node.fn, tuple(operands), attrs)
+
+
 def _reduction(node: Node, operands: list[Node], flags: list[bool], size: int) -> Node:
     return bind(node.fn, tuple(operands), {**node.attrs, "dim": tuple(d + 1 for d in node.attrs["dim"])})
 
@@ -190,6 +200,7 @@ def _host(node: Node, operands: list[Node], flags: list[bool], size: int) -> Nod
 FAMILIES: dict[str, Rule] = {
     "elementwise": _elementwise,
     "movement": _movement,
+    "dynamic_slice": _placed,
     "reduction": _reduction,
     "arg_reduction": _along_one,
     "scan": _along_one,

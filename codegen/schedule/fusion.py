@@ -12,7 +12,7 @@ is remembered: `explain()` prints it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import islice
 from operator import or_
 
@@ -94,6 +94,11 @@ class Scheduler:
     def is_leaf(self, node: Node) -> bool:
         return node.fn.family == "leaf" or node in self.scalars
 
+    @cached_property
+    def numbers(self) -> dict[Node, int]:
+        """The places of nodes in the graph."""
+        return {node: i for i, node in enumerate(self.graph)}
+
     # -- the steps
 
     def run(self) -> Schedule:
@@ -110,6 +115,8 @@ class Scheduler:
                 continue
             if is_inline(node):
                 deps, flops = self.inline_deps(node)
+                if flops > 4 * self.tuning.max_statements and self.parts_stored(node):
+                    deps, flops = self.inline_deps(node)
                 inherited = self.once.intersection(node.operands)
                 if not inherited <= self.group_of.keys() or (node.fn.expensive and node.fn.family != "reduction"):
                     self.once.add(node)
@@ -234,6 +241,33 @@ class Scheduler:
                 apart |= self.apart.get(o, set())
         self.ways[node], self.apart[node] = ways, apart
         return out, flops
+
+    def parts_stored(self, node: Node) -> bool:
+        """Store what the items of a list that is too long for one kernel are computed of, or the terms of a sum that is written out.
+
+        Each may be as long as a kernel may be, and all are written one below the other: drivers would take minutes to compile that. (What
+        is computed of two or three values is no longer than they are together.) False where there is nothing to store.
+        """
+        if node.fn.name != "concat" and node.fn.family != "reduction":
+            return False
+        moved: set[Node] = set()                             # between them and the node
+        found: set[Node] = set()
+        todo = list(node.operands)
+        while todo:
+            o = todo.pop()
+            if o in moved or o in self.group_of or o not in self.deps or self.is_leaf(o):
+                continue
+            if o.fn.family == "movement":
+                moved.add(o)
+                todo += o.operands
+            elif self.costs[o] > self.tuning.max_again:
+                found.add(o)
+        for o in sorted(found, key=self.numbers.__getitem__):
+            self.forced.add(o)
+            self.place_sink(o)
+        for o in sorted(moved, key=self.numbers.__getitem__) if found else ():
+            self.deps[o], self.costs[o] = self.inline_deps(o)
+        return bool(found)
 
     def sink_deps(self, node: Node) -> tuple[Reads, int]:
         """Of a reduction: relative to its operand's elements. Of a scatter's base: of the result's. Of anything else: anyhow."""
