@@ -18,6 +18,7 @@ class Tuning(NamedTuple):
     # what is one kernel (schedule/fusion.py)
     max_statements: int = 240          # of one kernel: longer ones take drivers too long to compile
     max_reads: int = 32                # buffers that one kernel reads
+    list_work: int = 1 << 20           # flops of a list of more than `ranges` parts, each for all elements, from which on they are stored
     max_again: int = 12                # flops an element that a reader may repeat because it reads a value at several places (a stencil)
     reduced_work: int = 8              # flops an element from which on few elements are reduced in a loop, not written out
 

@@ -32,7 +32,8 @@ TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-11}
 
 # What thresholds may be: tiny, so that tiny programs take every path. Sizes that halve or double each other stay powers of two.
 THRESHOLDS: dict[str, list[Any]] = dict(
-    max_statements=[4, 20, 240], max_reads=[4, 32], max_again=[0, 12], reduced_work=[1, 8], max_flops=[0, 80], max_chain=[0, 120],
+    max_statements=[4, 20, 240], max_reads=[4, 32], list_work=[1, 1 << 20], max_again=[0, 12], reduced_work=[1, 8], max_flops=[0, 80],
+    max_chain=[0, 120],
     few_bytes=[0, 64], components=[0, 2, 4, 4, 9], few_components=[0, 0, 100, 4096], unrolled=[1, 3, 16],
     long_row=[16, 100, 8192], row_chunk=[8, 4096], small_columns=[1, 64, 1 << 14],
     item=[1, 16, 100, 4096], most_items=[8, 64, 1 << 16], costly=[1, 12, 1000], private_bytes=[64, 64 << 10], fetch_bytes=[1, 1 << 20],

@@ -115,7 +115,7 @@ class Scheduler:
                 continue
             if is_inline(node):
                 deps, flops = self.inline_deps(node)
-                if flops > 4 * self.tuning.max_statements and self.parts_stored(node):
+                if self.in_many_parts(node, flops) and self.parts_stored(node):
                     deps, flops = self.inline_deps(node)
                 inherited = self.once.intersection(node.operands)
                 if not inherited <= self.group_of.keys() or (node.fn.expensive and node.fn.family != "reduction"):
@@ -242,14 +242,19 @@ class Scheduler:
         self.ways[node], self.apart[node] = ways, apart
         return out, flops
 
-    def parts_stored(self, node: Node) -> bool:
-        """Store what the items of a list that is too long for one kernel are computed of, or the terms of a sum that is written out.
+    def in_many_parts(self, node: Node, flops: int) -> bool:
+        """Whether the items of a list, or the terms of a sum that is written out, are too much for one kernel.
 
         Each may be as long as a kernel may be, and all are written one below the other: drivers would take minutes to compile that. (What
-        is computed of two or three values is no longer than they are together.) False where there is nothing to store.
+        is computed of two or three values is no longer than they are together.) And for each element all items are computed.
         """
         if node.fn.name != "concat" and node.fn.family != "reduction":
             return False
+        wasted = node.fn.name == "concat" and len(node.operands) > self.tuning.ranges and flops * node.aval.size > self.tuning.list_work
+        return wasted or flops > 4 * self.tuning.max_statements
+
+    def parts_stored(self, node: Node) -> bool:
+        """Store what takes some computation of what a node in many parts is put together of; whether there is any."""
         moved: set[Node] = set()                             # between them and the node
         found: set[Node] = set()
         todo = list(node.operands)
