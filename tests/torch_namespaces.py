@@ -78,7 +78,8 @@ REASONS = [(re.compile(spaces), re.compile(names), why) for spaces, names, why i
     (r"torch\.autograd\.graph", r".*",
      "nothing is saved by the forward: the backward is a graph over the forward's nodes (`x.grad_fn`, hooks)"),
     (r"torch\.func", r"functionalize|rearrange", "operations in place are functional already; `einops` takes arrays of the array API"),
-    (r"torch\.utils\.data", r".*", "`DataLoader` stays torch's or one's own: arrays go in"),
+    (r"torch\.utils\.data", r".*DataPipe|\w+_datapipes?(_determinism)?|DataChunk|non_deterministic|\w+_validation(_disabled)?",
+     "data pipes, which torch no longer develops: an `IterableDataset` gives samples in any way"),
 ]]  # fmt: skip
 
 
