@@ -36,7 +36,7 @@ REASONS = [(re.compile(spaces), re.compile(names), why) for spaces, names, why i
     (".*", r"DataParallel|share_memory_|fork|wait|Future|RRefType|prepare_multiprocessing_environment|DistributedSampler"
            r"|batch_norm_(gather|stats|elemt|backward|update).*",
      "one process and one device compute"),
-    (".*", r".*autocast.*|GradScaler", "no automatic mixed precision; `model.half()` and `x.to(dtype)` choose it"),
+    (".*", r".*autocast_.*|.*_autocast.*", "no automatic mixed precision; `model.half()` and `x.to(dtype)` choose it"),
     (".*", r"sym_.*|Sym(Int|Float|Bool)\w*", "shapes are known when a graph is made"),
     ("torch", r"[A-Z]\w*Type|Script\w*|CompilationUnit|Complete\w+|Concrete\w+|LiteScriptModule|StaticModule|JITException|parse_\w+"
               r"|(import|merge|unify)_\w+|AliasDb|Argument(Spec)?|Block|CallStack|Capsule|Code|Graph\w*|Gradient|Node|Use|Value|Type"

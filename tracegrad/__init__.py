@@ -13,6 +13,7 @@ from tracegrad.modes import uncollected
 
 with uncollected(lasting=True):             # a hundred searches for cycles
     from tracegrad import (
+        amp,
         autograd,
         backends,
         control,
@@ -36,6 +37,7 @@ with uncollected(lasting=True):             # a hundred searches for cycles
         transforms,
         utils,
     )
+    from tracegrad.amp import GradScaler, autocast
     from tracegrad.autograd import backward
     from tracegrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
     from tracegrad.compile import find_device as device

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+from tracegrad.cuda import amp
+
+__all__ = ["amp", "device_count", "empty_cache", "is_available", "is_initialized", "manual_seed", "manual_seed_all"]
+
 
 def is_available() -> bool:
     """False: CUDA is not used here, whatever the machine has."""
