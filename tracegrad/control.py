@@ -54,8 +54,11 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     tensors, nor its arguments, in place there. Raises ShapeError or DTypeError if the branches disagree or pred is not one element,
     TraceError for an effect in a branch, ArgumentError for both args and operands.
 
+    >>> x = tg.tensor([4.0, 9.0])
     >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, x)
-    >>> tg.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x * 0, operands=(x,))
+    Tensor([2., 3.], device='cpu')
+    >>> tg.cond(x.sum() < 0, lambda x: x.sqrt(), lambda x: x * 0, operands=(x,))
+    Tensor([0., 0.], device='cpu')
     """
     if operands is not None:
         if args or not isinstance(operands, (tuple, list)):

@@ -148,6 +148,8 @@ _SILENT = {"bits", "uid", "aval", "label", "weak"}       # bookkeeping that tell
 def to_text(graph: Graph) -> str:
     """One line per node: `name: dtype[shape] = op(operands, attribute=value)  # file:line`; outputs last.
 
+    >>> f = tg.trace(lambda x: (x * 2).sin())
+    >>> y = f(tg.ones(3))
     >>> print(to_text(f.graph))
     """
     names = unique_names(graph)
@@ -170,7 +172,10 @@ def to_text(graph: Graph) -> str:
 def to_dot(graph: Graph) -> str:
     """The graph in Graphviz's language: inputs as boxes, derived nodes dashed, outputs doubly ringed, operand numbers on edges.
 
-    >>> open("graph.dot", "w").write(to_dot(f.graph))        # then: dot -Tsvg graph.dot
+    >>> f = tg.trace(lambda x: (x * 2).sin())
+    >>> y = f(tg.ones(3))
+    >>> from pathlib import Path
+    >>> count = Path("graph.dot").write_text(to_dot(f.graph))        # then: dot -Tsvg graph.dot
     """
     names = unique_names(graph)
     inputs, outputs = set(graph.inputs), set(graph.outputs)

@@ -309,6 +309,8 @@ def python_source(graph: Graph, name: str) -> str:
     user's program as a comment above what it became. The text runs: executed with tracegrad, it computes the same values (run-time
     scalars are passed as Python numbers).
 
+    >>> f = tg.trace(lambda x: (x * 2).sin())
+    >>> y = f(tg.ones(3))
     >>> print(f.source())
     """
     simplified = _simplified(graph)

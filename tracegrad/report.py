@@ -22,6 +22,8 @@ _NO_KERNELS = "no kernels: this program ran on the device \"numpy\", which inter
 class Kernels:
     """The OpenCL C of a plan. str() is the whole text; index it by number (launch order) or by name; len and iteration as usual.
 
+    >>> f = tg.trace(lambda x: (x * 2).sin())
+    >>> y = f(tg.ones(3))
     >>> print(f.kernels())
     >>> print(f.kernels()[0])
     """

@@ -22,7 +22,8 @@ from tracegrad.operators import PUBLIC
 class LogitRelaxedBernoulli(_ByOdds):
     """The logits of RelaxedBernoulli's numbers.
 
-    >>> tg.distributions.LogitRelaxedBernoulli(tg.tensor(0.5), probs=tg.tensor(0.3)).rsample()
+    >>> from tracegrad.distributions.relaxed import LogitRelaxedBernoulli
+    >>> LogitRelaxedBernoulli(tg.tensor(0.5), probs=tg.tensor(0.3)).rsample()
     """
 
     support = constraints.real

@@ -49,6 +49,7 @@ class Buffer(Tensor):
 
     data: as of Parameter. persistent: whether it is part of the module's state_dict.
 
+    >>> module = nn.Linear(3, 2)
     >>> module.steps = nn.Buffer(tg.zeros(3))
     """
 

@@ -44,6 +44,7 @@ def _required(call: str) -> Any:
 def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors (a `state_dict()`) to a safetensors file. metadata: short texts to store beside them.
 
+    >>> model = nn.Linear(3, 2)
     >>> nn.save_file(model.state_dict(), "model.safetensors")
     """
     wrong = [name for name, t in tensors.items() if not isinstance(t, Tensor)]
@@ -56,6 +57,8 @@ def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: M
 def load_file(path: str | PathLike[str], device: Any = None) -> dict[str, Tensor]:
     """The named tensors of a safetensors file, on `device` (default: the current one).
 
+    >>> model = nn.Linear(3, 2)
+    >>> nn.save_file(model.state_dict(), "model.safetensors")
     >>> model.load_state_dict(nn.load_file("model.safetensors"))
     """
     return {name: from_array(array, device) for name, array in _required("load_file").load_file(path).items()}
@@ -73,6 +76,8 @@ def save(obj: Any, f: str | PathLike[str] | IO[bytes]) -> None:
     dtypes, requires_grad and Parameters are kept, histories, gradients and devices are not. Other objects are refused (ArgumentError,
     naming where), before the file is touched: save the state_dict() of a module or optimizer.
 
+    >>> model = nn.Linear(3, 2)
+    >>> opt = tg.optim.Adam(model.parameters())
     >>> tg.save({"model": model.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}, "checkpoint.tg")
     """
     files = _required("save")
@@ -93,6 +98,8 @@ def load(f: str | PathLike[str] | IO[bytes], map_location: Any = None, *, weight
     numbers, strings and containers are loaded, and whatever else it holds is an ArgumentError that names it (torch is not needed).
     weights_only: accepted for programs written for torch; True is all there is.
 
+    >>> model = nn.Linear(3, 2)
+    >>> tg.save({"model": model.state_dict(), "epoch": 3}, "checkpoint.tg")
     >>> checkpoint = tg.load("checkpoint.tg")
     >>> model.load_state_dict(checkpoint["model"])
     """

@@ -50,6 +50,7 @@ class Adam(_Moments):
 
     amsgrad: divide by the largest exp_avg_sq so far (Reddi et al. 2018).
 
+    >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.Adam(model.parameters(), lr=1e-3)
     """
 
@@ -81,6 +82,7 @@ class Adam(_Moments):
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), as torch.optim.AdamW: parameters shrink by lr * weight_decay.
 
+    >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
     """
 

@@ -24,10 +24,11 @@ class LBFGS(Optimizer):
     element of the gradient is larger. tolerance_change: ends where loss and parameters move less. history_size: pairs of changes that are
     kept. line_search_fn: None (the step length is lr) or "strong_wolfe".
 
+    >>> model, x, y = nn.Linear(3, 2), tg.randn(10, 3), tg.randn(10, 2)
     >>> opt = tg.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
     >>> def closure():
     ...     opt.zero_grad()
-    ...     loss = F.mse_loss(model(x), y)
+    ...     loss = nn.functional.mse_loss(model(x), y)
     ...     loss.backward()
     ...     return loss
     >>> opt.step(closure)

@@ -16,6 +16,7 @@ from tracegrad.tensor import Tensor, from_array
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum (Nesterov's if asked for), as torch.optim.SGD.
 
+    >>> model = nn.Linear(3, 2)
     >>> opt = tg.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     """
 

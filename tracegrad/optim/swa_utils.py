@@ -56,6 +56,7 @@ class AveragedModel(Module):
     avg_fn: the new average of (average, parameter, count); multi_avg_fn: the same for lists, in place. Both absent: the mean of all.
     use_buffers: buffers are averaged as well; otherwise they are the model's. `update_parameters` may stand in a traced step.
 
+    >>> model = nn.Linear(3, 2)
     >>> ema = tg.optim.swa_utils.AveragedModel(model, multi_avg_fn=tg.optim.swa_utils.get_ema_multi_avg_fn(0.999))
     >>> ema.update_parameters(model)
     """

@@ -256,7 +256,8 @@ class Traced:
         their values, and host code in it is called again. Times are medians. The arguments of the latest call must still be there.
         Raises ArgumentError where they are not, where there was no call yet, and on the device "numpy".
 
-        >>> f(x, y)
+        >>> f, x, y = tg.trace(lambda x, y: (x * y).sin()), tg.ones(3), tg.ones(3)
+        >>> z = f(x, y)
         >>> slowest = max(f.profile(), key=lambda row: row.seconds)
         """
         from tracegrad.profiling import profile  # noqa: PLC0415
@@ -271,7 +272,8 @@ class Traced:
         An event for each launch and each host step: its start and length in microseconds, the kernel's name, and as arguments its lines
         of Python, what it computes, bytes and flops. Raises what `profile` raises.
 
-        >>> f(x, y)
+        >>> f, x, y = tg.trace(lambda x, y: (x * y).sin()), tg.ones(3), tg.ones(3)
+        >>> z = f(x, y)
         >>> f.timeline("trace.json")
         """
         from tracegrad.profiling import timeline  # noqa: PLC0415

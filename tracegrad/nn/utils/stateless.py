@@ -22,6 +22,7 @@ def functional_call(module: Module, parameters_and_buffers: Mapping[str, Tensor]
     self.count + 1`) is in the mapping afterwards, where that is a single dict. Raises ArgumentError for names that the module does
     not have, and for a tied tensor that is given two values. For transforms of a model: the parameters become an argument.
 
+    >>> model, x = nn.Linear(3, 2), tg.ones(5, 3)
     >>> params = dict(model.named_parameters())
     >>> tg.grad(lambda p: (nn.utils.functional_call(model, p, x) ** 2).sum())(params)
     """

@@ -29,7 +29,7 @@ class DataLoader:
 
     >>> xs = tg.arange(10.0).reshape(5, 2)
     >>> [x.shape for x, in tg.utils.data.DataLoader(tg.utils.data.TensorDataset(xs), batch_size=2)]
-    [Size([2, 2]), Size([2, 2]), Size([1, 2])]
+    [(2, 2), (2, 2), (1, 2)]
     """
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Iterable[Any] | None = None,
