@@ -7,7 +7,7 @@ import pytest
 import tracegrad as tg
 from tracegrad.nn import functional as F
 from tracegrad.runtime.pocl_halves import any_address
-from tracegrad.runtime.program import _build
+from tracegrad.runtime.program import _build, _given
 
 pytestmark = pytest.mark.skipif(tg.device().kind == "numpy", reason="no kernels")
 
@@ -26,7 +26,7 @@ __kernel void move(__global const half *p, __global half *q, int from, int to) {
 def test_any_address(width):
     device = tg.device()
     source = SOURCE.replace("%d", str(width))
-    program = _build(device.context, device.cl_device, source)
+    program = _build(device.context, device.cl_device, source, _given(device.cl_device, source))
     queue = cl.CommandQueue(device.context, device.cl_device)
     rng = np.random.default_rng(0)
     given = rng.standard_normal(100).astype(np.float16)

@@ -512,11 +512,12 @@ class Tensor(Operators):
     def _value(self, call: str, shared: bool = False) -> np.ndarray[Any, Any]:
         """The values, waiting for them: a fresh array or (shared) a read-only view. Inside a trace there are none (TraceError), except of
 
-        what the traced function made of Python numbers or an array, and did not change.
+        what the traced function computed of constants: Python numbers, arrays, `arange` and its kind.
         """
         if state.trace is not None:
-            if state.trace.is_literal(self):
-                return read(self._n, self._device, shared)
+            known = state.trace.known(self)
+            if known is not None:
+                return known if shared else known.copy()
             if _of_run_time_numbers(self._n):
                 raise TraceError(
                     f"{call} at {user_location()}: inside @trace ({state.trace.name}) Python cannot look at a float that was given to the "

@@ -169,7 +169,7 @@ def known_values(name: str, argument: str, x: Any, way_out: str) -> Any:
     """The values of the integer Tensor `x`, on which the result's shape or place depends; a TraceError tells the way out in a trace."""
     if x.dtype.kind not in "iu":
         raise DTypeError(f"{name}: {argument} must hold integers, got {x.dtype}")
-    if state.trace is not None or isinstance(x, Node):
+    if isinstance(x, Node) or (state.trace is not None and state.trace.known(x) is None):
         raise TraceError(f"{name}: the result depends on the values of {argument}, which are not known inside @trace; {way_out}")
     return x._value(name)
 

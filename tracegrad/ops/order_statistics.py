@@ -14,6 +14,7 @@ from tracegrad import dtypes
 from tracegrad.errors import ArgumentError, DTypeError, IndexOutOfRange, ShapeError, TraceError
 from tracegrad.function import REGISTRY, bind, cast, common_dtype, const, iota, refuse_complex
 from tracegrad.ir import Node
+from tracegrad.modes import state
 from tracegrad.operators import PUBLIC, Operators, public
 from tracegrad.ops import movement as mv
 from tracegrad.ops.arguments import integer, on_nodes, one_dim
@@ -464,6 +465,8 @@ def known(name: str, x: Any, instead: str) -> np.ndarray[Any, Any]:
 
 
 def _tensor(like: Any, array: Any) -> Any:
+    if state.trace is not None:                 # which takes no arrays of the user's; this is none
+        return PUBLIC["tensor"](array.reshape(-1).tolist(), dtype=array.dtype, device=like.device).reshape(array.shape)
     return PUBLIC["tensor"](np.asarray(array, order="C"), device=like.device)
 
 

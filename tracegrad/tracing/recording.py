@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tracegrad import autodiff
+from tracegrad.compile import read
 from tracegrad.dtypes import complex128, float64, int64
 from tracegrad.errors import TraceError
-from tracegrad.function import REGISTRY, placeholder
-from tracegrad.ir import Aval, Node, user_location
+from tracegrad.function import REGISTRY, Bundle, placeholder
+from tracegrad.interpret import evaluate
+from tracegrad.ir import Aval, Node, topological, user_location
 from tracegrad.printing import assigned_name, identifier
 from tracegrad.tensor import Tensor, become_leaf
 
 _VARIABLE = REGISTRY["variable"]
+_CALLS = frozenset(("host_call", "opencl_call", "loop", "small_matrices"))      # families of what may do anything, or much
 
 # ("arg", number of an argument leaf), ("base", the same: the tensor it is a view of), ("tensor", a tensor), ("slot", an `assigned.Part`),
 # ("slot base", the same: the tensor it is a view of)
@@ -47,6 +52,11 @@ def path_of(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(path)
 
 
+def _is_pure(node: Node) -> bool:
+    """Whether an operation's result depends on its operands and attributes alone, and numpy has it in one step."""
+    return node.fn.constant and node.fn.family not in _CALLS and not isinstance(node.fn, Bundle) and node.fn.name != "output"
+
+
 class Recording:
     """One trace: what it read, what it computes, what it changes. Made while the body runs on tracers."""
 
@@ -65,6 +75,7 @@ class Recording:
         self.no_grads: list[Place] = []  # tensors whose grad was seen to be None
         self.leaves: list[tuple[Tensor, Node]] = []  # leaves from outside that were written, and the variables they became
         self.adopted: dict[int, Tensor] = {}  # constants made by the body
+        self.values: dict[Node, np.ndarray[Any, Any]] = {}  # of what is known while recording, as somebody asked: see `known`
         self.renewed: list[tuple[dict[str, Any], str, Tensor]] = []  # see `renew`
         self.versions: dict[int, tuple[Tensor, int]] = {}  # of changed tensors, before: a recording changes nothing yet
         self.freed: set[Node] = set()
@@ -184,9 +195,35 @@ class Recording:
         """A constant that the body made from host data."""
         self.adopted[id(tensor)] = tensor
 
-    def is_literal(self, tensor: Tensor) -> bool:
-        """Whether it is such a constant, and the body did not change it: its values are those of every replay."""
-        return id(tensor) in self.adopted and id(tensor) not in self.nodes and tensor._base is None
+    def known(self, tensor: Tensor) -> np.ndarray[Any, Any] | None:
+        """The values (a read-only array) of what the body computed of its own constants: they are those of every replay. None of anything
+
+        else: of what depends on arguments, tensors from outside, random draws, loops or calls of a user's.
+        """
+        if not self.made(tensor):
+            return None
+        if id(tensor) in self.adopted and id(tensor) not in self.nodes and tensor._base is None:
+            return read(tensor._n, tensor._device, True)
+        node = tensor._node()
+        if node in self.values:
+            return self.values[node]
+        constants = {self.captured[i][1]: t for i, t in self.adopted.items() if i in self.captured}
+        order = topological((node,), self.values.__contains__)
+        if not all(n in self.values or n in constants or _is_pure(n) for n in order):
+            return None
+        found = dict(self.values)
+        with np.errstate(all="ignore"):
+            for n in order:
+                if n in constants:
+                    found[n] = read(constants[n]._n, constants[n]._device, True)
+                elif n not in found:
+                    found[n] = evaluate(n, [found[o] for o in n.operands])
+                    if n.fn.reports and any(n.fn.excess(found[n.operands[0]], n)):  # type: ignore[attr-defined]
+                        return None                        # an index out of range, say: the kernels tell
+        value: np.ndarray[Any, Any] = found[node].view()
+        value.flags.writeable = False
+        self.values[node] = value
+        return value
 
     def scalar(self, owner: Any, name: str) -> Tensor:
         """A Python float attribute (an optimiser's learning rate) as a run-time scalar."""
