@@ -165,7 +165,7 @@ def beams(T: Any, start: Any, table: Any) -> Any:
         words = T.cat([words.gather(1, parent[..., None].expand(-1, -1, t)), token[..., None]], -1)
         state = state.gather(1, parent[..., None].expand(-1, -1, 31))
         done = done.gather(1, parent) | (token < 3)
-    best = (score / (words >= 3).sum(-1).clamp(min=1) ** 0.6).max(1)
+    best = (score / (words >= 3).sum(-1).clamp(min=1).to(start.dtype) ** 0.6).max(1)         # (a float32 power's last bit is the CPU's)
     return best.values.sum() + state.square().mean() + score.logsumexp(1).sum(), words, done, best.indices
 
 

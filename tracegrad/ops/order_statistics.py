@@ -474,7 +474,7 @@ def _tensor(like: Any, array: Any) -> Any:
 def bincount(input: Array, weights: Array = None, minlength: int = 0) -> Array:
     """How often each integer from 0 on is in input (1-d), as int64; with weights, how much of them. At least minlength numbers.
 
-    Not inside @trace: the length depends on values (there use zeros(n).index_add(0, input, ones), or histc).
+    Inside @trace of constants only: the length depends on values (there use zeros(n).index_add(0, input, ones), or histc).
     """
     values = known("bincount", input, "use tg.zeros(n).index_add(0, input, ones) with the number n of bins")
     if values.ndim != 1 or values.dtype.kind not in "iu":
@@ -493,7 +493,10 @@ def bincount(input: Array, weights: Array = None, minlength: int = 0) -> Array:
 
 @public("nonzero")
 def nonzero(input: Array, *, as_tuple: bool = False) -> Any:
-    """The indices (int64) of the elements that are not 0: a row for each; as_tuple: a vector for each dimension. Not inside @trace."""
+    """The indices (int64) of the elements that are not 0: a row for each; as_tuple: a vector for each dimension.
+
+    Inside @trace of constants only: how many there are depends on values.
+    """
     values = known("nonzero", input, "use tg.where(condition, x, y), or masked_fill")
     found = np.nonzero(values.reshape(-1) if as_tuple and not values.ndim else values) if values.ndim else (
         np.nonzero(values.reshape(1)) if as_tuple else ())
@@ -504,7 +507,7 @@ def nonzero(input: Array, *, as_tuple: bool = False) -> Any:
 
 @public("argwhere")
 def argwhere(input: Array) -> Array:
-    """The indices (int64) of the elements that are not 0, a row for each. Not inside @trace."""
+    """The indices (int64) of the elements that are not 0, a row for each. Inside @trace of constants only."""
     return nonzero(input)
 
 
@@ -540,7 +543,7 @@ def _results(like: Any, found: tuple[Any, ...], inverse: bool, counts: bool) -> 
 def unique(input: Array, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
     """The different elements (or, with dim, slices) of input, sorted; with them, if asked: where each element went, how many there are.
 
-    Not inside @trace: their number depends on values. No derivative.
+    Inside @trace of constants only: their number depends on values. No derivative.
     """
     values = known("unique", input, "sort, and compare neighbours")
     axis = None if dim is None else one_dim("unique", dim, values.ndim)
@@ -551,7 +554,7 @@ def unique(input: Array, sorted: bool = True, return_inverse: bool = False, retu
 
 @public("unique_consecutive")
 def unique_consecutive(input: Array, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
-    """input (flattened, or its slices along dim) without those that equal the one in front. Not inside @trace."""
+    """input (flattened, or its slices along dim) without those that equal the one in front. Inside @trace of constants only."""
     values = known("unique_consecutive", input, "compare neighbours, x[1:] != x[:-1]")
     axis = 0 if dim is None else one_dim("unique_consecutive", dim, values.ndim)
     rows = values.reshape(-1) if dim is None else np.moveaxis(values, axis, 0)
