@@ -31,20 +31,23 @@ class State:
 
 
 class Memory:
-    """A buffer, or an array of a work-item or a group: its elements, which of them are written, and by whom in this launch."""
+    """A buffer, or an array of a work-item or a group: its elements, which of them are written, and by whom in this launch.
+
+    What is asked of a few elements at a time is in Python's bytes and lists: numpy's arrays took four times as long.
+    """
 
     __slots__ = ("array", "known", "name", "readers", "state", "writers")
 
     def __init__(self, name: str, array: Array, state: State, known: bool) -> None:
         self.name, self.array, self.state = name, array, state
-        self.known = np.full(array.shape, known)
-        self.writers = np.zeros(array.shape, np.int64)
-        self.readers = np.zeros(array.shape, np.int64)
+        self.known = bytearray(b"\1" * len(array) if known else len(array))
+        self.writers = [0] * len(array)
+        self.readers = [0] * len(array)
 
     def fresh(self) -> None:
         """A new launch, or a barrier: what was done before is done."""
-        self.writers[:] = 0
-        self.readers[:] = 0
+        self.writers = [0] * len(self.array)
+        self.readers = [0] * len(self.array)
 
 
 class Pointer:
@@ -82,7 +85,7 @@ class Pointer:
             other = m.writers[i] if m.writers[i] not in (0, item) else m.readers[i]
             who = f"work-item {other - 1}" if other > 0 else "others"
             raise KernelFault(f"writes {m.name}[{i}], which {who} access in the same launch")
-        m.writers[i], m.known[i] = item, True
+        m.writers[i], m.known[i] = item, 1
         m.array[i] = value
 
     def aligned(self, lanes: int) -> Pointer:
@@ -96,25 +99,28 @@ class Pointer:
         m, i = self.memory, self.at
         if not 0 <= i <= len(m.array) - lanes:
             raise KernelFault(f"reads {m.name}[{i}:{i + lanes}] of {len(m.array)}")
-        part = slice(i, i + lanes)
-        item = m.state.item
-        if not m.known[part].all() or not ((m.writers[part] == 0) | (m.writers[part] == item)).all():
+        part, nobody = slice(i, i + lanes), [0] * lanes
+        item, writers, readers = m.state.item, m.writers[part], m.readers[part]
+        written = writers != nobody
+        if 0 in m.known[part] or (written and any(w and w != item for w in writers)):
             for k in range(lanes):
                 self.load(k)
-        readers = m.readers[part]
-        m.readers[part] = np.where(m.writers[part] == item, readers, np.where((readers == 0) | (readers == item), item, _MANY))
+        if not written and readers == nobody:
+            m.readers[part] = [item] * lanes
+        else:
+            m.readers[part] = [r if w == item else _MANY if r and r != item else item for w, r in zip(writers, readers, strict=True)]
         return m.array[part].copy()
 
     def put_vector(self, value: Array) -> None:
         m, i, lanes = self.memory, self.at, len(value)
         if not 0 <= i <= len(m.array) - lanes:
             raise KernelFault(f"writes {m.name}[{i}:{i + lanes}] of {len(m.array)}")
-        part = slice(i, i + lanes)
-        item = m.state.item
-        if not (((m.writers[part] == 0) | (m.writers[part] == item)) & ((m.readers[part] == 0) | (m.readers[part] == item))).all():
+        part, item = slice(i, i + lanes), m.state.item
+        before = {*m.writers[part], *m.readers[part]}
+        if not before <= {0, item}:
             for k in range(lanes):
                 self.store(k, value[k])
-        m.writers[part], m.known[part] = item, True
+        m.writers[part], m.known[part] = [item] * lanes, b"\1" * lanes
         m.array[part] = value
 
     def picked(self, at: Array, mask: Array | None = None) -> Array:
@@ -182,11 +188,17 @@ def _whole(value: Any, dtype: np.dtype[Any]) -> int:
 
 
 def _lanes_of(value: Any, lanes: int, dtype: np.dtype[Any]) -> Array:
-    return np.full(lanes, value, dtype)
+    out = np.empty(lanes, dtype)
+    np.copyto(out, value, casting="unsafe")
+    return out
 
 
 def _joined(parts: Sequence[Any], lanes: int, dtype: np.dtype[Any]) -> Array:
-    out = np.concatenate([np.atleast_1d(np.asarray(p)) for p in parts]).astype(dtype)
+    out: Array
+    if any(isinstance(p, np.ndarray) for p in parts):
+        out = np.concatenate([np.atleast_1d(np.asarray(p)) for p in parts]).astype(dtype)
+    else:
+        out = np.array(parts, dtype)
     if len(out) != lanes:
         raise KernelFault(f"a vector of {lanes} is made of {len(out)} elements")
     return out

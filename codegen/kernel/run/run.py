@@ -28,8 +28,14 @@ def kernels_of(source: str) -> dict[str, Compiled]:
     for match, after in zip(starts, [*starts[1:], None], strict=True):
         text = source[match.end() - 1: after.start() if after else len(source)]
         size = tuple(int(n) for n in match[1].split(",")) if match[1] else None
-        found[match[2]] = Translator(text, match[2], size).kernel()
+        found[match[2]] = _kernel(text, match[2], size)
     return found
+
+
+@cache
+def _kernel(text: str, name: str, local_size: tuple[int, ...] | None) -> Compiled:
+    """One of them, which the programs for several devices may share."""
+    return Translator(text, name, local_size).kernel()
 
 
 def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> list[Array]:
@@ -63,8 +69,8 @@ def run_plan(plan: Plan, inputs: Sequence[Any], scalars: Sequence[Any] = ()) -> 
     for i in plan.outputs:
         memory = memories[i]
         assert memory is not None
-        if not memory.known.all():
-            raise KernelFault(f"result {memory.name}: element {int(np.argmin(memory.known))} was never written")
+        if 0 in memory.known:
+            raise KernelFault(f"result {memory.name}: element {memory.known.index(0)} was never written")
         results.append(memory.array.reshape(plan.slots[i].shape).copy())
     return results
 
@@ -89,7 +95,7 @@ def _host(step: HostStep, plan: Plan, memories: Sequence[Memory | None]) -> None
         memory = memories[i]
         assert memory is not None
         memory.array[:] = np.asarray(value).reshape(-1)
-        memory.known[:] = True
+        memory.known[:] = b"\1" * len(memory.known)
 
 
 def _launch(kernel: Compiled, step: Any, memories: Sequence[Memory | None], scalars: Sequence[Any], state: State,

@@ -52,6 +52,7 @@ _TOKEN = re.compile(r"""\s*(?:
   | (?P<op><<=|>>=|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|[-+*/%&|^<>=!~?:;,.(){}\[\]])
 )""", re.VERBOSE)
 BINARY = [("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%")]
+PRECEDENCE = {operator: depth for depth, operators in enumerate(BINARY) for operator in operators}
 TYPE_NAME = re.compile(r"(char|uchar|short|ushort|int|uint|long|ulong|float|double|half)(2|3|4|8|16)?$")
 LETTERS = "0123456789abcdef"
 
@@ -68,7 +69,8 @@ def tokens_of(text: str) -> list[tuple[str, str, int]]:
             match = _TOKEN.match(line, at)
             if match is None:
                 raise KernelFault(f"not C that this reads: {line[at:]!r}")
-            out.append((str(match.lastgroup), match[str(match.lastgroup)], number))
+            kind = match.lastgroup or ""
+            out.append((kind, match[kind], number))
             at = match.end()
     return out
 

@@ -18,12 +18,12 @@ from tracegrad.codegen.kernel.run import memory
 from tracegrad.codegen.kernel.run.functions import functions
 from tracegrad.codegen.kernel.run.memory import KernelFault
 from tracegrad.codegen.kernel.run.syntax import (
-    BINARY,
     DTYPES,
     FLOATS,
     INT,
     LETTERS,
     MASKS,
+    PRECEDENCE,
     RANK,
     TYPE_NAME,
     Compiled,
@@ -39,6 +39,7 @@ class Translator:
     def __init__(self, text: str, name: str, local_size: tuple[int, ...] | None) -> None:
         self.source = text.split("\n")
         self.tokens = tokens_of(text)
+        self.texts = [*(text for _, text, _ in self.tokens), *[""] * 9]       # and nothing behind them, as far as is looked ahead
         self.at = 0
         self.name, self.local_size = name, local_size
         self.scopes: list[dict[str, tuple[str, Type]]] = [{}]
@@ -53,23 +54,23 @@ class Translator:
 
     @property
     def here(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
+        return self.texts[self.at]
 
     def take(self, wanted: str = "") -> str:
-        text = self.here
+        text = self.texts[self.at]
         if wanted and text != wanted:
             raise self.error(f"expected {wanted!r}, found {text!r}")
         self.at += 1
         return text
 
     def taken(self, text: str) -> bool:
-        if self.here == text:
+        if self.texts[self.at] == text:
             self.at += 1
             return True
         return False
 
     def peek(self, ahead: int = 1) -> str:
-        return self.tokens[self.at + ahead][1] if self.at + ahead < len(self.tokens) else ""
+        return self.texts[self.at + ahead]
 
     def error(self, text: str) -> KernelFault:
         line = self.tokens[min(self.at, len(self.tokens) - 1)][2]
@@ -361,7 +362,7 @@ class Translator:
         return self.ternary()
 
     def ternary(self) -> Term:
-        condition = self.level(0)
+        condition = self.operation()
         if not self.taken("?"):
             return condition
         a = self.assignment()
@@ -377,13 +378,12 @@ class Translator:
             raise self.error(f"a {condition.type} selects between {a.type} and {b.type}")
         return Term(f"_selected({condition.code}, {self.converted(a, type_)}, {self.converted(b, type_)})", type_)
 
-    def level(self, depth: int) -> Term:
-        if depth == len(BINARY):
-            return self.unary()
-        left = self.level(depth + 1)
-        while self.here in BINARY[depth]:
+    def operation(self, least: int = 0) -> Term:
+        """Operands with binary operators between them that bind as closely as `least`, or closer."""
+        left = self.unary()
+        while (closeness := PRECEDENCE.get(self.here, -1)) >= least:
             operator = self.take()
-            left = self.binary(operator, left, self.level(depth + 1))
+            left = self.binary(operator, left, self.operation(closeness + 1))
         return left
 
     def common(self, a: Term, b: Term) -> Type:
