@@ -27,6 +27,12 @@ hypothesis.settings.register_profile("long", max_examples=1000, deadline=None, d
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_collection_finish() -> None:
+    """15,000 tests and all modules stay: no collection of garbage, of which tests ask for many, goes through them any more (0.1 s each)."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(params=["default", "eager", "numpy"])
 def device(request, monkeypatch):
     """The default OpenCL device by kernels alone, the same with numpy for small work, and the interpreter: all run the same test."""
