@@ -10,7 +10,7 @@ from benchmarks.workloads.gemm import LARGE_PRODUCTS, PRODUCTS
 from benchmarks.workloads.graph_size import GraphSize
 from benchmarks.workloads.heat import HeatAdjoint, HeatStep, PeriodicHeat
 from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntraced, Recurrent, TransformerBlock, WrittenAttention
-from benchmarks.workloads.physics import LennardJones, Stencil
+from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
 from benchmarks.workloads.single import ArgMax, Conv1d, Normal, Pooling, RunningSum, Sort, Sums, TopK
 from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyValue
 from benchmarks.workloads.tables import EmbeddingBag
@@ -38,6 +38,7 @@ PROGRAMS: list[Workload] = [
     ChainGradient(),
     BlackScholes(),
     LennardJones(),
+    Trajectories(),
     HeatStep(),
     HeatAdjoint(),
     PeriodicHeat(),

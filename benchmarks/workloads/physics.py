@@ -92,3 +92,33 @@ class Stencil(Derived):
 
     def pytensor_function(self, pt, u):
         return self._energy(u, pt.pad(u, [(1, 1)] * len(self.shape)))
+
+
+class Trajectories(Derived):
+    """Pendulums by symplectic steps in a Python loop, their states stacked, and how far from what was seen: with its gradient."""
+
+    name = "trajectories"
+    title = "1000 pendulums, 60 steps stacked: misfit and gradient, float64"
+    wrt = ("angle", "speed")
+    tolerance = 1e-9
+    steps = 60
+
+    def data(self, rng):
+        return {"angle": normal(rng, 1000, dtype=np.float64), "speed": normal(rng, 1000, dtype=np.float64),
+                "seen": normal(rng, 1000, self.steps, dtype=np.float64)}
+
+    def _misfit(self, m, stack, angle, speed, seen):
+        angles = []
+        for _ in range(self.steps):
+            speed = speed - 0.05 * m.sin(angle)
+            angle = angle + 0.05 * speed
+            angles.append(angle)
+        return ((stack(angles, 1) - seen) ** 2).sum()
+
+    def function(self, t, F, angle, speed, seen):
+        return self._misfit(t, t.stack, angle, speed, seen)
+
+    def jax_function(self, angle, speed, seen):
+        import jax.numpy as jnp
+
+        return self._misfit(jnp, jnp.stack, angle, speed, seen)

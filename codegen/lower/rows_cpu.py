@@ -33,7 +33,10 @@ from tracegrad.plan import Plain
 
 
 class Shape(Plain):
-    """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised)."""
+    """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised).
+
+    parts: the elements of a row are (*cols[:-1], parts, cols[-1]), and those of all parts are computed side by side, in the last loop.
+    """
 
     rows: int
     cols: tuple[int, ...]
@@ -41,11 +44,11 @@ class Shape(Plain):
     block: int                       # rows a work-item does
     length: int | None               # chunk of the (single) column loop that a work-item does; None: all
     across: bool = False             # the loop over the rows is inside that over the columns
-    apart: bool = False              # the last loop is written out, column by column
+    parts: int = 1
 
     @property
     def row_size(self) -> int:
-        n = 1
+        n = self.parts
         for c in self.cols:
             n *= c
         return n
@@ -100,10 +103,12 @@ def shape_of(group: Group, context: Context) -> Shape:
 
     Where something is read transposed, the lines that a vector of columns lies in are used for all rows of the block at once.
     """
+    if isinstance(group.kind, Flat) and group.kind.parts > 1:
+        return _side_by_side(group.kind, vector_width(group, context), context.target.cores)
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
-    if shape.apart or group.size < 8 * tuning().item or _plain(group):              # little enough for a cache, or read as it lies
+    if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):              # little enough for a cache, or read as it lies
         return shape
     if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
         return shape
@@ -122,7 +127,7 @@ def _plain(group: Group) -> bool:
 
 
 def _written_out(shape: Shape, group: Group, context: Context, points: list[int]) -> Shape:
-    """The same, with the last loop written out if its few columns come from about as many places (numbers or vectors that were stacked)."""
+    """The same, with the few columns of the last loop as parts if they come from about as many places (numbers or vectors, stacked)."""
     if not group.positional or shape.length is not None or group.statements > tuning().max_statements:
         return shape
     n = shape.cols[-1]
@@ -134,9 +139,20 @@ def _written_out(shape: Shape, group: Group, context: Context, points: list[int]
     if not scattered(reads(group, context, row.index * n + col.index).guards, col, n):
         return shape
     if n == shape.cols[-1]:
-        return replace(shape, apart=True)
+        return replace(shape, cols=(*shape.cols[:-1], 1), parts=n)
     rows = group.size // n
-    return Shape(rows, (n,), shape.width, max(1, min(rows, -(-tuning().item // n))), None, apart=True)
+    return Shape(rows, (1,), shape.width, max(1, min(rows, -(-tuning().item // n))), None, parts=n)
+
+
+def _side_by_side(kind: Flat, width: int, cores: int) -> Shape:
+    """The loops over the elements of a stack."""
+    rows, inner, each = kind.size // (kind.parts * kind.inner), kind.inner, kind.parts * kind.inner
+    while width > inner:                                     # 4 numbers are a vector of 4; of 3, one is one of 2, and one is left
+        width //= 2
+    share = min(max(tuning().item, -(-kind.size // (16 * cores))), tuning().most_items)
+    if each > 2 * share and inner > 2 * (length := -(-share // kind.parts // 64) * 64):
+        return Shape(rows, (inner,), width, 1, length, parts=kind.parts)
+    return Shape(rows, (inner,), width, max(1, min(rows, share // each)), None, parts=kind.parts)
 
 
 def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
@@ -354,7 +370,7 @@ class RowKernel:
 
     def in_vectors(self, step: int) -> bool:
         s = self.shape
-        return s.width > 1 and not s.apart and min(s.cols[-1], s.length or s.cols[-1]) >= step
+        return s.width > 1 and min(s.cols[-1], s.length or s.cols[-1]) >= step
 
     def along(
         self, opened: ExitStack, reductions: list[Node], sinks: list[Node], unroll: int, vector_acc: dict[Node, list[Local]],
@@ -395,13 +411,10 @@ class RowKernel:
                 self.ev.lane, self.ev.width = col, width
                 for u in range(unroll):
                     at = self.row * s.row_size + outer + (col.index + u * width)
-                    self.body(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
+                    self.bodies(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
                 self.ev.lane, self.ev.width = None, 1
-        if s.apart:
-            for c in range(n):
-                self.body(self.row * s.row_size + outer + c, reductions, sinks, total)
-        elif tail == 1 and s.length is None and not s.across:
-            self.body(self.row * s.row_size + outer + (n - 1), reductions, sinks, total)
+        if tail == 1 and s.length is None and not s.across:
+            self.bodies(self.row * s.row_size + outer + (n - 1), reductions, sinks, total)
         elif tail:
             col = Var(name, n)
             if s.length is None:
@@ -414,14 +427,14 @@ class RowKernel:
                 inner.enter_context(block)
                 if s.across:
                     inner.enter_context(self.each_row())
-                self.body(self.row * s.row_size + outer + col.index, reductions, sinks, total)
+                self.bodies(self.row * s.row_size + outer + col.index, reductions, sinks, total)
 
     def peeled(self, step: int, base: Index) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do; base: the index of column 0."""
         s = self.shape
         n = s.cols[-1]
         most = min(tuning().ranges, tuning().max_statements // max(1, self.group.statements))
-        if s.length is not None or s.across or not self.group.positional or most < 3:
+        if s.length is not None or s.across or s.parts > 1 or not self.group.positional or most < 3:
             return [(0, n - n % step)]
         col = Var("col", n)
         return peeled(reads(self.group, self.context, base + col.index).guards, col, n, step, most)
@@ -483,6 +496,11 @@ class RowKernel:
         while best > 1 and (n < 8 * width * best and n % (width * best) >= width):
             best //= 2
         return best
+
+    def bodies(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, Local]) -> None:
+        """What is done at an element, or at the same element of all parts."""
+        for part in range(self.shape.parts):
+            self.body(at + part * self.shape.cols[-1], reductions, sinks, accumulators)
 
     def body(self, at: Index, reductions: list[Node], sinks: list[Node], accumulators: dict[Node, Local]) -> None:
         self.at = at

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property, reduce
 from itertools import islice
+from math import prod
 from operator import or_
 
 import numpy as np
@@ -84,6 +85,7 @@ class Scheduler:
         self.apart: dict[Node, set[Node]] = {}            # deps that a node reads in branches which share no arithmetic: of a list, stacked
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
+        self.stacks: dict[Node, Flat] = {}        # lists of equal parts, which are computed side by side
         self.candidates: set[Node] = set()
         self.once: set[Node] = set()              # what takes a random draw or a gather, which are never done twice
         self.breaks: dict[tuple[Group, Node], Break] = {}      # why a sink is not in a group that it reads from
@@ -143,6 +145,8 @@ class Scheduler:
             of_many = computed > self.tuning.max_reads // 2
             if of_many:
                 self.forced.add(node)                        # put together once, and its parts computed there
+            if node.fn.name == "concat" and node in self.forced and (stack := self.stack(node)):
+                self.stacks[node] = stack
             self.limit_terms(node, terms)
             through = node.fn.family == "movement" and node not in self.forced
             if not self.fuse and node.fn.name != "reshape":
@@ -168,6 +172,15 @@ class Scheduler:
                         continue
                     if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
+
+    def stack(self, node: Node) -> Flat | None:
+        """What a list of many equal parts is computed as on a CPU: those of the next are as far away everywhere."""
+        first, dim = node.operands[0], node.attrs["dim"]
+        equal = all(o.shape == first.shape for o in node.operands)
+        parts = len(node.operands)
+        if self.target.kind == "gpu" or not equal or parts <= self.tuning.ranges:
+            return None
+        return Flat(node.aval.size, parts, prod(first.shape[dim:]))
 
     def limit_terms(self, node: Node, terms: dict[Node, int]) -> None:
         """Store a reduction that is written out if what it is a term of is written out, too, and they are too many together."""
@@ -225,7 +238,8 @@ class Scheduler:
                 self.positional.add(node)
             moves = ONLY_HERE
             if how == UNKNOWN:
-                move = (o.aval.size, each) if each > 1 else (node.fn, *node.attrs.items(), number, o.shape, node.shape)
+                move: Hashable = (node.fn, *node.attrs.items()) if node in self.stacks else (o.aval.size, each) if each > 1 else (
+                    node.fn, *node.attrs.items(), number, o.shape, node.shape)
                 several = min(each * node.fn.read_places, self.tuning.max_again + 2)
                 moves = frozenset([(self.moves.setdefault((move, i), len(self.moves)),) for i in range(several)])
             inside = {} if o in self.group_of else self.ways.get(o, {})
@@ -235,7 +249,7 @@ class Scheduler:
                 for dep, maps in deps.items():
                     ways[dep] = joined(ways.get(dep), moves, inside.get(dep, ONLY_HERE))
                     add(out, dep, compose(how, maps))
-            if node.fn.name == "concat" and len(node.operands) > 3:
+            if node.fn.name == "concat" and len(node.operands) > 3 and node not in self.stacks:
                 apart.update(deps)
             elif o not in self.group_of:
                 apart |= self.apart.get(o, set())
@@ -250,7 +264,8 @@ class Scheduler:
         """
         if node.fn.name != "concat" and node.fn.family != "reduction":
             return False
-        wasted = node.fn.name == "concat" and len(node.operands) > self.tuning.ranges and flops * node.aval.size > self.tuning.list_work
+        several = node.fn.name == "concat" and node not in self.stacks and len(node.operands) > self.tuning.ranges
+        wasted = several and flops * node.aval.size > self.tuning.list_work
         return wasted or flops > 4 * self.tuning.max_statements
 
     def parts_stored(self, node: Node) -> bool:
@@ -289,7 +304,7 @@ class Scheduler:
     # -- grouping
 
     def place_sink(self, node: Node) -> None:
-        sink = Sink(node, kind_of(node, self.target), self.deps[node], self.costs.get(node, 0), {})
+        sink = Sink(node, self.stacks.get(node) or kind_of(node, self.target), self.deps[node], self.costs.get(node, 0), {})
         for dep, maps in sink.reads.items():
             other = self.group_of.get(dep)
             if other is not None:
@@ -324,7 +339,8 @@ class Scheduler:
 
     def accept(self, group: Group, sink: Sink) -> Accepted | Break:
         """How `group` would take a sink in, or why it does not."""
-        if group.statements + sink.cost > self.tuning.max_statements:
+        times = group.kind.parts if isinstance(group.kind, Flat) and sink.node not in self.stacks else 1       # it would be written
+        if group.statements + sink.cost * times > self.tuning.max_statements:
             return Break.LENGTH
         own = sink.of.get(group, {})
         places = {group.place[dep] for dep in own}
@@ -368,7 +384,8 @@ class Scheduler:
         group.positional |= node in self.positional or of_operand
         group.sinks.append(node)
         group.work += self.costs.get(node, 1) * (node.aval.size if is_inline(node) else group.size)
-        group.statements += max(1, sink.cost // 4)
+        times = found.kind.parts if isinstance(found.kind, Flat) and node not in self.stacks else 1
+        group.statements += max(1, sink.cost // 4) * times
         for dep, maps in sink.reads.items():
             add(group.reads, dep, maps)
         for other in sink.of:

@@ -81,16 +81,26 @@ class Accepted(Plain):
 
 
 class Flat(Plain):
-    """Element by element."""
+    """Element by element.
+
+    parts: if there are several, the elements are (outer, parts, inner), and the parts are computed side by side: those of a stack, each of
+    which is computed of other values than the next (on CPUs).
+    """
 
     size: int
+    parts: int = 1
+    inner: int = 1
 
     def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
-        """Elements of the same number; reductions over rows (or chunks of them) that have so many."""
+        """Elements of the same number; reductions over rows (or chunks of them) that have so many, if all elements are computed alike."""
         if isinstance(other, Anchored):
             return Break.OPERAND
         if other.size != self.size or isinstance(other, Columns):
             return Break.SHAPE
+        if other == self or (self.parts > 1 and other == Flat(self.size)):
+            return Accepted(self, other.place)
+        if self.parts > 1 or (isinstance(other, Flat) and other.parts > 1):
+            return Break.SHAPE                               # what is computed alike everywhere is not written once for each part
         return Accepted(other, other.place)
 
     @property
@@ -98,7 +108,8 @@ class Flat(Plain):
         return Place.ELEMENT
 
     def __str__(self) -> str:
-        return f"{self.size} element{'s' * (self.size != 1)}"
+        side_by_side = f", {self.parts} parts of them side by side" if self.parts > 1 else ""
+        return f"{self.size} element{'s' * (self.size != 1)}{side_by_side}"
 
 
 class Rows(Plain):
