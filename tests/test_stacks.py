@@ -66,6 +66,13 @@ def put_together(parts: list[Any], how: str, dim: int) -> Any:
     return tg.stack(parts, dim) if how == "stack" else tg.cat(parts, dim)
 
 
+def ragged(parts: list[Any], dim: int, seed: int) -> Any:
+    """Slices of some of the parts one behind the other, of lengths that differ."""
+    rng = Random(seed)
+    cuts = [rng.randrange(1, p.shape[dim] + 1) for p in parts]
+    return tg.cat([p.narrow(dim, rng.randrange(p.shape[dim] - n + 1), n) for p, n in zip(parts, cuts, strict=True)], dim)
+
+
 def as_list(out: Any) -> list[Any]:
     return list(out) if isinstance(out, tuple) else [out]
 
@@ -136,6 +143,25 @@ def test_long_parts_are_cut_in_chunks(n: int) -> None:
         close(found, wanted.numpy(), 1e-11)
 
 
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("shape", [(9, 12), (12, 65), (33, 7), (60, 100), (20, 3000), (10, 9000)])
+def test_lists_of_parts_that_differ(shape: tuple[int, int], name: str) -> None:
+    """Short ones that a work-item does together, and long ones that several do."""
+    for dim, x in enumerate((draw(*shape), draw(shape[0], 5, shape[1] // 5 + 1))):
+
+        def fn(x: Any, dim: int = dim) -> list[Any]:
+            y = ragged(LISTS[name](list(x.unbind(0))), dim, shape[1])
+            return [y, y * 2 + y.sin(), y.sum(dim), y.flip(dim)]
+
+        def gradient(x: Any, fn: Any = fn) -> Any:
+            return tg.grad(lambda x: sum((y * y).sum() for y in fn(x)))(x)
+
+        for found, wanted in zip(tg.trace(fn)(x), fn(x), strict=True):
+            close(found, wanted.numpy(), 1e-10)
+        wanted = gradient(x).numpy()
+        close(tg.trace(gradient)(x), wanted, 1e-10 * max(1.0, float(np.abs(wanted).max())))
+
+
 def test_a_trajectory_is_computed_once() -> None:
     """Not each part for all elements: the text has no test of which part an element is in, and each sine once."""
     fn = tg.trace(lambda x: tg.stack(_running(list(x.unbind(0)))))
@@ -163,6 +189,10 @@ def random_lists(rng: Random, x: Any) -> list[Any]:
     out: list[Any] = []
     for ys in pool[1:]:
         how, dim = rng.choice(["stack", "cat"]), rng.choice([0, 1])
+        if rng.random() < 0.4 and ys[0].ndim:
+            y = ragged(ys, 0, rng.randrange(99))
+            out.append(rng.choice([y, y.sin(), y.cumsum(0), y.flip(0) * 2, y.reshape(1, -1) + y.sum()]))
+            continue
         y = put_together(ys, how, dim if how == "stack" else 0)
         out += as_list(rng.choice(list(BEHIND.values()))(y, dim) if y.ndim == 2 else y)
     return out

@@ -36,7 +36,7 @@ from tracegrad.ir import Node
 __all__ = [
     "Access", "Allocate", "Array", "Assign", "Barrier", "Block", "Bound", "BoundLike", "Break", "Buffer", "Declare", "If", "Item", "Local",
     "Loop", "Number", "Parameter", "Part", "Parts", "Pointer", "Raw", "Repeat", "Statement", "Store", "Symbol", "Update", "bound",
-    "clipped", "product",
+    "clipped", "clipped_at", "product",
 ]
 
 
@@ -75,8 +75,13 @@ def clipped(end: BoundLike, size: int, length: int, function: str = "") -> Bound
 
     function: what tells the less of the two, if not a comparison.
     """
+    return clipped_at(end, size, size % length > 0, function)
+
+
+def clipped_at(end: BoundLike, size: int, shorter: bool, function: str = "") -> Bound:
+    """The less of `end` and `size`; shorter: whether that may be the latter."""
     end = bound(end)
-    if size % length == 0:
+    if not shorter:
         return end
     a, b = end.value, whole(size)
     return Bound(Call(function, a, b) if function else Select(Infix("<", a, b), a, b), ZERO, end.high, size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from tracegrad.codegen.kernel.evaluator import Evaluator
@@ -20,7 +21,18 @@ from tracegrad.codegen.kernel.index import ZERO, Index, Var, breakpoints
 from tracegrad.codegen.kernel.ir import Kernel
 from tracegrad.codegen.kernel.markup import used
 from tracegrad.codegen.kernel.peeling import peeled, scattered
-from tracegrad.codegen.kernel.statements import Access, Array, Block, Bound, Declare, Local, bound, clipped, product
+from tracegrad.codegen.kernel.statements import (
+    Access,
+    Array,
+    Block,
+    Bound,
+    Declare,
+    Local,
+    bound,
+    clipped,
+    clipped_at,
+    product,
+)
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.codegen.lower.context import Context
@@ -36,6 +48,7 @@ class Shape(Plain):
     """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised).
 
     parts: the elements of a row are (*cols[:-1], parts, cols[-1]), and those of all parts are computed side by side, in the last loop.
+    pieces: where in a row loops of their own end, one behind the other; `length` elements of a row are a work-item's, more or less.
     """
 
     rows: int
@@ -45,6 +58,7 @@ class Shape(Plain):
     length: int | None               # chunk of the (single) column loop that a work-item does; None: all
     across: bool = False             # the loop over the rows is inside that over the columns
     parts: int = 1
+    pieces: tuple[int, ...] = ()
 
     @property
     def row_size(self) -> int:
@@ -103,8 +117,9 @@ def shape_of(group: Group, context: Context) -> Shape:
 
     Where something is read transposed, the lines that a vector of columns lies in are used for all rows of the block at once.
     """
-    if isinstance(group.kind, Flat) and group.kind.parts > 1:
-        return _side_by_side(group.kind, vector_width(group, context), context.target.cores)
+    if isinstance(group.kind, Flat) and group.kind.parts:
+        put_together = _side_by_side if group.kind.alike else _behind_one_another
+        return put_together(group.kind, vector_width(group, context), context.target.cores)
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
@@ -145,14 +160,29 @@ def _written_out(shape: Shape, group: Group, context: Context, points: list[int]
 
 
 def _side_by_side(kind: Flat, width: int, cores: int) -> Shape:
-    """The loops over the elements of a stack."""
-    rows, inner, each = kind.size // (kind.parts * kind.inner), kind.inner, kind.parts * kind.inner
+    """The loops over the elements of a list of equal parts."""
+    parts, inner, each = len(kind.parts), kind.parts[0], sum(kind.parts)
+    rows = kind.size // each
     while width > inner:                                     # 4 numbers are a vector of 4; of 3, one is one of 2, and one is left
         width //= 2
-    share = min(max(tuning().item, -(-kind.size // (16 * cores))), tuning().most_items)
-    if each > 2 * share and inner > 2 * (length := -(-share // kind.parts // 64) * 64):
-        return Shape(rows, (inner,), width, 1, length, parts=kind.parts)
-    return Shape(rows, (inner,), width, max(1, min(rows, share // each)), None, parts=kind.parts)
+    share = _share(kind.size, cores)
+    if each > 2 * share and inner > 2 * (length := -(-share // parts // 64) * 64):
+        return Shape(rows, (inner,), width, 1, length, parts=parts)
+    return Shape(rows, (inner,), width, max(1, min(rows, share // each)), None, parts=parts)
+
+
+def _behind_one_another(kind: Flat, width: int, cores: int) -> Shape:
+    """The loops over the elements of a list of other parts."""
+    each, share = sum(kind.parts), _share(kind.size, cores)
+    rows, pieces = kind.size // each, tuple(accumulate(kind.parts))
+    if each > 2 * share:
+        return Shape(rows, (each,), width, 1, -(-share // 64) * 64, pieces=pieces)
+    return Shape(rows, (each,), width, max(1, min(rows, share // each)), None, pieces=pieces)
+
+
+def _share(size: int, cores: int) -> int:
+    """How many elements a work-item does, about."""
+    return min(max(tuning().item, -(-size // (16 * cores))), tuning().most_items)
 
 
 def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
@@ -173,7 +203,7 @@ def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
     points = [k for k in at if k >= 2 * width]
     cols = points[0] if points else group.size
     rows = group.size // cols
-    share = min(max(tuning().item, -(-group.size // (16 * cores))), tuning().most_items)
+    share = _share(group.size, cores)
     if cols > 2 * share:
         length = -(-share // 64) * 64
         return Shape(rows, (cols,), width, 1, length)
@@ -183,6 +213,31 @@ def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
 def lower_loops(group: Group, context: Context) -> list[Kernel]:
     """The kernel of an elementwise group or of row reductions."""
     return [RowKernel(group, context, shape_of(group, context)).kernel()]
+
+
+class Run(Plain):
+    """Pieces of a row, (begin, end) each, that work-items `start` to `stop` do: one all of them, or several the only one."""
+
+    start: int
+    stop: int
+    pieces: tuple[tuple[int, int], ...]
+
+
+def runs(ends: tuple[int, ...], length: int | None) -> list[Run]:
+    """Who does which of the pieces that end there, about `length` elements each; None: one does all."""
+    found: list[Run] = []
+    few: list[tuple[int, int]] = []                          # short ones that are next to each other
+    for begin, end in pairwise((0, *ends)):
+        if few and length is not None and end - few[0][0] > length:
+            found.append(Run(at := found[-1].stop if found else 0, at + 1, tuple(few)))
+            few = []
+        if length is not None and end - begin > length:
+            found.append(Run(at := found[-1].stop if found else 0, at - (begin - end) // length, ((begin, end),)))
+        else:
+            few.append((begin, end))
+    if few:
+        found.append(Run(at := found[-1].stop if found else 0, at + 1, tuple(few)))
+    return found
 
 
 class RowKernel:
@@ -210,7 +265,11 @@ class RowKernel:
         s, w = self.shape, self.writer
         rows, item = s.rows, 0
         sizes: list[int] = []
-        if s.length is not None:
+        if s.pieces:
+            self.runs = runs(s.pieces, s.length)
+            sizes += [self.runs[-1].stop] * (s.length is not None)
+            item = len(sizes)
+        elif s.length is not None:
             n = s.cols[0]
             sizes.append(-(-n // s.length))
             item = 1
@@ -226,7 +285,9 @@ class RowKernel:
                 if not s.across:
                     loops.enter_context(self.each_row())
             sizes.append(-(-rows // s.block))
-        if s.length is not None:
+        if s.pieces and s.length is not None:
+            self.part = w.item("part", self.runs[-1].stop, 0)
+        elif s.length is not None:
             n = s.cols[0]
             chunk = w.item("chunk", -(-n // s.length), 0)
             self.chunk = chunk.index
@@ -345,6 +406,9 @@ class RowKernel:
 
     def loops(self, reductions: list[Node], sinks: list[Node]) -> None:
         s, w = self.shape, self.writer
+        if s.pieces:
+            self.one_behind_the_other(sinks)
+            return
         n, width = s.cols[-1], s.width
         unroll = self.unroll(reductions, sinks)
         step = width * unroll
@@ -367,6 +431,67 @@ class RowKernel:
             self.along(outer, reductions, sinks, unroll, vector_acc, total)
         for r in reductions:
             self.result(r, stem[r], vector_acc.get(r, []), total[r], tail > 0)
+
+    def one_behind_the_other(self, sinks: list[Node]) -> None:
+        """A loop for each piece of a row; where there are many elements, a work-item does some pieces, or some of a long one."""
+        s, w = self.shape, self.writer
+        for run in self.runs:
+            with ExitStack() as opened:
+                if s.length is not None and len(self.runs) > 1:
+                    mine = Infix("==", self.part, whole(run.start))
+                    if run.stop - run.start > 1:
+                        mine = Infix("&&", Infix(">=", self.part, whole(run.start)), Infix("<", self.part, whole(run.stop)))
+                    opened.enter_context(w.branch(mine, (("range", self.part.index, run.start, run.stop),)))
+                if run.stop - run.start > 1 and s.length is not None:
+                    (begin, end), = run.pieces
+                    at = self.part.index * s.length + (begin - run.start * s.length)
+                    first = w.bounding("first", end, at)
+                    last = w.bounding("last", end, clipped_at(first.index + s.length, end, (end - begin) % s.length > 0))
+                    self.part_of_piece(sinks, begin, end, first, last)
+                else:
+                    for begin, end in run.pieces:
+                        self.piece(sinks, begin, end)
+
+    def piece(self, sinks: list[Node], begin: int, end: int) -> None:
+        """Columns `begin` to `end`: in vectors, then what is left one by one."""
+        w, s, width = self.writer, self.shape, self.shape.width
+        while width > end - begin:
+            width //= 2
+        name, row = "i" if s.rows == 1 else "col", self.row * s.row_size
+        middle = end - (end - begin) % width if width > 1 else begin
+        if middle > begin:
+            col = Var(name, middle - begin, begin, multiple=width if begin % width == 0 else 1)
+            once = middle - begin == width
+            with w.block(Block("{", vars=(col,))) if once else w.loop(col, begin, middle, width):
+                if once:
+                    w.add(Declare(col, f"const {w.index}", w.at(begin), bound=bound(begin)))
+                self.ev.lane, self.ev.width = col, width
+                self.body(row + col.index, [], sinks, {})
+                self.ev.lane, self.ev.width = None, 1
+        if end - middle == 1:
+            self.body(row + middle, [], sinks, {})
+        elif end > middle:
+            col = Var(name, end - middle, middle)
+            with w.loop(col, middle, end):
+                self.body(row + col.index, [], sinks, {})
+
+    def part_of_piece(self, sinks: list[Node], begin: int, end: int, first: Var, last: Var) -> None:
+        """Columns `first` to `last` of a piece from `begin` to `end`, which several work-items do."""
+        w, s, width = self.writer, self.shape, self.shape.width
+        name, row = "i" if s.rows == 1 else "col", self.row * s.row_size
+        tail = (end - begin) % width
+        if width > 1:
+            col = Var(name, end - begin, begin, multiple=width if begin % width == 0 else 1)
+            with w.loop(col, first, last, width, whole=True):
+                self.ev.lane, self.ev.width = col, width
+                self.body(row + col.index, [], sinks, {})
+                self.ev.lane, self.ev.width = None, 1
+        if tail or width == 1:
+            upto = w.at(last)
+            left = Infix("%", Infix("-", upto, whole(begin)) if begin else upto, whole(width))
+            col = Var(name, end - begin, begin)
+            with w.loop(col, Bound(Infix("-", upto, left), first.index, None) if width > 1 else first, last):
+                self.body(row + col.index, [], sinks, {})
 
     def in_vectors(self, step: int) -> bool:
         s = self.shape

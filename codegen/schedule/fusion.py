@@ -85,7 +85,7 @@ class Scheduler:
         self.apart: dict[Node, set[Node]] = {}            # deps that a node reads in branches which share no arithmetic: of a list, stacked
         self.by_size: dict[int, list[Group]] = {}
         self.forced: set[Node] = set(self.outputs)
-        self.stacks: dict[Node, Flat] = {}        # lists of equal parts, which are computed side by side
+        self.lists: dict[Node, Flat] = {}         # put together of many parts, each of which has lines of its own
         self.candidates: set[Node] = set()
         self.once: set[Node] = set()              # what takes a random draw or a gather, which are never done twice
         self.breaks: dict[tuple[Group, Node], Break] = {}      # why a sink is not in a group that it reads from
@@ -142,11 +142,12 @@ class Scheduler:
                 continue
             count = users.get(node, 0)
             computed = sum(strip(o).fn.family not in ("leaf", "movement") for o in node.operands) if node.fn.name == "concat" else 0
+            parts = self.parts(node) if node.fn.name == "concat" else None
             of_many = computed > self.tuning.max_reads // 2
-            if of_many:
+            if of_many or (parts and (not parts.alike or len(parts.parts) > self.tuning.max_reads // 2)):
                 self.forced.add(node)                        # put together once, and its parts computed there
-            if node.fn.name == "concat" and node in self.forced and (stack := self.stack(node)):
-                self.stacks[node] = stack
+            if parts and node in self.forced:
+                self.lists[node] = parts
             self.limit_terms(node, terms)
             through = node.fn.family == "movement" and node not in self.forced
             if not self.fuse and node.fn.name != "reshape":
@@ -173,14 +174,14 @@ class Scheduler:
                     if (not self.is_leaf(strip(o)) and o.aval.size) or strip(o) in self.scalars or strip(o).fn.name == "const":
                         self.forced.add(strip(o))
 
-    def stack(self, node: Node) -> Flat | None:
-        """What a list of many equal parts is computed as on a CPU: those of the next are as far away everywhere."""
-        first, dim = node.operands[0], node.attrs["dim"]
-        equal = all(o.shape == first.shape for o in node.operands)
-        parts = len(node.operands)
-        if self.target.kind == "gpu" or not equal or parts <= self.tuning.ranges:
-            return None
-        return Flat(node.aval.size, parts, prod(first.shape[dim:]))
+    def parts(self, node: Node) -> Flat | None:
+        """What a list of many parts is computed as on a CPU."""
+        sizes = tuple([prod(o.shape[node.attrs["dim"]:]) for o in node.operands if o.aval.size])
+        return Flat(node.aval.size, sizes) if self.target.kind != "gpu" and len(sizes) > self.tuning.ranges else None
+
+    def side_by_side(self, node: Node) -> bool:
+        """Whether all parts of a list are computed in one loop, in which each finds what another has computed."""
+        return node in self.lists and self.lists[node].alike
 
     def limit_terms(self, node: Node, terms: dict[Node, int]) -> None:
         """Store a reduction that is written out if what it is a term of is written out, too, and they are too many together."""
@@ -238,7 +239,7 @@ class Scheduler:
                 self.positional.add(node)
             moves = ONLY_HERE
             if how == UNKNOWN:
-                move: Hashable = (node.fn, *node.attrs.items()) if node in self.stacks else (o.aval.size, each) if each > 1 else (
+                move: Hashable = (node.fn, *node.attrs.items()) if self.side_by_side(node) else (o.aval.size, each) if each > 1 else (
                     node.fn, *node.attrs.items(), number, o.shape, node.shape)
                 several = min(each * node.fn.read_places, self.tuning.max_again + 2)
                 moves = frozenset([(self.moves.setdefault((move, i), len(self.moves)),) for i in range(several)])
@@ -249,7 +250,7 @@ class Scheduler:
                 for dep, maps in deps.items():
                     ways[dep] = joined(ways.get(dep), moves, inside.get(dep, ONLY_HERE))
                     add(out, dep, compose(how, maps))
-            if node.fn.name == "concat" and len(node.operands) > 3 and node not in self.stacks:
+            if node.fn.name == "concat" and len(node.operands) > 3 and not self.side_by_side(node):
                 apart.update(deps)
             elif o not in self.group_of:
                 apart |= self.apart.get(o, set())
@@ -264,7 +265,7 @@ class Scheduler:
         """
         if node.fn.name != "concat" and node.fn.family != "reduction":
             return False
-        several = node.fn.name == "concat" and node not in self.stacks and len(node.operands) > self.tuning.ranges
+        several = node.fn.name == "concat" and node not in self.lists and len(node.operands) > self.tuning.ranges
         wasted = several and flops * node.aval.size > self.tuning.list_work
         return wasted or flops > 4 * self.tuning.max_statements
 
@@ -304,7 +305,7 @@ class Scheduler:
     # -- grouping
 
     def place_sink(self, node: Node) -> None:
-        sink = Sink(node, self.stacks.get(node) or kind_of(node, self.target), self.deps[node], self.costs.get(node, 0), {})
+        sink = Sink(node, self.lists.get(node) or kind_of(node, self.target), self.deps[node], self.costs.get(node, 0), {})
         for dep, maps in sink.reads.items():
             other = self.group_of.get(dep)
             if other is not None:
@@ -339,7 +340,7 @@ class Scheduler:
 
     def accept(self, group: Group, sink: Sink) -> Accepted | Break:
         """How `group` would take a sink in, or why it does not."""
-        times = group.kind.parts if isinstance(group.kind, Flat) and sink.node not in self.stacks else 1       # it would be written
+        times = group.kind.times if isinstance(group.kind, Flat) and sink.node not in self.lists else 1
         if group.statements + sink.cost * times > self.tuning.max_statements:
             return Break.LENGTH
         own = sink.of.get(group, {})
@@ -384,7 +385,7 @@ class Scheduler:
         group.positional |= node in self.positional or of_operand
         group.sinks.append(node)
         group.work += self.costs.get(node, 1) * (node.aval.size if is_inline(node) else group.size)
-        times = found.kind.parts if isinstance(found.kind, Flat) and node not in self.stacks else 1
+        times = found.kind.times if isinstance(found.kind, Flat) and node not in self.lists else 1
         group.statements += max(1, sink.cost // 4) * times
         for dep, maps in sink.reads.items():
             add(group.reads, dep, maps)

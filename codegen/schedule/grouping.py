@@ -83,13 +83,11 @@ class Accepted(Plain):
 class Flat(Plain):
     """Element by element.
 
-    parts: if there are several, the elements are (outer, parts, inner), and the parts are computed side by side: those of a stack, each of
-    which is computed of other values than the next (on CPUs).
+    parts: of a row, how many elements each has, if each is computed of other values than the next: of lists put together (on CPUs).
     """
 
     size: int
-    parts: int = 1
-    inner: int = 1
+    parts: tuple[int, ...] = ()
 
     def accept(self, other: Kind, reads_row: bool = False) -> Accepted | Break:
         """Elements of the same number; reductions over rows (or chunks of them) that have so many, if all elements are computed alike."""
@@ -97,19 +95,29 @@ class Flat(Plain):
             return Break.OPERAND
         if other.size != self.size or isinstance(other, Columns):
             return Break.SHAPE
-        if other == self or (self.parts > 1 and other == Flat(self.size)):
+        if other == self or (self.parts and other == Flat(self.size)):
             return Accepted(self, other.place)
-        if self.parts > 1 or (isinstance(other, Flat) and other.parts > 1):
+        if self.parts or (isinstance(other, Flat) and other.parts):
             return Break.SHAPE                               # what is computed alike everywhere is not written once for each part
         return Accepted(other, other.place)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all parts have as many elements: then they are computed side by side, else one behind the other."""
+        return len(set(self.parts)) == 1
+
+    @property
+    def times(self) -> int:
+        """How often what is computed of all elements is written."""
+        return max(1, len(self.parts))
 
     @property
     def place(self) -> Place:
         return Place.ELEMENT
 
     def __str__(self) -> str:
-        side_by_side = f", {self.parts} parts of them side by side" if self.parts > 1 else ""
-        return f"{self.size} element{'s' * (self.size != 1)}{side_by_side}"
+        parts = f", in {len(self.parts)} parts {'side by side' if self.alike else 'one behind the other'}" if self.parts else ""
+        return f"{self.size} element{'s' * (self.size != 1)}{parts}"
 
 
 class Rows(Plain):
