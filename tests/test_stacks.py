@@ -194,7 +194,8 @@ def random_lists(rng: Random, x: Any) -> list[Any]:
     for ys in pool[1:]:
         how, dim = rng.choice(["stack", "cat"]), rng.choice([0, 1])
         if rng.random() < 0.4 and ys[0].ndim:
-            y = ragged(ys, 0, rng.randrange(99))
+            wide = rng.random() < 0.5
+            y = ragged([tg.stack([p, p * 2]) for p in ys] if wide else ys, int(wide), rng.randrange(99))
             out.append(rng.choice([y, y.sin(), y.cumsum(0), y.flip(0) * 2, y.reshape(1, -1) + y.sum()]))
             continue
         y = put_together(ys, how, dim if how == "stack" else 0)
