@@ -166,6 +166,22 @@ def test_lists_of_parts_that_differ(shape: tuple[int, int], name: str) -> None:
     close(tg.trace(gradient)(x), exact, 1e-10 * max(1.0, float(np.abs(exact).max())))
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("shape", [(9, 4), (12, 33), (10, 1900)])
+def test_lists_on_every_driver(shape: tuple[int, int]) -> None:
+    """In one work-item, in vectors with some left, and in several work-items."""
+    x = draw(*shape, dtype=tg.float32)
+
+    def fn(rows: list[Any], stack: Any, cat: Any) -> list[Any]:
+        running = _running(rows)
+        parts = [y[k % 3: len(y) - k % 2] for k, y in enumerate(running)]
+        return [stack(running, 0), stack([y * 2 for y in running], 1), cat(parts), stack([cat(parts), cat(parts[::-1])], 0)]
+
+    exact = fn(list(x.numpy().astype(np.float64)), np.stack, np.concatenate)
+    for found, wanted in zip(tg.trace(lambda x: fn(list(x.unbind(0)), tg.stack, tg.cat))(x), exact, strict=True):
+        close(found, wanted, 2e-5)
+
+
 def test_a_trajectory_is_computed_once() -> None:
     """Not each part for all elements: the text has no test of which part an element is in, and each sine once."""
     fn = tg.trace(lambda x: tg.stack(_running(list(x.unbind(0)))))
