@@ -192,8 +192,10 @@ def test_a_product_beyond_the_second_cache_has_its_k_in_blocks(dtype: np.dtype[A
     bench.check()
 
 
-@pytest.mark.parametrize(("target", "dtype"), [pytest.param(CPU, F32, id="cpu"), pytest.param(AVX512, F64, id="avx512_double"),
-                                               pytest.param(VLOAD, F32, id="vload", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("target", "dtype"), [
+    pytest.param(CPU, F32, id="cpu"), pytest.param(AVX512, F64, id="avx512_double", marks=pytest.mark.long),
+    pytest.param(VLOAD, F32, id="vload", marks=pytest.mark.long),
+])
 def test_long_sums_are_cut_so_that_a_part_of_all_rows_is_in_the_cache(target: Target, dtype: np.dtype[Any]) -> None:
     """k on both sides of four parts, m and n on both sides of many tiles, in all layouts; vectors (None: cut where rows lie across k)."""
     bench, rng = Bench(replace(target, l2_bytes=1 << 10, cores=1), [dtype]), np.random.default_rng(1)

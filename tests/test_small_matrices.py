@@ -153,6 +153,7 @@ def test_only_what_depends_on_a_singular_matrix_is_an_error() -> None:
     np.testing.assert_allclose(f(tg.tensor(a))[0].numpy(), 2 * np.linalg.inv(a), rtol=1e-9)
 
 
+@pytest.mark.long
 def test_derivatives_of_any_order_in_kernels() -> None:
     a, b, p, tall = (tg.tensor(x, requires_grad=True) for x in matrices((2,), 3, 2, "float64"))
 
@@ -315,6 +316,7 @@ def test_errors_and_derivatives_of_complex_factors() -> None:
     assert gradcheck(tg.trace(lambda a: abs(L.cholesky(a @ a.mH + 3 * tg.eye(3))).sum()), [a])
 
 
+@pytest.mark.long
 def test_errors_and_derivatives_of_complex_matrices() -> None:
     a, b = complex_ones((3, 5), 4, 2, "complex128")
     a[2, 1] = np.tril(np.ones((4, 4)))                         # whose elimination is exact
