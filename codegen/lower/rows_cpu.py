@@ -8,7 +8,8 @@ computed before it.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -123,7 +124,7 @@ def shape_of(group: Group, context: Context) -> Shape:
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
-    if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):              # little enough for a cache, or read as it lies
+    if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):          # little enough for a cache, or read as it lies
         return shape
     if shape.length is not None or len(shape.cols) > 1 or shape.rows < tuning().line_bytes // 4:
         return shape
@@ -457,41 +458,51 @@ class RowKernel:
         w, s, width = self.writer, self.shape, self.shape.width
         while width > end - begin:
             width //= 2
-        name, row = "i" if s.rows == 1 else "col", self.row * s.row_size
+        name = "i" if s.rows == 1 else "col"
         middle = end - (end - begin) % width if width > 1 else begin
         if middle > begin:
             col = Var(name, middle - begin, begin, multiple=width if begin % width == 0 else 1)
-            once = middle - begin == width
-            with w.block(Block("{", vars=(col,))) if once else w.loop(col, begin, middle, width):
-                if once:
-                    w.add(Declare(col, f"const {w.index}", w.at(begin), bound=bound(begin)))
-                self.ev.lane, self.ev.width = col, width
-                self.body(row + col.index, [], sinks, {})
-                self.ev.lane, self.ev.width = None, 1
+            with self.turns(col, begin, middle, width):
+                self.columns_at(col, width, sinks)
         if end - middle == 1:
-            self.body(row + middle, [], sinks, {})
+            self.body(self.row * s.row_size + middle, [], sinks, {})
         elif end > middle:
             col = Var(name, end - middle, middle)
             with w.loop(col, middle, end):
-                self.body(row + col.index, [], sinks, {})
+                self.columns_at(col, 1, sinks)
 
     def part_of_piece(self, sinks: list[Node], begin: int, end: int, first: Var, last: Var) -> None:
         """Columns `first` to `last` of a piece from `begin` to `end`, which several work-items do."""
         w, s, width = self.writer, self.shape, self.shape.width
-        name, row = "i" if s.rows == 1 else "col", self.row * s.row_size
-        tail = (end - begin) % width
+        name, tail = "i" if s.rows == 1 else "col", (end - begin) % width
         if width > 1:
             col = Var(name, end - begin, begin, multiple=width if begin % width == 0 else 1)
             with w.loop(col, first, last, width, whole=True):
-                self.ev.lane, self.ev.width = col, width
-                self.body(row + col.index, [], sinks, {})
-                self.ev.lane, self.ev.width = None, 1
+                self.columns_at(col, width, sinks)
         if tail or width == 1:
             upto = w.at(last)
             left = Infix("%", Infix("-", upto, whole(begin)) if begin else upto, whole(width))
             col = Var(name, end - begin, begin)
             with w.loop(col, Bound(Infix("-", upto, left), first.index, None) if width > 1 else first, last):
-                self.body(row + col.index, [], sinks, {})
+                self.columns_at(col, 1, sinks)
+
+    def columns_at(self, col: Var, width: int, sinks: list[Node]) -> None:
+        """What is done at `width` columns from `col` on."""
+        self.ev.lane, self.ev.width = (col, width) if width > 1 else (None, 1)
+        self.body(self.row * self.shape.row_size + col.index, [], sinks, {})
+        self.ev.lane, self.ev.width = None, 1
+
+    @contextmanager
+    def turns(self, col: Var, begin: int, stop: int, step: int) -> Iterator[None]:
+        """The loop over columns `begin` to `stop`, whole steps, or its only turn."""
+        w = self.writer
+        if stop - begin > step:
+            with w.loop(col, begin, stop, step):
+                yield
+            return
+        with w.block(Block("{", vars=(col,))):
+            w.add(Declare(col, f"const {w.index}", w.at(begin), bound=bound(begin)))
+            yield
 
     def in_vectors(self, step: int) -> bool:
         s = self.shape
@@ -518,17 +529,9 @@ class RowKernel:
             end = stop if s.length is None else n            # (of chunks any may be the last)
             whole_steps = begin % width == 0 and (s.length or 0) % width == 0
             col = Var(name, end - begin - (unroll - 1) * width, begin, multiple=width if whole_steps else 1)
-            once = s.length is None and stop - begin == step
-            if once:
-                block = w.block(Block("{", vars=(col,)))
-            elif s.length is None:
-                block = w.loop(col, begin, stop, step)
-            else:
-                block = w.loop(col, self.first, self.last, step, whole=tail > 0)
+            block = self.turns(col, begin, stop, step) if s.length is None else w.loop(col, self.first, self.last, step, whole=tail > 0)
             with ExitStack() as inner:
                 inner.enter_context(block)
-                if once:
-                    w.add(Declare(col, f"const {w.index}", w.at(begin), bound=bound(begin)))
                 if self.ahead:
                     self.fetch_next_row(col, step)
                 if s.across:

@@ -179,9 +179,9 @@ class Scheduler:
         sizes = tuple([prod(o.shape[node.attrs["dim"]:]) for o in node.operands if o.aval.size])
         return Flat(node.aval.size, sizes) if self.target.kind != "gpu" and len(sizes) > self.tuning.ranges else None
 
-    def side_by_side(self, node: Node) -> bool:
-        """Whether all parts of a list are computed in one loop, in which each finds what another has computed."""
-        return node in self.lists and self.lists[node].alike
+    def times(self, node: Node, kind: Kind) -> int:
+        """How often a kernel of that kind has the lines that compute a sink: of a list, each part has its own."""
+        return max(1, len(kind.parts)) if isinstance(kind, Flat) and node not in self.lists else 1
 
     def limit_terms(self, node: Node, terms: dict[Node, int]) -> None:
         """Store a reduction that is written out if what it is a term of is written out, too, and they are too many together."""
@@ -224,6 +224,7 @@ class Scheduler:
         out: Reads = {}
         ways: dict[Node, Ways] = {}
         apart: set[Node] = set()
+        side_by_side = node in self.lists and self.lists[node].alike         # in one loop: each part finds what another has computed
         if node.fn.family == "index" or not self.positional.isdisjoint(node.operands):
             self.positional.add(node)
         for number, o in enumerate(dict.fromkeys(node.operands)):
@@ -239,7 +240,7 @@ class Scheduler:
                 self.positional.add(node)
             moves = ONLY_HERE
             if how == UNKNOWN:
-                move: Hashable = (node.fn, *node.attrs.items()) if self.side_by_side(node) else (o.aval.size, each) if each > 1 else (
+                move: Hashable = (node.fn, *node.attrs.items()) if side_by_side else (o.aval.size, each) if each > 1 else (
                     node.fn, *node.attrs.items(), number, o.shape, node.shape)
                 several = min(each * node.fn.read_places, self.tuning.max_again + 2)
                 moves = frozenset([(self.moves.setdefault((move, i), len(self.moves)),) for i in range(several)])
@@ -250,7 +251,7 @@ class Scheduler:
                 for dep, maps in deps.items():
                     ways[dep] = joined(ways.get(dep), moves, inside.get(dep, ONLY_HERE))
                     add(out, dep, compose(how, maps))
-            if node.fn.name == "concat" and len(node.operands) > 3 and not self.side_by_side(node):
+            if node.fn.name == "concat" and len(node.operands) > 3 and not side_by_side:
                 apart.update(deps)
             elif o not in self.group_of:
                 apart |= self.apart.get(o, set())
@@ -340,8 +341,7 @@ class Scheduler:
 
     def accept(self, group: Group, sink: Sink) -> Accepted | Break:
         """How `group` would take a sink in, or why it does not."""
-        times = group.kind.times if isinstance(group.kind, Flat) and sink.node not in self.lists else 1
-        if group.statements + sink.cost * times > self.tuning.max_statements:
+        if group.statements + sink.cost * self.times(sink.node, group.kind) > self.tuning.max_statements:
             return Break.LENGTH
         own = sink.of.get(group, {})
         places = {group.place[dep] for dep in own}
@@ -385,8 +385,7 @@ class Scheduler:
         group.positional |= node in self.positional or of_operand
         group.sinks.append(node)
         group.work += self.costs.get(node, 1) * (node.aval.size if is_inline(node) else group.size)
-        times = found.kind.times if isinstance(found.kind, Flat) and node not in self.lists else 1
-        group.statements += max(1, sink.cost // 4) * times
+        group.statements += max(1, sink.cost // 4) * self.times(node, found.kind)
         for dep, maps in sink.reads.items():
             add(group.reads, dep, maps)
         for other in sink.of:

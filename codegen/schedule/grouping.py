@@ -107,11 +107,6 @@ class Flat(Plain):
         return len(set(self.parts)) == 1
 
     @property
-    def times(self) -> int:
-        """How often what is computed of all elements is written."""
-        return max(1, len(self.parts))
-
-    @property
     def place(self) -> Place:
         return Place.ELEMENT
 
