@@ -36,10 +36,11 @@ from tracegrad.runtime.pocl_cpu import is_pocl, name_cpu
 from tracegrad.runtime.staging import Ring, Uploads
 from tracegrad.runtime.trial import faster, remembered
 
-# A plan whose estimated flops + bytes stay below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the
-# two tie (enqueue + finish): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence of 32 steps at
-# 0.4 M. At 1 M either choice loses little: 17 us against 65, or 400 against 230. In a plan of many launches, those of
-# 0.2 M each are no faster on pthread (100 of them: 410 us against 278), those of 0.8 M tie.
+# A plan whose estimated work stays below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the two tie
+# (enqueue + finish; flops + bytes): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence of 32 steps
+# at 0.4 M. At 1 M either choice loses little: 17 us against 65, or 400 against 230. In a plan of many launches, one on
+# pthread takes as long more as a core needs for work of this size (5-8 us): those of 0.2 M flops + bytes each are no faster
+# there (100 of them: 410 us against 278), those of 0.8 M tie; on 2 cores (a Xeon) stencils tie at 2 M, sines at 0.6 M.
 SMALL_WORK = 1 << 20
 SMALL_WORK_PER_LAUNCH = 1 << 18
 
@@ -211,8 +212,9 @@ class Device:
     def is_small(self, plan: Plan) -> bool:
         """Whether `plan` is too small for threads."""
         launches = [(step, times) for step, times in plan.each() if isinstance(step, Launch)]
-        work = sum((step.flops + step.bytes) * times for step, times in launches)
-        return self.cl_basic is not None and work < SMALL_WORK + SMALL_WORK_PER_LAUNCH * max(0, sum(n for _, n in launches) - 1)
+        work = sum(step.work * times for step, times in launches)
+        more = max(0, sum(n for _, n in launches) - 1)
+        return self.cl_basic is not None and work < SMALL_WORK + more * self.target.by_one(SMALL_WORK_PER_LAUNCH)
 
     def use(self, queue: cl.CommandQueue) -> cl.CommandQueue:
         """Make `queue` the one that commands go to: whatever another queue still runs is finished first. Hold `lock`.

@@ -15,7 +15,7 @@ from tracegrad.loops import Loop
 from tracegrad.plan import Target
 
 TARGETS = {"two": Target(cores=2), "four, avx512": Target(simd_bytes=64, registers=32, cores=4)}
-LAUNCHED = Tuning(launch_work=0, looped_work=0)              # a turn's kernels are not so small that one core does them all
+LAUNCHED = Tuning(launch_work=0, turn_work=0, looped_work=0, parted_turns=0)           # a turn's kernels are not so small that one core does them all
 
 
 def close(a, b, scale=1.0):
@@ -152,7 +152,7 @@ def test_how_many_parts():
     assert [parts_of(loop.graph, own, cores) for cores in (1, 2, 3, 4, 5, 6, 8, 16)] == [1, 2, 3, 3, 3, 6, 6, 1]
     assert not notes(traced, Target(cores=1))
     assert not notes(traced, Target(cores=2, l2_bytes=64))                  # every core would read the weights from afar
-    assert not notes(traced, tuning=Tuning(launch_work=0, looped_work=0, parted_work=0))
+    assert not notes(traced, tuning=LAUNCHED._replace(parted_work=0))
 
 
 # --------------------------------------------------------------------------------------------------------------------- layers

@@ -21,8 +21,8 @@ from tracegrad.plan import Loop
 from tracegrad.printing import to_text
 
 F = tg.float64
-PLAIN = Tuning(launch_work=0, parted_work=0)           # no kernel is small: a loop is launches in turn,
-PARTED = Tuning(launch_work=0)                         # or a launch of the parts of its batch
+PLAIN = Tuning(launch_work=0, turn_work=0, parted_work=0)     # no kernel is small: a loop is launches in turn,
+PARTED = Tuning(launch_work=0, turn_work=0, parted_turns=0)   # or a launch of the parts of its batch
 
 
 def unrolled(f, init, xs=None, length=None, reverse=False, checkpoint=None):
@@ -348,7 +348,7 @@ def test_elements_that_do_not_depend_on_each_other(interpreter, name):
         return tg.trace(tg.value_and_grad(f, (0, 1)))
 
     args = numbers(5, 300), numbers(300)
-    tuning = Tuning(item=16, launch_work=0)
+    tuning = Tuning(item=16, launch_work=0, turn_work=0, parted_turns=0)
     for coupled in (False, True):
         with Checked({name: TARGETS[name]}, tuning=tuning):
             f = loss(tg.scan, coupled)
@@ -384,7 +384,7 @@ def test_equal_launches_of_a_loop_that_read_other_turns_have_other_names(interpr
         return w.sum() + losses.sum()
 
     x, y = numbers(11, 33).float(), numbers(11).float()
-    with Checked({"avx2": TARGETS["avx2"]}, tuning=Tuning(max_statements=4, launch_work=1024), slack=50.0) as checked:
+    with Checked({"avx2": TARGETS["avx2"]}, tuning=Tuning(max_statements=4, launch_work=1024, turn_work=1024), slack=50.0) as checked:
         tg.trace(lambda x, y: tg.jvp(tg.grad(descent, (0, 1)), (x, y), (x, y)))(x, y)
     assert checked.count
 

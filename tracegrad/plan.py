@@ -66,6 +66,14 @@ class Target(Plain):
         """Work-groups of `size` items that a GPU holds at a time."""
         return max(1, self.items // size)
 
+    def by_one(self, launch: int) -> int:
+        """The work up to which one core is as fast as all, launched, if waking them takes one as long as the work `launch`.
+
+        Of n cores each does a part of n, after that. (A Launch's `work` is meant.)
+        """
+        several = max(self.cores, 2)
+        return launch * several // (several - 1)
+
     def group(self, most: int) -> int:
         """Items of a work-group, up to `most`, that have nothing to do with each other: as many as can run in step, several times."""
         most = min(most, self.max_work_group)
@@ -138,6 +146,11 @@ class Launch(Plain):
     bytes: int = 0
     note: str = ""                        # why this kernel ends where it does, for explain()
     fused: tuple[tuple[str, int, bool], ...] = ()     # what it computes: (operation, the user's line, whether derived), in order
+
+    @property
+    def work(self) -> int:
+        """What cores can share: flops, and half the bytes, since a core reads slowly what another wrote."""
+        return self.flops + self.bytes // 2
 
 
 class HostStep(Plain):

@@ -91,6 +91,11 @@ class Kernel:
     reserved: Callable[[str], bool] = frozenset[str]().__contains__
     held: frozenset[tuple[np.dtype[Any], int]] = frozenset()
 
+    @property
+    def work(self) -> int:
+        """See plan.Launch."""
+        return self.flops + self.bytes // 2
+
     @cached_property
     def refs(self) -> tuple[Any, ...]:
         """What the parameters bind to, in order: Node | Temp | RuntimeScalar | Fault."""

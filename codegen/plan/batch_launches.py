@@ -93,10 +93,13 @@ def regular(kernels: Sequence[Kernel]) -> dict[str, tuple[Hashable, int]]:
 
 def is_serial(step: Kernel) -> bool:
     """Whether one work-item does as well as the threads that a launch would wake."""
-    items = prod(step.global_size)
-    small = items <= tuning().merged_items and step.flops + step.bytes < tuning().launch_work
+    return can_be_serial(step) and step.flops + step.bytes < tuning().launch_work
+
+
+def can_be_serial(step: Kernel) -> bool:
+    """Whether its work-items are few, and what one of them can do one after the other."""
     alone = step.group is not None and prod(step.group) == 1 and not step.cooperates       # a work-group's may be of one item, too
-    return small and alone and not step.foreign
+    return alone and prod(step.global_size) <= tuning().merged_items and not step.foreign
 
 
 def is_little(step: Kernel) -> bool:

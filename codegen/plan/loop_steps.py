@@ -29,7 +29,7 @@ from tracegrad.codegen.kernel.statements import Block, Buffer, Item, Loop, Numbe
 from tracegrad.codegen.kernel.statements import bound as bound_of
 from tracegrad.codegen.lower.context import Context, lower, lowering
 from tracegrad.codegen.lower.host_call import siblings
-from tracegrad.codegen.plan.batch_launches import batched, effects, is_serial, together
+from tracegrad.codegen.plan.batch_launches import batched, can_be_serial, effects, together
 from tracegrad.codegen.plan.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.donation import arrange, is_scatter
@@ -134,13 +134,13 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
         small = context.target.kind == "gpu" or one.flops + one.bytes < tuning().looped_work
         if alone and len(kernels) == 1 and small:
             return [*before, _in_one(one, places, turn, length)]
-        if all(map(is_serial, kernels)) and sum(k.text.count("\n") for k in kernels) <= tuning().looped_lines:
-            # One core does a turn in less time than its launches take.
+        if found := _in_parts(fn, operands, results, key, context, kernels):
+            return found
+        few = context.target.by_one(tuning().turn_work)
+        if all(can_be_serial(k) and k.work < few for k in kernels) and sum(k.text.count("\n") for k in kernels) <= tuning().looped_lines:
+            # One core does a turn in less time than its launches take all of them.
             merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)
             return [*before, _in_one(merged, places, turn, length)]
-        in_parts = _in_parts(fn, operands, results, key, context, kernels)
-        if in_parts:
-            return in_parts
     held = [*kept, *operands, *results, *(p.ring if isinstance(p, Carry) else p.ref for p in places.values())]
     return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 
@@ -172,7 +172,8 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     parts = parts_of(fn.graph, own, target.cores) if target.kind == "cpu" else 1
     if parts == 1 or sum(p.aval.nbytes for p in fn.graph.inputs[own:]) > target.l2_bytes:
         return []
-    if sum(k.flops + k.bytes for k in whole) > tuning().parted_work:
+    work = sum(k.flops + k.bytes for k in whole)
+    if work > tuning().parted_work or work * fn.length < tuning().parted_turns:
         return []
     smaller = of_part(fn.graph, own, parts)
     if smaller is None:
