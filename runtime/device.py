@@ -28,7 +28,7 @@ from pyopencl.tools import ImmediateAllocator, MemoryPool
 
 from tracegrad.config import config
 from tracegrad.errors import DeviceError, NoDriverError
-from tracegrad.plan import Launch, Plan, Target
+from tracegrad.plan import Launch, Plan, Target, by_one
 from tracegrad.runtime.capabilities import Capabilities, capabilities, plain_name
 from tracegrad.runtime.faults import Record
 from tracegrad.runtime.icd import enable_unregistered
@@ -36,11 +36,13 @@ from tracegrad.runtime.pocl_cpu import is_pocl, name_cpu
 from tracegrad.runtime.staging import Ring, Uploads
 from tracegrad.runtime.trial import faster, remembered
 
-# A plan whose estimated work stays below this runs on PoCL's `basic` device. Measured on 4 Zen 3 cores, where the two tie
-# (enqueue + finish; flops + bytes): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence of 32 steps
-# at 0.4 M. At 1 M either choice loses little: 17 us against 65, or 400 against 230. In a plan of many launches, one on
-# pthread takes as long more as a core needs for work of this size (5-8 us): those of 0.2 M flops + bytes each are no faster
-# there (100 of them: 410 us against 278), those of 0.8 M tie; on 2 cores (a Xeon) stencils tie at 2 M, sines at 0.6 M.
+# What `Device.small_work` goes by: a plan whose estimated work stays below it runs on PoCL's `basic` device. Measured on 4 Zen 3 cores,
+# where the two tie (enqueue + finish; flops + bytes): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence
+# of 32 steps at 0.4 M. At 1 M either choice loses little: 17 us against 65, or 400 against 230. On 2 cores (a Xeon), where
+# nothing can lose more than half, sines and softmax of 1 to 7 M take 0.3-0.8 of what they take on pthread.
+# In a plan of many launches, one on pthread takes as long more as a core needs for work of this size (5-8 us): those of 0.2 M
+# flops + bytes each are no faster there (100 of them: 410 us against 278), those of 0.8 M tie; on 2 cores stencils tie at 2 M,
+# sines at 0.6 M.
 SMALL_WORK = 1 << 20
 SMALL_WORK_PER_LAUNCH = 1 << 18
 
@@ -120,7 +122,7 @@ class Device:
 
     def expect(self, nbytes: int) -> None:
         """Tell how large the largest value of a program is, before `target` or `first_side` is asked for."""
-        self._begins_large = nbytes >= SMALL_WORK_PER_LAUNCH
+        self._begins_large = 4 * nbytes >= self.small_work()
 
     @property
     def first_side(self) -> cl.Device:
@@ -213,8 +215,12 @@ class Device:
         """Whether `plan` is too small for threads."""
         launches = [(step, times) for step, times in plan.each() if isinstance(step, Launch)]
         work = sum(step.work * times for step, times in launches)
-        more = max(0, sum(n for _, n in launches) - 1)
-        return self.cl_basic is not None and work < SMALL_WORK + more * self.target.by_one(SMALL_WORK_PER_LAUNCH)
+        return self.cl_basic is not None and work < self.small_work(sum(times for _, times in launches))
+
+    def small_work(self, launches: int = 1) -> int:
+        """The work from which on threads pay for a plan of so many launches."""
+        cores = self.cl_device.max_compute_units
+        return max(SMALL_WORK, 4 * SMALL_WORK // max(1, cores - 1)) + max(0, launches - 1) * by_one(cores, SMALL_WORK_PER_LAUNCH)
 
     def use(self, queue: cl.CommandQueue) -> cl.CommandQueue:
         """Make `queue` the one that commands go to: whatever another queue still runs is finished first. Hold `lock`.

@@ -15,7 +15,7 @@ from tracegrad.loops import Loop
 from tracegrad.plan import Target
 
 TARGETS = {"two": Target(cores=2), "four, avx512": Target(simd_bytes=64, registers=32, cores=4)}
-LAUNCHED = Tuning(launch_work=0, turn_work=0, looped_work=0, parted_turns=0)           # a turn's kernels are not so small that one core does them all
+LAUNCHED = Tuning(launch_work=0, turn_work=0, looped_work=0, parted_turns=0)     # no turn, and no loop, is too small for many cores
 
 
 def close(a, b, scale=1.0):

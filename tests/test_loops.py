@@ -285,6 +285,36 @@ def test_lengths(interpreter, n):
         close(arrays(f(*args)), arrays(g(*args)))
 
 
+@pytest.mark.parametrize("n", [40, 95, 128, 181, 260])
+def test_a_turn_is_one_core_s_or_all_of_them_launched(n):
+    """On both sides of where one core is slower: the same numbers as numpy's, and at these sizes on the device."""
+    def f(u, v):
+        def step(state, row):
+            before, now = state
+            near = now.roll(1, 0) + now.roll(-1, 0) + now.roll(1, 1) + now.roll(-1, 1)
+            return (now, 1.9 * now - before + 0.1 * (near - 4.0 * now) * row), now.sum(1)
+        (before, now), sums = tg.scan(step, (u, u * 0.5), v)
+        return before * now, sums
+
+    u, v = numbers(n, n), numbers(7)
+    traced = tg.trace(f)
+    found = leaves(traced(u, v))
+    before, now, sums = u.numpy(), u.numpy() * 0.5, []
+    for row in v.numpy():
+        near = sum(np.roll(now, k, axis) for axis in (0, 1) for k in (1, -1))
+        sums.append(now.sum(1))
+        before, now = now, 1.9 * now - before + 0.1 * (near - 4.0 * now) * row
+    for a, b in zip(found, (before * now, np.stack(sums)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
+    graph = executable_graph(traced.graph)
+    with tuned(PLAIN):
+        turns, = (step for step in compile_graph(graph, CPU).steps if isinstance(step, Loop))
+    work = max(launch.work for launch in turns.steps)
+    for more, launched in ((1, False), (0, True)):                         # of two cores, each saves half
+        with tuned(Tuning(launch_work=0, turn_work=work // 2 + more)):
+            assert any(isinstance(step, Loop) for step in compile_graph(graph, CPU).steps) == launched
+
+
 @pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another, signs_that_change])
 @pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
 def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning):

@@ -225,8 +225,13 @@ class TestDevices:
         assert "pip install" in done.stderr
 
     def test_small_plans_run_in_the_calling_thread(self, pair: Device) -> None:
-        assert pair.is_small(add_plan(work=SMALL_WORK - 1))
-        assert not pair.is_small(add_plan(work=SMALL_WORK))
+        most = pair.small_work()
+        assert most >= SMALL_WORK
+        for launches in (1, 2, 30):                        # one more launch is work that a thread more does in the time of waking it
+            most = pair.small_work(launches)
+            assert pair.is_small(replace(add_plan(work=most // launches), steps=add_plan(work=most // launches - 1).steps * launches))
+            assert not pair.is_small(replace(add_plan(), steps=add_plan(work=most // launches + 1).steps * launches))
+            assert launches == 1 or most > pair.small_work(launches - 1)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")

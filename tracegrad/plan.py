@@ -66,18 +66,18 @@ class Target(Plain):
         """Work-groups of `size` items that a GPU holds at a time."""
         return max(1, self.items // size)
 
-    def by_one(self, launch: int) -> int:
-        """The work up to which one core is as fast as all, launched, if waking them takes one as long as the work `launch`.
-
-        Of n cores each does a part of n, after that. (A Launch's `work` is meant.)
-        """
-        several = max(self.cores, 2)
-        return launch * several // (several - 1)
-
     def group(self, most: int) -> int:
         """Items of a work-group, up to `most`, that have nothing to do with each other: as many as can run in step, several times."""
         most = min(most, self.max_work_group)
         return most if most < self.lanes else most - most % self.lanes
+
+
+def by_one(cores: int, launch: int) -> int:
+    """The work (see Launch) up to which one core is as fast as all, launched, if waking them takes as long as one does the work `launch`.
+
+    After that each of n cores does a part of n.
+    """
+    return launch * max(cores, 2) // (max(cores, 2) - 1)
 
 
 class Slot(Plain):

@@ -41,7 +41,7 @@ from tracegrad.dtypes import int32
 from tracegrad.errors import CompilerBug
 from tracegrad.function import bind, unique
 from tracegrad.ir import Graph, Node, located
-from tracegrad.plan import Plain
+from tracegrad.plan import Plain, by_one
 
 
 class Whole(Plain):
@@ -136,7 +136,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
             return [*before, _in_one(one, places, turn, length)]
         if found := _in_parts(fn, operands, results, key, context, kernels):
             return found
-        few = context.target.by_one(tuning().turn_work)
+        few = by_one(context.target.cores, tuning().turn_work)
         if all(can_be_serial(k) and k.work < few for k in kernels) and sum(k.text.count("\n") for k in kernels) <= tuning().looped_lines:
             # One core does a turn in less time than its launches take all of them.
             merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)
