@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +46,9 @@ from tracegrad.runtime.trial import faster, remembered
 # sines at 0.6 M.
 SMALL_WORK = 1 << 20
 SMALL_WORK_PER_LAUNCH = 1 << 18
+# No thread can help with a launch of one work-item, which counts so much less. But not nothing: meanwhile no other thread of
+# Python's runs (250 M are 3 to 50 ms).
+HELD = 64
 
 _PROBE = 1 << 16               # bytes: drivers treat small buffers otherwise
 
@@ -214,7 +218,7 @@ class Device:
     def is_small(self, plan: Plan) -> bool:
         """Whether `plan` is too small for threads."""
         launches = [(step, times) for step, times in plan.each() if isinstance(step, Launch)]
-        work = sum(step.work * times for step, times in launches)
+        work = sum((step.work if prod(step.global_size) > 1 else step.work // HELD) * times for step, times in launches)
         return self.cl_basic is not None and work < self.small_work(sum(times for _, times in launches))
 
     def small_work(self, launches: int = 1) -> int:
