@@ -185,8 +185,9 @@ def second_process() -> list[Row]:
 def loops(peer: str) -> list[Row]:
     """The programs of benchmarks/loops.py: first calls, cold; a scan beside the unrolled loop; long loops beside short ones.
 
-    In processor time where it is a ratio: what others use of the machine is not in it. Beside the first calls of long and of short loops
-    stands what they take that a later call does not, which grows with the turns, as it has to.
+    A later call is compared in processor time: what others use of the machine is not in it. First calls of long and of short loops take
+    turns, and beside what a person waits for stand their processor time (of all cores) and what they take that a later call does not:
+    that one grows with the turns, as it has to.
     """
     from benchmarks.loops import CASES, first_call
 
@@ -205,11 +206,12 @@ def loops(peer: str) -> list[Row]:
                  Row(f"unrolled, {name}, {turns} turns: the same, processor time", None, unrolled["used"], "s")]
         rows.append(Row(f"scan, {name}, {turns} turns: a later call, to the unrolled loop's", 1.0, found["again"] / unrolled["again"]))
     for name in LOOPS:
-        several = {turns: [first_call(name, turns) for _ in range(3)] for turns in (64, 2048)}
-        whole, more = ({turns: statistics.median(map(of, found)) for turns, found in several.items()}
-                       for of in (lambda f: f["used"], lambda f: f["used"] - f["again"]))
-        rows += [Row(f"scan, {name}: first call of 2,048 turns to that of 64", 1.1, whole[2048] / whole[64]),
-                 Row(f"scan, {name}: the same, less what a later call takes", None, more[2048] / more[64])]
+        several = [[first_call(name, turns) for turns in (2048, 64)] for _ in range(5)]
+        for what, target, of in (("first call of 2,048 turns to that of 64", 1.1, lambda f: f["first"]),
+                                 ("the same, processor time", None, lambda f: f["used"]),
+                                 ("the same, less what a later call takes", None, lambda f: f["first"] - f["call"])):
+            long, short = (statistics.median(map(of, found)) for found in zip(*several, strict=True))
+            rows.append(Row(f"scan, {name}: {what}", target, long / short))
     return rows
 
 

@@ -619,15 +619,18 @@ def _slow(outs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
 
 
 def _read_of(x: Node, users: dict[Node, list[Node]]) -> list[Node] | None:
-    """The values that a derivative reads of all that is made of x; None if it reads something else, too, or they are larger than x."""
+    """The values that a derivative reads of all that is made of x (a part of it, a gate's value); None if they are larger than x."""
     found: dict[Node, None] = {}
     todo, seen = [x], {x}
     while todo:
-        for user in users.get(todo.pop(), ()):
+        node = todo.pop()
+        for user in users.get(node, ()):
+            if isinstance(user.fn, LoopCall):
+                return None
             if user.fn.of_value:
                 found[user] = None
-            elif user.fn.saves or isinstance(user.fn, LoopCall):
-                return None
+            elif user.fn.saves:
+                found[node] = None
             elif user not in seen:
                 seen.add(user)
                 todo.append(user)
