@@ -110,7 +110,7 @@ class Tuning(NamedTuple):
     merged_elements: int = 1 << 16     # of equal kernels of a GPU in one launch: those of more take longer than a launch (5 us),
     merged_parameters: int = 96        # and of such a launch: 8 bytes each, of 1024 that every device takes
     looped_lines: int = 2400           # of a kernel with a loop over turns in it, which saves the launches of every turn,
-    turn_work: int = 1 << 18           # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
+    turn_work: int = 3 << 17           # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
     looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
     parted_work: int = 1 << 26         # flops + bytes of a turn up to which each core takes a part of the batch through all turns:
                                        # launches of more cost nothing beside it, and take whatever core is free,

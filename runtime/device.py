@@ -224,7 +224,7 @@ class Device:
     def small_work(self, launches: int = 1) -> int:
         """The work from which on threads pay for a plan of so many launches."""
         cores = self.cl_device.max_compute_units
-        return max(SMALL_WORK, 4 * SMALL_WORK // max(1, cores - 1)) + max(0, launches - 1) * by_one(cores, SMALL_WORK_PER_LAUNCH)
+        return max(SMALL_WORK, 16 * SMALL_WORK // max(1, cores - 1) ** 2) + max(0, launches - 1) * by_one(cores, SMALL_WORK_PER_LAUNCH)
 
     def use(self, queue: cl.CommandQueue) -> cl.CommandQueue:
         """Make `queue` the one that commands go to: whatever another queue still runs is finished first. Hold `lock`.

@@ -171,12 +171,12 @@ def slot(kind: Any, n: int = 64, **rest: Any) -> Slot:
 
 
 def add_plan(n: int = 64, work: int = 0) -> Plan:
-    launch = Launch("add", (n,), None, (0, 1, 2), flops=work)
+    launch = Launch("add", (n,), None, (0, 1, 2), work=work)
     return Plan(SOURCE, (launch,), (slot("input", n), slot("input", n), slot("output", n)), (0, 1), (2,))
 
 
 def scale_plan(slots: tuple[Slot, ...], out: int, outputs: tuple[int, ...], work: int = 0) -> Plan:
-    return Plan(SOURCE, (Launch("scale", slots[0].shape, None, (0, out, Scalar(0, F)), flops=work),), slots, (0,), outputs, 1)
+    return Plan(SOURCE, (Launch("scale", slots[0].shape, None, (0, out, Scalar(0, F)), work=work),), slots, (0,), outputs, 1)
 
 
 def numbers(n: int = 64) -> np.ndarray[Any, Any]:
@@ -583,7 +583,7 @@ class TestInFlight:
     def slow(self, device: Device) -> Executable:
         if device.driver == "Oclgrind":
             pytest.skip("a simulator is never busy, only slow")
-        launch = Launch("slow", (self.N,), None, (1,), flops=1 << 40)
+        launch = Launch("slow", (self.N,), None, (1,), work=1 << 40)
         return Executable(Plan(SOURCE, (launch,), (slot("input", self.N), slot("output", self.N, alias=0)), (0,), (1,)), device)
 
     def test_queues_keep_their_order(self, pair: Device) -> None:

@@ -73,7 +73,7 @@ class Target(Plain):
 
 
 def by_one(cores: int, launch: int) -> int:
-    """The work (see Launch) up to which one core is as fast as all, launched, if waking them takes as long as one does the work `launch`.
+    """The work (see Launch.work) up to which one core is as fast as all, launched, if waking them takes it as long as the work `launch`.
 
     After that each of n cores does a part of n.
     """
@@ -146,11 +146,7 @@ class Launch(Plain):
     bytes: int = 0
     note: str = ""                        # why this kernel ends where it does, for explain()
     fused: tuple[tuple[str, int, bool], ...] = ()     # what it computes: (operation, the user's line, whether derived), in order
-
-    @property
-    def work(self) -> int:
-        """What cores can share: flops, and half the bytes, since a core reads slowly what another wrote."""
-        return self.flops + self.bytes // 2
+    work: int = 0                         # how long a core takes, for what threads could save of it: see codegen's Kernel.work
 
 
 class HostStep(Plain):

@@ -7,6 +7,8 @@ serially. Left runs come first among equals, so the sort is stable. On a GPU wor
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tracegrad.codegen.kernel.expressions import Infix, Local, Operand, Select, element, place, whole
 from tracegrad.codegen.kernel.index import ZERO, Index, Mutable, Var, bounded
 from tracegrad.codegen.kernel.ir import Kernel, Temp
@@ -36,9 +38,11 @@ def lower_sort(group: Group, context: Context) -> list[Kernel]:
     pairs = [(Temp(f"keys_{side}", node, node.aval.size, dtype), Temp(f"order_{side}", node, node.aval.size, index)) for side in "ab"]
     run = tuning().sort_block if context.target.kind == "cpu" else tuning().sort_run
     side = _passes(min(n, run)) % 2
-    made = [_blocks(group, context, run, pairs)]
+    levels = max(1, (min(n, run) - 1).bit_length())          # a comparison each, of every element
+    made = [replace(_blocks(group, context, run, pairs), branches=node.aval.size * levels)]
     while run < n:
-        made.append(_merge(group, context, run, pairs[side], None if 2 * run >= n else pairs[1 - side]))
+        merge = _merge(group, context, run, pairs[side], None if 2 * run >= n else pairs[1 - side])
+        made.append(replace(merge, branches=node.aval.size))
         run, side = 2 * run, 1 - side
     return made
 

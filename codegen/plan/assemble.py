@@ -116,7 +116,7 @@ def numbered(
             entry, more = entries[step.entry]
             note = "; ".join(filter(None, (step.note, *step.why)))
             final.append(Launch(entry, step.global_size, step.local_size, (*args, *map(Offset, more)), step.flops, step.bytes, note,
-                                step.fused))
+                                step.fused, step.work))
     return tuple(final)
 
 

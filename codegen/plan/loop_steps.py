@@ -456,5 +456,7 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
     if item is not None:
         body.items.insert(0, Item(item.item, "int", 0, "global"))
         note = f"a loop of {length} turns in one launch, {parts} parts of the batch side by side: {kernel.note}"
-        kernel = replace(kernel, global_size=(parts,), local_size=(1,), group=(1,), flops=kernel.flops * parts, bytes=kernel.bytes * parts)
-    return replace(kernel, parameters=tuple(head.values()), body=body, flops=kernel.flops * length, bytes=kernel.bytes * length, note=note)
+        kernel = replace(kernel, global_size=(parts,), local_size=(1,), group=(1,))
+    turns = length * parts
+    return replace(kernel, parameters=tuple(head.values()), body=body, note=note, flops=kernel.flops * turns, bytes=kernel.bytes * turns,
+                   branches=kernel.branches * turns)
