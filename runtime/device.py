@@ -124,9 +124,9 @@ class Device:
                 _decided[:] = [self]
                 atexit.register(_try, tried)
 
-    def expect(self, nbytes: int) -> None:
-        """Tell how large the largest value of a program is, before `target` or `first_side` is asked for."""
-        self._begins_large = 4 * nbytes >= self.small_work()
+    def expect(self, work: float, launches: int) -> None:
+        """Tell about how much a program computes in how many launches, before `target` or `first_side` is asked for."""
+        self._begins_large = work >= self.small_work(launches)
 
     @property
     def first_side(self) -> cl.Device:

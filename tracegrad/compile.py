@@ -265,7 +265,7 @@ class Program:
 
 def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequence[str]) -> Plan:
     """The plan of an executable graph: from the disk, or made and kept there."""
-    device.expect(max((node.aval.nbytes for node in graph), default=0))
+    device.expect(*_rough(graph))
     key = plan_cache.key(graph, device.target, donate, results)
     plan = plan_cache.load(key)
     if plan is None:
@@ -278,6 +278,23 @@ def _plan(graph: Graph, device: Device, donate: Mapping[int, int], results: Sequ
         plan_cache.counts["lowered"] += 1
         plan_cache.store(key, plan)
     return plan
+
+
+def _rough(graph: Graph) -> tuple[float, int]:
+    """About the work of a graph's kernels (see Launch.work) and how many they are, from what numpy would take.
+
+    Of elementwise operations 2 for each of its nanoseconds (most of the time goes to arrays between them), of products 40.
+    """
+    work, count = 0.0, 0
+    for node in graph:
+        fn: Any = node.fn
+        if fn.family == "loop":
+            inner, kernels = _rough(fn.graph)
+            work, count = work + fn.length * inner, count + fn.length * kernels
+        elif node.operands:
+            taken = fn.cost * fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs)
+            work, count = work + taken * (40 if fn.family in ("contraction", "conv") else 2), count + 1
+    return work, count // 4
 
 
 def _check_dtypes(graph: Graph, device: Device) -> None:

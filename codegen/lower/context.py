@@ -160,6 +160,16 @@ def flops(group: Group) -> int:
     return group.work
 
 
+def slow(group: Group) -> int:
+    """Nanoseconds that a CPU's core takes, about, where that is not flops and bytes (sort.py tells its own)."""
+    if group.lowered_by == "selection":
+        return 2 * group.anchor.operands[0].aval.size
+    if group.lowered_by == "small_matrices":
+        node = group.anchor
+        return int(node.fn.cost * node.fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs))     # numpy's
+    return 0
+
+
 Lowering = Callable[[Group, Context], list[Kernel | HostStep | Turns]]
 LOWERINGS: dict[type | str, Lowering] = {}
 
@@ -189,7 +199,7 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
                 verify_kernel(step)
     last = steps[-1] if steps else None
     if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
-        steps[-1] = replace(last, why=group.why, fused=computed(group, context))
+        steps[-1] = replace(last, why=group.why, fused=computed(group, context), slow=last.slow or slow(group))
     return steps
 
 

@@ -23,6 +23,7 @@ from tracegrad.codegen.tuning import tuning
 from tracegrad.dtypes import int32, int64
 
 Pair = tuple[Temp, Temp]                # keys, and where they came from
+_COMPARISON = 3                         # ns, with what it decides: half of the time the CPU guesses wrong
 
 
 @lowering("sort")
@@ -38,11 +39,11 @@ def lower_sort(group: Group, context: Context) -> list[Kernel]:
     pairs = [(Temp(f"keys_{side}", node, node.aval.size, dtype), Temp(f"order_{side}", node, node.aval.size, index)) for side in "ab"]
     run = tuning().sort_block if context.target.kind == "cpu" else tuning().sort_run
     side = _passes(min(n, run)) % 2
-    levels = max(1, (min(n, run) - 1).bit_length())          # a comparison each, of every element
-    made = [replace(_blocks(group, context, run, pairs), branches=node.aval.size * levels)]
+    comparisons = node.aval.size * max(1, (min(n, run) - 1).bit_length())
+    made = [replace(_blocks(group, context, run, pairs), slow=_COMPARISON * comparisons)]
     while run < n:
         merge = _merge(group, context, run, pairs[side], None if 2 * run >= n else pairs[1 - side])
-        made.append(replace(merge, branches=node.aval.size))
+        made.append(replace(merge, slow=_COMPARISON * node.aval.size))
         run, side = 2 * run, 1 - side
     return made
 

@@ -203,15 +203,15 @@ def any_of(conditions: Sequence[Callable[[str], bool]]) -> Callable[[str], bool]
 
 
 def _of_all(parts: Sequence[Kernel]) -> dict[str, Any]:
-    """What a merged kernel computes, how often it branches, and why."""
-    return {"branches": sum(k.branches for k in parts), "fused": tuple(x for k in parts for x in k.fused),
+    """What a merged kernel computes, what of it is slow, and why."""
+    return {"slow": sum(k.slow for k in parts), "fused": tuple(x for k in parts for x in k.fused),
             "why": tuple(dict.fromkeys(x for k in parts for x in k.why))}
 
 
 def alike(parts: Sequence[Kernel]) -> Hashable:
     """What the form of `together(parts)` depends on: the kernels' forms, and which of their buffers are one."""
     place: dict[Any, int] = {}
-    return tuple((k.form, k.global_size, k.flops, k.bytes, k.branches, k.note, k.helpers,
+    return tuple((k.form, k.global_size, k.flops, k.bytes, k.slow, k.note, k.helpers,
                   *[place.setdefault(r, len(place)) for r in k.refs]) for k in parts)
 
 

@@ -144,7 +144,7 @@ def _merged(parts: Sequence[Part], context: Context) -> Kernel:
     entry = context.another(first.kernel.entry)          # equal kernels in other launches may be called as the first
     return replace(first.kernel, entry=entry, parameters=tuple(given), body=body, global_size=(groups * local,), local_size=(local,),
                    reserved=any_of([first.kernel.reserved, frozenset((group, start, size)).__contains__]), group=(local,), note=note,
-                   flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels), branches=sum(k.branches for k in kernels),
+                   flops=sum(k.flops for k in kernels), bytes=sum(k.bytes for k in kernels), slow=sum(k.slow for k in kernels),
                    comment=f"{len(parts)} kernels side by side; names and lines are the first's",
                    fused=tuple(x for k in kernels for x in k.fused), why=tuple(dict.fromkeys(x for k in kernels for x in k.why)))
 

@@ -459,4 +459,4 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
         kernel = replace(kernel, global_size=(parts,), local_size=(1,), group=(1,))
     turns = length * parts
     return replace(kernel, parameters=tuple(head.values()), body=body, note=note, flops=kernel.flops * turns, bytes=kernel.bytes * turns,
-                   branches=kernel.branches * turns)
+                   slow=kernel.slow * turns)
