@@ -160,14 +160,18 @@ def flops(group: Group) -> int:
     return group.work
 
 
-def slow(group: Group) -> int:
-    """Nanoseconds that a CPU's core takes, about, where that is not flops and bytes (sort.py tells its own)."""
+_FORMULA = 100.0                            # ns of numpy's for an element of what has branches, or loops until it converges: lgamma & co
+
+
+def slow(group: Group, nodes: list[Node]) -> int:
+    """Nanoseconds that a CPU's core takes, about, where that is not flops and bytes (sort.py tells its own). nodes: `computed`."""
     if group.lowered_by == "selection":
         return 2 * group.anchor.operands[0].aval.size
     if group.lowered_by == "small_matrices":
         node = group.anchor
         return int(node.fn.cost * node.fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs))     # numpy's
-    return 0
+    formulas = (n for n in nodes if n.fn.family == "elementwise" and n.fn.cost >= _FORMULA)
+    return 8 * sum(n.aval.size for n in formulas)
 
 
 Lowering = Callable[[Group, Context], list[Kernel | HostStep | Turns]]
@@ -199,18 +203,19 @@ def lower(group: Group, context: Context) -> list[Kernel | HostStep | Turns]:
                 verify_kernel(step)
     last = steps[-1] if steps else None
     if isinstance(last, Kernel):                   # those before it prepare its operands, or are parts of it
-        steps[-1] = replace(last, why=group.why, fused=computed(group, context), slow=last.slow or slow(group))
+        nodes = computed(group, context)
+        steps[-1] = replace(last, why=group.why, fused=operations(nodes), slow=last.slow or slow(group, nodes))
     return steps
 
 
-def computed(group: Group, context: Context) -> tuple[tuple[str, int, bool], ...]:
-    """What a group computes: the operations of its results, down to what is stored."""
+def computed(group: Group, context: Context) -> list[Node]:
+    """What a group computes: the nodes of its results, down to what is stored."""
     find = context.storage(group)
 
     def given(node: Node) -> bool:
         return node in context.scalars or node.fn.family in ("leaf", "index") or find(node) is not None
 
-    return operations([n for n in topological(group.sinks, given) if not given(n)])
+    return [n for n in topological(group.sinks, given) if not given(n)]
 
 
 def operations(nodes: list[Node]) -> tuple[tuple[str, int, bool], ...]:

@@ -673,7 +673,7 @@ class Tanh(Analytic):
 class Sigmoid(Analytic):
     """1 / (1 + exp(-x)), without overflow."""
     name = "sigmoid"
-    of_value = True
+    of_value, flops = True, 20
     def numpy(self, x):
         with np.errstate(over="ignore"):
             return (1 / (1 + np.exp(-x))).astype(x.dtype)

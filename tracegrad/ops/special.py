@@ -98,6 +98,7 @@ _ERFCX = (
 class Acosh(Analytic):
     """Inverse hyperbolic cosine; NaN below 1."""
     name, domain, cost = "acosh", (1.2, 4.0), 14.0
+    flops = 30
     numpy = staticmethod(np.arccosh)
     def vjp(self, ct, y, x): return (ct * rsqrt(x - 1.0) * rsqrt(x + 1.0),)
     def opencl(self, x): return f"acosh({x})"
@@ -106,6 +107,7 @@ class Acosh(Analytic):
 class Asinh(Analytic):
     """Inverse hyperbolic sine."""
     name, cost = "asinh", 28.0
+    flops = 40
     numpy = staticmethod(np.arcsinh)
     def vjp(self, ct, y, x): return (ct * rsqrt(x * x + 1.0),)
     def opencl(self, x): return f"asinh({x})"
@@ -114,6 +116,7 @@ class Asinh(Analytic):
 class Atanh(Analytic):
     """Inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
     name, domain, cost = "atanh", (-0.9, 0.9), 25.0
+    flops = 30
     numpy = staticmethod(np.arctanh)
     def vjp(self, ct, y, x): return (ct / ((1.0 - x) * (1.0 + x)),)
     def opencl(self, x): return f"atanh({x})"
@@ -122,6 +125,7 @@ class Atanh(Analytic):
 class Erfc(Float):
     """1 - erf(x), accurate where that is small."""
     name, cost = "erfc", 150.0
+    flops = 40
     def numpy(self, x): return erfc_of(x).astype(x.dtype)
     def vjp(self, ct, y, x): return (ct * exp(-(x * x)) * -1.1283791670955126,)
     def opencl(self, x): return f"erfc({x})"
