@@ -114,7 +114,7 @@ class Tuning(NamedTuple):
     looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
     parted_work: int = 1 << 26         # flops + bytes of a turn up to which each core takes a part of the batch through all turns:
                                        # launches of more cost nothing beside it, and take whatever core is free,
-    parted_turns: int = 1 << 22        # and of all turns, from which on that is worth waking the cores
+    parted_turns: int = 1 << 24        # and the work of all turns from which on that is worth waking the cores
 
 
 _DEFAULT = Tuning()

@@ -39,16 +39,16 @@ from tracegrad.runtime.trial import faster, remembered
 
 # What `Device.small_work` goes by: a plan whose estimated work stays below it runs on PoCL's `basic` device. Measured on 4 Zen 3 cores,
 # where the two tie (enqueue + finish; flops + bytes): c = a * b at 4-14 M, row sums at 5-10 M, an unvectorised serial recurrence
-# of 32 steps at 0.4 M. At 1 M either choice loses little: 17 us against 65, or 400 against 230. On 2 cores (a Xeon), where
-# nothing can lose more than half, sines and softmax of 1 to 7 M take 0.3-0.8 of what they take on pthread.
+# of 32 steps at 0.4 M. At 1 M either choice loses little: 17 us against 65, or 400 against 230. On 2 cores (a Xeon, in a virtual
+# machine), where no choice loses more than half, 168 calls of up to 16 M take 0.2 to 1.1 of what they take on pthread.
 # In a plan of many launches, one on pthread takes as long more as a core needs for work of this size (5-8 us): those of 0.2 M
 # flops + bytes each are no faster there (100 of them: 410 us against 278), those of 0.8 M tie; on 2 cores stencils tie at 2 M,
 # sines at 0.6 M.
 SMALL_WORK = 1 << 20
 SMALL_WORK_PER_LAUNCH = 1 << 18
 # No thread can help with a launch of one work-item, which counts so much less. But not nothing: meanwhile no other thread of
-# Python's runs (250 M are 3 to 50 ms).
-HELD = 64
+# Python's runs (3 to 50 ms, on 2 cores).
+HELD = 16
 
 _PROBE = 1 << 16               # bytes: drivers treat small buffers otherwise
 

@@ -232,7 +232,7 @@ class TestDevices:
             assert pair.is_small(replace(add_plan(work=most // launches), steps=add_plan(work=most // launches - 1).steps * launches))
             assert not pair.is_small(replace(add_plan(), steps=add_plan(work=most // launches + 1).steps * launches))
             assert launches == 1 or most > pair.small_work(launches - 1)
-        one = add_plan(n=1, work=50 * pair.small_work())                    # threads cannot share a work-item
+        one = add_plan(n=1, work=12 * pair.small_work())                    # threads cannot share a work-item
         assert pair.is_small(one)
         assert not pair.is_small(replace(one, steps=one.steps * 2))
 

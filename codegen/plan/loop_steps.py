@@ -172,8 +172,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     parts = parts_of(fn.graph, own, target.cores) if target.kind == "cpu" else 1
     if parts == 1 or sum(p.aval.nbytes for p in fn.graph.inputs[own:]) > target.l2_bytes:
         return []
-    work = sum(k.flops + k.bytes for k in whole)
-    if work > tuning().parted_work or work * fn.length < tuning().parted_turns:
+    if sum(k.flops + k.bytes for k in whole) > tuning().parted_work or sum(k.work for k in whole) * fn.length < tuning().parted_turns:
         return []
     smaller = of_part(fn.graph, own, parts)
     if smaller is None:
