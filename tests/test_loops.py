@@ -315,6 +315,38 @@ def test_a_turn_is_one_core_s_or_all_of_them_launched(n):
             assert any(isinstance(step, Loop) for step in compile_graph(graph, CPU).steps) == launched
 
 
+@pytest.mark.parametrize("n", [700, 4097, 6400, 9000])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_loop_of_several_work_items_becomes_part_of_another_kernel(n, dtype):
+    """Each of its items goes through all turns: so does each where they are a loop of one work-item, in a loop around or beside others."""
+    def segments(x, xs):                                     # a loop in a loop: as checkpoints make them
+        def turn(c, rows):
+            return tg.scan(lambda c, x: ((x * 0.3 + c[1] * 0.2, c[0]), None), c, rows)[0], None
+        (h, g), _ = tg.scan(turn, (x, x * 0.5), xs.reshape(2, 3, n))
+        return h, g, tg.scan(lambda c, x: ((x * 0.3 + c[1] * 0.2, c[0]), None), (x, x * 0.5), xs, checkpoint=3)[0][0]
+
+    def beside(x, xs):
+        h, _ = tg.scan(lambda c, x: (x * 0.3 + c * 0.2, None), x, xs)
+        return h, h.flip(0).roll(3) * 2.0, x.sum()
+
+    x, xs = numbers(n), numbers(6, n)
+    x, xs = x.to(getattr(tg, dtype)), xs.to(getattr(tg, dtype))
+    h, g = x.numpy(), x.numpy() * 0.5
+    for row in xs.numpy():
+        h, g = row * 0.3 + g * 0.2, h
+    found = leaves(tg.trace(segments)(x, xs))
+    tolerance = dict(rtol=1e-5, atol=1e-5) if dtype == "float32" else dict(rtol=1e-12, atol=1e-12)
+    for a, b in zip(found, (h, g, h), strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
+    for turns in (1, 2):
+        h = x.numpy()
+        for row in xs.numpy()[:turns]:
+            h = row * 0.3 + h * 0.2
+        found = leaves(tg.trace(beside)(x, xs[:turns]))
+        for a, b in zip(found, (h, np.roll(h[::-1], 3) * 2.0, x.numpy().sum()), strict=True):
+            np.testing.assert_allclose(a, b, **(tolerance if a.ndim else dict(rtol=1e-3, atol=1e-3)))
+
+
 @pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another, signs_that_change])
 @pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
 def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning):

@@ -270,6 +270,8 @@ class _Check:
 
     def item(self, s: Item) -> None:
         kernel, axis = self.kernel, s.axis
+        if kernel.group is not None and prod(kernel.group) == 1 and all(s is not other for other in kernel.body.items):
+            raise self.fail("it stands within a block, where a kernel that this one becomes part of does not replace it")
         count = kernel.global_size[axis] if axis < len(kernel.global_size) else 1
         if s.of != "global":
             if kernel.local_size is None:

@@ -448,9 +448,10 @@ def _in_one(kernel: Kernel, places: Mapping[Any, Place], turn: Turn, length: int
         while kernel.takes(name):
             name += "_"
     loop = Loop(Var(name, length), "int", bound_of(0), bound_of(length))
-    loop.items = [*declarations, *kernel.body.items]
+    own = [s for s in kernel.body.items if isinstance(s, Item)]        # these stay outside, where `together` finds them
+    loop.items = [*declarations, *(s for s in kernel.body.items if not isinstance(s, Item))]
     body = Block("")
-    body.items = [loop]
+    body.items = [*own, loop]
     note = f"a loop of {length} turns in one launch" + (f": {kernel.note}" if kernel.note else "")
     if item is not None:
         body.items.insert(0, Item(item.item, "int", 0, "global"))
