@@ -324,6 +324,7 @@ def found() -> list[Device]:
 def find(spec: str | int | Device = "") -> Device:
     """The device that `spec` names: an index into `devices()`, a kind ("cpu", "gpu"), part of a name, or "" for the default.
 
+    A driver's name comes before a device's: "intel" is Intel's driver, where both it and PoCL on a CPU of theirs are present.
     Raises NoDriverError where nothing is installed, or nothing that matches.
     """
     if isinstance(spec, Device):
@@ -339,7 +340,8 @@ def find(spec: str | int | Device = "") -> Device:
     elif text in ("cpu", "gpu"):
         matches = [device for device in found if device.kind == text]
     else:
-        matches = [device for device in found if text in f"{device.name} {device.driver} {device.platform}".lower()]
+        matches = sorted((device for device in found if text in f"{device.name} {device.driver} {device.platform}".lower()),
+                         key=lambda device: text not in f"{device.driver} {device.platform}".lower())
     if not matches:
         listing = "; ".join(f"{i}: {device.name} ({device.kind}, {device.driver})" for i, device in enumerate(found))
         raise NoDriverError(f"device: none matches {text!r}; present are {listing}; `python -m tracegrad doctor` shows what is missing")

@@ -194,6 +194,24 @@ class TestDevices:
         assert find(device.driver.upper()).driver == device.driver
         assert find(device) is device
 
+    def test_a_driver_s_name_comes_before_a_device_s(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """PoCL on a CPU of Intel's is not what `intel` asks for, if their driver is there."""
+        class Named:
+            undecided = ()
+
+            def __init__(self, name: str, driver: str, platform: str) -> None:
+                self.name, self.driver, self.platform, self.kind = name, driver, platform, "cpu"
+
+        pocl = Named("Intel(R) Xeon(R) Processor", "PoCL 3.0", "Portable Computing Language")
+        intel = Named("Intel(R) Xeon(R) Processor", "Intel(R) OpenCL", "Intel(R) OpenCL")
+        for present in ([pocl, intel], [intel, pocl]):
+            monkeypatch.setattr(runtime_device, "devices", lambda present=present: present)
+            assert find("intel") is intel
+            assert find("PoCL") is pocl
+            assert find("xeon") is present[0]
+        monkeypatch.setattr(runtime_device, "devices", lambda: [pocl])
+        assert find("intel") is pocl
+
     def test_default_is_the_configured_one_or_the_best(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "device", "")
         assert find() is devices()[0]
