@@ -25,7 +25,7 @@ from tracegrad.autodiff import substituted
 from tracegrad.call_cache import look
 from tracegrad.config import config
 from tracegrad.errors import AutogradError, LinAlgError, TraceError, UnsupportedError
-from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, placeholder
+from tracegrad.function import REGISTRY, CustomCall, Movement, bind, data, numpy_time, placeholder
 from tracegrad.interpret import interpret
 from tracegrad.ir import Folded, Graph, Node, forget_operands, located, topological
 from tracegrad.modes import state, without_collection
@@ -292,8 +292,7 @@ def _rough(graph: Graph) -> tuple[float, int]:
             inner, kernels = _rough(fn.graph)
             work, count = work + fn.length * inner, count + fn.length * kernels
         elif node.operands:
-            taken = fn.cost * fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs)
-            work, count = work + taken * (40 if fn.family in ("contraction", "conv") else 2), count + 1
+            work, count = work + numpy_time(node) * (40 if fn.family in ("contraction", "conv") else 2), count + 1
     return work, count // 4
 
 

@@ -24,7 +24,7 @@ from tracegrad import plan_cache
 from tracegrad.blas import quiet
 from tracegrad.config import config
 from tracegrad.errors import LinAlgError
-from tracegrad.function import in_registry
+from tracegrad.function import in_registry, numpy_time
 from tracegrad.ir import Node
 from tracegrad.numpy_routines import Routine, out_of_memory
 from tracegrad.operators import public
@@ -138,7 +138,7 @@ def _estimate(order: Iterable[Node], device: Any) -> _Estimate:
             continue
         if not in_registry(fn):
             raise _AtOnce(f"{fn.name} is a kernel or function of the user's" if fn.family != "loop" else "a loop has errors to report")
-        work = fn.cost * fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs)
+        work = numpy_time(node)
         estimate += NODE + (work * HALF if node.dtype == np.float16 else work)
         count, calls = count + 1, calls + 1
     return _Estimate(estimate, count, calls, turns)

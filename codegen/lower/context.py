@@ -23,6 +23,7 @@ from tracegrad.codegen.lower.user_sources import UserSources
 from tracegrad.codegen.schedule.grouping import Flat, Group, Place, Schedule
 from tracegrad.config import config
 from tracegrad.errors import UnsupportedError
+from tracegrad.function import numpy_time
 from tracegrad.ir import Graph, Node, topological
 from tracegrad.plan import Fault, HostStep, Target
 
@@ -168,8 +169,7 @@ def slow(group: Group, nodes: list[Node]) -> int:
     if group.lowered_by == "selection":
         return 2 * group.anchor.operands[0].aval.size
     if group.lowered_by == "small_matrices":
-        node = group.anchor
-        return int(node.fn.cost * node.fn.work(node.aval, *[o.aval for o in node.operands], **node.attrs))     # numpy's
+        return int(numpy_time(group.anchor))
     formulas = (n for n in nodes if n.fn.family == "elementwise" and n.fn.cost >= _FORMULA)
     return 8 * sum(n.aval.size for n in formulas)
 
