@@ -112,6 +112,8 @@ class Tuning(NamedTuple):
     looped_lines: int = 2400           # of a kernel with a loop over turns in it, which saves the launches of every turn,
     turn_work: int = 3 << 17           # that a core does in the time in which a launch wakes all of them (7 us on PoCL; see plan.by_one),
     looped_work: int = 3 << 19         # flops + bytes of a turn where each work-item loops for itself: with more, rows are far apart
+    kept_bytes: int = 1 << 16          # of a carry from which on turns write over its old value: it is copied before the first of them,
+    kept_turns: int = 8                # which is worth it from so many turns on
     parted_work: int = 1 << 26         # flops + bytes of a turn up to which each core takes a part of the batch through all turns:
                                        # launches of more cost nothing beside it, and take whatever core is free,
     parted_turns: int = 1 << 24        # and the work of all turns from which on that is worth waking the cores

@@ -30,6 +30,7 @@ from tracegrad.codegen.kernel.expressions import (
     Prefix,
     Select,
     Splat,
+    Turned,
     Vector,
     Zeros,
     is_zero,
@@ -37,7 +38,7 @@ from tracegrad.codegen.kernel.expressions import (
 )
 from tracegrad.codegen.kernel.facts import NARROW, divides, largest, never_positive, operand_index
 from tracegrad.codegen.kernel.guards import Guards, branches, needed, reduced_indices
-from tracegrad.codegen.kernel.index import Index, Var, ravel, unravel
+from tracegrad.codegen.kernel.index import Index, Var, ravel, strides, unravel
 from tracegrad.codegen.kernel.ir import FAULTS, RuntimeScalar
 from tracegrad.codegen.kernel.lanes import is_name
 from tracegrad.codegen.kernel.markup import used
@@ -54,7 +55,8 @@ from tracegrad.ops.ranges import may_wrap
 from tracegrad.plan import Fault
 
 _MIXES = frozenset((float32, float64, int32, int64))      # scalars of these mix with vectors of the same
-Needed = list[tuple[Node, Index, Guards]]                         # elements that have to be computed first
+Request = tuple[Node, Index, Guards]
+Needed = list[Request]                                   # elements that have to be computed first
 
 
 class Evaluator(Elements):
@@ -290,8 +292,17 @@ class Evaluator(Elements):
             self.put(node, flat, known, guards)
             return []
         found, exhaustive = branches(node, flat, guards)
-        one = self.around(node, flat, guards) if node.fn.name == "roll" and len(found) > 1 else None
-        found = found if one is None else [(one, ())]
+        if node.fn.name == "roll" and len(found) > 1:
+            if not guards and (ends := self.ends(node, flat)):
+                requests, first = ends
+                parts = [self.find(*r) for r in requests]
+                missing = [r for r, part in zip(requests, parts, strict=True) if part is None]
+                if not missing:
+                    a, b = (x if is_name(x) else self.let(self.writer.base(node), x) for x in map(self.vector, filter(None, parts)))
+                    self.put(node, flat, self.let(self.writer.base(node), Turned(a, b, first), node))
+                return missing
+            one = self.around(node, flat, guards)
+            found = found if one is None else [(one, ())]
         missing = [r for r, _ in found if self.find(*r) is None]
         if missing:
             return missing
@@ -306,6 +317,25 @@ class Evaluator(Elements):
             result = value if condition is None else self.select(node, condition, value, result)
         self.put(node, flat, result, guards)
         return []
+
+    def ends(self, node: Node, flat: Index) -> tuple[tuple[Request, Request], int] | None:
+        """What elements `flat` of a roll along rows are made of, where they are one vector that goes around the end: the last vector of
+        the row, its first, and which lane of the last comes first. None elsewhere.
+        """
+        x, = node.operands
+        dim, shift, n = node.attrs["dim"], node.attrs["shift"], node.shape[node.attrs["dim"]]
+        lane, width, at = self.lane, self.width, unravel(flat, node.shape)
+        if lane is None or lane.hi - lane.lo != width - 1 or n < width or strides(x.shape)[dim] != 1 or node.dtype.kind == "b":
+            return None
+        more = at[dim].opened() - lane.index
+        if more.vars or any(self.varies(i) for d, i in enumerate(at) if d != dim):
+            return None
+        over = n - (lane.lo + more.constant - shift) % n       # so many lanes are before the end
+        if over >= width:
+            return None
+        begin = lane.index - lane.lo
+        last, first = ((x, ravel((*at[:dim], begin + start, *at[dim + 1:]), x.shape), ()) for start in (n - width, 0))
+        return (last, first), width - over
 
     def around(self, node: Node, flat: Index, guards: Guards) -> tuple[Node, Index, Guards] | None:
         """Where element `flat` of a roll is, around the end: one place, or one a lane. None where it may not be there at all.

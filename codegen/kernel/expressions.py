@@ -497,6 +497,20 @@ class Every(_Of):
         return self.first, self.parts
 
 
+class Turned(_Of):
+    """Of two vectors laid end to end, as many lanes as one has, from lane `first` on."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, a: Expression, b: Expression, first: int) -> None:
+        super().__init__((a, b), a.dtype, a.lanes)
+        self.first = first
+
+    @property
+    def key(self) -> Any:
+        return self.first, self.parts
+
+
 class Spelling(Plain):
     """How an op is written for a target: C around its operands, and whether that is an operand only in parentheses.
 

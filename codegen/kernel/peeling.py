@@ -16,7 +16,7 @@ def peeled(guards: Iterable[Guard], col: Var, n: int, step: int, most: int) -> l
     A guarded load is made lane by lane.
     """
     whole = n - n % step
-    cuts, unsure = {0, whole}, set[int]()                    # the vectors in which a guard is true and false
+    cuts = {0, whole}
     for kind, x, *rest in guards:
         if kind == "range" and x.stride(col) == 1:
             around = x - col.index                           # low <= col + around < high
@@ -25,9 +25,8 @@ def peeled(guards: Iterable[Guard], col: Var, n: int, step: int, most: int) -> l
                 if stop > 0 and start < n and stop - start <= n // 4:
                     start, stop = max(0, start) // step * step, min(-(-stop // step) * step, whole)
                     cuts |= {start, stop}
-                    unsure.update(range(start, stop, step))
     bounds = sorted(c for c in cuts if c <= whole)
-    if len(bounds) - 1 > most or 2 * len(unsure) * step > n:
+    if len(bounds) - 1 > most:
         return [(0, whole)]
     return list(pairwise(bounds))
 

@@ -6,7 +6,7 @@ Parentheses, the spelling of literals and the names of vector accesses and conve
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os.path import basename
 from typing import Any
 
@@ -41,6 +41,7 @@ from tracegrad.codegen.kernel.expressions import (
     Splat,
     Spread,
     Steps,
+    Turned,
     Vector,
     Verbatim,
     Zeros,
@@ -336,9 +337,19 @@ def _joined(p: Printer, x: Joined) -> tuple[str, int]:
 
 
 def _every(p: Printer, x: Every) -> tuple[str, int]:
-    step, pieces = len(x.parts), []
-    for k, part in enumerate(x.parts):
-        left = [LANES[i] for i in range(x.lanes) if (k * x.lanes + i) % step == x.first]
+    step = len(x.parts)
+    return _of_lanes(p, x, [[i for i in range(x.lanes) if (k * x.lanes + i) % step == x.first] for k in range(step)])
+
+
+def _turned(p: Printer, x: Turned) -> tuple[str, int]:
+    return _of_lanes(p, x, [range(x.first, x.lanes), range(x.first)])
+
+
+def _of_lanes(p: Printer, x: Every | Turned, chosen: Iterable[Iterable[int]]) -> tuple[str, int]:
+    """These lanes of each of the parts."""
+    pieces = []
+    for part, lanes in zip(x.parts, chosen, strict=True):
+        left = [LANES[i] for i in lanes]
         for n in (8, 4, 2, 1):                               # what a vector of a vector's lanes may have
             while len(left) >= n:
                 pieces.append(f"{p.atom(part)}.s{''.join(left[:n])}")
@@ -364,7 +375,7 @@ _PRINT: dict[type[Expression], Callable[[Printer, Any], tuple[str, int]]] = {
     Held: _held, At: _at, Limit: _limit, Steps: _steps, Load: _load,
     Infix: _infix, Prefix: _prefix, Select: _select, Cast: _cast, Convert: _convert, Position: _convert, Bits: _bits, Splat: _splat,
     Spread: _spread, Vector: _vector, Lanes: _lanes, Op: _op, Call: _call, Verbatim: _verbatim, Zip: _zip, Joined: _joined,
-    Every: _every,
+    Every: _every, Turned: _turned,
 }
 _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Declare: Printer.declare,

@@ -33,6 +33,7 @@ from tracegrad.codegen.kernel.expressions import (
     Select,
     Splat,
     Spread,
+    Turned,
     Vector,
     Verbatim,
     Zip,
@@ -366,7 +367,7 @@ class _Check:
                 raise self.fail(f"the mask {condition} has lanes of {_size(condition)} bytes, what it is for of {_size(x)}")
             if a.type != b.type:
                 raise self.fail(f"{a} is {a.type}, and {b} is {b.type}")
-        elif isinstance(x, Every):
+        elif isinstance(x, (Every, Turned)):
             if len({part.type for part in x.parts}) > 1:
                 raise self.fail(f"{x} is made of {', '.join(str(part.type) for part in x.parts)}")
         elif isinstance(x, (Infix, Zip, Joined)):

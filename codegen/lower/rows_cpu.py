@@ -546,7 +546,8 @@ class RowKernel:
         elif tail:
             col = Var(name, n)
             if s.length is None:
-                block = w.loop(col, n - tail if vectors else 0, n)
+                col = Var(name, tail, n - tail)
+                block = w.loop(col, n - tail, n)
             else:
                 last = w.at(self.last)
                 rest = Bound(Infix("-", last, Infix("%", last, whole(step))), self.chunk * s.length, None)

@@ -4,8 +4,11 @@ The body is a graph of its own, scheduled and written as kernels like any other;
 what is scanned, or of a stacked result, is a place in the whole that depends on the number of the turn, which kernels get by value.
 A carry has two places, which the turns use in turn; the first turn reads it where the loop's operand is, the last one writes the loop's
 result. So nothing is copied, and the host has nothing to do between turns but to count. Of a carry that other carries follow (`now`, the
-next turn's `before`) the values of so many turns are wanted: it has a place more for each. A carry of which a turn changes elements (a
-scatter) is copied once, to the loop's result, and changed there.
+next turn's `before`) the values of so many turns are wanted: it has a place more for each.
+
+A carry of which a turn changes elements (a scatter) is copied once, to the loop's result, and changed there. So is a large one whose old
+value nobody reads any more where the new one is written: a turn then touches less memory. Of a carry that others follow it is the oldest
+value that the new one replaces: the places are the results, which the turns use in turn.
 
 Where one work-item does the whole body (see `batch_launches`), or elements do not depend on each other, the loop over turns is in the
 kernel: one launch instead of `length`. So it is where the batch can be cut in parts, one for each core, that go through all turns
@@ -32,7 +35,7 @@ from tracegrad.codegen.lower.host_call import siblings
 from tracegrad.codegen.plan.batch_launches import batched, can_be_serial, effects, together
 from tracegrad.codegen.plan.loop_parts import of_part, parts_of
 from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
-from tracegrad.codegen.schedule.donation import arrange, is_scatter
+from tracegrad.codegen.schedule.donation import Donations, arrange, is_scatter
 from tracegrad.codegen.schedule.fusion import schedule
 from tracegrad.codegen.schedule.grouping import Flat, Group, strip
 from tracegrad.codegen.tuning import tuning
@@ -81,6 +84,13 @@ class Carry(Plain):
         return low, min((t for t in turns if t > low), default=self.length)
 
 
+class InPlace(Plain):
+    """A value of a carry that is written over the oldest: in that one of `refs`, the loop's results, whose number is the turn's + `shift`."""
+
+    refs: tuple[Any, ...]
+    shift: int
+
+
 class Own(Plain):
     """What a turn keeps for itself: `size` elements of `ref` for each part."""
 
@@ -95,7 +105,7 @@ class Parts(Plain):
     item: Var
 
 
-Place = Whole | Row | Carry | Own
+Place = Whole | Row | Carry | InPlace | Own
 Lines = list[list[int]]                     # numbers of carries; see `_lines`
 
 
@@ -110,7 +120,7 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     n, rows = body.carries, body.rows
     graph, lines = _with_own_outputs(_with_copies(context.prepared(fn.graph), n + rows, context), fn, context)
     known = set(context.faults)
-    groups, steps, changed = _kernels(graph, context, n + rows, n)
+    groups, steps, changed = _kernels(graph, context, n + rows, _in_place(graph, lines, length))
     alone = len(groups) == len(steps) == 1 and _by_element(groups[0], graph.inputs[:n])
     before, steps, kept = _hoisted(steps, graph.inputs[n + rows:])
     for node in context.faults:                            # what a turn reports is for all results
@@ -121,11 +131,17 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
     places = _places(graph, fn, lines, operands, results, key, 1)
     turn = Turn()
     before = [bound(k, places, turn) for k in before]
-    for p, operand, result in zip(graph.inputs, operands, results, strict=False):
-        if p in changed:
-            places[p] = Whole(result)
-            copied = Graph.capture([p], [_copy(p)])
-            before += [bound(k, {p: Whole(operand), copied.outputs[0]: Whole(result)}, turn) for k in _kernels(copied, context, 1)[1]]
+    for line in lines:
+        if graph.inputs[line[-1]] in changed:
+            del places[strip(graph.outputs[line[0]])]
+            count = len(line)
+            refs = tuple(results[line[(length - j) % count]] for j in range(count))        # where the value after so many turns lies
+            for k, i in enumerate(line):
+                p = graph.inputs[i]
+                places[p] = InPlace(refs, -k % count) if count > 1 else Whole(*refs)
+                copied = Graph.capture([p], [_copy(p)])
+                ends = {p: Whole(operands[i]), copied.outputs[0]: Whole(refs[-k % count])}
+                before += [bound(step, ends, turn) for step in _kernels(copied, context, 1, {})[1]]
     if config.fuse:
         steps = batched(steps)
     kernels = [s for s in steps if isinstance(s, Kernel)]
@@ -141,7 +157,8 @@ def lower_turns(group: Group, context: Context) -> list[Any]:
             # One core does a turn in less time than its launches take all of them.
             merged = one if len(kernels) == 1 and prod(one.global_size) == 1 else together(kernels)
             return [*before, _in_one(merged, places, turn, length)]
-    held = [*kept, *operands, *results, *(p.ring if isinstance(p, Carry) else p.ref for p in places.values())]
+    own = (p.ring if isinstance(p, Carry) else p.ref for p in places.values() if not isinstance(p, InPlace))
+    held = [*kept, *operands, *results, *own]
     return [*before, Turns(tuple(bound(s, places, turn) for s in steps), length, turn, tuple(held))] if steps else before
 
 
@@ -180,7 +197,7 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     graph, lines = _with_own_outputs(context.prepared(smaller), fn, context)
     inner = copy(context)
     inner.target = replace(target, cores=1)
-    before, steps, _ = _hoisted(_kernels(graph, inner, own)[1], graph.inputs[own:])
+    before, steps, _ = _hoisted(_kernels(graph, inner, own, {})[1], graph.inputs[own:])
     if not steps or not all(isinstance(s, Kernel) and not s.foreign and not s.cooperates for s in (*before, *steps)):
         return []
     if sum(k.text.count("\n") for k in steps) > tuning().looped_lines:
@@ -196,17 +213,27 @@ def _in_parts(fn: Any, operands: list[Any], results: list[Any], key: Any, contex
     return [*before, _in_one(together(steps), places, turn, fn.length, parts)]
 
 
-def _kernels(graph: Graph, context: Context, own: int, carries: int = 0) -> tuple[list[Group], list[Any], set[Node]]:
-    """The groups and the steps of one turn, and which carries it changes in place: those of the first `carries` that are scattered to.
+def _in_place(graph: Graph, lines: Lines, length: int) -> Donations:
+    """Results of a turn, each with the old value that it is to replace, if that can be."""
+    found: Donations = {}
+    for line in lines:
+        out = strip(graph.outputs[line[0]])
+        large = length >= tuning().kept_turns and out.aval.nbytes >= tuning().kept_bytes
+        if is_scatter(out) or (large and out not in graph.inputs):
+            found[out] = graph.inputs[line[-1]]
+    return found
+
+
+def _kernels(graph: Graph, context: Context, own: int, into: Donations) -> tuple[list[Group], list[Any], set[Node]]:
+    """The groups and the steps of one turn, and which carries it replaces in place, of those that it is asked to.
 
     own: how many of the inputs are carries and rows.
     """
     stored = [s for s in dict.fromkeys(map(strip, graph.outputs)) if s.aval.size and s not in graph.inputs]
     plan = schedule(graph, stored, context.scalars, context.target, config.fuse)
-    changed = {strip(out): p for p, out in zip(graph.inputs[:carries], graph.outputs, strict=False) if is_scatter(strip(out))}
-    alias, _ = arrange(plan, stored, changed, context.target.kind == "gpu", must=False)
+    alias, _ = arrange(plan, stored, into, context.target.kind == "gpu", must=False)
     inner = context.inside(plan, graph.inputs[own:], alias)
-    return plan.groups, [step for group in plan.groups for step in lower(group, inner)], {p for s, p in changed.items() if s in alias}
+    return plan.groups, [step for group in plan.groups for step in lower(group, inner)], {p for s, p in into.items() if s in alias}
 
 
 def _by_element(group: Group, carries: list[Node]) -> bool:
@@ -406,6 +433,16 @@ def _bind(
         elif isinstance(place, Own):
             all_of_it = parameter(place.ref, p, p.name)
             state(f"{own} = {all_of_it.name}{share(place.size)};", all_of_it, *item, defines=(p,))
+        elif isinstance(place, InPlace):
+            count = len(place.refs)
+            for k, ref in enumerate(place.refs):
+                end = parameter(ref, p, p.name if k == 0 else f"{p.name}_{k}")
+                if k:
+                    which = f"({number().name} + {place.shift}) % {count}" if place.shift else f"{number().name} % {count}"
+                    state(f"if ({which} == {k})", number())
+                    state(f"  {p.name} = {end.name};", p, end)
+                else:
+                    state(f"{own} = {end.name};", end, defines=(p,))
         else:
             low, high = place.between()
             for k, (at, ref) in enumerate(place.elsewhere):
