@@ -29,9 +29,10 @@ from tracegrad.codegen.kernel.expressions import (
 )
 from tracegrad.codegen.kernel.guards import Guard, Guards
 from tracegrad.codegen.kernel.index import Index
-from tracegrad.codegen.kernel.lanes import Vectors
+from tracegrad.codegen.kernel.lanes import Vectors, is_name
 from tracegrad.codegen.kernel.writer import Writer
 from tracegrad.dtypes import int32, uint8
+from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
 from tracegrad.plan import Plain
 
@@ -207,7 +208,7 @@ class Elements(Vectors):
             w.store(Access(pointer, flat * 2 + k * lanes, lanes // 2, self.lane, (), 2), Zip(a, b), node)
 
     def store(self, stored: Storage, node: Node, flat: Index, value: Expression) -> None:
-        """Write `value` as element(s) `flat` of `node`; in vector code the lanes follow one another."""
+        """Write `value` as element(s) `flat` of `node`; in vector code those of all lanes."""
         w, dtype, width = self.writer, node.dtype, self.width
         pointer = w.buffer(stored.ref, w.base(node), dtype, stored.access)
         if width == 1 or not self.varies(flat.opened()):
@@ -218,4 +219,9 @@ class Elements(Vectors):
             value = Convert(Infix("&", self.vector(value), whole(1)), uint8) if wide else Splat(Held(value, uint8), width)
         else:
             value = self.vector(value)
-        w.store(Access(pointer, flat, width, self.lane), value, node)
+        stride = flat.opened().stride_of(self.lane, width) if self.lane is not None else 1
+        if stride is None or (stride != 1 and dtype == np.float16):
+            raise CompilerBug(f"codegen: a vector of {node!r}, computed at {node.loc}, is written to {flat}, not at even distances")
+        if stride != 1 and not is_name(value):
+            value = self.let(w.base(node), value, node)
+        w.store(Access(pointer, flat, width, self.lane), value, node, stride)

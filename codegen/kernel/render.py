@@ -175,8 +175,10 @@ class Printer:
             return f"{self.name(part)} * {extent(c)}"
         return self.top(x)
 
-    def store(self, access: Access, value: str) -> str:
+    def store(self, access: Access, value: str, stride: int) -> str:
         memory, lanes = access.memory, access.lanes * access.each
+        if stride != 1:
+            return f"{used(f'STORE_STRIDED{lanes}')}({self.address(access)}, {stride}, {value});"
         half = isinstance(memory, Buffer) and memory.dtype == np.float16
         if lanes == 1:
             if half:
@@ -381,7 +383,7 @@ _STATEMENT: dict[type[Statement], Callable[[Printer, Any], str]] = {
     Declare: Printer.declare,
     Assign: lambda p, s: f"{p.name(s.symbol)} = {p.top(s.value)};",
     Update: Printer.update,
-    Store: lambda p, s: p.store(s.access, p.top(s.value)),
+    Store: lambda p, s: p.store(s.access, p.top(s.value), s.stride),
     Raw: lambda p, s: s.code,
     Item: lambda p, s: f"const {s.type} {p.name(s.var)} = get_{s.of}_id({s.axis});",
     Allocate: lambda p, s: f"{'__local ' * s.array.shared}{s.array.type} {p.name(s.array)}[{s.array.size}];",

@@ -145,12 +145,12 @@ class Update(Statement):
 
 
 class Store(Statement):
-    """Element(s) written: `value`, as a `dtype` of memory."""
+    """Element(s) written: `value`, as a `dtype` of memory; of a vector `stride` elements apart."""
 
-    __slots__ = ("access", "value")
+    __slots__ = ("access", "stride", "value")
 
-    def __init__(self, access: Access, value: Expression, node: Node | None = None) -> None:
-        self.access, self.value, self.node = access, value, node
+    def __init__(self, access: Access, value: Expression, node: Node | None = None, stride: int = 1) -> None:
+        self.access, self.value, self.node, self.stride = access, value, node, stride
 
     @property
     def parts(self) -> Parts:

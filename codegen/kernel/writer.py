@@ -239,9 +239,9 @@ class Writer:
         """`of sign= value_`."""
         self.add(Update(of, sign, value(value_), node))
 
-    def store(self, access: Access, value: Expression, node: Node | None = None) -> None:
-        """Writes `value` to what `access` says."""
-        self.add(Store(access, value, node))
+    def store(self, access: Access, value: Expression, node: Node | None = None, stride: int = 1) -> None:
+        """Writes `value` to what `access` says; a vector's lanes `stride` elements apart."""
+        self.add(Store(access, value, node, stride))
 
     def array(self, base: str, type_: str, size: int, shared: bool = False, node: Node | None = None, reserved: bool = False) -> Array:
         """reserved: it is called just so."""

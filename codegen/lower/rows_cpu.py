@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from tracegrad.codegen.kernel.evaluator import Evaluator
 from tracegrad.codegen.kernel.expressions import Cast, Expression, Infix, Lanes, Literal, Load, Select, Splat, whole
@@ -36,9 +39,9 @@ from tracegrad.codegen.kernel.statements import (
 )
 from tracegrad.codegen.kernel.types import register_type
 from tracegrad.codegen.kernel.writer import Writer
-from tracegrad.codegen.lower.context import Context
+from tracegrad.codegen.lower.context import Context, computed
 from tracegrad.codegen.schedule.access_maps import IDENTITY
-from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction
+from tracegrad.codegen.schedule.grouping import Chunks, Flat, Group, Place, Rows, cost, is_reduction, small_reduction
 from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
@@ -49,6 +52,7 @@ class Shape(Plain):
     """The loops of a kernel: rows, and columns as nested loops of sizes `cols` (outer ones plain, the last vectorised).
 
     parts: the elements of a row are (*cols[:-1], parts, cols[-1]), and those of all parts are computed side by side, in the last loop.
+    abreast: vectors are of as many rows, each with its few elements (all of them parts).
     pieces: where in a row loops of their own end, one behind the other; `length` elements of a row are a work-item's, more or less.
     """
 
@@ -60,6 +64,7 @@ class Shape(Plain):
     across: bool = False             # the loop over the rows is inside that over the columns
     parts: int = 1
     pieces: tuple[int, ...] = ()
+    abreast: bool = False
 
     @property
     def row_size(self) -> int:
@@ -121,8 +126,12 @@ def shape_of(group: Group, context: Context) -> Shape:
     if isinstance(group.kind, Flat) and group.kind.parts:
         put_together = _side_by_side if group.kind.alike else _behind_one_another
         return put_together(group.kind, vector_width(group, context), context.target.cores)
+    if isinstance(group.kind, Flat) and (shared := shared_reductions(group, context)):
+        return _side_by_side_rows(group, context, *shared)
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
+    if points and points[0] < tuning().short_row and group.statements * points[0] <= tuning().max_statements:
+        return _side_by_side_rows(group, context, points[0], 1)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
     if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):          # little enough for a cache, or read as it lies
         return shape
@@ -158,6 +167,36 @@ def _written_out(shape: Shape, group: Group, context: Context, points: list[int]
         return replace(shape, cols=(*shape.cols[:-1], 1), parts=n)
     rows = group.size // n
     return Shape(rows, (1,), shape.width, max(1, min(rows, -(-tuning().item // n))), None, parts=n)
+
+
+def shared_reductions(group: Group, context: Context) -> tuple[int, int] | None:
+    """Of how many elements, and how far apart, the reductions are that are written out for each of these elements: softmax over few.
+
+    None if there are none, or they are not of the same elements.
+    """
+    found = set()
+    for node in computed(group, context):
+        x = node.operands[0] if small_reduction(node) else node
+        if x is not node and x.aval.size == group.size and node.aval.size < group.size:
+            dims = sorted(node.attrs["dim"])
+            found.add((prod(x.shape[dims[0]:dims[-1] + 1]), prod(x.shape[dims[-1] + 1:])))
+    if len(found) != 1:
+        return None
+    (n, inner), = found
+    return (n, inner) if group.size % (n * inner) == 0 and 1 < n <= tuning().unrolled else None
+
+
+def _side_by_side_rows(group: Group, context: Context, n: int, inner: int) -> Shape:
+    """The loops where `n` elements, `inner` apart, share reductions: all of them are computed at once."""
+    cores, width = context.target.cores, vector_width(group, context)
+    share, rows = _share(group.size, cores), group.size // (n * inner)
+    plain = not any(s.fn.family == "pair" or s.dtype == np.float16 for s in group.sinks)
+    if plain and n * inner <= tuning().unrolled and rows >= width:
+        block = -(-max(1, share // (n * inner)) // width) * width
+        return Shape(rows, (1,), width, min(block, rows), None, parts=n * inner, abreast=True)
+    while width > inner:
+        width //= 2
+    return Shape(rows, (inner,), width, max(1, min(rows, share // (n * inner))), None, parts=n)
 
 
 def _side_by_side(kind: Flat, width: int, cores: int) -> Shape:
@@ -201,8 +240,10 @@ def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
         inner = points[0] if points else cols
         block = kind.length or max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    points = [k for k in at if k >= 2 * width]
+    points = [k for k in at if k >= tuning().short_row]
     cols = points[0] if points else group.size
+    while width > cols:
+        width //= 2
     rows = group.size // cols
     share = _share(group.size, cores)
     if cols > 2 * share:
@@ -283,7 +324,7 @@ class RowKernel:
                     self.part = w.item("part", -(-rows // s.block), item)
                     self.rows_chunk = self.part.index
                 self.begin_columns()
-                if not s.across:
+                if not s.across and not s.abreast:
                     loops.enter_context(self.each_row())
             sizes.append(-(-rows // s.block))
         if s.pieces and s.length is not None:
@@ -410,6 +451,9 @@ class RowKernel:
         if s.pieces:
             self.one_behind_the_other(sinks)
             return
+        if s.abreast:
+            self.rows_abreast(sinks)
+            return
         n, width = s.cols[-1], s.width
         unroll = self.unroll(reductions, sinks)
         step = width * unroll
@@ -418,6 +462,11 @@ class RowKernel:
         vector_acc: dict[Node, list[Local]] = {}
         stem: dict[Node, str] = {}                           # what they are called after
         total: dict[Node, Local] = {}
+        narrow: dict[Node, dict[int, Local]] = {}            # of the narrower vectors that a row ends with, by lanes
+        if vectors:
+            tail -= self.in_whole_vectors(width, tail)
+        ends = self.narrower(n, width, tail) if vectors else []
+        tail -= sum(lanes for _, lanes in ends)
         for r in reductions:
             start = Literal(r_identity(r), r.dtype)
             ending = "_i" if r in self.ev.stored else ""
@@ -428,10 +477,34 @@ class RowKernel:
             if vectors:
                 names = [f"{stem[r]}_v{u}" if unroll > 1 else f"{stem[r]}_v" for u in range(unroll)]
                 vector_acc[r] = [w.declare(name, Splat(start, width), r) for name in names]
+            narrow[r] = {lanes: w.declare(f"{stem[r]}_v", Splat(start, lanes), r) for _, lanes in ends}
         with ExitStack() as outer:
-            self.along(outer, reductions, sinks, unroll, vector_acc, total)
+            self.along(outer, reductions, sinks, unroll, vector_acc, total, narrow)
         for r in reductions:
-            self.result(r, stem[r], vector_acc.get(r, []), total[r], tail > 0)
+            self.result(r, stem[r], vector_acc.get(r, []), total[r], tail > 0, narrow[r])
+
+    def rows_abreast(self, sinks: list[Node]) -> None:
+        """All elements of as many rows as a vector has lanes, then of what rows are left."""
+        s, w, ev = self.shape, self.writer, self.ev
+        first, last = bound(0), bound(s.rows)
+        if s.block < s.rows:
+            first, last = product(self.part, s.block), clipped(product(self.part, s.block, s.block), s.rows, s.block)
+        left = s.rows % s.width
+        row = Var("row", s.rows, multiple=s.width)
+        with w.loop(row, first, last, s.width, whole=left > 0):
+            self.row, ev.lane, ev.width = row.index, row, s.width
+            self.bodies(row.index * s.row_size, [], sinks, {})
+            ev.lane, ev.width = None, 1
+        if not left:
+            return
+        row = Var("row", left, s.rows - left)
+        start = bound(s.rows - left)
+        if s.block < s.rows:                                 # only the last work-item has some
+            start = Bound(Infix("-", last.value, Infix("%", last.value, whole(s.width))), first.low, None)
+            row = Var("row", s.rows)
+        with w.loop(row, start, last):
+            self.row = row.index
+            self.bodies(row.index * s.row_size, [], sinks, {})
 
     def one_behind_the_other(self, sinks: list[Node]) -> None:
         """A loop for each piece of a row; where there are many elements, a work-item does some pieces, or some of a long one."""
@@ -510,7 +583,7 @@ class RowKernel:
 
     def along(
         self, opened: ExitStack, reductions: list[Node], sinks: list[Node], unroll: int, vector_acc: dict[Node, list[Local]],
-        total: dict[Node, Local],
+        total: dict[Node, Local], narrow: dict[Node, dict[int, Local]],
     ) -> None:
         """The loops over the columns: in vectors, then what is left one by one."""
         s, w = self.shape, self.writer
@@ -525,22 +598,35 @@ class RowKernel:
             opened.enter_context(w.loop(var, 0, size))
             outer = outer + var.index * scale
         name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
-        for begin, stop in self.peeled(step, self.row * s.row_size + outer) if vectors else []:
+        ranges = [(begin, stop, unroll) for begin, stop in self.peeled(step, self.row * s.row_size + outer)] if vectors else []
+        if vectors and (more := self.in_whole_vectors(width, tail)):
+            ranges.append((n - tail, n - tail + more, 1))
+            tail -= more
+        for begin, stop, times in ranges:
             end = stop if s.length is None else n            # (of chunks any may be the last)
             whole_steps = begin % width == 0 and (s.length or 0) % width == 0
-            col = Var(name, end - begin - (unroll - 1) * width, begin, multiple=width if whole_steps else 1)
-            block = self.turns(col, begin, stop, step) if s.length is None else w.loop(col, self.first, self.last, step, whole=tail > 0)
+            col = Var(name, end - begin - (times - 1) * width, begin, multiple=width if whole_steps else 1)
+            block = self.turns(col, begin, stop, width * times)
+            if s.length is not None:
+                block = w.loop(col, self.first, self.last, step, whole=tail > 0)
             with ExitStack() as inner:
                 inner.enter_context(block)
-                if self.ahead:
+                if self.ahead and times == unroll:
                     self.fetch_next_row(col, step)
                 if s.across:
                     inner.enter_context(self.each_row())
                 self.ev.lane, self.ev.width = col, width
-                for u in range(unroll):
+                for u in range(times):
                     at = self.row * s.row_size + outer + (col.index + u * width)
                     self.bodies(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
                 self.ev.lane, self.ev.width = None, 1
+        for begin, lanes in self.narrower(n, width, tail) if vectors else ():
+            col = Var(name, lanes, begin)
+            with self.turns(col, begin, begin + lanes, lanes):
+                self.ev.lane, self.ev.width = col, lanes
+                self.bodies(self.row * s.row_size + outer + col.index, reductions, sinks, {r: narrow[r][lanes] for r in reductions})
+                self.ev.lane, self.ev.width = None, 1
+            tail -= lanes
         if tail == 1 and s.length is None and not s.across:
             self.bodies(self.row * s.row_size + outer + (n - 1), reductions, sinks, total)
         elif tail:
@@ -557,6 +643,23 @@ class RowKernel:
                 if s.across:
                     inner.enter_context(self.each_row())
                 self.bodies(self.row * s.row_size + outer + col.index, reductions, sinks, total)
+
+    def in_whole_vectors(self, width: int, tail: int) -> int:
+        """How many of the columns that are left are done in whole vectors, where several vectors were done in a turn."""
+        return 0 if self.shape.length is not None or self.shape.across else tail - tail % width
+
+    def narrower(self, n: int, width: int, tail: int) -> list[tuple[int, int]]:
+        """Where narrower vectors begin that do what is left of n columns, and of how many lanes: but the last few columns."""
+        s = self.shape
+        if s.length is not None or s.across or self.group.statements > tuning().tail_statements:
+            return []
+        found, begin = [], n - tail
+        while width > 4 and n - begin >= 4:
+            width //= 2
+            if n - begin >= width:
+                found.append((begin, width))
+                begin += width
+        return found
 
     def peeled(self, step: int, base: Index) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do; base: the index of column 0."""
@@ -640,7 +743,7 @@ class RowKernel:
         self.keep(at)
         self.at = None
 
-    def result(self, r: Node, stem: str, vectors: list[Local], total: Local, tail: bool) -> None:
+    def result(self, r: Node, stem: str, vectors: list[Local], total: Local, tail: bool, narrow: dict[int, Local]) -> None:
         """Combine the accumulators of one reduction: the row's value, in `total` (which holds that of the tail if there is one)."""
         ev, w = self.ev, self.writer
         if vectors:
@@ -655,6 +758,8 @@ class RowKernel:
                 if width > 2:
                     width //= 2
                     halves = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
+                    if width in narrow:
+                        halves = ev.combined(r, halves, narrow[width])
                     sums = w.declare(f"{stem}_{part}", halves, r)
             lanes = ev.combined(r, Lanes(sums, "lo"), Lanes(sums, "hi"))
             if tail:

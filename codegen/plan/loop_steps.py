@@ -85,7 +85,9 @@ class Carry(Plain):
 
 
 class InPlace(Plain):
-    """A value of a carry that is written over the oldest: in that one of `refs`, the loop's results, whose number is the turn's + `shift`."""
+    """A value of a carry that is written over the oldest: in that one of `refs`, the loop's results, whose number is the turn's plus `shift`
+    (modulo how many they are).
+    """
 
     refs: tuple[Any, ...]
     shift: int

@@ -20,7 +20,8 @@ from tracegrad.plan import Function
 _SIZE = {ctype(dtype, lanes): dtype.itemsize for dtype in OPENCL for lanes in (1, *WIDTHS)}       # of one lane
 # The functions that are defined for so many lanes: of which kind, and how many.
 _OF_LANES = {f"{kind}{width}{masked}": (kind, width, masked) for width in WIDTHS
-             for kind, masked in (("IN_RANGE", ""), ("IMPOSSIBLE", ""), ("ZIP", ""), ("STRIDED", ""), ("GATHER", ""), ("GATHER", "_IF"))}
+             for kind, masked in (("IN_RANGE", ""), ("IMPOSSIBLE", ""), ("ZIP", ""), ("STRIDED", ""), ("GATHER", ""), ("GATHER", "_IF"),
+                                  ("STORE_STRIDED", ""))}
 
 
 def source(kernels: Sequence[Kernel], context: Context) -> str:
@@ -106,6 +107,9 @@ def vector_access(uses: frozenset[tuple[str, str]], context: Context) -> list[st
         elif kind == "ZIP":
             pairs = ", ".join(f"(a).s{lane}, (b).s{lane}" for lane in lanes[:width // 2])
             lines.append(f"#define {name}(V, a, b) ((V)({pairs}))")
+        elif kind == "STORE_STRIDED":
+            each = ", ".join(f"(p)[{i} * (s)] = (v).s{lane}" for i, lane in enumerate(lanes))
+            lines.append(f"#define {name}(p, s, v) ({each})")
         else:
             params, parts = {
                 "STRIDED": ("V, p, s", [f"(p)[{i} * (s)]" for i in range(width)]),

@@ -123,6 +123,11 @@ class Pointer:
         m.writers[part], m.known[part] = [item] * lanes, b"\1" * lanes
         m.array[part] = value
 
+    def put_apart(self, stride: int, value: Array) -> None:
+        """Write the lanes of a vector `stride` elements apart."""
+        for k, x in enumerate(value):
+            self.store(k * stride, x)
+
     def picked(self, at: Array, mask: Array | None = None) -> Array:
         """The elements at `at` (where `mask` holds, else 0)."""
         return np.array([self.load(int(k)) if mask is None or mask[lane] else 0 for lane, k in enumerate(at)], self.memory.array.dtype)

@@ -270,6 +270,12 @@ class Translator:
         if self.tokens[self.at][0] == "name" and self.peek() == "(":
             if text in ("STORE", "STORE_ALIGNED"):
                 return self.stored(text == "STORE_ALIGNED")
+            if match := re.fullmatch(r"STORE_STRIDED(\d+)", text):
+                pointer, stride, value = self.arguments()
+                self.write(pointer)
+                if value.type.lanes != int(match[1]) or value.type.kind != pointer.type.kind:
+                    raise self.error(f"{text} of a {value.type} to a {pointer.type}")
+                return f"{pointer.code}.put_apart({stride.code}, {value.code})"
             if match := re.fullmatch(r"vstore(a?)_half(2|4|8|16)?", text):
                 return self.stored_half(int(match[2] or 1), bool(match[1]))
             if text.startswith("IN_RANGE"):
