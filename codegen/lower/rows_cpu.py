@@ -242,7 +242,7 @@ def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
     points = [k for k in at if k >= tuning().short_row]
     cols = points[0] if points else group.size
-    while width > cols:
+    while width > cols >= tuning().short_row:
         width //= 2
     rows = group.size // cols
     share = _share(group.size, cores)

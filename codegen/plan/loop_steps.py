@@ -85,8 +85,8 @@ class Carry(Plain):
 
 
 class InPlace(Plain):
-    """A value of a carry that is written over the oldest: in that one of `refs`, the loop's results, whose number is the turn's plus `shift`
-    (modulo how many they are).
+    """A value of a carry that is written over the oldest: it lies in one of `refs`, the loop's results, whose turn it is: that of the
+    turn's number plus `shift`.
     """
 
     refs: tuple[Any, ...]
