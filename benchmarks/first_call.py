@@ -185,11 +185,11 @@ def second_process() -> list[Row]:
 def loops(peer: str) -> list[Row]:
     """The programs of benchmarks/loops.py: first calls, cold; a scan beside the unrolled loop; long loops beside short ones.
 
-    A later call is compared in processor time: what others use of the machine is not in it. First calls of long and of short loops take
-    turns, and beside what a person waits for stand their processor time (of all cores) and what they take that a later call does not:
-    that one grows with the turns, as it has to.
+    Later calls of scan and unrolled loop take turns in one process. First calls of long and of short loops take turns, too, and beside
+    what a person waits for stand their processor time (of all cores) and what they take that a later call does not: that one grows with
+    the turns, as it has to.
     """
-    from benchmarks.loops import CASES, first_call
+    from benchmarks.loops import CASES, first_call, in_process
 
     rows = []
     torch = has(peer, "torch")
@@ -204,7 +204,9 @@ def loops(peer: str) -> list[Row]:
         unrolled = first_call(name, turns, "unrolled")
         rows += [Row(f"unrolled, {name}, {turns} turns: first call, cold", 5.0, unrolled["first"], "s"),
                  Row(f"unrolled, {name}, {turns} turns: the same, processor time", None, unrolled["used"], "s")]
-        rows.append(Row(f"scan, {name}, {turns} turns: a later call, to the unrolled loop's", 1.0, found["again"] / unrolled["again"]))
+        with tempfile.TemporaryDirectory() as caches:
+            later = in_process(sys.executable, caches, f"by_turns({name!r}, {turns})")
+        rows.append(Row(f"scan, {name}, {turns} turns: a later call, to the unrolled loop's", 1.0, later["scan"] / later["unrolled"]))
     for name in LOOPS:
         several = [[first_call(name, turns) for turns in (2048, 64)] for _ in range(5)]
         for what, target, of in (("first call of 2,048 turns to that of 64", 1.1, lambda f: f["first"]),

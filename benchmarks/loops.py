@@ -180,16 +180,40 @@ def measure(name: str, turns: int, loop: str) -> dict[str, float]:
             "launches": 0 if f is None else len(f.plan.launches)}
 
 
-def first_call(name: str, turns: int, loop: str = "scan", python: str = sys.executable) -> dict[str, float]:
-    """What `measure` finds in a fresh process with nothing cached."""
-    with tempfile.TemporaryDirectory() as cache:           # of compiled programs: a first call is cold
-        code = f"import json; from benchmarks.loops import measure; print(json.dumps(measure({name!r}, {turns}, {loop!r})))"
-        run = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False,
-                             env=environment(cache))
+def by_turns(name: str, turns: int) -> dict[str, float]:
+    """Seconds of a call of the scan and of the unrolled loop, warm, which take turns in this process: what one meets the other does."""
+    global T
+    T = namespace("tracegrad").T
+    calls: dict[str, Callable[[], float]] = {}
+    times: dict[str, list[float]] = {"scan": [], "unrolled": []}
+    for loop, scan in (("scan", T.scan), ("unrolled", unrolled)):
+        fn, varied, args = CASES[name][0](scan, turns)
+        f = T.trace(T.value_and_grad(fn, tuple(range(varied))))
+        calls[loop] = lambda f=f, args=args: float(f(*args)[0])
+        calls[loop]()
+    for _ in range(60):
+        for loop, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(3):
+                call()
+            times[loop].append((time.perf_counter() - start) / 3)
+    return {loop: float(np.median(found)) for loop, found in times.items()}
+
+
+def in_process(python: str, caches: str, call: str) -> dict[str, float]:
+    """What a function of this module finds in a process of its own."""
+    run = subprocess.run([python, "-c", f"import json; from benchmarks import loops; print(json.dumps(loops.{call}))"], capture_output=True,
+                         text=True, check=False, env=environment(caches))
     if run.returncode:
         raise RuntimeError(run.stderr)
     found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
     return found
+
+
+def first_call(name: str, turns: int, loop: str = "scan", python: str = sys.executable) -> dict[str, float]:
+    """What `measure` finds in a fresh process with nothing cached."""
+    with tempfile.TemporaryDirectory() as caches:          # of compiled programs: a first call is cold
+        return in_process(python, caches, f"measure({name!r}, {turns}, {loop!r})")
 
 
 def main() -> None:

@@ -30,7 +30,8 @@ MOVED = [                           # what is read elsewhere in the row, or is e
     "x + r", "x * r.sum()", "x.roll(1, -1)", "x.roll(1, -1) * x.roll(-1, -1) - x", "x.flip(-1) * r", "F.pad(x, (1, 1))", "F.pad(x, (2, 3))",
     "tg.cat([x[..., 1:], y[..., :1] * 2], -1)", "tg.cat([x * 2, y.exp()], -1)", "x * x[..., :1]", "x.cumsum(-1)", "stencil(x, 2)",
     "padded_stencil(x, 2)", "tg.stack([x, y], -1)", "x.repeat_interleave(2, -1)", "tg.where(m, x, r)", "x.sum(-1, keepdim=True) + r",
-    "x.sum(0) * r", "(x * r).tanh()", "x.reshape(-1)[1:] - x.reshape(-1)[:-1]", "x.half().float() + r", "(x > r) & m", "x.unsqueeze(-1) * r",
+    "(x * 0.1).sum(0) * r", "(x * r).tanh()", "x.reshape(-1)[1:] - x.reshape(-1)[:-1]", "x.half().float() + r", "(x > r) & m",
+    "x.unsqueeze(-1) * r",
 ]
 LENGTHS = [*range(1, 21), 23, 24, 25, 28, 30, 31, 32, 33, 36, 40, 47, 48, 49]
 

@@ -8,11 +8,11 @@ from benchmarks.workloads.elementwise_chain import ChainGradient, ChainValue
 from benchmarks.workloads.finance import BlackScholes
 from benchmarks.workloads.gemm import LARGE_PRODUCTS, PRODUCTS
 from benchmarks.workloads.graph_size import GraphSize
-from benchmarks.workloads.heat import HeatAdjoint, HeatStep, PeriodicHeat
+from benchmarks.workloads.heat import HeatAdjoint, HeatStep, PeriodicHeat, SmallFields
 from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntraced, Recurrent, TransformerBlock, WrittenAttention
 from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
 from benchmarks.workloads.single import ArgMax, Conv1d, Normal, Pooling, RunningSum, Sort, Sums, TopK
-from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyValue
+from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyOfTen, CrossEntropyValue
 from benchmarks.workloads.tables import EmbeddingBag
 from benchmarks.workloads.tiny import Tiny
 from benchmarks.workloads.two_layer import TwoLayerStep
@@ -33,6 +33,8 @@ PROGRAMS: list[Workload] = [
     LayerNorm(),
     CrossEntropyValue(),
     CrossEntropyGradient(),
+    CrossEntropyOfTen(),
+    LayerNorm(rows=100_000, columns=24),
     EmbeddingBag(),
     ChainValue(),
     ChainGradient(),
@@ -42,6 +44,7 @@ PROGRAMS: list[Workload] = [
     HeatStep(),
     HeatAdjoint(),
     PeriodicHeat(),
+    SmallFields(),
     *LARGE_PRODUCTS,
 ]
 SINGLE: list[Workload] = [

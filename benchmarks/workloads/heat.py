@@ -1,4 +1,4 @@
-"""The 2-D heat equation by explicit steps (a 5-point stencil): one step and the adjoint of eight with cold edges, of fifty without any."""
+"""The 2-D heat equation by explicit steps (a 5-point stencil): a step, and adjoints with cold edges, without any, of small fields."""
 
 from __future__ import annotations
 
@@ -96,4 +96,31 @@ class PeriodicHeat(HeatAdjoint):
         u = u.astype(np.float64)
         for _ in range(2 * self.steps):
             u = periodic(u, np.roll)
+        return (u,)
+
+
+class SmallFields(HeatAdjoint):
+    """Rows of two or four vectors, which are mostly edges."""
+
+    name, size, fields = "heat-32", 32, 200
+    pytensor_function = None
+    title = "periodic heat equation, 200 fields of 32x32, float64: gradient of the energy after 8 steps"
+
+    def data(self, rng):
+        return {"u": normal(rng, self.fields, self.size, self.size, dtype=np.float64)}
+
+    def _step(self, u, roll):
+        return u + RATE * (roll(u, 1, 1) + roll(u, -1, 1) + roll(u, 1, 2) + roll(u, -1, 2) - 4.0 * u)
+
+    def function(self, t, F, u):
+        return self.energy(u, lambda u: self._step(u, t.roll))
+
+    def jax_function(self, u):
+        import jax.numpy as jnp
+
+        return self.energy(u, lambda u: self._step(u, jnp.roll))
+
+    def reference(self, u):
+        for _ in range(2 * self.steps):
+            u = self._step(u, np.roll)
         return (u,)

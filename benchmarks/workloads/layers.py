@@ -54,14 +54,13 @@ class WrittenAttention(Attention):
 
 class LayerNorm(Derived):
     wrt = ("x", "weight", "bias")
-    rows, columns = 8192, 1024
     tolerance = 1e-4
 
-    def __init__(self, dtype: Any = np.float32) -> None:
-        self.dtype = np.dtype(dtype)
+    def __init__(self, dtype: Any = np.float32, rows: int = 8192, columns: int = 1024) -> None:
+        self.dtype, self.rows, self.columns = np.dtype(dtype), rows, columns
         wide = self.dtype == np.float64
-        self.name = "layernorm-f64" if wide else "layernorm"
-        self.title = f"layer norm 8192 x 1024{', float64' if wide else ''}: value and gradients"
+        self.name = f"layernorm{'-f64' * wide}{f'-{columns}' if columns != 1024 else ''}"
+        self.title = f"layer norm {rows} x {columns}{', float64' if wide else ''}: value and gradients"
 
     def data(self, rng):
         shapes = {"x": (self.rows, self.columns), "weight": (self.columns,), "bias": (self.columns,), "factor": (self.rows, self.columns)}

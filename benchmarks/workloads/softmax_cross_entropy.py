@@ -1,4 +1,4 @@
-"""Softmax cross-entropy of 8192 rows of 4096 classes: the mean loss, and its gradient with respect to the logits."""
+"""Softmax cross-entropy of 8192 rows of 4096 classes, and of many rows of ten: the mean loss, and its gradient by the logits."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 from benchmarks.workloads.derived import Derived, normal
 
-ROWS, CLASSES = 8192, 4096
-
 
 class CrossEntropyValue(Derived):
     name = "softmax-xent-value"
     title = "softmax cross-entropy 8192x4096: value"
     dtype = np.float32
+    rows, classes = 8192, 4096
 
     def data(self, rng):
-        return {"logits": normal(rng, ROWS, CLASSES, scale=3.0, dtype=self.dtype), "labels": rng.integers(0, CLASSES, ROWS)}
+        labels = rng.integers(0, self.classes, self.rows)
+        return {"logits": normal(rng, self.rows, self.classes, scale=3.0, dtype=self.dtype), "labels": labels}
 
     def function(self, t, F, logits, labels):
         return F.cross_entropy(logits, labels)
@@ -29,12 +29,12 @@ class CrossEntropyValue(Derived):
         return (jax.nn.logsumexp(logits, axis=1) - picked).mean()
 
     def pytensor_function(self, pt, logits, labels):
-        return (pt.logsumexp(logits, axis=1) - logits[pt.arange(ROWS), labels]).mean()
+        return (pt.logsumexp(logits, axis=1) - logits[pt.arange(self.rows), labels]).mean()
 
     def reference(self, logits, labels):
         z = logits.astype(np.float64)
         z -= z.max(axis=1, keepdims=True)
-        return ((np.log(np.exp(z).sum(axis=1)) - z[np.arange(ROWS), labels]).mean(),)
+        return ((np.log(np.exp(z).sum(axis=1)) - z[np.arange(self.rows), labels]).mean(),)
 
 
 class CrossEntropyGradient(CrossEntropyValue):
@@ -60,5 +60,16 @@ class CrossEntropyGradient(CrossEntropyValue):
         z = logits.astype(np.float64)
         p = np.exp(z - z.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
-        p[np.arange(ROWS), labels] -= 1
-        return (p / ROWS,)
+        p[np.arange(self.rows), labels] -= 1
+        return (p / self.rows,)
+
+
+class CrossEntropyOfTen(CrossEntropyGradient):
+    """As of a classifier of digits."""
+
+    rows, classes = 100_000, 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "softmax-xent-10"
+        self.title = "softmax cross-entropy 100000x10: gradient"
