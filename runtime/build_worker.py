@@ -1,7 +1,9 @@
-"""Builds kernels so that PoCL's cache has them. `main` does so in a process of its own; `builders.py` starts it, and says what for.
+"""Builds kernels for another process. `main` does so in a process of its own; `builders.py` starts it, and says what for.
 
 PoCL compiles one program at a time in a process, whatever threads and contexts there are, and a kernel's machine code when it is
-launched first. So a kernel that can do nothing (see `packing.py`) is launched to do that. It imports neither tracegrad nor what that needs.
+launched first. So a kernel that can do nothing (see `packing.py`) is launched to do that, and the other process finds in PoCL's cache what
+that made. Of Intel's driver, which makes all when it builds and keeps nothing, it gets the binary. This imports neither tracegrad nor what
+that needs.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
@@ -25,7 +28,8 @@ from tracegrad.runtime.pocl_header import GUARD
 LEAVES = 10.0                              # seconds without work after which the process ends
 JOB, DONE, FAILED = "programs.json", "done", "failed"
 Kernel = tuple[str, Sequence[int], Sequence[int], Sequence[int]]      # name, bytes of arguments (0: a pointer), global, local size
-Programs = Sequence[tuple[tuple[str, Sequence[str]], Sequence[Kernel]]]         # a text, with options, and its kernels
+# A text, with options, and its kernels; None: the binary is wanted.
+Programs = Sequence[tuple[tuple[str, Sequence[str]], Sequence[Kernel] | None]]
 
 
 def built(context: cl.Context, device: cl.Device, text: str, options: Sequence[str]) -> cl.Program:
@@ -45,6 +49,12 @@ def work(context: cl.Context, device: cl.Device, programs: Programs, own: int, f
     queue = cl.CommandQueue(context, device)
     for number in sorted(range(len(programs)), key=lambda number: number != own):
         given, idle = programs[number]
+        if idle is None:
+            if number == own and made is None:
+                binaries: Any = built(context, device, *given).get_info(cl.program_info.BINARIES)
+                (folder / f"part {number}").write_bytes(binaries[0])
+                (folder / f"part {number}").rename(folder / f"binary {number}")
+            continue
         program = made if number == own else None
         if number != own and not (folder / f"built {number}").exists():
             continue

@@ -2,8 +2,9 @@
 
 PoCL compiles one kernel at a time in a process, and keeps what it made in a folder where other processes find it. So each of some processes
 (`build_worker.py`) builds a program of its own and has its kernels made, then those of others that nobody has begun with; after that this
-process builds all of the programs in no time. Which kernels are in which program changes nothing of what they compute. Whatever goes wrong
-with a process, this one compiles what it was asked for.
+process builds all of the programs in no time. Intel's driver builds one program at a time, too; there this process is given binaries.
+Which kernels are in which program changes nothing of what they compute. Whatever goes wrong with a process, this one compiles what it was
+asked for.
 """
 
 from __future__ import annotations
@@ -153,10 +154,10 @@ def shares(functions: Sequence[Function], others: Sequence[Builder]) -> list[lis
 
 
 def side_by_side(context: cl.Context, device: cl.Device, programs: Programs, others: Sequence[Builder],
-                 first: Callable[[], cl.Program]) -> None:
+                 first: Callable[[], cl.Program]) -> list[bytes | None]:
     """Have programs in the driver's cache, with their kernels. `first` builds this process's, each of `others` one of the rest.
 
-    What another could not do is missing there. Raises what `first` raises.
+    What another could not do is missing there. Returns the binaries of the rest, where those are wanted. Raises what `first` raises.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / JOB).write_text(json.dumps((device.name, programs)))
@@ -170,6 +171,8 @@ def side_by_side(context: cl.Context, device: cl.Device, programs: Programs, oth
             end = PATIENCE + 3 * time.monotonic() - 2 * start
             for builder in others:
                 builder.wait(end - time.monotonic())
+            paths = [Path(folder) / f"binary {number}" for number in range(1, len(programs))]
+            return [path.read_bytes() if path.exists() else None for path in paths]
         except BaseException:
             for builder in others:                             # what they say later is no answer to the next question
                 builder.stop()

@@ -124,11 +124,9 @@ def load_compiler(device: Device, name: str, operations: int = 0) -> None:
     it has built before, so this one has a name in it. (Others load theirs in less than a tenth.)
     """
     side = device.first_side
-    if not is_pocl(side):
-        return
-    if operations >= OPERATIONS:
+    if operations >= OPERATIONS and _one_at_a_time(side):
         builders.begin(side)
-    if device in _loading:
+    if not is_pocl(side) or device in _loading:
         return
     _loading.add(device)
     text = f"__kernel void loads_{name[:32]}() {{}}\n"
@@ -138,6 +136,11 @@ def load_compiler(device: Device, name: str, operations: int = 0) -> None:
             cl.Program(device.context, text).build([*_QUIET, *([GUARD] if applies(side) else [])], devices=[side], cache_dir=nowhere)
 
     threading.Thread(target=load, name="tracegrad: loads the driver's compiler").start()
+
+
+def _one_at_a_time(side: cl.Device) -> bool:
+    """Whether a driver compiles for one thread of a process at a time, and others can take some of that from it."""
+    return is_pocl(side) or is_intel(side)
 
 
 def _side(device: Device, small: bool) -> cl.Device:
@@ -193,23 +196,28 @@ def _made(device: Device, side: cl.Device, new: dict[str, Function], plan: Plan)
 
 def _compiled(device: Device, side: cl.Device, functions: Sequence[Function], plan: Plan) -> dict[str, Built]:
     """Kernels that nobody has: built, by several processes if there is much to build."""
-    others = builders.begin(side, amount(functions) // LENGTH, START) if is_pocl(side) else []
+    others = builders.begin(side, amount(functions) // LENGTH, START) if _one_at_a_time(side) else []
     if not others:
         return _program(device, side, functions, text_of(functions, plan.parts, is_pocl(side)))
     jobs = []                                              # the kernels of each program, and its text
     for packs in shares(functions, others):
         share = [function for pack in packs for function in pack]
-        jobs.append((share, _text(share, [packing.text_of(pack, _called, idle=True) for pack in packs], plan.parts)))
+        texts = [packing.text_of(pack, _called, idle=True) for pack in packs]
+        jobs.append((share, _text(share, texts, plan.parts) if is_pocl(side) else text_of(share, plan.parts)))
     found: dict[str, Built] = {}
 
     def first() -> cl.Program:
         found.update(_program(device, side, *jobs[0]))
         return next(iter(found.values())).program
 
-    programs = [(_given_first(side, text), _idle(share, text, plan)) for share, text in jobs]
-    side_by_side(device.context, side, programs, others[:len(jobs) - 1], first)
-    for share, text in jobs[1:]:
-        found |= _program(device, side, share, text)       # in no time, where the driver's cache has it
+    programs = [(_given_first(side, text), _idle(share, text, plan) if is_pocl(side) else None) for share, text in jobs]
+    binaries = side_by_side(device.context, side, programs, others[:len(jobs) - 1], first)
+    for (share, text), binary in zip(jobs[1:], binaries, strict=True):
+        program = None if binary is None else _of_binary(device, side, binary)
+        if program is None:
+            found |= _program(device, side, share, text)   # in no time, where the driver's cache has it
+        else:
+            found |= _kept(device, side, share, text, program, _given(side, text))
     return found
 
 
@@ -235,6 +243,12 @@ def _program(device: Device, side: cl.Device, functions: Sequence[Function], tex
     if program is None:
         given = _given(side, text)
         program = _build(device.context, side, text, given)
+    return _kept(device, side, functions, text, program, given)
+
+
+def _kept(device: Device, side: cl.Device, functions: Sequence[Function], text: str, program: cl.Program, given: tuple[str, list[str]]
+          ) -> dict[str, Built]:
+    """The kernels of a program that was built, kept on disk."""
     counts["programs"] += 1
     keys = sorted(function.key for function in functions)
     name = _name(device, side, *keys)
@@ -276,13 +290,22 @@ def _loaded(device: Device, side: cl.Device, name: str) -> Built | None:
                 built = Built(build_worker.built(device.context, side, text, [*_QUIET, *options]), text)
                 counts["programs read"] += 1
                 return built
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cl.CompilerWarning)
-            program = cl.Program(device.context, [side], [binary]).build(_QUIET, devices=[side])
     except (cl.Error, ValueError):
         return None
-    counts["programs read"] += 1
-    return Built(program)
+    program = _of_binary(device, side, binary)
+    counts["programs read"] += program is not None
+    return None if program is None else Built(program)
+
+
+def _of_binary(device: Device, side: cl.Device, binary: bytes) -> cl.Program | None:
+    """The program of a binary; None if the driver does not take it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            program: cl.Program = cl.Program(device.context, [side], [binary]).build(_QUIET, devices=[side])
+            return program
+    except (cl.Error, ValueError):
+        return None
 
 
 def _keep(program: cl.Program, name: str, given: tuple[str, list[str]], side: cl.Device) -> bool:
