@@ -45,6 +45,7 @@ class Tuning(NamedTuple):
 
     # rows and elementwise work on CPUs (lower/rows_cpu.py)
     stacked_columns: int = 64          # columns that are written out one by one if they come from about as many places
+    few_columns: int = 4               # rows that are shorter than this are done as many at once as a vector has lanes
     item: int = 4096                   # elements that a work-item should at least have to do,
     most_items: int = 1 << 16          # and at most, if it is given more than `item`
     costly: int = 12                   # flops from which on a value that several passes over a row need is kept, not computed again

@@ -130,7 +130,7 @@ def shape_of(group: Group, context: Context) -> Shape:
         return _side_by_side_rows(group, context, *shared)
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
-    if points and points[0] < tuning().short_row and group.statements * points[0] <= tuning().max_statements:
+    if points and points[0] < tuning().few_columns and group.statements * points[0] <= tuning().max_statements:
         return _side_by_side_rows(group, context, points[0], 1)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
     if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):          # little enough for a cache, or read as it lies
@@ -240,14 +240,13 @@ def _row_by_row(group: Group, context: Context, at: list[int]) -> Shape:
         inner = points[0] if points else cols
         block = kind.length or max(1, min(tuning().item // cols, -(-rows // (4 * cores))))
         return Shape(rows, (cols,) if inner == cols else (cols // inner, inner), width, block, None)
-    points = [k for k in at if k >= tuning().short_row]
+    points = [k for k in at if k >= tuning().few_columns]
     cols = points[0] if points else group.size
-    while width > cols >= tuning().short_row:
+    while width > cols >= tuning().few_columns:
         width //= 2
     rows = group.size // cols
     share = _share(group.size, cores)
-    if cols > 2 * share:
-        length = -(-share // 64) * 64
+    if cols > 2 * share and cols > (length := -(-share // 64) * 64):
         return Shape(rows, (cols,), width, 1, length)
     return Shape(rows, (cols,), width, max(1, min(rows, share // cols)), None)
 
