@@ -130,7 +130,8 @@ def shape_of(group: Group, context: Context) -> Shape:
         return _side_by_side_rows(group, context, *shared)
     at = Var("at", group.size)
     points = [] if _plain(group) or not isinstance(group.kind, Flat) else breakpoints(reads(group, context, at.index).indices, at)
-    if points and points[0] < tuning().few_columns and group.statements * points[0] <= tuning().max_statements:
+    few = points and points[0] < tuning().few_columns and group.statements * points[0] <= tuning().max_statements
+    if few and not any(s.dtype == np.float16 for s in group.sinks):
         return _side_by_side_rows(group, context, points[0], 1)
     shape = _written_out(_row_by_row(group, context, points), group, context, points)
     if shape.parts > 1 or group.size < 8 * tuning().item or _plain(group):          # little enough for a cache, or read as it lies
@@ -172,10 +173,10 @@ def _written_out(shape: Shape, group: Group, context: Context, points: list[int]
 def shared_reductions(group: Group, context: Context) -> tuple[int, int] | None:
     """Of how many elements, and how far apart, the reductions are that are written out for each of these elements: softmax over few.
 
-    None if there are none, or they are not of the same elements.
+    None if there are none, or they are not of the same elements, or all that is computed would be too long for one kernel.
     """
-    found = set()
-    for node in computed(group, context):
+    found, nodes = set(), computed(group, context)
+    for node in nodes:
         x = node.operands[0] if small_reduction(node) else node
         if x is not node and x.aval.size == group.size and node.aval.size < group.size:
             dims = sorted(node.attrs["dim"])
@@ -183,7 +184,8 @@ def shared_reductions(group: Group, context: Context) -> tuple[int, int] | None:
     if len(found) != 1:
         return None
     (n, inner), = found
-    return (n, inner) if group.size % (n * inner) == 0 and 1 < n <= tuning().unrolled else None
+    fits = group.size % (n * inner) == 0 and 1 < n <= tuning().unrolled and n * len(nodes) <= 2 * tuning().max_statements
+    return (n, inner) if fits else None
 
 
 def _side_by_side_rows(group: Group, context: Context, n: int, inner: int) -> Shape:
