@@ -80,6 +80,12 @@ def test_every_number_of_rows(on: Any, rows: int, n: int) -> None:      # noqa: 
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("simd_bytes", [4, 8])
+def test_without_vectors(on: Any, simd_bytes: int) -> None:      # noqa: F811
+    device = planned(on, simd_bytes=simd_bytes)
+    check(device, [Case(text, n, "many", order=1) for n in (2, 3, 10) for text in ("x.softmax(-1)", "x + r", "x.roll(1, -1)")], "float64")
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool", "float16", "complex64", "complex128"])
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 20, 31])
 def test_every_dtype(on: Any, n: int, dtype: str) -> None:      # noqa: F811

@@ -193,7 +193,7 @@ def _side_by_side_rows(group: Group, context: Context, n: int, inner: int) -> Sh
     cores, width = context.target.cores, vector_width(group, context)
     share, rows = _share(group.size, cores), group.size // (n * inner)
     plain = not any(s.fn.family == "pair" or s.dtype == np.float16 for s in group.sinks)
-    if plain and n * inner <= tuning().unrolled and rows >= width:
+    if plain and n * inner <= tuning().unrolled and rows >= width > 1:
         block = -(-max(1, share // (n * inner)) // width) * width
         return Shape(rows, (1,), width, min(block, rows), None, parts=n * inner, abreast=True)
     while width > inner:
