@@ -173,7 +173,8 @@ def _written_out(shape: Shape, group: Group, context: Context, points: list[int]
 def shared_reductions(group: Group, context: Context) -> tuple[int, int] | None:
     """Of how many elements, and how far apart, the reductions are that are written out for each of these elements: softmax over few.
 
-    None if there are none, or they are not of the same elements, or all that is computed would be too long for one kernel.
+    None if there are none, or they are not of the same elements, or all that is computed would be too long for one kernel. Nor where
+    rows are whole vectors, whose elements have them in common anyway (0.8 of the time).
     """
     found, nodes = set(), computed(group, context)
     for node in nodes:
@@ -185,7 +186,7 @@ def shared_reductions(group: Group, context: Context) -> tuple[int, int] | None:
         return None
     (n, inner), = found
     fits = group.size % (n * inner) == 0 and 1 < n <= tuning().unrolled and n * len(nodes) <= 2 * tuning().max_statements
-    return (n, inner) if fits else None
+    return (n, inner) if fits and (inner > 1 or n % vector_width(group, context)) else None
 
 
 def _side_by_side_rows(group: Group, context: Context, n: int, inner: int) -> Shape:
