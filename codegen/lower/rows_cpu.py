@@ -456,19 +456,13 @@ class RowKernel:
         if s.abreast:
             self.rows_abreast(sinks)
             return
-        n, width = s.cols[-1], s.width
-        unroll = self.unroll(reductions, sinks)
-        step = width * unroll
-        vectors = self.in_vectors(step)
-        tail = n % step if vectors else n
+        width, unroll = s.width, self.unroll(reductions, sinks)
+        vectors = self.in_vectors(width * unroll)
+        _, ends, tail = self.left(unroll)
         vector_acc: dict[Node, list[Local]] = {}
         stem: dict[Node, str] = {}                           # what they are called after
         total: dict[Node, Local] = {}
         narrow: dict[Node, dict[int, Local]] = {}            # of the narrower vectors that a row ends with, by lanes
-        if vectors:
-            tail -= self.in_whole_vectors(width, tail)
-        ends = self.narrower(n, width, tail) if vectors else []
-        tail -= sum(lanes for _, lanes in ends)
         for r in reductions:
             start = Literal(r_identity(r), r.dtype)
             ending = "_i" if r in self.ev.stored else ""
@@ -592,7 +586,7 @@ class RowKernel:
         n, width = s.cols[-1], s.width
         step = width * unroll
         vectors = self.in_vectors(step)
-        tail = n % step if vectors else n
+        more, ends, tail = self.left(unroll)
         outer, scale = ZERO, s.row_size
         for d, size in enumerate(s.cols[:-1]):
             scale //= size
@@ -601,9 +595,8 @@ class RowKernel:
             outer = outer + var.index * scale
         name = "i" if s.rows == 1 and len(s.cols) == 1 else "col"
         ranges = [(begin, stop, unroll) for begin, stop in self.peeled(step, self.row * s.row_size + outer)] if vectors else []
-        if vectors and (more := self.in_whole_vectors(width, tail)):
-            ranges.append((n - tail, n - tail + more, 1))
-            tail -= more
+        if more:
+            ranges.append((n - n % step, n - n % step + more, 1))
         for begin, stop, times in ranges:
             end = stop if s.length is None else n            # (of chunks any may be the last)
             whole_steps = begin % width == 0 and (s.length or 0) % width == 0
@@ -622,13 +615,12 @@ class RowKernel:
                     at = self.row * s.row_size + outer + (col.index + u * width)
                     self.bodies(at, reductions, sinks, {r: names[u] for r, names in vector_acc.items()})
                 self.ev.lane, self.ev.width = None, 1
-        for begin, lanes in self.narrower(n, width, tail) if vectors else ():
+        for begin, lanes in ends:
             col = Var(name, lanes, begin)
             with self.turns(col, begin, begin + lanes, lanes):
                 self.ev.lane, self.ev.width = col, lanes
                 self.bodies(self.row * s.row_size + outer + col.index, reductions, sinks, {r: narrow[r][lanes] for r in reductions})
                 self.ev.lane, self.ev.width = None, 1
-            tail -= lanes
         if tail == 1 and s.length is None and not s.across:
             self.bodies(self.row * s.row_size + outer + (n - 1), reductions, sinks, total)
         elif tail:
@@ -646,22 +638,25 @@ class RowKernel:
                     inner.enter_context(self.each_row())
                 self.bodies(self.row * s.row_size + outer + col.index, reductions, sinks, total)
 
-    def in_whole_vectors(self, width: int, tail: int) -> int:
-        """How many of the columns that are left are done in whole vectors, where several vectors were done in a turn."""
-        return 0 if self.shape.length is not None or self.shape.across else tail - tail % width
-
-    def narrower(self, n: int, width: int, tail: int) -> list[tuple[int, int]]:
-        """Where narrower vectors begin that do what is left of n columns, and of how many lanes: but the last few columns."""
-        s = self.shape
-        if s.length is not None or s.across or self.group.statements > tuning().tail_statements:
-            return []
-        found, begin = [], n - tail
-        while width > 4 and n - begin >= 4:
+    def left(self, unroll: int) -> tuple[int, list[tuple[int, int]], int]:
+        """What is left of the columns behind turns of `unroll` vectors: how many are done in whole vectors, where narrower ones begin and
+        of how many lanes, and how many are done one by one.
+        """
+        s, n, width = self.shape, self.shape.cols[-1], self.shape.width
+        if not self.in_vectors(width * unroll):
+            return 0, [], n
+        rest = n % (width * unroll)
+        if s.length is not None or s.across:
+            return 0, [], rest
+        whole = rest - rest % width
+        rest -= whole
+        ends = []
+        while width > 4 and rest >= 4 and self.group.statements <= tuning().tail_statements:
             width //= 2
-            if n - begin >= width:
-                found.append((begin, width))
-                begin += width
-        return found
+            if rest >= width:
+                ends.append((n - rest, width))
+                rest -= width
+        return whole, ends, rest
 
     def peeled(self, step: int, base: Index) -> list[tuple[int, int]]:
         """The ranges of columns that vectors do; base: the index of column 0."""
