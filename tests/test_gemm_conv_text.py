@@ -12,6 +12,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
+from tests.marks import one_of
 from tracegrad.codegen.conv import schedules as conv
 from tracegrad.codegen.kernel.ir import Kernel, Temp
 from tracegrad.codegen.kernel.names import is_reserved
@@ -119,7 +120,8 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(
+@one_of(
+    3,
     ("target", "dtype", "every", "count"),
     [(CPU, F32, 1, 2), (CPU, F64, 2, 1), (CPU, np.dtype("int32"), 3, 1),
      (GPU, F32, 2, 1), (GPU_SMALL, F64, 3, 1), (AVX512, F32, 2, 1), (VLOAD, F32, 3, 1)],
@@ -261,7 +263,8 @@ def reference(v: conv.Window, x: Floats, w: Floats, gy: Floats) -> tuple[Floats,
     return y, gx[:, :, py: py + v.h, px: px + v.w], gw
 
 
-@pytest.mark.parametrize(
+@one_of(
+    3,
     ("target", "dtype", "every", "plain_buffers"),
     [(CPU, F32, 1, True), (CPU, F64, 4, False), (replace(CPU, l2_bytes=64), F32, 4, True),
      (GPU, F32, 5, False), (AVX512, F32, 5, True), (VLOAD, F32, 7, False)],

@@ -9,6 +9,7 @@ import pytest
 
 import tracegrad as tg
 from tests.kernels import TARGETS, Checked
+from tests.marks import one_of
 from tracegrad import ops  # noqa: F401
 from tracegrad.codegen.lowerings import LOWERINGS
 from tracegrad.codegen.passes import compile_graph
@@ -180,7 +181,7 @@ def chained(n: int) -> Any:
     return tg.hessian(f)
 
 
-@pytest.mark.parametrize("n", [7, 12, 20])
+@one_of(3, "n", [7, 12, 20], first=1)
 def test_a_list_of_long_parts_is_no_long_kernel(n: int, on_numpy: None) -> None:
     """Drivers took minutes to compile one of 2,300 lines: each of its 12 parts was short enough."""
     h = tg.linspace(-0.5, 0.5, n, dtype=tg.float64)

@@ -349,9 +349,10 @@ def test_a_loop_of_several_work_items_becomes_part_of_another_kernel(n, dtype):
 
 @pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another, signs_that_change])
 @pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
-def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning):
+@pytest.mark.parametrize("turns", [(1, 2, 3, 12), pytest.param((4, 5, 6, 40), marks=pytest.mark.long)])
+def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning, turns):
     """Also where there are fewer turns than carries in the row."""
-    for n in (1, 2, 3, 4, 5, 6, 12, 40):
+    for n in turns:
         with Checked({"cpu": CPU, "gpu": TARGETS["gpu"]} if n in (2, 5) else {"cpu": CPU}, tuning=tuning):
             f, _ = first_order(program, tg.scan, n)
             g, args = first_order(program, unrolled, n)

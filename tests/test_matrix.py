@@ -20,7 +20,7 @@ from tracegrad.compile import NUMPY
 from tracegrad.errors import UnsupportedError
 from tracegrad.runtime.device import Device
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.long]        # .ci/run runs them on every driver
 F4, F8 = np.dtype("float32"), np.dtype("float64")
 
 

@@ -98,18 +98,18 @@ def agree(found: Any, expected: Any, label: str, sums: bool) -> None:
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=max(least, tolerance * scale), err_msg=label)
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_every_case_of_every_op(op: Any, on: Any) -> None:
+@pytest.mark.parametrize("turns", [3, pytest.param(1, marks=[pytest.mark.matrix, pytest.mark.long])], ids=["dtypes by turns", "each dtype"])
+def test_every_case_of_every_op(op: Any, on: Any, turns: int) -> None:
     batch, tried = Batch(), 0
-    for shapes, attrs in cases(op):
-        for dtype in dtypes_of(on):
+    for number, (shapes, attrs) in enumerate(cases(op)):
+        for dtype in [dtype for dtype in dtypes_of(on) if accepts(op, dtype)][number % turns::turns]:
             arrays = operands(op, shapes, dtype)
             if op.family == "host_call" and not on.target.fp64:                    # its cases are matrices in float64
                 arrays = [a.astype(np.float32) if a.dtype == np.float64 else a for a in arrays]
             if not on.target.fp64:
                 arrays = [a.astype(np.complex64) if a.dtype == np.complex128 else a for a in arrays]
-            if not accepts(op, dtype) or any(a.dtype not in dtypes_of(on) for a in arrays):
+            if any(a.dtype not in dtypes_of(on) for a in arrays):
                 continue
             if batch.add(op, arrays, attrs):
                 tried += 1

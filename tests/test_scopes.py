@@ -199,7 +199,7 @@ def _halves(c, x):
     return c[0] + x, c
 
 
-@pytest.mark.parametrize("n", [3, 12, 20, pytest.param(65, marks=pytest.mark.long)])       # (65 turns unrolled compile for a minute)
+@pytest.mark.parametrize("n", [3, 12, *(pytest.param(n, marks=pytest.mark.long) for n in (20, 65))])     # (65 unrolled: a minute)
 @pytest.mark.parametrize("way", ["plain", "vmap", "trace", "both", "grad"])
 @pytest.mark.parametrize("body", [_added, _scaled, _parts, _halves])
 def test_what_a_turn_is_given_is_its_own(body, way, n):

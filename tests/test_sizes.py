@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.marks import one_of
 from tests.size_cases import AFTER, BEFORE, FUNCTIONS, LAYOUTS, POINTWISE, SIZES, WORLD, Case, disagreements, fitting
 from tracegrad.codegen.tuning import tuning
 from tracegrad.compile import NUMPY
@@ -101,7 +102,7 @@ def test_second_derivatives_in_context(on: Any) -> None:
     check(on, cases[1::2], "float64")
 
 
-@pytest.mark.parametrize("which", OTHERS)
+@one_of(3, "which", OTHERS)
 def test_other_devices(on: Any, which: str) -> None:
     """The same, planned for other devices: work-groups, other SIMD widths, fewer and more cores."""
     seed = list(OTHERS).index(which)

@@ -9,6 +9,7 @@ import pytest
 
 import tracegrad as tg
 from tests.kernels import TARGETS, Checked
+from tests.marks import one_of
 from tracegrad import linalg as L
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.errors import LinAlgError
@@ -96,7 +97,7 @@ def test_kernels_of_larger_ones(batch: tuple[int, ...], m: int, n: int, dtype: s
     assert checked.count == 2
 
 
-@pytest.mark.parametrize(("batch", "m", "n", "dtype", "full"), [
+@one_of(3, ("batch", "m", "n", "dtype", "full"), [
     (7, 1, 1, "float32", False), (300, 2, 2, "float64", True), (33, 3, 3, "float32", False), (300, 3, 3, "float64", False),
     (33, 4, 4, "float64", True), (1, 5, 5, "float64", False), (300, 7, 5, "float32", True), (7, 7, 7, "float64", False),
     (33, 8, 8, "float32", False), (300, 8, 8, "float64", False), (33, 5, 13, "float64", True), (7, 13, 13, "float32", False),
@@ -153,7 +154,7 @@ def hard(n: int, dtype: str) -> tuple[Any, Any]:
     return a.astype(dtype), s.astype(dtype)
 
 
-@pytest.mark.parametrize(("n", "dtype"), [
+@one_of(3, ("n", "dtype"), [
     (3, "float64"), (6, "float32"), (8, "float64"), (3, "complex64"), (5, "complex128"),
 ])
 def test_matrices_that_are_hard(n: int, dtype: str) -> None:
@@ -273,6 +274,7 @@ def test_derivatives_of_complex_matrices_in_kernels(monkeypatch: pytest.MonkeyPa
     assert gradcheck(loss, given)
 
 
+@pytest.mark.long
 def test_second_derivatives_of_complex_matrices_in_kernels() -> None:
     a, s = matrices((1,), 3, 3, "complex128")
     given = [tg.tensor(x, requires_grad=True) for x in (a, s + np.diag([0.0, 3.0, 7.0]))]

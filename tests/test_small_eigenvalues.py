@@ -9,6 +9,7 @@ import pytest
 
 import tracegrad as tg
 from tests.kernels import TARGETS, Checked
+from tests.marks import one_of
 from tracegrad import linalg as L
 from tracegrad.codegen.lower import francis
 from tracegrad.codegen.tuning import Tuning, tuned
@@ -91,7 +92,7 @@ def test_kernels_of_larger_ones(n: int, dtype: str, on_numpy: None) -> None:
     assert checked.count == 1
 
 
-@pytest.mark.parametrize(("batch", "n", "dtype"), [
+@one_of(3, ("batch", "n", "dtype"), [
     (7, 1, "float32"), (300, 2, "float64"), (33, 3, "float32"), (1000, 3, "float64"), (33, 4, "float64"), (1, 5, "float64"),
     (300, 7, "float32"), (300, 8, "float64"), (1, 12, "float32"), (65, 12, "float64"), (33, 13, "float32"), (300, 16, "float64"),
     (17, 16, "float32"), (9, 17, "float64"),
@@ -144,10 +145,10 @@ def hard(n: int, dtype: str) -> Any:
     return a.astype(dtype)
 
 
-@pytest.mark.parametrize(("n", "dtype"), [
+@one_of(3, ("n", "dtype"), [
     (2, "float64"), (3, "float32"), (5, "float64"), (12, "float64"), (16, "float32"),
     (2, "complex64"), (5, "complex128"), (16, "complex128"),
-])
+], first=1)
 def test_matrices_that_are_hard(n: int, dtype: str) -> None:
     a = hard(n, dtype)
     f = tg.trace(both)
@@ -259,7 +260,7 @@ def loss(a: Any) -> Any:
     return (abs(v) ** 3 * weights).sum() + ((v * (w * 0.3).cos().unsqueeze(-2)) @ L.inv(v)).sin().imag.sum() + w.sin().real.sum()
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@one_of(2, "dtype", ["float64", "complex128"])
 def test_derivatives_in_kernels(dtype: str) -> None:
     a = tg.tensor(drawn((2, 4, 4), dtype), requires_grad=True)
     assert gradcheck(tg.trace(loss), (a,))
@@ -310,7 +311,7 @@ def test_derivatives_where_each_call_has_an_order_of_its_own(monkeypatch: pytest
     assert calls[0] > 3
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@one_of(2, "dtype", ["float64", "complex128"])
 def test_vmap_forward_mode_and_scan(dtype: str) -> None:
     a = drawn((6, 5, 4, 4), dtype)
     y = tg.trace(tg.vmap(L.eigvals))(tg.tensor(a)).numpy()

@@ -10,6 +10,7 @@ import pytest
 
 import tracegrad as tg
 from tests.kernels import TARGETS, Checked
+from tests.marks import one_of
 from tracegrad import linalg as L
 from tracegrad.codegen.tuning import Tuning, tuned
 from tracegrad.errors import LinAlgError
@@ -75,7 +76,7 @@ def scaled(batch: int, n: int, dtype: str) -> Any:
     return (drawn((batch, n, n), dtype) * norms / n).astype(dtype)
 
 
-@pytest.mark.parametrize(("batch", "n", "dtype"), [
+@one_of(3, ("batch", "n", "dtype"), [
     (33, 1, "float64"), (200, 2, "float32"), (3, 3, "float64"), (1, 5, "float64"), (33, 5, "complex64"), (200, 8, "float64"),
     (33, 12, "float32"), (3, 12, "complex128"), (33, 15, "float64"), (3, 16, "float64"), (1, 16, "complex128"), (3, 17, "float64"),
     (200, 2, "complex128"),
@@ -209,8 +210,9 @@ REFLECTED: list[Any] = [
 
 
 @pytest.mark.parametrize(("batch", "m", "n", "dtype"), [
-    (33, 1, 1, "float32"), (200, 2, 2, "float64"), (33, 5, 3, "float32"), (33, 3, 5, "complex128"), (3, 17, 3, "float64"),
-    (33, 12, 5, "float64"), *(pytest.param(*given, marks=pytest.mark.slow) for given in [
+    (200, 2, 2, "float64"), (33, 3, 5, "complex128"), (33, 12, 5, "float64"),
+    *(pytest.param(*given, marks=pytest.mark.long) for given in [(33, 1, 1, "float32"), (33, 5, 3, "float32"), (3, 17, 3, "float64")]),
+    *(pytest.param(*given, marks=pytest.mark.slow) for given in [
         (3, 8, 8, "complex64"), (1, 15, 15, "float64"), (33, 16, 12, "complex64"), (200, 16, 16, "float32")]),
 ])
 def test_functions_of_decompositions(batch: int, m: int, n: int, dtype: str, kernels: None) -> None:
@@ -302,9 +304,9 @@ def test_second_derivatives_of_functions_of_decompositions_in_kernels() -> None:
     assert gradcheck(tg.trace(lambda *x: sum((g ** 2).sum() for g in tg.grad(differentiated, (0, 1, 2))(*x))), operands(), atol=1e-4)
 
 
-@pytest.mark.parametrize(("batch", "n", "dtype"), [
+@one_of(2, ("batch", "n", "dtype"), [
     (200, 2, "float32"), (33, 5, "float64"), (3, 12, "complex64"), (1, 16, "float64"), (3, 17, "float64"),
-])
+], first=1)
 def test_systems_of_known_factors(batch: int, n: int, dtype: str, kernels: None) -> None:
     a, b = drawn((batch, n, n), dtype), drawn((batch, n, 2), dtype)
     factors, pivots = (y.numpy() for y in L.lu_factor(tg.tensor(a)))

@@ -17,6 +17,7 @@ import pytest
 from scipy import special
 
 import tracegrad as tg
+from tests.marks import one_of
 from tests.test_special import _ulps
 from tracegrad.runtime.device import Device
 
@@ -127,7 +128,7 @@ def _check(name: str, target: dict[str, Any]) -> None:
     assert (np.signbit(found) == np.signbit(wanted))[zero].all(), [end[zero] for end in ends]
 
 
-@pytest.mark.parametrize("name", POINTS)
+@one_of(3, "name", POINTS)
 def test_float32_without_float64(name: str, kernels: None) -> None:
     """In pairs of floats, in vectors of four."""
     _check(name, dict(fp64=False, simd_bytes=16))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tracegrad as tg
 from tests.kernels import Checked, random_target, random_tuning
+from tests.marks import one_of
 from tests.values import close
 
 RNG = np.random.default_rng(31)
@@ -48,7 +49,6 @@ def _few(xs: list[Any]) -> list[Any]:
     return [[x, xs[0] * 2, tg.ones_like(x), xs[-1].abs()][k % 4] for k, x in enumerate(xs)]
 
 
-LONG = pytest.mark.long
 LISTS = {"running": _running, "shifted": _shifted, "several": _several, "few": _few}
 BEHIND = {
     "stack": lambda y, dim: y,
@@ -81,8 +81,7 @@ def as_list(out: Any) -> list[Any]:
 SHAPES = [(8, 12, 0), (9, 1, 0), (9, 12, 1), (12, 130, 0), (12, 8, 1), (20, 3, 1), (20, 33, 0), (33, 4, 0), (65, 1, 0), (65, 3, 0)]
 
 
-@pytest.mark.parametrize("name", LISTS)
-@pytest.mark.parametrize("shape", [*SHAPES[::2], *(pytest.param(shape, marks=LONG) for shape in SHAPES[1::2])])
+@one_of(3, ("shape", "name"), [(shape, name) for shape in SHAPES for name in LISTS])
 def test_what_loops_put_together(shape: tuple[int, int, int], name: str) -> None:
     parts, inner, dim = shape
     single = (parts + inner + len(name)) % 2 == 0
@@ -97,8 +96,7 @@ def test_what_loops_put_together(shape: tuple[int, int, int], name: str) -> None
     close(traced[1], pull(y.cos())[0], 2e-4 if single else 1e-10)
 
 
-@pytest.mark.parametrize("behind", BEHIND)
-@pytest.mark.parametrize("name", ["running", "few", *(pytest.param(name, marks=LONG) for name in ("shifted", "several"))])
+@one_of(3, ("name", "behind"), [(name, behind) for behind in BEHIND for name in LISTS])
 def test_what_is_done_with_them(name: str, behind: str) -> None:
     for parts, inner, dim in [(9, 12, 0), (17, 3, 1)] if len(name + behind) % 2 else [(20, 5, 0), (12, 20, 1)]:
         x = draw(parts, inner)
@@ -144,9 +142,8 @@ def test_long_parts_are_cut_in_chunks(n: int) -> None:
         close(found, wanted.numpy(), 1e-11)
 
 
-@pytest.mark.parametrize("name", ["several", "few", *(pytest.param(name, marks=LONG) for name in ("running", "shifted"))])
-@pytest.mark.parametrize("shape", [
-    (9, 12), (33, 7), (12, 3000), (10, 9000), *(pytest.param(shape, marks=LONG) for shape in [(12, 65), (60, 100), (20, 3001)]),
+@one_of(5, ("shape", "name"), [
+    (shape, name) for shape in [(9, 12), (33, 7), (12, 3000), (10, 9000), (12, 65), (60, 100), (20, 3001)] for name in LISTS
 ])
 def test_lists_of_parts_that_differ(shape: tuple[int, int], name: str) -> None:
     """Short ones that a work-item does together, and long ones that several do."""

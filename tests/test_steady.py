@@ -9,13 +9,14 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import backward_cache, call_cache, eager, function, nn
+from tracegrad import autodiff, backward_cache, call_cache, eager, function, ir, nn
 from tracegrad import compile as tg_compile
 from tracegrad.ir import INTERN
 from tracegrad.nn import functional as F
@@ -189,6 +190,50 @@ def test_every_optimizer(name, at_length, monkeypatch):
     at_length()
     for a, b in zip(found, train(), strict=True):
         np.testing.assert_allclose(a, b, rtol=3e-6, atol=1e-7)
+
+
+# --------------------------------------------------------------------------------------------------------- what a step costs
+
+
+@pytest.mark.parametrize("numpy_first", [False, True], ids=["kernels", "eager"])
+def test_a_known_step_is_one_program_without_a_graph_or_another_queue(numpy_first, monkeypatch):
+    """Nor an order of its nodes: which program it is shows from how they were recorded."""
+    monkeypatch.setattr(tg.config, "eager", numpy_first)
+    model, device = network(), tg.device()
+    optimizer = tg.optim.AdamW(model.parameters(), lr=0.01)
+    x, y = given(0, 65, 13), tg.arange(65) % 7
+    happened: Counter[str] = Counter()
+
+    def count(owner, name):
+        real = getattr(owner, name)
+
+        def counted(*args, **more):
+            if name != "topological" or args[0]:                # (of nothing: which of no nodes have a history)
+                happened[name] += 1
+            return real(*args, **more)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    def steps(n):
+        happened.clear()
+        for _ in range(n):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            loss.item()
+        return dict(happened)
+
+    count(tg_compile, "_values")
+    count(ir.Graph, "capture")
+    for module in (autodiff, tg_compile):
+        count(module, "topological")
+    if hasattr(device, "_switch"):
+        count(type(device), "_switch")
+    at_once = numpy_first and device.kind != "numpy" and device.in_host_memory           # numpy does what is small when it is called
+    first = steps(30)
+    assert {"topological", "_values"} <= set(first)
+    assert steps(5) == ({} if at_once else {"_values": 5})
 
 
 # --------------------------------------------------------------------------------------------------- what must not be lost
