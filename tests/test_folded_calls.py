@@ -146,11 +146,25 @@ STEPS = [
 ]
 
 
-def by_chance(seed):
-    """What one turn of a program gives: numbers that it looked at, errors, gradients, values."""
+def leaves_of(root):
+    """Those that root's history comes from, each once."""
+    found, rest = {}, [root.grad_fn]
+    while rest:
+        fn = rest.pop()
+        if fn.variable is not None:
+            found[id(fn.variable)] = fn.variable
+        rest += [f for f, _ in fn.next_functions if f is not None]
+    return list(found.values())
+
+
+def by_chance(seed, reached, first=False):
+    """What one turn of a program gives: numbers that it looked at, errors, gradients, values.
+
+    reached: the leaves by which it takes gradients, found out at the first turn (who asks for a history has the nodes of all calls made).
+    """
     r = random.Random(seed)
     starts = [given(seed * 7 + i, *shape).requires_grad_() for i, shape in enumerate([(4, 6), (4, 6), (4, 6), (6,)])]
-    made, seen, found = list(starts), [], []
+    made, seen, found, taken, asked = list(starts), [], [], [], 0
     for _ in range(r.randrange(3, 12)):
         a, b = (r.choice([t for t in made if t.shape == (4, 6)]) for _ in range(2))
         try:
@@ -161,7 +175,7 @@ def by_chance(seed):
             seen.append(made[-1].detach().sum().item() if r.random() < 0.5 else made[-1].reshape(-1)[0].item())
     roots = [t for t in made[4:] if t.requires_grad]
     for _ in range(r.randrange(1, 4) if roots else 0):
-        root, way, others = r.choice(roots), r.randrange(4), r.sample(roots, min(2, len(roots)))
+        root, way, others = r.choice(roots), r.randrange(7), r.sample(roots, min(2, len(roots)))
         try:
             if way == 0:
                 root.square().sum().backward(retain_graph=True)
@@ -170,28 +184,36 @@ def by_chance(seed):
                 second = [g.square().sum() for g in first if g.requires_grad]
                 if second:
                     tg.stack(second).sum().backward()
+            elif way < 5:                                           # by all leaves that there are, or some of them
+                if first:
+                    reached.append([k for k, s in enumerate(starts) if any(s is leaf for leaf in leaves_of(root))])
+                by = [starts[k] for k in reached[asked]] or starts
+                asked += 1
+                by = by if way < 4 else r.sample(by, r.randrange(1, len(by) + 1))
+                taken += [g for g in tg.autograd.grad(root.square().sum(), by, allow_unused=True) if g is not None]
             else:
                 (root.sum() + tg.stack([t.mean() for t in others]).sum()).backward()
         except tg.TracegradError as error:
             seen.append(str(error).split(" (at ")[0])
-    for t in (*[p.grad for p in starts], *made[4:]):
+    for t in (*[p.grad for p in starts], *taken, *made[4:]):
         found.append(None)
         with contextlib.suppress(tg.AutogradError):                  # its history was freed before it was computed
             found[-1] = None if t is None else t.detach().numpy()
     return seen, found
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(80))
 def test_programs_by_chance_are_the_same_at_every_turn_and_at_length(seed, monkeypatch):
     monkeypatch.setattr(tg.config, "eager", True)
+    reached = []
     with monkeypatch.context() as patch:
-        patch.setattr(backward_cache.Backward, "run", lambda self: False)
+        patch.setattr(backward_cache.Backward, "_gradients", lambda self: None)
         patch.setattr(taken_views.Views, "take", lambda *given: None)
         for module in (arguments, function):
             patch.setattr(module, "describe", lambda *given: None)
-        seen, found = by_chance(seed)
+        seen, found = by_chance(seed, reached, first=True)
     for _ in range(5):
-        told, made = by_chance(seed)
+        told, made = by_chance(seed, reached)
         assert len(told) == len(seen)
         for one, other in zip(told, seen, strict=True):
             assert one == (other if isinstance(other, str) else pytest.approx(other, rel=2e-3, abs=2e-3, nan_ok=True))
@@ -217,7 +239,7 @@ def test_gradients_of_the_corpus_at_every_turn_with_other_numbers(name, monkeypa
 
     made = [gradients(turn) for turn in range(14)]
     with monkeypatch.context() as patch:
-        patch.setattr(backward_cache.Backward, "run", lambda self: False)
+        patch.setattr(backward_cache.Backward, "_gradients", lambda self: None)
         patch.setattr(taken_views.Views, "take", lambda *given: None)
         for module in (arguments, function):
             patch.setattr(module, "describe", lambda *given: None)
@@ -364,7 +386,7 @@ def test_a_look_at_every_move_gives_the_same_gradients(monkeypatch):
         return found
 
     quick = episodes()
-    monkeypatch.setattr(backward_cache.Backward, "run", lambda self: False)
+    monkeypatch.setattr(backward_cache.Backward, "_gradients", lambda self: None)
     slow = episodes()
     for one, other in zip(quick, slow, strict=True):
         assert one[:2] == pytest.approx(other[:2], rel=1e-5)

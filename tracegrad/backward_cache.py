@@ -3,6 +3,7 @@
 A training loop records the same operations at every turn. Its forward pass is looked at once more at every backward (shapes and values that
 the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time: so from the third backward
 of one structure on, the program that the second one made is called with this turn's values, and no node of the derivative exists.
+`autograd.grad` of a loss by all the leaves that it depends on is remembered likewise (`Backward.grads`).
 What Python code may have a say in is never recalled: hooks, custom Functions, kernels of the user's, derivatives of derivatives, traces.
 """
 
@@ -39,7 +40,8 @@ class _Recipe:
 
     seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the nodes, which are
     the same each time, except offsets: those have (their position among them, the number of this turn's).
-    values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position).
+    values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position), of `grad`'s
+    in the order of its inputs.
     saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. reporting: position of an
     operation that reports -> its number; lines: of one on the host -> the number of a node of its line, and whether it is derived.
     """
@@ -87,8 +89,11 @@ class _Walk:
         self.inside: set[Node] = set()
         self.key: Key | None = None
 
-    def follow(self, root: Node) -> bool:
-        """Walk over everything; False where the derivative is not a function of the structure alone. (Iterative, and a hot path.)"""
+    def follow(self, root: Node, inputs: Sequence[Node] | None = None) -> bool:
+        """Walk over everything; False where the derivative is not a function of the structure alone. (Iterative, and a hot path.)
+
+        inputs: the variables whose gradients are given back; None where those of all leaves are added to their `grad`.
+        """
         parts: list[Any] = [self.device, config.eager]
         variables: list[Node] = []
         if not self._follow((root, *self.pending), parts, variables):
@@ -99,9 +104,9 @@ class _Walk:
             if tensor is None:
                 parts.append(0)
                 continue
-            present = tensor._grad
             if tensor._n is not node or tensor._base is not None:
                 return False
+            present = tensor._grad if inputs is None else None
             if present is not None:
                 if present._base is not None or present._n.needs_grad:
                     return False
@@ -109,6 +114,11 @@ class _Walk:
             parts.append(1 if present is None else 2)
         if not self._follow(sums, parts, []) or (HOOKS and any(n in HOOKS for n in self.nodes)):
             return False
+        if inputs is not None:
+            if not all(n in self.number for n in inputs):
+                return False
+            parts.append(len(inputs))
+            parts += [self.number[n] for n in inputs]
         parts.append(None)
         parts += [self.number[n] for n in (root, *sums, *self.pending)]
         self.key = Key(tuple(parts))
@@ -199,10 +209,15 @@ class _Walk:
 
 
 class Backward:
-    """One call of backward from `root`, whose structure may be known. Where `run` cannot make it, `learn` is told how it was made."""
+    """One call of backward from `root`, or of grad by `inputs`, whose structure may be known.
 
-    def __init__(self, root: Tensor) -> None:
+    Where `run` or `grads` cannot make it, `learn` is told how it was made.
+    """
+
+    def __init__(self, root: Tensor, inputs: Sequence[Node] | None = None) -> None:
         self.walk: _Walk | None = None
+        if inputs is not None and not all(n.fn is _VARIABLE for n in inputs):
+            return
         if state.trace is not None or state.examples or state.pulling or state.hidden or state.anomaly is not None:
             return
         pending, self.count = pending_nodes()
@@ -210,36 +225,59 @@ class Backward:
             if not _ordinary:
                 _ordinary.update(fn for fn in REGISTRY.values() if fn is not REGISTRY["placeholder"])
             walk = _Walk(root._device, pending.get(root._device, []))
-            if walk.follow(root._node()):
+            if walk.follow(root._node(), inputs):
                 self.walk = walk
 
     def run(self) -> bool:
         """Make the backward of a structure that is remembered: gradients go to the leaves, pending work is computed, the history freed."""
+        found = self._gradients()
+        if found is None:
+            return False
+        walk, recipe, gradients = found
+        for (i, _), gradient in zip(recipe.grads, gradients, strict=True):
+            tensor = leaves.get(walk.nodes[i].attrs["uid"])
+            if tensor is not None:
+                if tensor._grad is None:
+                    tensor._grad = Tensor(gradient, walk.device)
+                else:
+                    tensor._grad._n = gradient
+                    tensor._grad._versions += 1
+        self._end(walk, recipe)
+        return True
+
+    def grads(self) -> tuple[Tensor, ...] | None:
+        """The gradients by the inputs where the structure is remembered, as in `run`, else None."""
+        found = self._gradients()
+        if found is None:
+            return None
+        walk, recipe, gradients = found
+        result = tuple([Tensor(gradient, walk.device) for gradient in gradients])
+        self._end(walk, recipe)
+        return result
+
+    def _gradients(self) -> tuple[_Walk, _Recipe, list[Node]] | None:
+        """Compute what is pending, and the recipe's gradients: nodes with values. None where this has to be done at length."""
         walk = self.walk
         recipe = None if walk is None or walk.key is None else _recipes.get(walk.key)
         if walk is None:
-            return False
+            return None
         nodes = walk.nodes
         with compile_.lock:
             results = None if recipe is None else _results(recipe, walk)
             if recipe is None or results is None:
                 walk.unfold()
-                return False
+                return None
             for i, k in recipe.values:
                 nodes[i].value = results[k]
             for i, _ in recipe.values:
                 if not nodes[i].needs_grad:
                     forget_operands(nodes[i])
             compile_.cut(walk.pending)
-        for i, k in recipe.grads:
-            tensor = leaves.get(nodes[i].attrs["uid"])
-            if tensor is not None:
-                gradient = data(nodes[i].aval, results[k])
-                if tensor._grad is None:
-                    tensor._grad = Tensor(gradient, walk.device)
-                else:
-                    tensor._grad._n = gradient
-                    tensor._grad._versions += 1
+        return walk, recipe, [data(nodes[i].aval, results[k]) for i, k in recipe.grads]
+
+    def _end(self, walk: _Walk, recipe: _Recipe) -> None:
+        """Free the history."""
+        nodes = walk.nodes
         no_longer_pending(self.count)
         assert walk.key is not None
         _recipes.move_to_end(walk.key)
@@ -250,11 +288,11 @@ class Backward:
         walk.pending.clear()
         nodes.clear()
         _let_go(staying)
-        return True
 
-    def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]]) -> None:
+    def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]], live: set[Node] | None = None) -> None:
         """Remember how the backward was made. works: what was computed in it. order: the nodes that it went through. grads: variables of
-        leaves, and what gives the values of the leaves' gradients.
+        leaves (grad's inputs), and what gives the values of the leaves' gradients. live: where that may be a part of the history, the nodes
+        that belong to it; a call is freed as a whole, so those are made at length that went through a part of one.
         """
         walk, self.walk = self.walk, None
         if walk is None or walk.key is None:
@@ -262,7 +300,8 @@ class Backward:
         key = walk.key
         recipe = None
         # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
-        if (key in _recipes or walk.calls) and len(works) == 1 and works[0].device is walk.device:
+        whole = live is None or all(n in live for n in walk.inside if n.needs_grad)
+        if (key in _recipes or walk.calls) and len(works) == 1 and works[0].device is walk.device and whole:
             with contextlib.suppress(KeyError):
                 recipe = _Recipe(works[0], walk, order, grads)
                 eager.prepare(works[0], recipe.seen)

@@ -129,8 +129,15 @@ def grad(
     if is_grads_batched:
         return _grads_of_rows(roots, wanted, grad_outputs, retain_graph, create_graph, allow_unused, materialize_grads)
     nodes = [t._node() for t in roots]
-    cotangents = _cotangents("grad", roots, nodes, grad_outputs)
     sources = [t._node() for t in wanted]
+    known = None
+    plain = grad_outputs is None and not (create_graph or retain_graph or _retaining or forward_ad.active())
+    if len(roots) == 1 and plain and nodes[0].aval.size == 1:
+        known = Backward(roots[0], sources)
+        made = known.grads()
+        if made is not None:
+            return made
+    cotangents = _cotangents("grad", roots, nodes, grad_outputs)
     for i, n in enumerate(sources):
         if not n.needs_grad:
             raise AutogradError(f"grad: input {i} ({n.aval}) does not require grad; call requires_grad_() on it before it is used")
@@ -162,7 +169,12 @@ def grad(
         state.trace.called.update({t._n: f"{name}_grad" for name, t in zip(names, result, strict=True) if name and t is not None})
     if not (create_graph if retain_graph is None else retain_graph):
         live = set(autodiff.dependents(nodes, ends))
-        _free([n for n in order if n in live and any(o in live for o in _steps_back(n))], [t for t in result if t is not None])
+        reached = [t for t in result if t is not None]
+        made_of = [(n, resolve(t._n)) for n, t in zip(sources, result, strict=True) if t is not None]
+        walked = [n for n in order if n in live and any(o in live for o in _steps_back(n))]
+        works = _free(walked, reached)
+        if known is not None and len(reached) == len(result):
+            known.learn(works, walked, made_of, live)
     return result
 
 
