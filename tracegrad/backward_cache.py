@@ -289,10 +289,10 @@ class Backward:
         nodes.clear()
         _let_go(staying)
 
-    def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]], live: set[Node] | None = None) -> None:
+    def learn(self, works: Sequence[Any], order: Sequence[Node], grads: Sequence[tuple[Node, Node]], beside: Sequence[Node] = ()) -> None:
         """Remember how the backward was made. works: what was computed in it. order: the nodes that it went through. grads: variables of
-        leaves (grad's inputs), and what gives the values of the leaves' gradients. live: where that may be a part of the history, the nodes
-        that belong to it; a call is freed as a whole, so those are made at length that went through a part of one.
+        leaves (grad's inputs), and what gives the values of the leaves' gradients. beside: the nodes of the history that it did not go
+        through. (A call is freed as a whole: what goes through a part of one is made at length each time.)
         """
         walk, self.walk = self.walk, None
         if walk is None or walk.key is None:
@@ -300,7 +300,7 @@ class Backward:
         key = walk.key
         recipe = None
         # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
-        whole = live is None or all(n in live for n in walk.inside if n.needs_grad)
+        whole = walk.inside.isdisjoint(beside)
         if (key in _recipes or walk.calls) and len(works) == 1 and works[0].device is walk.device and whole:
             with contextlib.suppress(KeyError):
                 recipe = _Recipe(works[0], walk, order, grads)

@@ -174,7 +174,7 @@ def grad(
         walked = [n for n in order if n in live and any(o in live for o in _steps_back(n))]
         works = _free(walked, reached)
         if known is not None and len(reached) == len(result):
-            known.learn(works, walked, made_of, live)
+            known.learn(works, walked, made_of, [n for n in order if n.needs_grad and n not in live])
     return result
 
 
