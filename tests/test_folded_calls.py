@@ -143,7 +143,12 @@ STEPS = [
     lambda r, a, b: _changed(a * 1.0, None), lambda r, a, b: _changed(a.tanh(), r.randrange(4)), lambda r, a, b: _hooked(a),
     lambda r, a, b: F.silu(a) - b.mean(1, keepdim=True), lambda r, a, b: a.chunk(2)[1], lambda r, a, b: a.clone()[1:3],
     lambda r, a, b: F.elu(a, 0.5) + F.softplus(b), lambda r, a, b: _changed(a, r.choice([None, 2])),
+    # with floats that are others at each turn
+    lambda r, a, b: a * NUMBER[0] + b, lambda r, a, b: (a - NUMBER[0]) * (1.0 - NUMBER[0]), lambda r, a, b: NUMBER[0] / (a * a + 1.0),
+    lambda r, a, b: a / (2.0 + NUMBER[0]) - b * 0.3, lambda r, a, b: (a * a + 0.1) ** NUMBER[0], lambda r, a, b: a.clamp(NUMBER[0]) * b,
+    lambda r, a, b: tg.where(a > NUMBER[0], a, b * NUMBER[0]), lambda r, a, b: F.leaky_relu(a, NUMBER[0] * 0.1) + NUMBER[0],
 ]
+NUMBER, NUMBERS = [0.0], [0.3, 0.3, -0.3, 0.7, 1.0, 0.4, 0.0, 0.6]
 
 
 def leaves_of(root):
@@ -157,12 +162,13 @@ def leaves_of(root):
     return list(found.values())
 
 
-def by_chance(seed, reached, first=False):
+def by_chance(seed, reached, turn, first=False):
     """What one turn of a program gives: numbers that it looked at, errors, gradients, values.
 
     reached: the leaves by which it takes gradients, found out at the first turn (who asks for a history has the nodes of all calls made).
     """
     r = random.Random(seed)
+    NUMBER[0] = NUMBERS[turn]
     starts = [given(seed * 7 + i, *shape).requires_grad_() for i, shape in enumerate([(4, 6), (4, 6), (4, 6), (6,)])]
     made, seen, found, taken, asked = list(starts), [], [], [], 0
     for _ in range(r.randrange(3, 12)):
@@ -211,9 +217,10 @@ def test_programs_by_chance_are_the_same_at_every_turn_and_at_length(seed, monke
         patch.setattr(taken_views.Views, "take", lambda *given: None)
         for module in (arguments, function):
             patch.setattr(module, "describe", lambda *given: None)
-        seen, found = by_chance(seed, reached, first=True)
-    for _ in range(5):
-        told, made = by_chance(seed, reached)
+        by_chance(seed, reached, 0, first=True)
+        wanted = [by_chance(seed, reached, turn) for turn in range(len(NUMBERS))]
+    for turn, (seen, found) in enumerate(wanted):
+        told, made = by_chance(seed, reached, turn)
         assert len(told) == len(seen)
         for one, other in zip(told, seen, strict=True):
             assert one == (other if isinstance(other, str) else pytest.approx(other, rel=2e-3, abs=2e-3, nan_ok=True))

@@ -3,7 +3,8 @@
 A training loop records the same operations at every turn. Its forward pass is looked at once more at every backward (shapes and values that
 the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time: so from the third backward
 of one structure on, the program that the second one made is called with this turn's values, and no node of the derivative exists.
-`autograd.grad` of a loss by all the leaves that it depends on is remembered likewise (`Backward.grads`).
+`autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that is another at every turn, as a weight
+that is annealed, does not make another structure where it is only added, subtracted, multiplied or divided: see `_Varied`.
 What Python code may have a say in is never recalled: hooks, custom Functions, kernels of the user's, derivatives of derivatives, traces.
 """
 
@@ -31,7 +32,9 @@ _VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
 REMEMBERED = 1_000_000                              # parts of the keys (10 an operation); structures not used for longest are forgotten
 
-_recipes: OrderedDict[Key, _Recipe | None] = OrderedDict()       # None: seen once
+_ARITHMETIC = frozenset(REGISTRY[name] for name in ("add", "sub", "mul", "div"))      # whose rules do not look at numbers' values
+
+_recipes: OrderedDict[Key, _Recipe | _Varied | None] = OrderedDict()       # None: seen once
 _size = [0]
 
 
@@ -71,14 +74,56 @@ class _Recipe:
         self.lines = {i: (stands[n.loc[:3], n.loc.call], n.loc.derived) for i, n in on_host}
 
 
+class _Varied:
+    """What is known of a structure whatever its floats are. Its key has None where theirs have bits.
+
+    bits, values: those of the floats and of the work's constants when it was made last. free: which floats were seen to change. places: of
+    the constants that these are, their numbers. recipe: how to make it with others for these; None before there were two.
+    """
+
+    __slots__ = ("bits", "free", "places", "recipe", "seen", "values")
+
+    def __init__(self, work: Any, walk: _Walk) -> None:
+        self.seen: eager.Structure = work.seen
+        self.bits, self.values = walk.bits(), work.values
+        self.places: dict[int, int] = {}
+        self.free: frozenset[int] = frozenset()
+        self.recipe: _Recipe | None = None
+
+    def fits(self, walk: _Walk) -> bool:
+        """Whether the recipe is that of `walk`."""
+        if self.recipe is None:
+            return False
+        return all(a == b or i in self.free for i, (a, b) in enumerate(zip(walk.bits(), self.bits, strict=True)))
+
+    def learn(self, work: Any, walk: _Walk, recipe: _Recipe) -> None:
+        """Compare with how it was made this time: a float may vary if all that became of it are the places in the work where it stands.
+
+        (It may be another constant as well, one that the rules make, where the values of both are equal by chance: that does not change.)
+        """
+        bits, number = walk.bits(), walk.number
+        fresh = {i for i, (a, b) in enumerate(zip(bits, self.bits, strict=True)) if a != b}
+        at = {walk.floats[i][1] for i in fresh}
+        places = {k: number[n] for k, n in enumerate(work.constants) if number.get(n) in at}
+        fits = work.seen is self.seen and places.keys() == {
+            k for k, (n, a, b) in enumerate(zip(work.constants, work.values, self.values, strict=True)) if a != b and n.fn is not _OFFSET}
+        if fits and all(n.fn in _ARITHMETIC for n in walk.nodes if n.operands and any(number.get(o) in at for o in n.operands)):
+            self.places, self.free, self.recipe = self.places | places, self.free | fresh, recipe
+            recipe.offsets += self.places.items()
+        else:
+            self.places, self.free, self.recipe = {}, frozenset(), None
+        self.bits, self.values, self.seen = bits, work.values, work.seen
+
+
 class _Walk:
     """The pending work and the history of a root: nodes and their numbers, which have values, what tells the structure.
 
     Of a call whose nodes nobody has asked for (ir.Folded) that is the call's; the numbers after its result's are those of its offsets.
-    calls: the numbers of such results. inside: the nodes behind them, once they were made.
+    calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
+    stand, and the numbers of these.
     """
 
-    __slots__ = ("calls", "device", "inside", "key", "nodes", "number", "pending", "valued")
+    __slots__ = ("calls", "device", "floats", "inside", "key", "nodes", "number", "pending", "valued")
 
     def __init__(self, device: Device, pending: list[Node]) -> None:
         self.device, self.pending = device, pending
@@ -86,6 +131,7 @@ class _Walk:
         self.nodes: list[Node] = []
         self.valued: set[int] = set()
         self.calls: list[int] = []
+        self.floats: list[tuple[int, int]] = []
         self.inside: set[Node] = set()
         self.key: Key | None = None
 
@@ -185,6 +231,8 @@ class _Walk:
                 parts.append(fn)
                 if fn is _CONST:
                     parts += (node.aval, node.attrs["bits"])        # the derivative's rules may look at it
+                    if node.aval.dtype.kind == "f":
+                        self.floats.append((len(parts) - 1, number[node]))
                     continue
                 if fn is _OFFSET:                                   # they only hand it on
                     continue
@@ -195,6 +243,19 @@ class _Walk:
                 parts += place
         return True
 
+
+    def bits(self) -> list[bytes]:
+        """Those of the floats."""
+        return [self.nodes[i].attrs["bits"] for _, i in self.floats]
+
+    def whatever_floats(self) -> Key | None:
+        """The key without the floats; None if there are none."""
+        if self.key is None or not self.floats:
+            return None
+        parts = list(self.key.parts)
+        for at, _ in self.floats:
+            parts[at] = None
+        return Key(tuple(parts))
 
     def unfold(self) -> None:
         """Make the nodes of all calls, to learn what becomes of them."""
@@ -258,9 +319,18 @@ class Backward:
     def _gradients(self) -> tuple[_Walk, _Recipe, list[Node]] | None:
         """Compute what is pending, and the recipe's gradients: nodes with values. None where this has to be done at length."""
         walk = self.walk
-        recipe = None if walk is None or walk.key is None else _recipes.get(walk.key)
-        if walk is None:
+        if walk is None or walk.key is None:
             return None
+        recipe = _recipes.get(walk.key)
+        if recipe is not None:
+            _recipes.move_to_end(walk.key)
+        else:
+            loose = walk.whatever_floats()
+            varied = None if loose is None else _recipes.get(loose)
+            if loose is not None and isinstance(varied, _Varied) and varied.fits(walk):
+                recipe = varied.recipe
+                _recipes.move_to_end(loose)
+        assert not isinstance(recipe, _Varied)
         nodes = walk.nodes
         with compile_.lock:
             results = None if recipe is None else _results(recipe, walk)
@@ -279,8 +349,6 @@ class Backward:
         """Free the history."""
         nodes = walk.nodes
         no_longer_pending(self.count)
-        assert walk.key is not None
-        _recipes.move_to_end(walk.key)
         self.walk = None
         compile_.free_saved([nodes[i] for i in recipe.saving])
         staying = [weakref.ref(nodes[i]) for i in recipe.staying]
@@ -297,25 +365,35 @@ class Backward:
         walk, self.walk = self.walk, None
         if walk is None or walk.key is None:
             return
-        key = walk.key
+        key, work = walk.key, works[0] if len(works) == 1 and works[0].device is walk.device else None
         recipe = None
+        loose = walk.whatever_floats()
+        varied = None if loose is None else _recipes.get(loose)
         # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
-        whole = walk.inside.isdisjoint(beside)
-        if (key in _recipes or walk.calls) and len(works) == 1 and works[0].device is walk.device and whole:
+        if work is not None and (key in _recipes or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
             with contextlib.suppress(KeyError):
-                recipe = _Recipe(works[0], walk, order, grads)
-                eager.prepare(works[0], recipe.seen)
-        if key in _recipes:
-            recipe = recipe or _recipes[key]
-            _size[0] -= _parts(key, _recipes[key])
-        _recipes[key] = recipe
-        _size[0] += _parts(key, recipe)
-        while _size[0] > REMEMBERED and len(_recipes) > 1:
-            _size[0] -= _parts(*_recipes.popitem(last=False))
+                recipe = _Recipe(work, walk, order, grads)
+                eager.prepare(work, recipe.seen)
+        if work is not None and loose is not None and varied is None:
+            _remember(loose, _Varied(work, walk))
+        elif isinstance(varied, _Varied) and recipe is not None:
+            varied.learn(work, walk, recipe)
+        _remember(key, recipe or _recipes.get(key))
 
 
-def _parts(key: Key, recipe: _Recipe | None) -> int:
+def _remember(key: Key, found: _Recipe | _Varied | None) -> None:
+    if key in _recipes:
+        _size[0] -= _parts(key, _recipes[key])
+    _recipes[key] = found
+    _size[0] += _parts(key, found)
+    while _size[0] > REMEMBERED and len(_recipes) > 1:
+        _size[0] -= _parts(*_recipes.popitem(last=False))
+
+
+def _parts(key: Key, recipe: _Recipe | _Varied | None) -> int:
     """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
+    if isinstance(recipe, _Varied):         # what it knows changes
+        return 11 * len(key.parts)
     return len(key.parts) + (0 if recipe is None else 10 * recipe.seen.size)
 
 
