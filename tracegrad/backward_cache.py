@@ -79,9 +79,10 @@ class _Varied:
 
     bits, values: those of the floats and of the work's constants when it was made last. free: which floats were seen to change. places: of
     the constants that these are, their numbers. recipe: how to make it with others for these; None before there were two.
+    size: see `_parts`.
     """
 
-    __slots__ = ("bits", "free", "places", "recipe", "seen", "values")
+    __slots__ = ("bits", "free", "places", "recipe", "seen", "size", "values")
 
     def __init__(self, work: Any, walk: _Walk) -> None:
         self.seen: eager.Structure = work.seen
@@ -89,6 +90,7 @@ class _Varied:
         self.places: dict[int, int] = {}
         self.free: frozenset[int] = frozenset()
         self.recipe: _Recipe | None = None
+        self.size = len(walk.key.parts) if walk.key is not None else 0
 
     def fits(self, walk: _Walk) -> bool:
         """Whether the recipe is that of `walk`."""
@@ -113,6 +115,7 @@ class _Varied:
         else:
             self.places, self.free, self.recipe = {}, frozenset(), None
         self.bits, self.values, self.seen = bits, work.values, work.seen
+        self.size = (len(walk.key.parts) if walk.key is not None else 0) + (10 * work.seen.size if self.free else 0)
 
 
 class _Walk:
@@ -377,7 +380,9 @@ class Backward:
         if work is not None and loose is not None and varied is None:
             _remember(loose, _Varied(work, walk))
         elif isinstance(varied, _Varied) and recipe is not None:
+            _size[0] -= varied.size
             varied.learn(work, walk, recipe)
+            _size[0] += varied.size
         _remember(key, recipe or _recipes.get(key))
 
 
@@ -392,8 +397,8 @@ def _remember(key: Key, found: _Recipe | _Varied | None) -> None:
 
 def _parts(key: Key, recipe: _Recipe | _Varied | None) -> int:
     """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
-    if isinstance(recipe, _Varied):         # what it knows changes
-        return 11 * len(key.parts)
+    if isinstance(recipe, _Varied):         # without one that varied, its recipe is also that of a key with floats
+        return recipe.size
     return len(key.parts) + (0 if recipe is None else 10 * recipe.seen.size)
 
 

@@ -5,4 +5,4 @@
 
 from __future__ import annotations
 
-NAMES = ("mlp", "transformer", "dcgan", "reinforce", "vit", "actor_critic", "lstm")
+NAMES = ("mlp", "transformer", "dcgan", "reinforce", "vit", "actor_critic", "lstm", "lotka_volterra", "annealed_vae")
