@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -272,3 +273,23 @@ def test_structures_are_forgotten_when_there_are_too_many(limit, monkeypatch, re
                 np.testing.assert_allclose(g.numpy(), scale * np.cos(scale * w.detach().numpy()), rtol=1e-4, atol=1e-5)
     found = sum(backward_cache._parts(*item) for item in backward_cache._recipes.items())
     assert backward_cache._size[0] == found <= max(limit, 200)
+
+
+def test_threads(monkeypatch):
+    """Each with leaves of its own; all know what one of them learned, and one may compute what another one recorded, and then frees."""
+    monkeypatch.setattr(tg.config, "eager", tg.device().in_host_memory)     # (what is pending in all of them is a program: many kernels)
+    wanted = {program: [t.numpy() for t in program()] for program in (lotka_volterra, annealed, hamiltonian)}
+    found: dict[int, tuple] = {}
+
+    def work(number, program):
+        found[number] = program, [t.numpy() for _ in range(3) for t in program()]
+
+    threads = [threading.Thread(target=work, args=(k, program)) for k, program in enumerate([*wanted, *wanted])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == len(threads)
+    for program, values in found.values():
+        for a, b in zip(values, wanted[program] * 3, strict=True):
+            np.testing.assert_allclose(a, b, rtol=3e-5, atol=3e-6)

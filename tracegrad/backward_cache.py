@@ -246,7 +246,6 @@ class _Walk:
                 parts += place
         return True
 
-
     def bits(self) -> list[bytes]:
         """Those of the floats."""
         return [self.nodes[i].attrs["bits"] for _, i in self.floats]
@@ -324,18 +323,9 @@ class Backward:
         walk = self.walk
         if walk is None or walk.key is None:
             return None
-        recipe = _recipes.get(walk.key)
-        if recipe is not None:
-            _recipes.move_to_end(walk.key)
-        else:
-            loose = walk.whatever_floats()
-            varied = None if loose is None else _recipes.get(loose)
-            if loose is not None and isinstance(varied, _Varied) and varied.fits(walk):
-                recipe = varied.recipe
-                _recipes.move_to_end(loose)
-        assert not isinstance(recipe, _Varied)
         nodes = walk.nodes
         with compile_.lock:
+            recipe = _known(walk, walk.key)
             results = None if recipe is None else _results(recipe, walk)
             if recipe is None or results is None:
                 walk.unfold()
@@ -369,21 +359,36 @@ class Backward:
         if walk is None or walk.key is None:
             return
         key, work = walk.key, works[0] if len(works) == 1 and works[0].device is walk.device else None
-        recipe = None
+        with compile_.lock:
+            recipe = None
+            loose = walk.whatever_floats()
+            varied = None if loose is None else _recipes.get(loose)
+            # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
+            if work is not None and (key in _recipes or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
+                with contextlib.suppress(KeyError):
+                    recipe = _Recipe(work, walk, order, grads)
+                    eager.prepare(work, recipe.seen)
+            if work is not None and loose is not None and varied is None:
+                _remember(loose, _Varied(work, walk))
+            elif isinstance(varied, _Varied) and recipe is not None:
+                _size[0] -= varied.size
+                varied.learn(work, walk, recipe)
+                _size[0] += varied.size
+            _remember(key, recipe or _recipes.get(key))
+
+
+def _known(walk: _Walk, key: Key) -> _Recipe | None:
+    """The recipe of what was walked over, whatever its floats are, if need be."""
+    recipe = _recipes.get(key)
+    if recipe is None:
         loose = walk.whatever_floats()
         varied = None if loose is None else _recipes.get(loose)
-        # Most structures are never seen again; but of one with calls that were made before, the next is expected to come.
-        if work is not None and (key in _recipes or varied is not None or walk.calls) and walk.inside.isdisjoint(beside):
-            with contextlib.suppress(KeyError):
-                recipe = _Recipe(work, walk, order, grads)
-                eager.prepare(work, recipe.seen)
-        if work is not None and loose is not None and varied is None:
-            _remember(loose, _Varied(work, walk))
-        elif isinstance(varied, _Varied) and recipe is not None:
-            _size[0] -= varied.size
-            varied.learn(work, walk, recipe)
-            _size[0] += varied.size
-        _remember(key, recipe or _recipes.get(key))
+        if loose is None or not isinstance(varied, _Varied) or not varied.fits(walk):
+            return None
+        key, recipe = loose, varied.recipe
+    assert not isinstance(recipe, _Varied)
+    _recipes.move_to_end(key)
+    return recipe
 
 
 def _remember(key: Key, found: _Recipe | _Varied | None) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tracegrad.compile import Device, cut_histories, realize, resolve, small_detached, used_devices
+from tracegrad.compile import Device, cut_histories, lock, realize, resolve, small_detached, used_devices
 from tracegrad.errors import DeviceError, TracegradError
 from tracegrad.function import REGISTRY
 from tracegrad.ir import Node
@@ -15,7 +14,6 @@ from tracegrad.ir import Node
 _VARIABLE = REGISTRY["variable"]
 waiting: list[weakref.ref[Any]] = []        # tensors without values, in the order in which they were made; some may be gone, or done
 flushes = [0]                               # how many there were
-_taking = threading.Lock()
 
 
 def flush(keep_history: bool = True, works: list[Any] | None = None) -> None:
@@ -30,21 +28,21 @@ def _flush(keep_history: bool = True, works: list[Any] | None = None) -> Tracegr
     """`flush`; returns the error if a device refused something."""
     refused: TracegradError | None = None
     flushes[0] += 1
-    if not waiting:
-        return None
-    with _taking:
+    with lock:                  # what another thread took is computed when this returns: its history may be freed then
+        if not waiting:
+            return None
         handles = waiting.copy()
         del waiting[:len(handles)]
-    try:
-        alive, fresh = _gather(handles)
-        for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
-            refused = _realize_possible(nodes, device, None) or refused
-        for device, nodes in alive.items():
-            refused = _realize_possible(nodes, device, _worth_keeping if keep_history else None, works) or refused
-        cut_histories()
-    except BaseException:
-        waiting[:0] = handles
-        raise
+        try:
+            alive, fresh = _gather(handles)
+            for device, nodes in fresh.items():  # new values of leaves by themselves, so that the rest looks alike at every step
+                refused = _realize_possible(nodes, device, None) or refused
+            for device, nodes in alive.items():
+                refused = _realize_possible(nodes, device, _worth_keeping if keep_history else None, works) or refused
+            cut_histories()
+        except BaseException:
+            waiting[:0] = handles
+            raise
     return refused
 
 

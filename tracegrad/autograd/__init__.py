@@ -11,7 +11,7 @@ from tracegrad import autodiff
 from tracegrad.autograd import forward_ad, function, functional
 from tracegrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
 from tracegrad.backward_cache import Backward
-from tracegrad.compile import free_saved, realize, resolve
+from tracegrad.compile import free_saved, lock, realize, resolve
 from tracegrad.custom import Context as FunctionCtx
 from tracegrad.custom import Function
 from tracegrad.errors import AutogradError, TraceError
@@ -65,9 +65,10 @@ def backward(
     known = None
     plain = grad_tensors is None and not (create_graph or retain_graph or _retaining or _afterwards)
     if len(roots) == 1 and plain and outputs[0].aval.size == 1:
-        known = Backward(roots[0])
-        if known.run():
-            return
+        with lock:              # or another thread computes, and frees, some of what was walked over
+            known = Backward(roots[0])
+            if known.run():
+                return
     cotangents = _cotangents("backward", roots, outputs, grad_tensors)
     order = _history("backward", outputs)
     # All variables, also those whose tensors are gone: what a custom backward on the way there does, and its errors, are the caller's.
@@ -133,10 +134,11 @@ def grad(
     known = None
     plain = grad_outputs is None and not (create_graph or retain_graph or _retaining or forward_ad.active())
     if len(roots) == 1 and plain and nodes[0].aval.size == 1:
-        known = Backward(roots[0], sources)
-        made = known.grads()
-        if made is not None:
-            return made
+        with lock:
+            known = Backward(roots[0], sources)
+            made = known.grads()
+            if made is not None:
+                return made
     cotangents = _cotangents("grad", roots, nodes, grad_outputs)
     for i, n in enumerate(sources):
         if not n.needs_grad:
