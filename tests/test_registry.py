@@ -9,8 +9,10 @@ import pytest
 
 from tests.nodes import check_gradient, evaluate
 from tracegrad import ops  # noqa: F401 - fills the registry
+from tracegrad.autodiff import substituted
 from tracegrad.function import REGISTRY, Bundle, Elementwise, bind, const, placeholder
-from tracegrad.ir import Aval, topological
+from tracegrad.interpret import interpret
+from tracegrad.ir import Aval, Graph, topological
 from tracegrad.ops.contraction import swap_last
 
 DTYPES = [np.dtype(d) for d in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
@@ -153,6 +155,27 @@ def test_what_has_a_derivative_of_its_value_reads_nothing_else(op: Any) -> None:
     pulled = op.vjp(ct, y, x)[0]
     assert x not in topological([pulled], lambda n: n is y)
     assert y in topological([pulled])
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.any_number], ids=lambda op: op.name)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_derivative_for_one_number_is_that_for_any(op: Any, first: bool) -> None:
+    """What is written for 0.3 gives what is written for each of these (1 is written in another way by a division)."""
+    x, number, ct = (placeholder(Aval(shape, np.dtype(np.float64))) for shape in ((12,), (), (12,)))
+
+    def derivative(written_for: float) -> Any:
+        c = const(written_for, np.dtype(np.float64))
+        operands = (c, x) if first else (x, c)
+        pulled = op.vjp(ct, bind(op, operands, {}), *operands)[first]
+        return substituted([pulled], {c: number})[0] if c in topological([pulled]) else pulled
+
+    rng = np.random.default_rng(0)
+    values = [rng.uniform(0.5, 2.0, 12), rng.standard_normal(12)]
+    for value in (0.3, 1.0, -1.0, 0.0, 2.0, 1e-30):
+        if op.name == "div" and value == 0 and not first:
+            continue
+        found, wanted = (interpret(Graph.capture([x, ct, number], [derivative(w)]), [*values, np.asarray(value)])[0] for w in (0.3, value))
+        np.testing.assert_allclose(found, wanted, rtol=1e-14)
 
 
 def test_what_is_known_of_an_op_stands_in_its_class():

@@ -4,7 +4,7 @@ A training loop records the same operations at every turn. Its forward pass is l
 the user may ask for hang on it), but the derivative, twice as many nodes, is the same function of it each time: so from the third backward
 of one structure on, the program that the second one made is called with this turn's values, and no node of the derivative exists.
 `autograd.grad` of a loss by leaves is remembered likewise (`Backward.grads`). A Python float that is another at every turn, as a weight
-that is annealed, does not make another structure where it is only added, subtracted, multiplied or divided: see `_Varied`.
+that is annealed, does not make another structure where it is only added, subtracted, multiplied or divided (`any_number`): see `_Varied`.
 What Python code may have a say in is never recalled: hooks, custom Functions, kernels of the user's, derivatives of derivatives, traces.
 """
 
@@ -31,8 +31,6 @@ from tracegrad.tensor import Tensor, leaves
 _VARIABLE, _CONST, _OFFSET = REGISTRY["variable"], REGISTRY["const"], REGISTRY["offset"]
 _ordinary: set[Any] = set()                         # the operations whose derivative is a function of the structure
 REMEMBERED = 1_000_000                              # parts of the keys (10 an operation); structures not used for longest are forgotten
-
-_ARITHMETIC = frozenset(REGISTRY[name] for name in ("add", "sub", "mul", "div"))      # whose rules do not look at numbers' values
 
 _recipes: OrderedDict[Key, _Recipe | _Varied | None] = OrderedDict()       # None: seen once
 _size = [0]
@@ -109,7 +107,7 @@ class _Varied:
         places = {k: number[n] for k, n in enumerate(work.constants) if number.get(n) in at}
         fits = work.seen is self.seen and places.keys() == {
             k for k, (n, a, b) in enumerate(zip(work.constants, work.values, self.values, strict=True)) if a != b and n.fn is not _OFFSET}
-        if fits and all(n.fn in _ARITHMETIC for n in walk.nodes if n.operands and any(number.get(o) in at for o in n.operands)):
+        if fits and all(n.fn.any_number for n in walk.nodes if n.operands and any(number.get(o) in at for o in n.operands)):
             self.places, self.free, self.recipe = self.places | places, self.free | fresh, recipe
             recipe.offsets += self.places.items()
         else:

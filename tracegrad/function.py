@@ -73,6 +73,7 @@ class Primitive:
     read_places: ClassVar[int] = 1          # of each operand, at which an element of the result may be found (roll: two)
     exact: ClassVar[bool] = False           # tells operands apart that differ in their last place: they have to be rounded as memory does
     saves: ClassVar[bool] = True            # its derivative reads values, which a backward without retain_graph gives up
+    any_number: ClassVar[bool] = False      # its derivative, written for one number as an operand, is right for every other
     executed: Any = None                    # the op that programs have in its place: see `saving_nothing`
     of_value: ClassVar[bool] = False        # its derivative reads its value and none of its operands
     cost: ClassVar[float] = 1.0             # nanoseconds of the numpy rule for one of the elements that `work` counts (see eager.py)
