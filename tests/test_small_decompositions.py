@@ -251,6 +251,7 @@ def test_derivatives_of_any_order_in_kernels() -> None:
     assert "host code" not in first.explain()
 
 
+@pytest.mark.long
 def test_derivatives_of_complex_matrices_in_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what does not depend on the vectors' phases: real functions of each column, and products in which the phases cancel."""
     a, s = matrices((1,), 4, 3, "complex128")

@@ -142,7 +142,7 @@ def test_long_parts_are_cut_in_chunks(n: int) -> None:
         close(found, wanted.numpy(), 1e-11)
 
 
-@one_of(5, ("shape", "name"), [
+@one_of(9, ("shape", "name"), [
     (shape, name) for shape in [(9, 12), (33, 7), (12, 3000), (10, 9000), (12, 65), (60, 100), (20, 3001)] for name in LISTS
 ])
 def test_lists_of_parts_that_differ(shape: tuple[int, int], name: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import tracegrad as tg
 from tests.kernels import TARGETS, Checked
+from tests.marks import one_of
 from tests.plan_audit import planned
 from tracegrad.codegen.tuning import Tuning
 from tracegrad.nn import functional as F
@@ -57,7 +58,7 @@ WINDOWS = [          # the image, the kernels, and what torch calls the rest
 ]
 
 
-@pytest.mark.parametrize(("x", "w", "options"), WINDOWS)
+@one_of(2, ("x", "w", "options"), WINDOWS)
 def test_gradients_of_strided_convolutions(x: Any, w: Any, options: Any) -> None:
     def loss(x: Any, w: Any) -> Any:
         return (F.conv2d(x, w, **options).tanh() ** 2).sum()
