@@ -9,9 +9,11 @@ import hypothesis
 import pytest
 
 import tracegrad as tg
-from tracegrad import backward_cache, eager, numpy_routines
+from tracegrad import backward_cache, eager, function, numpy_routines
 from tracegrad import compile as tg_compile
 from tracegrad.modes import state
+from tracegrad.ops import arguments
+from tracegrad.optim import optimizer as optimizers
 from tracegrad.pending import flush
 
 tg.config.check = True              # verify graphs after every pass, always in tests
@@ -68,6 +70,17 @@ def on_numpy(request):
 def run(request):
     """A decorator that leaves a function as it is, or traces it."""
     return tg.trace if request.param == "traced" else lambda fn: fn
+
+
+@pytest.fixture
+def at_length(monkeypatch):
+    """Switches to the long way: every node is made."""
+    def switch():
+        monkeypatch.setattr(backward_cache.Backward, "_gradients", lambda self: None)
+        monkeypatch.setattr(optimizers, "update", lambda *given: False)
+        for module in (arguments, function):
+            monkeypatch.setattr(module, "describe", lambda *given: None)
+    return switch
 
 
 @pytest.fixture

@@ -18,16 +18,13 @@ from test_history import EXPECTED, leaves, values
 
 import tracegrad as tg
 from tests import corpus
+from tests.values import given
 from tracegrad import backward_cache, function, nn, taken_views
 from tracegrad.ir import Folded
 from tracegrad.nn import functional as F
 from tracegrad.ops import arguments
 
 TURNS = 6
-
-
-def given(seed, *shape):
-    return tg.tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
 CALLS = {

@@ -9,19 +9,11 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.values import given
 from tracegrad import autograd, backward_cache, nn
 from tracegrad.ir import INTERN
 from tracegrad.nn import functional as F
 from tracegrad.tensor import leaves
-
-
-def given(seed, *shape):
-    return tg.tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
-
-
-def at_length(monkeypatch):
-    monkeypatch.setattr(backward_cache.Backward, "_gradients", lambda self: None)
-
 
 # ---------------------------------------------------------------------------------------------------------------- programs
 
@@ -130,10 +122,10 @@ PROGRAMS = {lotka_volterra: 4, hamiltonian: 4, a_part_of_the_leaves: 3, annealed
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_values_are_those_of_the_long_way(program, device, recalled, monkeypatch):
+def test_values_are_those_of_the_long_way(program, device, recalled, at_length):
     found = [t.numpy() for t in program()]
     assert recalled() >= (PROGRAMS[program] if device.kind != "numpy" else 0)
-    at_length(monkeypatch)
+    at_length()
     for k, (a, b) in enumerate(zip(found, program(), strict=True)):
         np.testing.assert_allclose(a, b.numpy(), rtol=3e-5, atol=3e-6, err_msg=str(k))
 
@@ -255,8 +247,8 @@ def test_nothing_grows(device, recalled):
         gc.collect()
         return len(INTERN), len(leaves), len(gc.get_objects())
 
-    before, after = turns(1300), turns(3900)                       # of `*`, a thousand signatures are remembered
-    assert [b - a < 3000 for a, b in zip(before, after, strict=True)] == [True] * 3
+    before, after = turns(1300), turns(3900)                       # of `*`, a thousand signatures are remembered, with their constants
+    assert [b - a < limit for a, b, limit in zip(before, after, (1100, 10, 3000), strict=True)] == [True] * 3
     assert len(backward_cache._recipes) < 100
 
 

@@ -16,30 +16,14 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
-from tracegrad import autodiff, backward_cache, call_cache, eager, function, ir, nn
+from tests.values import given
+from tracegrad import autodiff, call_cache, eager, function, ir, nn
 from tracegrad import compile as tg_compile
 from tracegrad.ir import INTERN
 from tracegrad.nn import functional as F
-from tracegrad.ops import arguments
-from tracegrad.optim import optimizer as optimizers
 from tracegrad.tensor import leaves
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def at_length(monkeypatch):
-    """Switches to the long way: every node is made."""
-    def switch():
-        monkeypatch.setattr(backward_cache.Backward, "_gradients", lambda self: None)
-        monkeypatch.setattr(optimizers, "update", lambda *given: False)
-        for module in (arguments, function):
-            monkeypatch.setattr(module, "describe", lambda *given: None)
-    return switch
-
-
-def given(seed, *shape):
-    return tg.tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
 def network():

@@ -12,6 +12,11 @@ def f64(*values: Any, grad: bool = True) -> tg.Tensor:
     return tg.tensor(np.array(values, dtype=np.float64), requires_grad=grad)
 
 
+def given(seed: int, *shape: int) -> tg.Tensor:
+    """Normal numbers in float32."""
+    return tg.tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
 def close(actual: Any, expected: Any, tolerance: float = 1e-9) -> None:
     """Assert that tensors (or arrays) are equal up to `tolerance`, relative and absolute."""
     found, wanted = (np.asarray(x.detach() if isinstance(x, tg.Tensor) else x) for x in (actual, expected))

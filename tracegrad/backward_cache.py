@@ -40,7 +40,7 @@ class _Recipe:
     """How to make the backward of one structure. Nodes of the forward pass have numbers, in the order in which `_walk` finds them.
 
     seen: the structure of the whole work. inputs: the numbers of the nodes whose values it starts from. constants: the nodes, which are
-    the same each time, except offsets: those have (their position among them, the number of this turn's).
+    the same each time, except offsets, and floats that vary: those have (their position among them, the number of this turn's).
     values: of the results that are a node's, (its number, position); grads: of gradients, (number of the variable, position), of `grad`'s
     in the order of its inputs.
     saving: the numbers of the nodes that give up what they saved; staying: of those that go on without them. reporting: position of an
@@ -77,10 +77,9 @@ class _Varied:
 
     bits, values: those of the floats and of the work's constants when it was made last. free: which floats were seen to change. places: of
     the constants that these are, their numbers. recipe: how to make it with others for these; None before there were two.
-    size: see `_parts`.
     """
 
-    __slots__ = ("bits", "free", "places", "recipe", "seen", "size", "values")
+    __slots__ = ("bits", "free", "places", "recipe", "seen", "values")
 
     def __init__(self, work: Any, walk: _Walk) -> None:
         self.seen: eager.Structure = work.seen
@@ -88,7 +87,6 @@ class _Varied:
         self.places: dict[int, int] = {}
         self.free: frozenset[int] = frozenset()
         self.recipe: _Recipe | None = None
-        self.size = len(walk.key.parts) if walk.key is not None else 0
 
     def fits(self, walk: _Walk) -> bool:
         """Whether the recipe is that of `walk`."""
@@ -113,7 +111,6 @@ class _Varied:
         else:
             self.places, self.free, self.recipe = {}, frozenset(), None
         self.bits, self.values, self.seen = bits, work.values, work.seen
-        self.size = (len(walk.key.parts) if walk.key is not None else 0) + (10 * work.seen.size if self.free else 0)
 
 
 class _Walk:
@@ -121,10 +118,10 @@ class _Walk:
 
     Of a call whose nodes nobody has asked for (ir.Folded) that is the call's; the numbers after its result's are those of its offsets.
     calls: the numbers of such results. inside: the nodes behind them, once they were made. floats: where in the key the bits of constants
-    stand, and the numbers of these.
+    stand, and the numbers of these. loose: the key without them, once it was asked for.
     """
 
-    __slots__ = ("calls", "device", "floats", "inside", "key", "nodes", "number", "pending", "valued")
+    __slots__ = ("calls", "device", "floats", "inside", "key", "loose", "nodes", "number", "pending", "valued")
 
     def __init__(self, device: Device, pending: list[Node]) -> None:
         self.device, self.pending = device, pending
@@ -135,6 +132,7 @@ class _Walk:
         self.floats: list[tuple[int, int]] = []
         self.inside: set[Node] = set()
         self.key: Key | None = None
+        self.loose: Key | None = None
 
     def follow(self, root: Node, inputs: Sequence[Node] | None = None) -> bool:
         """Walk over everything; False where the derivative is not a function of the structure alone. (Iterative, and a hot path.)
@@ -250,12 +248,12 @@ class _Walk:
 
     def whatever_floats(self) -> Key | None:
         """The key without the floats; None if there are none."""
-        if self.key is None or not self.floats:
-            return None
-        parts = list(self.key.parts)
-        for at, _ in self.floats:
-            parts[at] = None
-        return Key(tuple(parts))
+        if self.loose is None and self.key is not None and self.floats:
+            parts = list(self.key.parts)
+            for at, _ in self.floats:
+                parts[at] = None
+            self.loose = Key(tuple(parts))
+        return self.loose
 
     def unfold(self) -> None:
         """Make the nodes of all calls, to learn what becomes of them."""
@@ -272,7 +270,8 @@ class _Walk:
 class Backward:
     """One call of backward from `root`, or of grad by `inputs`, whose structure may be known.
 
-    Where `run` or `grads` cannot make it, `learn` is told how it was made.
+    Where `run` or `grads` cannot make it, `learn` is told how it was made. Hold `compile.lock` from here to the end of either, or another
+    thread computes, and frees, some of what was walked over.
     """
 
     def __init__(self, root: Tensor, inputs: Sequence[Node] | None = None) -> None:
@@ -322,18 +321,17 @@ class Backward:
         if walk is None or walk.key is None:
             return None
         nodes = walk.nodes
-        with compile_.lock:
-            recipe = _known(walk, walk.key)
-            results = None if recipe is None else _results(recipe, walk)
-            if recipe is None or results is None:
-                walk.unfold()
-                return None
-            for i, k in recipe.values:
-                nodes[i].value = results[k]
-            for i, _ in recipe.values:
-                if not nodes[i].needs_grad:
-                    forget_operands(nodes[i])
-            compile_.cut(walk.pending)
+        recipe = _known(walk, walk.key)
+        results = None if recipe is None else _results(recipe, walk)
+        if recipe is None or results is None:
+            walk.unfold()
+            return None
+        for i, k in recipe.values:
+            nodes[i].value = results[k]
+        for i, _ in recipe.values:
+            if not nodes[i].needs_grad:
+                forget_operands(nodes[i])
+        compile_.cut(walk.pending)
         return walk, recipe, [data(nodes[i].aval, results[k]) for i, k in recipe.grads]
 
     def _end(self, walk: _Walk, recipe: _Recipe) -> None:
@@ -368,10 +366,10 @@ class Backward:
                     eager.prepare(work, recipe.seen)
             if work is not None and loose is not None and varied is None:
                 _remember(loose, _Varied(work, walk))
-            elif isinstance(varied, _Varied) and recipe is not None:
-                _size[0] -= varied.size
+            elif loose is not None and isinstance(varied, _Varied) and recipe is not None:
+                _size[0] -= _parts(loose, varied)
                 varied.learn(work, walk, recipe)
-                _size[0] += varied.size
+                _size[0] += _parts(loose, varied)
             _remember(key, recipe or _recipes.get(key))
 
 
@@ -400,9 +398,8 @@ def _remember(key: Key, found: _Recipe | _Varied | None) -> None:
 
 def _parts(key: Key, recipe: _Recipe | _Varied | None) -> int:
     """How much is remembered of a structure. A key may name calls of many operations each, which are told by the work."""
-    if isinstance(recipe, _Varied):         # without one that varied, its recipe is also that of a key with floats
-        return recipe.size
-    return len(key.parts) + (0 if recipe is None else 10 * recipe.seen.size)
+    own = recipe.free if isinstance(recipe, _Varied) else recipe         # (where none varied, its recipe is also that of a key with floats)
+    return len(key.parts) + (10 * recipe.seen.size if own and recipe is not None else 0)
 
 
 def _results(recipe: _Recipe, walk: _Walk) -> list[Any] | None:

@@ -65,7 +65,7 @@ def backward(
     known = None
     plain = grad_tensors is None and not (create_graph or retain_graph or _retaining or _afterwards)
     if len(roots) == 1 and plain and outputs[0].aval.size == 1:
-        with lock:              # or another thread computes, and frees, some of what was walked over
+        with lock:
             known = Backward(roots[0])
             if known.run():
                 return
