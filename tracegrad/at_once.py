@@ -35,7 +35,7 @@ CONSTANT, CONSTANTS = 1 << 12, 500      # how many bytes of what is made of numb
 _FAMILIES = frozenset(("elementwise", "movement", "reduction", "arg_reduction", "contraction", "gather", "scatter", "dynamic_slice",
                        "scan"))
 _MORE = frozenset(("conv", "pool", "index", "sort", "selection", "attention", "recurrence"))     # that need not be computed at once
-_OFFSET, _VARIABLE = REGISTRY["offset"], REGISTRY["variable"]
+_CONST, _OFFSET, _VARIABLE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["variable"]
 
 
 class Call(NamedTuple):
@@ -90,10 +90,16 @@ class Prepared:
             value = node.value
             if value is None and node.fn is _VARIABLE:          # in few steps
                 value = node.operands[0].value
+            elif value is None and node.fn is _CONST:           # a number in the place of any other
+                arrays.append(np.asarray(node.attrs["value"]))
+                continue
             if value is None:
                 value = _value(node, device)
             if type(value) is not Held or value.suspicions:
-                return None
+                if type(value) is not int:                      # seed or offset of a random stream
+                    return None
+                arrays.append(np.asarray(value, node.aval.dtype))
+                continue
             array = value.array
             if array is None:
                 return None

@@ -603,6 +603,12 @@ def _draw(shape: Shape, numbers: int) -> tuple[Node, Node]:
     return seed, offset
 
 
+def _drawn(draw: Any, shape: Shape, dtype: Any, device: Any, requires_grad: bool, *more: Any) -> Tensor:
+    """A tensor of numbers that `draw`, one of random_bits', makes."""
+    where = None if state.trace is not None else find_device(device)
+    return new_tensor(draw(*_draw(shape, 1), *more, shape, dtype, device=where), where or device, requires_grad)
+
+
 @_create(draws=True)
 @_sized
 def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -611,7 +617,7 @@ def rand(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
     if _float(dtype).kind == "c":
         z = PUBLIC["view_as_complex"](rand(*shape, 2, dtype=dtypes.real_of(_float(dtype)), device=device))
         return new_tensor(z._node(), z.device, requires_grad)
-    return new_tensor(random_bits.uniform(*_draw(shape, 1), shape, _float(dtype)), device, requires_grad)
+    return _drawn(random_bits.uniform, shape, _float(dtype), device, requires_grad)
 
 
 @_create(draws=True)
@@ -622,7 +628,7 @@ def randn(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     if _float(dtype).kind == "c":
         z = PUBLIC["view_as_complex"](randn(*shape, 2, dtype=dtypes.real_of(_float(dtype)), device=device) * 0.5**0.5)
         return new_tensor(z._node(), z.device, requires_grad)
-    return new_tensor(random_bits.normal(*_draw(shape, 1), shape, _float(dtype)), device, requires_grad)
+    return _drawn(random_bits.normal, shape, _float(dtype), device, requires_grad)
 
 
 rand_like = _like("rand", lambda s, d, v, g: rand(s, dtype=d, device=v, requires_grad=g))
@@ -651,7 +657,7 @@ def _integers(call: str, low: Any, high: Any, size: Sequence[Any], dtype: Any, d
     found, shape = dtypes.as_dtype(dtype), _shape(call, size)
     for bound in (low, high - 1):
         scalar(call, bound, found)
-    return new_tensor(random_bits.randint(*_draw(shape, 1), low, high, shape, found), device)
+    return _drawn(random_bits.randint, shape, found, device, False, low, high)
 
 
 @_create(draws=True)

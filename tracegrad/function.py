@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tracegrad import call_cache, dtypes
-from tracegrad.call_cache import Template, describe, learn
+from tracegrad.call_cache import Template, describe, learn, without_number
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.intervals import Interval
@@ -237,10 +237,18 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         if made is not None:
             return made
     known = describe(args, attrs) if outside else None
+    loose = None
     if known is not None:
-        template = fn.memo.get(known[0])
+        memo = fn.memo
+        template = memo.get(known[0])
         if template is not None:
             return known[2]._wrap(template.make(known[1], known[2]._device)[template.result])
+        loose = None if attrs else without_number(known[0], args)
+        template = None if loose is None or known[0] in memo else memo.get(loose)
+        if template is not None:                            # a number that was not met yet: it may never come again
+            learn(memo, known[0], known[1], None)
+            nodes = [known[1][0], a_number(args[0] if args[0].__class__ is float else args[1], known[1][0].aval.dtype)]
+            return known[2]._wrap(template.make(nodes, known[2]._device)[template.result])
     wrapper = None
     plain = list(args)
     for i, a in enumerate(plain):
@@ -270,6 +278,12 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         node = cast(node, dtypes.float16)
     if known is not None:
         learn(fn.memo, known[0], known[1], node)
+        if loose is not None and node.fn is fn:
+            x, = known[1]
+            numbers = [o for o in operands if o.fn is _CONST and o.aval is Aval((), x.aval.dtype)]
+            if numbers and x in operands and x.dtype.kind == "f" and x.dtype != dtypes.float16:     # (which may round it: `_lost_in_half`)
+                twin = Node(fn, operands, dict(attrs), node.aval, node.needs_grad)         # what tells of which template a node is
+                learn(fn.memo, loose, [x, *numbers], twin)
     return wrapper._wrap(node)
 
 
@@ -491,6 +505,16 @@ def const(value: Any, dtype: DType, weak: bool = False) -> Node:
             if len(_consts) > CONSTS:
                 _consts.clear()
             _consts[key] = Entry(node)
+    return node
+
+
+def a_number(value: float, dtype: DType) -> Node:
+    """The same of a float below call_cache.MOST that may never come again, as a node of its own."""
+    node = Node.__new__(Node)
+    exact = dtype.type(value)
+    node.fn, node.operands, node.aval, node.loc = _CONST, (), Aval((), dtype), NOWHERE
+    node.attrs = {"value": exact, "bits": dtype.str.encode() + exact.tobytes(), "weak": False}
+    node.needs_grad, node.constant, node.value = False, True, None
     return node
 
 

@@ -24,8 +24,8 @@ from tracegrad.function import REGISTRY
 from tracegrad.ir import Aval, Node
 from tracegrad.ops.reduction import SHORT
 
-WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 40 uses
-LINES = 3000            # longer ones stay as they are
+WRITTEN = 12            # Python takes 20 us to read a line, which is saved in 40 uses; of longer ones than
+LINES = 3000            # this that many times later, since somebody waits for it
 SPREAD = 1 << 12        # bytes from which on an array is written over, or dropped at once: the next one then finds its memory
 
 _CONST, _OFFSET, _WHERE = REGISTRY["const"], REGISTRY["offset"], REGISTRY["where"]
@@ -131,7 +131,7 @@ class Routine:
                 del notes[known:]
         else:
             self.uses += 1
-            if self.uses == WRITTEN and len(self.steps) <= LINES:
+            if self.uses == WRITTEN * (1 + len(self.steps) // LINES):
                 strides: dict[int, Any] = {}
                 found = self.run(inputs, constants, nodes, notes, strides)
                 self.written = Writer(self, inputs, strides).function

@@ -20,13 +20,15 @@ from sys import getrefcount
 from threading import get_ident
 from typing import Any
 
+import numpy as np
+
 from tracegrad import call_cache, dtypes
 from tracegrad.at_once import Call, Prepared, held_part
 from tracegrad.blas import quietly
-from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe
+from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe, without_number
 from tracegrad.config import config
 from tracegrad.eager import AT_ONCE
-from tracegrad.function import NOWHERE, REGISTRY, data
+from tracegrad.function import NOWHERE, REGISTRY, a_number, data
 from tracegrad.intervals import has_range, interval
 from tracegrad.ir import Aval, Node
 from tracegrad.modes import state
@@ -63,12 +65,13 @@ class Stage:
     next: the stages after it, by what is called, its `key`. likely: the one that was last. only: the result, of a call that gives one
     tensor, with the `number` of its place. first: the place of its first result. calls: what numpy does, and with what: k >= 0 is
     the result of an earlier one of them, ~k the k-th of `leaves`, which are places on the tape or arrays. ends: the calls that give the
-    results. checks: operations that may have an error to report, and where on the list of new values that is. form: None for one
-    tensor, else the type of a sequence. run: does it for arrays.
+    results. numbered: of a Python float that is what the tape starts from, too, its dtype; recent: the one that was last. checks:
+    operations that may have an error to report, and where on the list of new values that is. form: None for one tensor, else the type
+    of a sequence. run: does it for arrays.
     """
 
     __slots__ = ("before", "calls", "checks", "depth", "ends", "first", "form", "key", "last", "leaves", "likely", "made", "next", "number",
-                 "only", "products", "results", "routines", "run", "uses")
+                 "numbered", "only", "products", "recent", "results", "routines", "run", "uses")
 
     def __init__(self, before: Stage | None) -> None:
         self.before = before
@@ -88,6 +91,8 @@ class Stage:
         self.form: Any = None
         self.run: Any = None
         self.products = False
+        self.numbered: Any = None
+        self.recent: float | None = None
         self.made: tuple[int, ...] | None = None        # the places of all results up to here, once somebody looked
         self.routines: dict[tuple[int, ...], Any] = {}
 
@@ -272,6 +277,8 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
     stage = before.likely
     if stage is None or stage.key != key:
         stage = before.next.get(key, before)
+        if stage is before and len(args) == 2 and not kwargs:
+            stage = _whatever_number(before, key, args)
         if stage is before:
             stage = _learn(tape, before, key, known, args, kwargs, fresh)
         if stage is None or tape.closed:
@@ -279,6 +286,9 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
         before.likely = stage
     if stage.checks and any(any(call.fn.excess(fresh[k], call)) for k, call in stage.checks):
         return None                                     # done otherwise, it is reported
+    if stage.numbered is not None:
+        fresh.append(_new_node(Node))                   # for its place: nobody asks for its value
+        fresh.append(np.asarray(args[0] if args[0].__class__ is float else args[1], stage.numbered))
     if fresh:
         _start(tape, fresh)
     only = stage.only
@@ -304,6 +314,19 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
     if stage.last or tape.nbytes > LARGE:
         tape.compute()
     return made
+
+
+def _whatever_number(before: Stage, key: tuple[Any, ...], args: Sequence[Any]) -> Stage | None:
+    """The stage after `before` of a call with a Python float, whatever that is; `before` if there is none, or where it comes again."""
+    loose = without_number(key, args)
+    stage = before.next.get(loose, before)
+    if stage is None or stage is before:
+        return stage
+    number = args[0] if args[0].__class__ is float else args[1]
+    if number == stage.recent:
+        return before
+    stage.recent = number
+    return stage
 
 
 def _start(tape: Tape, fresh: list[Any]) -> None:
@@ -448,9 +471,10 @@ def _begin(tape: Tape, fresh: list[Any]) -> Stage | None:
 def _learn(tape: Tape, before: Stage, key: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any], fresh: list[Any]) -> Stage | None:
     """The stage of a call that did not come after `before` yet; None where it is not put off, or not yet."""
     stage = Stage(before)
-    stage.first = len(tape.places) + len(fresh) // 2
-    of = _of_views if isinstance(known, Views) else _of_template
-    made = of(stage, tape, known, args, kwargs, fresh)
+    if isinstance(known, Views):
+        made = _of_views(stage, tape, known, args, kwargs, fresh)
+    else:
+        made = _of_template(stage, key, tape, known, args, kwargs, fresh)
     if made is None:
         return None
     if _count[0] >= STAGES:
@@ -458,24 +482,40 @@ def _learn(tape: Tape, before: Stage, key: Any, known: Any, args: Sequence[Any],
         _roots.clear()                                  # tapes keep those that they are at
         before.next.clear()
     _count[0] += 1
+    if stage.numbered is not None:
+        key = without_number(key, args)
+    stage.first = len(tape.places) + len(fresh) // 2 + (stage.numbered is not None)
     stage.key, stage.number = key, _numbered(stage.first)
     stage.only = stage.results[0] if stage.form is None and made else None
     before.next[key] = stage if made else None
     return stage if made else None
 
 
-def _of_template(stage: Stage, tape: Tape, known: Any, args: Sequence[Any], kwargs: dict[str, Any], fresh: list[Any]) -> bool | None:
-    """Make `stage` that of a template; False where it is done otherwise, None where there is none yet."""
+def _of_template(stage: Stage, key: Any, tape: Tape, known: Any, args: Sequence[Any], kwargs: dict[str, Any],
+                 fresh: list[Any]) -> bool | None:
+    """Make `stage`, with that key, one of a template; False where it is done otherwise, None where there is none yet."""
+    before = stage.before
     described = describe(args, kwargs)
-    template = None if described is None else known.get(described[0])
-    if described is None or template is None:
+    if described is None:
+        return None
+    template, numbers = known.get(described[0]), list[Node]()
+    if template is None and not kwargs:
+        template = known.get(without_number(described[0], args))
+        if template is not None:
+            value, x = args if args[0].__class__ is float else reversed(args)
+            numbers = [a_number(value, x._n.aval.dtype)]
+            if before is not None and without_number(key, args) not in before.next:         # else it is the same as the last one
+                stage.numbered = numbers[0].dtype
+    if template is None:
         return None
     if template.prepared is None:
-        template.prepared = call_cache.prepare(template, described[1])
+        template.prepared = call_cache.prepare(template, [*described[1], *numbers])
     prepared = template.prepared
     if not isinstance(prepared, Prepared) or prepared.history or prepared.views or (prepared.wide and not tape.device.fp64):
         return False
     leaves = _places(tape, args, kwargs, fresh)
+    for c in numbers:
+        leaves.append(np.asarray(c.attrs["value"]) if stage.numbered is None else len(tape.places) + len(fresh) // 2)
     for call, operands in zip(prepared.order, prepared.operands, strict=True):
         if call.fn.reports:                             # indices that come from outside are looked at when they are used
             place = leaves[~operands[0]] if 0 <= ~operands[0] < len(leaves) else -1
@@ -484,7 +524,7 @@ def _of_template(stage: Stage, tape: Tape, known: Any, args: Sequence[Any], kwar
             stage.checks.append((2 * (place - len(tape.places)) + 1, call))
     result = template.result
     stage.form, ends = (None, [result]) if type(result) is int else result
-    if len(leaves) != len(described[1]) or any(type(k) is not int or k < template.made for k in ends):
+    if len(leaves) != len(described[1]) + len(numbers) or any(type(k) is not int or k < template.made for k in ends):
         return False
     number = {k: i for i, (k, _, _) in enumerate(prepared.results)}
     stage.leaves = [*leaves, *prepared.constants]

@@ -5,16 +5,20 @@ Number i of a draw uses the counter offset + i: an n-element draw advances the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import pi, prod
 from typing import Any
 
 import numpy as np
 
 from tracegrad import dtypes
+from tracegrad.call_cache import Template, learn
 from tracegrad.dtypes import DType
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, bind, cast, const, iota
 from tracegrad.ir import Node
+from tracegrad.modes import state
 from tracegrad.ops import movement as mv
 from tracegrad.ops.pointwise import cos, log, sqrt
 from tracegrad.philox import philox_block
@@ -57,11 +61,35 @@ def _float(name: str, dtype: DType) -> DType:
     return dtype
 
 
+def _drawn(draw: Callable[..., Node]) -> Callable[..., Node]:
+    """Decorator: numbers of a shape and dtype that were drawn before are made as then; few of them at once (see call_cache.py).
+
+    seed, offset: 0-d int64 nodes. device: where they are drawn, or None, and then nothing is remembered.
+    """
+    memo: dict[Any, Template | None] = {}
+
+    @wraps(draw)
+    def entry(seed: Node, offset: Node, *how: Any, device: Any = None) -> Node:
+        numbers = [seed, offset]
+        if device is None or state.trace is not None or any(type(n.value) is not int for n in numbers):
+            return draw(seed, offset, *how)
+        template = memo.get(how)
+        if template is not None:
+            return template.make(numbers, device)[template.result]
+        made = draw(seed, offset, *how)
+        learn(memo, how, numbers, made)
+        return made
+
+    return entry
+
+
+@_drawn
 def uniform(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Any:
-    """Uniform in [0, 1): 24 random bits (float64: 53, float16: 11). seed, offset: 0-d int64 nodes."""
+    """Uniform in [0, 1): 24 random bits (float64: 53, float16: 11)."""
     return _unit(_words(seed, offset, shape, 2 if _float("rand", dtype) == dtypes.float64 else 1), dtype)
 
 
+@_drawn
 def normal(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> Node:
     """Standard normal, by Box and Muller (1958): sqrt(-2 log u) cos(2 pi v). float16 is computed as float32."""
     inner = dtypes.float32 if _float("randn", dtype) == dtypes.float16 else dtype
@@ -71,6 +99,7 @@ def normal(seed: Node, offset: Node, shape: tuple[int, ...], dtype: DType) -> No
     return cast(radius * cos(_unit(words[half:], inner) * (2.0 * pi)), dtype)
 
 
+@_drawn
 def randint(seed: Node, offset: Node, low: int, high: int, shape: tuple[int, ...], dtype: DType) -> Node:
     """Integers from low (inclusive) to high (exclusive). Up to 2**31 values by scaling 32 bits, more by 63 bits modulo their number."""
     count = high - low
