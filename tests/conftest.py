@@ -83,6 +83,12 @@ def at_length(monkeypatch):
     return switch
 
 
+def numbers_forgotten():
+    """No call with a Python number is known: one that other tests made would be made otherwise, if to the same values."""
+    for fn in function.REGISTRY.values():
+        fn.memo.clear()
+
+
 @pytest.fixture
 def recalled(monkeypatch):
     """Counts the backwards that were made without nodes. Nothing is pending, and nothing known, from other tests."""
@@ -92,6 +98,7 @@ def recalled(monkeypatch):
     for cache in (eager._known, tg_compile._jobs, backward_cache._recipes):
         cache.clear()
     eager._size[0] = backward_cache._size[0] = 0
+    numbers_forgotten()
     count = []
     real = backward_cache.Backward._gradients
 

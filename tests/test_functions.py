@@ -694,8 +694,8 @@ def test_activations() -> None:
 # ------------------------------------------------------------------------------------------------------------------- random
 
 
-def drawn(fn: Any, n: int, dtype: Any, seed: int = 2**40 + 5, offset: int = 2**33 + 1, **kwargs: Any) -> Any:
-    return evaluate(lambda s, o: fn(s, o, shape=(n,), dtype=np.dtype(dtype), **kwargs), np.array(seed), np.array(offset))
+def drawn(fn: Any, n: int, dtype: Any, seed: int = 2**40 + 5, offset: int = 2**33 + 1, bounds: tuple[int, ...] = ()) -> Any:
+    return evaluate(lambda s, o: fn(s, o, *bounds, (n,), np.dtype(dtype)), np.array(seed), np.array(offset))
 
 
 def test_random_numbers_are_philox() -> None:
@@ -703,7 +703,7 @@ def test_random_numbers_are_philox() -> None:
     words = philox_numpy((5, 2**8), counter).astype(np.uint64)
     np.testing.assert_array_equal(drawn(random_bits.uniform, 5, np.float32), ((words[:, 0] >> 8) * 2.0**-24).astype(np.float32))
     np.testing.assert_array_equal(drawn(random_bits.uniform, 5, np.float64), ((words[:, 0] >> 5) * 2.0**26 + (words[:, 1] >> 6)) * 2.0**-53)
-    np.testing.assert_array_equal(drawn(random_bits.randint, 5, np.int64, low=-3, high=7), (words[:, 0] * 10 >> 32).astype(np.int64) - 3)
+    np.testing.assert_array_equal(drawn(random_bits.randint, 5, np.int64, bounds=(-3, 7)), (words[:, 0] * 10 >> 32).astype(np.int64) - 3)
 
 
 def test_random_distributions() -> None:
@@ -716,10 +716,10 @@ def test_random_distributions() -> None:
     assert abs(z.mean()) < 0.03
     assert abs(z.std() - 1) < 0.02
     assert drawn(random_bits.normal, 3, np.float16).dtype == np.float16
-    whole = drawn(random_bits.randint, 1000, np.int32, low=2, high=5)
+    whole = drawn(random_bits.randint, 1000, np.int32, bounds=(2, 5))
     assert whole.dtype == np.int32
     assert set(whole) == {2, 3, 4}
-    wide = drawn(random_bits.randint, 100, np.int64, low=-2**40, high=2**40)
+    wide = drawn(random_bits.randint, 100, np.int64, bounds=(-2**40, 2**40))
     assert wide.min() < -2**39 < 2**39 < wide.max()
     earlier, later = drawn(random_bits.uniform, 5, np.float32, offset=7), drawn(random_bits.uniform, 3, np.float32, offset=9)
     np.testing.assert_array_equal(earlier[2:], later)
