@@ -45,7 +45,7 @@ def cases(seed: int, texts: list[str], n: int, layouts: tuple[str, ...] = ("many
     return [Case(text, n, layouts[k % len(layouts)], rng.choice(before), rng.choice(after), 1) for k, text in enumerate(texts)]
 
 
-@one_of(3, "n", LENGTHS)
+@one_of(5, "n", LENGTHS)
 def test_rows_of_every_length(on: Any, n: int) -> None:      # noqa: F811
     rng = random.Random(n)
     texts = rng.sample(SHARED, 5) + rng.sample(MOVED, 7)

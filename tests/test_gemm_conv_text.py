@@ -264,7 +264,7 @@ def reference(v: conv.Window, x: Floats, w: Floats, gy: Floats) -> tuple[Floats,
 
 
 @one_of(
-    3,
+    6,
     ("target", "dtype", "every", "plain_buffers"),
     [(CPU, F32, 1, True), (CPU, F64, 4, False), (replace(CPU, l2_bytes=64), F32, 4, True),
      (GPU, F32, 5, False), (AVX512, F32, 5, True), (VLOAD, F32, 7, False)],

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tracegrad as tg
+from tests.marks import one_of
 from tracegrad import blas
 from tracegrad.errors import ArgumentError, AutogradError, DTypeError, LinAlgError, ShapeError
 from tracegrad.testing import gradcheck, gradgradcheck
@@ -409,7 +410,7 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@one_of(2, "name", GRADIENTS)
 def test_first_and_second_derivatives(name):
     fn, *arrays = GRADIENTS[name]
     gradcheck(fn, [leaf(a) for a in arrays])

@@ -174,7 +174,7 @@ def trained(layer, x, *rest):
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-@one_of(2, ("hidden", "batch", "length"), [(7, 4, 1), (16, 2, 2), (31, 6, 3), (32, 8, 4), (33, 4, 3), (65, 4, 2), (99, 2, 2)])
+@one_of(3, ("hidden", "batch", "length"), [(7, 4, 1), (16, 2, 2), (31, 6, 3), (32, 8, 4), (33, 4, 3), (65, 4, 2), (99, 2, 2)])
 @pytest.mark.usefixtures("on_numpy")
 def test_layers(kind, hidden, batch, length):
     tg.manual_seed(hidden)

@@ -13,6 +13,7 @@ import tracegrad as tg
 from tests import standalone
 from tests.functions import square
 from tests.kernels import CPU, TARGETS, Checked
+from tests.marks import one_of
 from tracegrad import control, loops
 from tracegrad.codegen.passes import compile_graph
 from tracegrad.codegen.tuning import Tuning, tuned
@@ -348,7 +349,7 @@ def test_a_loop_of_several_work_items_becomes_part_of_another_kernel(n, dtype):
 
 
 @pytest.mark.parametrize("program", [wave, adams_bashforth, behind_one_another, signs_that_change])
-@pytest.mark.parametrize("tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
+@one_of(2, "tuning", [Tuning(), PLAIN, PARTED], ids=["one launch", "launch by launch", "in parts"])
 @pytest.mark.parametrize("turns", [(1, 2, 3, 12), pytest.param((4, 5, 6, 40), marks=pytest.mark.long)])
 def test_carries_that_become_others_lie_in_a_ring(interpreter, program, tuning, turns):
     """Also where there are fewer turns than carries in the row."""
@@ -685,7 +686,7 @@ def test_host_calls_factorizations_and_users_kernels_in_the_body():
         close([a.numpy() for a in g(c, xs)], [a.numpy() for a in h(c, xs)])
 
 
-@pytest.mark.parametrize("length", [1, 5])
+@one_of(2, "length", [1, 5], first=1)
 @pytest.mark.usefixtures("device")
 def test_host_calls_and_users_kernels_read_what_a_turn_hands_on(length):
     """They are given whole buffers, and carries and rows lie somewhere else in every turn: also in a loop around theirs."""
@@ -791,7 +792,7 @@ def test_no_grad_detach_and_hooks_in_the_body(interpreter):
     close(found, arrays(f(unrolled)(*args)))
 
 
-@pytest.mark.parametrize("way", [lambda f: f, tg.trace])
+@pytest.mark.parametrize("way", [lambda f: f, pytest.param(tg.trace, marks=pytest.mark.long)])
 @pytest.mark.parametrize("device", ["numpy", "kernels"])
 def test_a_loop_that_depends_on_nothing(way, device, request):
     if device == "numpy":

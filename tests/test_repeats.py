@@ -11,6 +11,7 @@ import pytest
 import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.kernels import TARGETS, Checked
+from tests.marks import one_of
 from tracegrad.codegen import passes
 from tracegrad.codegen.kernel.expressions import Access, Array, At, Expression, Infix, Literal, Load
 from tracegrad.codegen.kernel.index import Index, Var, constant
@@ -137,7 +138,7 @@ def test_products_of_row_after_row_are_lowered_twice(on_numpy: Any, monkeypatch:
     assert len(lowered) > few + 30
 
 
-@pytest.mark.parametrize("width", [3, 65])
+@one_of(2, "width", [3, 65])
 def test_rows_where_a_vector_may_not_begin_are_lowered_each(on_numpy: Any, width: int) -> None:
     with Checked(SOME) as checked:
         program, *args = stack(6, width)

@@ -14,6 +14,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tests.fuzz import FIRST, batch
 from tests.kernels import DEVICES, TARGETS, TUNINGS, Checked
+from tests.marks import one_of
 from tests.random_programs import FLOATS, Program, fit, programs
 from tests.test_fuzz import LONG, arguments, called, examples
 from tracegrad.codegen.kernel.run import KernelFault, run_plan
@@ -162,8 +163,7 @@ def shifted(x: Any, y: Any, n: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@one_of(2, ("n", "dtype"), [(n, dtype) for k, n in enumerate(SIZES) for dtype in (("float32", "float64"), ("float64", "float32"))[k % 2]])
 def test_kernels_of_ordinary_rows(on_numpy: Any, n: int, dtype: str) -> None:
     rng = np.random.default_rng(n)
     x, y = (tg.tensor(rng.standard_normal((3, n)).astype(dtype)) for _ in range(2))

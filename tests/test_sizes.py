@@ -81,7 +81,7 @@ def drawn(seed: int, texts: list[str], order: int = 1, sizes: tuple[int, ...] = 
 # ------------------------------------------------------------------------------------------------------------ every function once
 
 
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", [0, 1, 2, 3, *(pytest.param(part, marks=pytest.mark.long) for part in (4, 5))])
 def test_every_function(on: Any, part: int) -> None:
     """Value and gradient, in float32 and float64 by turns; of most elementwise functions, which are rendered alike, the value."""
     cases = [replace(c, order=0) if k < len(POINTWISE) and k % 3 else c for k, c in enumerate(drawn(1, TEXTS))][part::6]

@@ -233,6 +233,7 @@ def test_only_what_depends_on_such_a_matrix_is_an_error() -> None:
     np.testing.assert_allclose(f(tg.tensor(a))[0].numpy(), 2 * np.linalg.svd(a, compute_uv=False), rtol=1e-9)
 
 
+@pytest.mark.long
 def test_derivatives_of_any_order_in_kernels() -> None:
     a, s = matrices((2,), 4, 3, "float64")
     a, s = tg.tensor(a, requires_grad=True), tg.tensor(s + np.diag([0.0, 3.0, 7.0]), requires_grad=True)

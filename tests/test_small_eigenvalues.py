@@ -92,7 +92,7 @@ def test_kernels_of_larger_ones(n: int, dtype: str, on_numpy: None) -> None:
     assert checked.count == 1
 
 
-@one_of(3, ("batch", "n", "dtype"), [
+@one_of(5, ("batch", "n", "dtype"), [
     (7, 1, "float32"), (300, 2, "float64"), (33, 3, "float32"), (1000, 3, "float64"), (33, 4, "float64"), (1, 5, "float64"),
     (300, 7, "float32"), (300, 8, "float64"), (1, 12, "float32"), (65, 12, "float64"), (33, 13, "float32"), (300, 16, "float64"),
     (17, 16, "float32"), (9, 17, "float64"),

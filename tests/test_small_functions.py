@@ -210,8 +210,9 @@ REFLECTED: list[Any] = [
 
 
 @pytest.mark.parametrize(("batch", "m", "n", "dtype"), [
-    (200, 2, 2, "float64"), (33, 3, 5, "complex128"), (33, 12, 5, "float64"),
-    *(pytest.param(*given, marks=pytest.mark.long) for given in [(33, 1, 1, "float32"), (33, 5, 3, "float32"), (3, 17, 3, "float64")]),
+    (200, 2, 2, "float64"), (33, 3, 5, "complex128"),
+    *(pytest.param(*given, marks=pytest.mark.long) for given in [
+        (33, 12, 5, "float64"), (33, 1, 1, "float32"), (33, 5, 3, "float32"), (3, 17, 3, "float64")]),
     *(pytest.param(*given, marks=pytest.mark.slow) for given in [
         (3, 8, 8, "complex64"), (1, 15, 15, "float64"), (33, 16, 12, "complex64"), (200, 16, 16, "float32")]),
 ])

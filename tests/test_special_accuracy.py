@@ -128,7 +128,7 @@ def _check(name: str, target: dict[str, Any]) -> None:
     assert (np.signbit(found) == np.signbit(wanted))[zero].all(), [end[zero] for end in ends]
 
 
-@one_of(3, "name", POINTS)
+@one_of(6, "name", POINTS)
 def test_float32_without_float64(name: str, kernels: None) -> None:
     """In pairs of floats, in vectors of four."""
     _check(name, dict(fp64=False, simd_bytes=16))

@@ -327,6 +327,7 @@ def test_masks_in_vmap():
             same([found.numpy()], [np.stack(wanted)], 1e-10)
 
 
+@pytest.mark.long
 def test_on_the_device(monkeypatch):
     """Written out with the causal mask, and with masks that are arguments, large enough for kernels: as the interpreter has them."""
     monkeypatch.setattr(tg.config, "eager", False)
