@@ -85,6 +85,62 @@ def test_what_is_written_computes_the_same_bits(program, shape, dtype, on_numpy)
             assert f.tobytes() == w.tobytes()
 
 
+def test_a_long_routine_is_written_later_and_its_code_is_not_kept(on_numpy, monkeypatch):
+    monkeypatch.setattr(numpy_routines, "LINES", 10)
+    random = np.random.default_rng(0)
+    x = random.standard_normal((7, 12)).astype(np.float32)
+
+    def long(x):
+        y = x
+        for k in range(24):
+            y = (y * 0.9 + x).tanh() if k % 2 else y - x
+        return y
+
+    made, constants, order = made_of(long, x)
+    expected = numpy_routines.WRITTEN * (1 + len(made.steps) // 10)
+    assert expected > 3 * numpy_routines.WRITTEN
+    kept = numpy_routines._read.cache_info().currsize
+    for turn in range(expected + 3):
+        x = random.standard_normal((7, 12)).astype(np.float32)
+        found, = made([x], constants, order, [])
+        assert (made.written is not None) == (turn + 1 >= expected)
+        wanted = x
+        for k in range(24):
+            wanted = np.tanh(wanted * np.float32(0.9) + x) if k % 2 else wanted - x
+        np.testing.assert_array_equal(found, wanted)
+    assert numpy_routines._read.cache_info().currsize == kept
+
+
+def test_steps_of_thousands_of_operations(monkeypatch):
+    """A simulation of 12 numbers in 500 turns, fitted: what numpy does is written after some steps."""
+    if tg.device().kind == "numpy" or not tg.device().in_host_memory:
+        pytest.skip("kernels or the interpreter")
+    monkeypatch.setattr(tg.config, "eager", True)
+    written = []
+    real = numpy_routines.Writer.__init__
+    monkeypatch.setattr(numpy_routines.Writer, "__init__", lambda self, routine, *given: (written.append(len(routine.steps)),
+                                                                                         real(self, routine, *given))[1])
+    start = np.random.default_rng(0).standard_normal(12)
+    p = 0.5
+    for _ in range(numpy_routines.WRITTEN * 4 + 6):
+        w = tg.tensor(p, dtype=tg.float64, requires_grad=True)
+        z = x = tg.tensor(start)
+        for _ in range(500):
+            z = z + 0.01 * (w * x - z * z * 0.1).sin()
+        loss = (z * z).mean()
+        slope, = tg.autograd.grad(loss, w)
+
+        values, tangent = start.copy(), np.zeros(12)               # forward mode by hand
+        for _ in range(500):
+            inner = p * start - values * values * 0.1
+            values, tangent = (values + 0.01 * np.sin(inner),
+                               tangent + 0.01 * np.cos(inner) * (start - 0.2 * values * tangent))
+        assert abs(loss.item() - (values * values).mean()) < 1e-10
+        assert abs(slope.item() - (2 * values * tangent).mean()) < 1e-10
+        p -= 0.1 * slope.item()
+    assert max(written) > numpy_routines.LINES
+
+
 def test_arrays_are_written_over_where_nobody_reads_them_again(on_numpy):
     x = np.ones((64, 65), np.float32)
     made, constants, order = made_of(lambda x: ((x * 2.0 + 1.0) - x).exp() * x, x)

@@ -303,7 +303,8 @@ class Writer:
         self.sources: dict[int, int] = {}               # of what only broadcasts: the place of what is broadcast
         self.steps = self._keeping(self._needed([self._direct(step) for step in routine.steps]))
         lines = self._lines()
-        code = _read("\n ".join([f"def function({self.parameters}, {', '.join(self.names)}):", *lines]))
+        read = _read if len(lines) <= LINES else _read.__wrapped__           # long code is not kept for others
+        code = read("\n ".join([f"def function({self.parameters}, {', '.join(self.names)}):", *lines]))
         self.function: Callable[..., list[Any]] = FunctionType(code, {}, "function", tuple(self.names.values()))
 
     def _shape(self, place: int) -> tuple[int, ...] | None:
