@@ -381,6 +381,12 @@ def _add(args: Sequence[Any], parts: list[Any], nodes: list[Node], first: Any) -
     return first
 
 
+def number_of(args: Sequence[Any]) -> float:
+    """The Python float of a call with one tensor and one such number."""
+    number: float = args[0] if args[0].__class__ is float else args[1]
+    return number
+
+
 def without_number(key: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...] | None:
     """The key of a call, or of a stage (tapes.py), with one tensor and one Python float, whatever that is; None of others."""
     if len(args) == 2:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from tracegrad import call_cache, dtypes
-from tracegrad.call_cache import Template, describe, learn, without_number
+from tracegrad.call_cache import Template, describe, learn, number_of, without_number
 from tracegrad.dtypes import DType
 from tracegrad.errors import AutogradError, DeviceError, DTypeError, ShapeError
 from tracegrad.intervals import Interval
@@ -247,7 +247,7 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         template = None if loose is None or known[0] in memo else memo.get(loose)
         if template is not None:                            # a number that was not met yet: it may never come again
             learn(memo, known[0], known[1], None)
-            nodes = [known[1][0], a_number(args[0] if args[0].__class__ is float else args[1], known[1][0].aval.dtype)]
+            nodes = [known[1][0], a_number(number_of(args), known[1][0].aval.dtype)]
             return known[2]._wrap(template.make(nodes, known[2]._device)[template.result])
     wrapper = None
     plain = list(args)
@@ -277,13 +277,13 @@ def call(fn: Primitive, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
     if rounded:
         node = cast(node, dtypes.float16)
     if known is not None:
-        learn(fn.memo, known[0], known[1], node)
-        if loose is not None and node.fn is fn:
+        learn(memo, known[0], known[1], node)
+        if loose is not None and node.fn is fn and memo.get(loose) is None:
             x, = known[1]
             numbers = [o for o in operands if o.fn is _CONST and o.aval is Aval((), x.aval.dtype)]
             if numbers and x in operands and x.dtype.kind == "f" and x.dtype != dtypes.float16:     # (which may round it: `_lost_in_half`)
                 twin = Node(fn, operands, dict(attrs), node.aval, node.needs_grad)         # what tells of which template a node is
-                learn(fn.memo, loose, [x, *numbers], twin)
+                learn(memo, loose, [x, *numbers], twin)
     return wrapper._wrap(node)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from tracegrad import call_cache, dtypes
 from tracegrad.at_once import Call, Prepared, held_part
 from tracegrad.blas import quietly
-from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe, without_number
+from tracegrad.call_cache import ARRAY, FLOAT, INTEGER, KINDS, LIST, PLAIN, SLICE, describe, number_of, without_number
 from tracegrad.config import config
 from tracegrad.eager import AT_ONCE
 from tracegrad.function import NOWHERE, REGISTRY, a_number, data
@@ -288,7 +288,7 @@ def follow(function: Any, known: Any, args: Sequence[Any], kwargs: dict[str, Any
         return None                                     # done otherwise, it is reported
     if stage.numbered is not None:
         fresh.append(_new_node(Node))                   # for its place: nobody asks for its value
-        fresh.append(np.asarray(args[0] if args[0].__class__ is float else args[1], stage.numbered))
+        fresh.append(np.asarray(number_of(args), stage.numbered))
     if fresh:
         _start(tape, fresh)
     only = stage.only
@@ -322,7 +322,7 @@ def _whatever_number(before: Stage, key: tuple[Any, ...], args: Sequence[Any]) -
     stage = before.next.get(loose, before)
     if stage is None or stage is before:
         return stage
-    number = args[0] if args[0].__class__ is float else args[1]
+    number = number_of(args)
     if number == stage.recent:
         return before
     stage.recent = number
@@ -502,8 +502,7 @@ def _of_template(stage: Stage, key: Any, tape: Tape, known: Any, args: Sequence[
     if template is None and not kwargs:
         template = known.get(without_number(described[0], args))
         if template is not None:
-            value, x = args if args[0].__class__ is float else reversed(args)
-            numbers = [a_number(value, x._n.aval.dtype)]
+            numbers = [a_number(number_of(args), described[1][0].aval.dtype)]
             if before is not None and without_number(key, args) not in before.next:         # else it is the same as the last one
                 stage.numbered = numbers[0].dtype
     if template is None:

@@ -18,7 +18,6 @@ from tracegrad.dtypes import DType
 from tracegrad.errors import ArgumentError, DTypeError
 from tracegrad.function import REGISTRY, Elementwise, bind, cast, const, iota
 from tracegrad.ir import Node
-from tracegrad.modes import state
 from tracegrad.ops import movement as mv
 from tracegrad.ops.pointwise import cos, log, sqrt
 from tracegrad.philox import philox_block
@@ -71,7 +70,7 @@ def _drawn(draw: Callable[..., Node]) -> Callable[..., Node]:
     @wraps(draw)
     def entry(seed: Node, offset: Node, *how: Any, device: Any = None) -> Node:
         numbers = [seed, offset]
-        if device is None or state.trace is not None or any(type(n.value) is not int for n in numbers):
+        if device is None or any(type(n.value) is not int for n in numbers):
             return draw(seed, offset, *how)
         template = memo.get(how)
         if template is not None:
