@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,10 @@ def interpret(graph: Graph, inputs: Sequence[Any], notes: list[int] | None = Non
     notes: gets what the ops that report have to report, two numbers each, in the graph's order (see plan.Check).
     """
     value: dict[Node, Any] = {node: np.asarray(x, dtype=node.dtype) for node, x in zip(graph.inputs, inputs, strict=True)}
-    uses = {node: graph.out_degree(node) for node in graph}
-    for node in graph.outputs:
-        uses[node] += 1
+    uses = Counter(graph.outputs)
+    for node in graph:
+        if node not in value:
+            uses.update(node.operands)
     loops: dict[Any, Any] = {}                             # loops that ran: their results, and what there is to report
     with np.errstate(all="ignore"):
         for node in graph:

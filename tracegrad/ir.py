@@ -7,7 +7,7 @@ of the user only: see `own_nodes`.) Operands and attributes never change; the on
 a node may learn later is its `value` (the buffer that holds its result once it was computed), upon which a node that needs
 no derivative forgets its operands.
 
-A Graph is a captured program: Nodes in topological order. It is built at capture, not per operation; `networkx()` is what users get.
+A Graph is a captured program: a networkx graph of Nodes, behind a typed facade. It is built at capture, not per operation.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from math import prod
 from operator import index
 from types import CodeType, FrameType
@@ -420,17 +421,16 @@ def topological(outputs: Iterable[Node], stop: Callable[[Node], bool] | None = N
 
 
 class Graph:
-    """A captured program. It iterates over its `Node`s in topological order; they hold the edges: their operands.
+    """A captured program. It iterates over its `Node`s in topological order.
 
     inputs: the leaves whose values a call supplies, in call order. outputs: the results, in order (a node may appear more than
-    once). output_names: what the user calls them, "" where that is not known.
+    once). output_names: what the user calls them, "" where that is not known. network: its nodes and edges, for networkx's algorithms.
     """
 
     def __init__(self, inputs: Sequence[Node], outputs: Sequence[Node], order: Iterable[Node]) -> None:
         self.inputs, self.outputs = list(inputs), list(outputs)
         self.output_names: list[str] = []
         self._order = dict.fromkeys([*inputs, *order])
-        self._users: dict[Node, list[Node]] | None = None
 
     @classmethod
     def capture(cls, inputs: Sequence[Node], outputs: Sequence[Node]) -> Graph:
@@ -448,27 +448,21 @@ class Graph:
 
     def users(self, node: Node) -> list[Node]:
         """The nodes that have `node` as an operand, in order; one that has it twice is there twice."""
-        if self._users is None:
-            self._users = {n: [] for n in self._order}
-            inputs = set(self.inputs)
-            for n in self._order:
-                if n not in inputs:
-                    for o in n.operands:
-                        self._users.setdefault(o, []).append(n)
-        return self._users[node]
+        return [user for _, user in self.network.out_edges(node)]
 
     def out_degree(self, node: Node) -> int:
         """How often `node` is an operand."""
-        return len(self.users(node))
+        return int(self.network.out_degree(node))
 
-    def networkx(self) -> MultiDiGraph:
-        """The graph as a networkx.MultiDiGraph, in the same order, with the attributes `inputs` and `outputs`; an edge (u, v, i) says that
+    @cached_property
+    def network(self) -> MultiDiGraph[Node]:
+        """The nodes in the same order; an edge (u, v, i) says that u is operand i of v. It has the attributes `inputs` and `outputs`, too.
 
-        u is operand i of v.
+        It is made when it is first asked for: most of the graphs that a rewriting pass returns are only iterated over.
         """
-        from networkx import MultiDiGraph  # noqa: PLC0415  (whoever does not ask for it, or compile, need not load it: 70 ms)
+        from networkx import MultiDiGraph  # noqa: PLC0415  (untraced work that NumPy does needs no graph: 70 ms of its first call)
 
-        graph = MultiDiGraph(output_names=self.output_names)
+        graph: MultiDiGraph[Node] = MultiDiGraph(output_names=self.output_names)
         graph.inputs, graph.outputs = self.inputs, self.outputs
         inputs = set(self.inputs)
         graph.add_nodes_from(self._order)

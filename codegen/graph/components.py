@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
+import networkx as nx
 import numpy as np
 
 from tracegrad.codegen.graph.rewrite import op
@@ -40,8 +41,6 @@ class Components:
 
     def extend(self, graph: Graph) -> None:
         """Find what the reductions need, and nobody else."""
-        import networkx as nx  # noqa: PLC0415  (70 ms, and few programs come here)
-
         near: nx.Graph[Node] = nx.Graph()
         near.add_nodes_from(self.reduced)
         outputs = set(graph.outputs)

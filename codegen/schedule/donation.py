@@ -76,12 +76,12 @@ def arrange(schedule: Schedule, outputs: Collection[Node], donations: Donations,
     def waits(group: Group, result: Node, old: Node) -> dict[Group, list[Group]] | None:
         """What has to be before what if `group` writes its result where `old` is; None if that cannot be."""
         before = [g for g in readers.get(old, ()) if g is not group]
-        fits = result.aval.nbytes == old.aval.nbytes and _aligned(group, result, old, shared) and not reaches(order, group, before)
-        return {group: before} if fits else None
+        fits = result.aval.nbytes == old.aval.nbytes and _aligned(group, result, old, shared)
+        return {group: before} if fits and not (before and reaches(order, group, before)) else None
 
     def put(before: Mapping[Group, list[Group]], result: Node, into: Node) -> None:
         for group, others in before.items():
-            order[group].update(others)
+            order.add_edges_from((other, group) for other in others)
         alias[result] = into
 
     for result, into in donations.items():
@@ -90,7 +90,7 @@ def arrange(schedule: Schedule, outputs: Collection[Node], donations: Donations,
             put(before, result, into)
         elif must:
             group = _copy_group(schedule, result)
-            order[group] = {schedule.group_of[result], *readers.get(into, ())}
+            order.add_edges_from((earlier, group) for earlier in (schedule.group_of[result], *readers.get(into, ())))
             copies[result] = group.sinks[0]
             alias[group.sinks[0]] = into
     for group in reversed(scatters):

@@ -514,7 +514,7 @@ class Scheduler:
             if not earlier_than:
                 before = reading(groups, self.group_of, self.stored)
                 for group in in_order(before):
-                    earlier_than[group] = reduce(or_, [earlier_than[g] | 1 << g.number for g in before[group]], 0)
+                    earlier_than[group] = reduce(or_, [earlier_than[g] | 1 << g.number for g in before.predecessors(group)], 0)
             if earlier_than[first] == earlier_than[second]:
                 self.merge(first, second)
                 del left[second]

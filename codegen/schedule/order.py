@@ -1,55 +1,29 @@
-"""Kernels to be in an order in which each comes after those it needs. Start at `in_order`.
-
-(networkx has this, too, and takes longer to load than most programs to be compiled: 70 ms of a first call.)
-"""
+"""The graph of kernels to be: an edge leads from each group to a group that runs after it. Start at `reading`."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from graphlib import TopologicalSorter
-from heapq import heappop, heappush
+
+import networkx as nx
 
 from tracegrad.codegen.schedule.grouping import Group
 from tracegrad.ir import Node
 
-Before = Mapping[Group, Iterable[Group]]           # each group -> those that run before it
+
+def reading(groups: Iterable[Group], group_of: Mapping[Node, Group], stored: Container[Node]) -> nx.DiGraph[Group]:
+    """The groups; each comes after those whose stored values it reads."""
+    graph: nx.DiGraph[Group] = nx.DiGraph()
+    graph.add_nodes_from(groups)
+    graph.add_edges_from((earlier, group) for group in groups for node in group.reads
+                         if node in stored and (earlier := group_of[node]) is not group)
+    return graph
 
 
-def reading(groups: Iterable[Group], group_of: Mapping[Node, Group], stored: Container[Node]) -> dict[Group, set[Group]]:
-    """The groups, each with those whose stored values it reads."""
-    return {group: {group_of[node] for node in group.reads if node in stored} - {group} for group in groups}
-
-
-def in_order(before: Before) -> list[Group]:
+def in_order(graph: nx.DiGraph[Group]) -> list[Group]:
     """The groups, each after those before it, else by number."""
-    sorter = TopologicalSorter(before)
-    sorter.prepare()
-    by_number: dict[int, Group] = {}
-    ready: list[int] = []
-
-    def add() -> None:
-        for group in sorter.get_ready():
-            by_number[group.number] = group
-            heappush(ready, group.number)
-
-    out = []
-    add()
-    while ready:
-        group = by_number[heappop(ready)]
-        out.append(group)
-        sorter.done(group)
-        add()
-    return out
+    return list(nx.lexicographical_topological_sort(graph, key=lambda group: group.number))
 
 
-def reaches(before: Before, group: Group, others: Iterable[Group]) -> bool:
+def reaches(graph: nx.DiGraph[Group], group: Group, others: Iterable[Group]) -> bool:
     """Whether some of `others` has to run after `group`."""
-    todo, seen = list(others), set(others)
-    while todo:
-        for earlier in before[todo.pop()]:
-            if earlier is group:
-                return True
-            if earlier not in seen:
-                seen.add(earlier)
-                todo.append(earlier)
-    return False
+    return not nx.descendants(graph, group).isdisjoint(others)

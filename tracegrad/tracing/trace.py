@@ -225,8 +225,11 @@ class Traced:
 
     @property
     def graph(self) -> MultiDiGraph:
-        """The captured program of the latest call: a networkx.MultiDiGraph of Function nodes (see `ir.Graph.networkx`)."""
-        return self._seen().program.graph.networkx()
+        """The captured program of the latest call: a networkx.MultiDiGraph of Function nodes (see `ir.Graph.network`)."""
+        found = self._seen().program.graph
+        network = found.network.copy()                       # the user may change it
+        network.inputs, network.outputs = found.inputs, found.outputs
+        return network
 
     @property
     def plan(self) -> Any:
