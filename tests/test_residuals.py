@@ -13,6 +13,7 @@ import tracegrad as tg
 import tracegrad.nn.functional as F
 from tracegrad import autodiff, ops  # noqa: F401
 from tracegrad.codegen.passes import compile_graph
+from tracegrad.codegen.schedule.access_maps import ONLY_IDENTITY
 from tracegrad.codegen.schedule.rematerialization import SINK, SOURCE, rematerialized, sinks_side
 from tracegrad.codegen.tuning import tuning
 from tracegrad.function import REGISTRY, bind, placeholder
@@ -36,13 +37,15 @@ def case(seed: int) -> Any:
     rng = np.random.default_rng(seed)
     values = [value(int(n)) for n in rng.choice([100, 200, 400, 800], 9)]
     inputs, inner = values[:2], values[2:]
-    deps = {v: [values[j] for j in sorted(rng.choice(2 + i, size=rng.integers(1, min(3, 2 + i) + 1), replace=False))]
-            for i, v in enumerate(inner)}
+    deps = {}
+    for i, v in enumerate(inner):
+        operands = sorted(rng.choice(2 + i, size=rng.integers(1, min(3, 2 + i) + 1), replace=False))
+        deps[v] = dict.fromkeys((values[j] for j in operands), ONLY_IDENTITY)
     costs = {v: int(rng.integers(1, 40)) for v in inner}
     fixed = {v for v in inner if rng.random() < 0.2}
-    maker = Thing(size=800, sinks=inner, reads={v: frozenset((1,)) for v in inputs})
+    maker = Thing(size=800, sinks=inner, repeats=lambda maps: False, reads={v: frozenset((1,)) for v in inputs})
     wanted = [v for v in inner if rng.random() < 0.4] or inner[-1:]
-    reader = Thing(size=800, sinks=[], reads={v: frozenset((1,)) for v in (*wanted, *inputs[:1])})
+    reader = Thing(size=800, sinks=[], repeats=lambda maps: False, reads={v: frozenset((1,)) for v in (*wanted, *inputs[:1])})
     return inputs, inner, deps, costs, fixed, maker, reader, wanted
 
 
@@ -70,7 +73,8 @@ def test_the_cut_is_the_best_of_all_choices(seed: int) -> None:
     group_of = dict.fromkeys(inner, maker) | {sink: reader}
     readers = {v: [reader] for v in wanted} | {v: [maker, reader] for v in inputs[:1]} | {inputs[1]: [maker]}
     free = [v for v in inner if v not in fixed]
-    again = rematerialized([*inner, sink], group_of, deps | {sink: wanted}, costs | {sink: 1}, fixed | {sink}, readers)
+    deps[sink] = dict.fromkeys(wanted, ONLY_IDENTITY)
+    again = rematerialized([*inner, sink], group_of, deps, costs | {sink: 1}, fixed | {sink}, readers)
     best = min(price(set(chosen) | fixed, inner, deps, costs, maker, reader, wanted)
                for n in range(len(free) + 1) for chosen in combinations(free, n))
     assert price(set(inner) - again, inner, deps, costs, maker, reader, wanted) == pytest.approx(best)
@@ -148,3 +152,33 @@ def test_the_sinks_side_is_that_of_a_least_cut(seed: int) -> None:
     assert found == there
     final = {(a, b): c for a, b, c in edges}
     assert sum(c for (a, b), c in final.items() if a not in found and b in found) == value
+
+
+def test_a_short_sum_is_computed_once_where_many_elements_read_it() -> None:
+    """The gradient of the distance to the nearest centre: each of the 16 coordinates' elements reads one sum of 16 terms."""
+    @tg.trace
+    def gradient(centres: Any, points: Any) -> Any:
+        return tg.grad(lambda c: ((points[:, None] - c) ** 2).sum(-1).amin(1).sum())(centres)
+
+    rng = np.random.default_rng(0)
+    points, centres = (rng.standard_normal((n, 16)) for n in (3000, 20))
+    found = gradient(tg.tensor(centres), tg.tensor(points))
+    nearest = ((points[:, None] - centres) ** 2).sum(-1).argmin(1)
+    wanted = np.stack([2 * (centres[k] - points[nearest == k]).sum(0) for k in range(20)])
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12, atol=1e-12)
+    by_columns = next(k for k in str(gradient.kernels()).split("__kernel") if "void partial" in k)
+    assert len(by_columns.splitlines()) < 60                # it reads which centre is the nearest, and does not add up 16 squares to see
+
+
+def test_a_short_sum_is_stored_for_a_product_that_adds_it() -> None:
+    @tg.trace
+    def distances(points: Any, centres: Any) -> Any:
+        return (points ** 2).sum(1)[:, None] - points @ centres.T
+
+    rng = np.random.default_rng(0)
+    points, centres = (rng.standard_normal((n, 16)) for n in (300, 100))
+    found = distances(tg.tensor(points), tg.tensor(centres)).numpy()
+    np.testing.assert_allclose(found, (points ** 2).sum(1)[:, None] - points @ centres.T, rtol=1e-12, atol=1e-12)
+    sums, *others = str(distances.kernels()).split("__kernel")[1:]
+    assert "void sum" in sums
+    assert not any(" mul = " in kernel for kernel in others)    # the product reads them

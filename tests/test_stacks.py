@@ -231,3 +231,25 @@ def test_random_lists_for_random_devices_and_thresholds(rng: Random) -> None:
                 tg.trace(tg.grad(lambda x: sum((y * 0.1).sin().sum() for y in random_lists(Random(seed), x))))(x)
     finally:
         tg.set_device(before)
+
+
+@pytest.mark.parametrize(("rows", "wide", "narrow", "rest"), [(600, 11, 4, 5000), (601, 8, 8, 4099), (4096, 1, 2, 70_001)])
+def test_long_parts_put_together_of_rows_of_their_own(rows: int, wide: int, narrow: int, rest: int) -> None:
+    """cat([cat([a, b], -1).flatten(), c]): the first part has rows of its own, and none of its elements asks which part it is in."""
+    a, b, c = draw(rows, wide), draw(rows, narrow), draw(rest)
+
+    @tg.trace
+    def joined(a: Any, b: Any, c: Any) -> Any:
+        return tg.cat([tg.cat([a, b], -1).flatten(), c]) * 2
+
+    found = joined(a, b, c).numpy()
+    wanted = 2 * np.concatenate([np.concatenate([a.numpy(), b.numpy()], -1).ravel(), c.numpy()])
+    np.testing.assert_array_equal(found, wanted)
+    if tg.device().kind == "cpu":
+        assert "in 2 parts" in joined.explain()
+    weights = draw(found.size)
+    gradients = tg.trace(tg.grad(lambda a, b, c: (tg.cat([tg.cat([a, b], -1).flatten(), c]).sin() * weights).sum(), (0, 1, 2)))(a, b, c)
+    first, last = np.split(weights.numpy(), [rows * (wide + narrow)])
+    first = first.reshape(rows, -1)
+    for found, x, w in zip(gradients, (a, b, c), (first[:, :wide], first[:, wide:], last), strict=True):
+        np.testing.assert_allclose(found.numpy(), np.cos(x.numpy()) * w, rtol=1e-12)

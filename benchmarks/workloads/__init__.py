@@ -3,6 +3,7 @@
 import numpy as np
 
 from benchmarks.workloads.base import Workload
+from benchmarks.workloads.clusters import NearestCentre
 from benchmarks.workloads.convnet import ConvnetStep
 from benchmarks.workloads.elementwise_chain import ChainGradient, ChainValue
 from benchmarks.workloads.finance import BlackScholes
@@ -10,6 +11,7 @@ from benchmarks.workloads.gemm import LARGE_PRODUCTS, PRODUCTS
 from benchmarks.workloads.graph_size import GraphSize
 from benchmarks.workloads.heat import HeatAdjoint, HeatStep, PeriodicHeat, SmallFields
 from benchmarks.workloads.layers import Attention, LayerNorm, MlpAdam, MlpUntraced, Recurrent, TransformerBlock, WrittenAttention
+from benchmarks.workloads.lists import ListOfLists
 from benchmarks.workloads.physics import LennardJones, Stencil, Trajectories
 from benchmarks.workloads.single import ArgMax, Conv1d, Normal, Pooling, RunningSum, Sort, Sums, TopK
 from benchmarks.workloads.softmax_cross_entropy import CrossEntropyGradient, CrossEntropyOfTen, CrossEntropyValue
@@ -36,6 +38,7 @@ PROGRAMS: list[Workload] = [
     CrossEntropyOfTen(),
     LayerNorm(rows=100_000, columns=24),
     EmbeddingBag(),
+    NearestCentre(),
     ChainValue(),
     ChainGradient(),
     BlackScholes(),
@@ -57,6 +60,7 @@ SINGLE: list[Workload] = [
     Normal(),
     Pooling(),
     Conv1d(),
+    ListOfLists(),
     *(Stencil(size, dimensions) for size, dimensions in ((1 << 24, 1), (4096, 2), (256, 3))),
     Recurrent("LSTM", 4),
     ChainValue(np.float64),

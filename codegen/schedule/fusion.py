@@ -34,6 +34,7 @@ from tracegrad.codegen.schedule.grouping import (
     cost,
     is_inline,
     kind_of,
+    small_reduction,
     strip,
 )
 from tracegrad.codegen.schedule.order import in_order, reading
@@ -155,8 +156,8 @@ class Scheduler:
             elif is_inline(node) and node.fn.family not in ("movement", "index") and count > 1:
                 self.candidates.add(node)
             for o in dict.fromkeys(node.operands):
-                repeats = node.aval.size > o.aval.size and is_inline(node) and access_map(o, node.shape, node.aval.size) == UNKNOWN
-                repeats = repeats and node.fn.family != "pair" and not of_many
+                repeats = node.aval.size > o.aval.size and is_inline(node) and node.fn.family != "pair" and not of_many
+                repeats = repeats and (access_map(o, node.shape, node.aval.size) == UNKNOWN or small_reduction(strip(o)))
                 reads = (count if through else 1) * node.fn.read_places
                 users[o] = users.get(o, 0) + reads + (1 if repeats and node.fn.family != "reduction" else 0)
             if node.fn.exact and node.operands[0].dtype == np.float16:
@@ -175,9 +176,12 @@ class Scheduler:
                         self.forced.add(strip(o))
 
     def parts(self, node: Node) -> Flat | None:
-        """What a list of many parts is computed as on a CPU."""
-        sizes = tuple([prod(o.shape[node.attrs["dim"]:]) for o in node.operands if o.aval.size])
-        return Flat(node.aval.size, sizes) if self.target.kind != "gpu" and len(sizes) > self.tuning.ranges else None
+        """What a list of many parts is computed as on a CPU, and one of long parts that are put together of others in their own rows."""
+        dim = node.attrs["dim"]
+        sizes = tuple([prod(o.shape[dim:]) for o in node.operands if o.aval.size])
+        own_rows = prod(node.shape[:dim]) == 1 and min(sizes, default=0) >= self.tuning.item and any(
+            strip(o).fn.name in ("concat", "pad", "roll") and o is not strip(o) for o in node.operands)
+        return Flat(node.aval.size, sizes) if self.target.kind != "gpu" and (len(sizes) > self.tuning.ranges or own_rows) else None
 
     def times(self, node: Node, kind: Kind) -> int:
         """How often a kernel of that kind has the lines that compute a sink: of a list, each part has its own."""
@@ -452,11 +456,18 @@ class Scheduler:
     def repeats(
         self, node: Node, ways: Mapping[Node, Mapping[Group, Ways]], branches: Mapping[Node, Mapping[Group, frozenset[object]]]
     ) -> bool:
-        """Whether a kernel that computes a value again would do so too often. (A single element is the same at all places.)"""
+        """Whether a kernel that computes a value again would do so too often, or in too many lines.
+
+        The terms of a sum that is written out are different elements: each is computed once if the kernel has an element for each sum.
+        (A single element is the same at all places.)
+        """
         if node.aval.size == 1:
             return False
-        times = max(map(len, (*ways.get(node, {}).values(), *branches.get(node, {}).values())), default=1)
-        return self.costs.get(node, 0) * (times - 1) > self.tuning.max_again
+        read = [*ways.get(node, {}).items(), *branches.get(node, {}).items()]
+        times = max((len(places) * min(1, group.size / node.aval.size) for group, places in read), default=1)
+        lines = max((len(places) for _, places in read), default=1)
+        again, small = self.costs.get(node, 0), node.aval.nbytes < self.tuning.fetch_bytes         # a cache has what is small
+        return again * (times - 1) > self.tuning.max_again or again * (lines - 1) > self.tuning.max_again * (1 if small else 4)
 
     def finish(self) -> Schedule:
         """Drop groups that store nothing, find out what the others read."""

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from tracegrad.codegen.kernel.vectors import ceil_div, computed_in, lanes
-from tracegrad.codegen.schedule.access_maps import Reads
+from tracegrad.codegen.schedule.access_maps import IDENTITY, UNKNOWN, Maps, Reads
 from tracegrad.codegen.tuning import tuning
 from tracegrad.errors import CompilerBug
 from tracegrad.ir import Node
@@ -369,6 +369,13 @@ class Group:
     def cols(self) -> int:
         """Elements that share a row's value; 1 where there are no rows."""
         return self.kind.cols if isinstance(self.kind, (Rows, Chunks)) else 1
+
+    def repeats(self, maps: Maps) -> bool:
+        """Whether what an element reads by these maps, if it was computed here, would be so for each element: no loop over rows has it."""
+        if isinstance(self.kind, Flat):
+            return UNKNOWN in maps
+        inner = self.kind.inner if isinstance(self.kind, Columns) else self.cols
+        return any(m == UNKNOWN or (m != IDENTITY and (isinstance(self.kind, Anchored) or m % inner)) for m in maps)
 
     @property
     def anchor(self) -> Node:

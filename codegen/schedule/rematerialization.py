@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 import networkx as nx
 from networkx.algorithms.flow import dinitz
 
-from tracegrad.codegen.schedule.access_maps import UNKNOWN, Reads
+from tracegrad.codegen.schedule.access_maps import Maps, Reads, add, compose
 from tracegrad.codegen.tuning import tuning
 from tracegrad.ir import Node
 
@@ -40,15 +40,17 @@ class Reader(Protocol):
     @property
     def size(self) -> int: ...
 
+    def repeats(self, maps: Maps) -> bool: ...
+
 
 G = TypeVar("G", bound=Reader)
 # Of a value: its traffic, flops an element, arithmetic (0 if it is too few bytes for a buffer), elements; and what it is computed from,
-# each with its number among the values, or the traffic of an input, which has none.
-Value = tuple[int, int, int, int, list[tuple[Node, int | None, int]]]
+# each with the access maps, its number among the values, or the traffic of an input, which has none.
+Value = tuple[int, int, int, int, list[tuple[Node, Maps, int | None, int]]]
 
 
 def rematerialized(
-    order: Iterable[Node], group_of: Mapping[Node, G], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int],
+    order: Iterable[Node], group_of: Mapping[Node, G], deps: Mapping[Node, Reads], costs: Mapping[Node, int],
     fixed: set[Node], readers: Mapping[Node, set[G]],
 ) -> set[Node]:
     """The values that kernels other than their own had better compute again.
@@ -70,7 +72,7 @@ class Choice:
     arithmetic wins."""
 
     def __init__(
-        self, order: list[Node], group_of: Mapping[Node, Any], deps: Mapping[Node, Iterable[Node]], costs: Mapping[Node, int],
+        self, order: list[Node], group_of: Mapping[Node, Any], deps: Mapping[Node, Reads], costs: Mapping[Node, int],
         fixed: set[Node], readers: Mapping[Node, set[G]],
     ) -> None:
         self.order, self.group_of, self.deps, self.costs, self.fixed, self.readers = order, group_of, deps, costs, fixed, readers
@@ -91,7 +93,8 @@ class Choice:
     def value(self, v: Node) -> Value:
         """What the networks have of a value."""
         cost, few = self.costs.get(v, 0), v.aval.nbytes <= tuning().few_bytes
-        operands = [(d, self.number.get(d), -1 if d in self.number else 2 * tuning().flops_per_byte * d.aval.nbytes) for d in self.deps[v]]
+        operands = [(d, maps, self.number.get(d), -1 if d in self.number else 2 * tuning().flops_per_byte * d.aval.nbytes)
+                    for d, maps in self.deps[v].items()]
         made = self.values[v] = self.traffic(v), cost, 0 if few else max(0, 2 * cost * v.aval.size - 1), v.aval.size, operands
         return made
 
@@ -100,6 +103,7 @@ class Choice:
         network = [len(wanted)]                              # see `edges`
         numbers, number, order, group_of, reads, free = tuning(), self.number, self.order, self.group_of, g.reads, self.free
         place = {v: i for i, v in enumerate(wanted)}         # of the values and inputs, in the order in which they turn up
+        computed = {v: reads[v] for v in wanted}             # by which maps an element of g computes a value
         spent = dict.fromkeys(wanted, 0)                     # flops of the chain from what g reads to a value
         queue = [-number[v] for v in wanted]
         heapify(queue)
@@ -111,10 +115,13 @@ class Choice:
             if v not in free or spent_here > numbers.max_chain or len(spent) > numbers.max_values:
                 network.append(-1)
                 continue
-            if own and g.size > size and UNKNOWN in reads.get(v, ()):
+            if own and g.size > size and g.repeats(computed[v]):
                 own = max(0, 2 * cost * g.size - 1)
             network.append(own)
-            for d, at, price in operands:
+            for d, maps, at, price in operands:
+                if at is not None:
+                    for outer in computed[v]:
+                        add(computed, d, compose(outer, maps))
                 m = place.get(d)
                 if m is None:
                     if d in reads or group_of.get(d) is g:
