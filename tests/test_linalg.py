@@ -1,5 +1,6 @@
 """tg.linalg against numpy.linalg: values at many sizes, derivatives of any order, batches, traces, what it refuses."""
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -671,3 +672,15 @@ def test_threads_share_large_factorizations_only(device, monkeypatch):
         assert (seen, threads()) == ([1, 1, 2], 2)
     finally:
         put(before)
+
+
+@pytest.mark.parametrize("equation", ["kij,nkj->nki", "kij,knj->kni", "kij,nkj->kni", "kij,knj->nki", "nkj,kij->nki", "nkj,kij->kni"])
+def test_an_einsums_last_dimension_is_the_columns_of_its_product(equation):
+    """Whichever operand it comes from: so the product's rows are the result's, and are not transposed element by element."""
+    sizes = {"n": 9, "k": 4, "i": 5, "j": 3}
+    rng = np.random.default_rng(0)
+    left, right = (rng.standard_normal([sizes[c] for c in part]) for part in equation.split("->")[0].split(","))
+    product = tg.trace(lambda x, y: tg.einsum(equation, x, y))
+    np.testing.assert_allclose(product(tg.tensor(left), tg.tensor(right)).numpy(), np.einsum(equation, left, right), rtol=1e-12, atol=1e-12)
+    after = [node for node in nx.descendants(product.graph, next(n for n in product.graph if n.name == "matmul")) if node.name == "permute"]
+    assert all(node.attrs["dims"][-1] == len(node.shape) - 1 for node in after)

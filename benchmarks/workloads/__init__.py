@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.workloads.base import Workload
-from benchmarks.workloads.clusters import NearestCentre
+from benchmarks.workloads.clusters import MixtureProduct, NearestCentre
 from benchmarks.workloads.convnet import ConvnetStep
 from benchmarks.workloads.elementwise_chain import ChainGradient, ChainValue
 from benchmarks.workloads.finance import BlackScholes
@@ -61,6 +61,7 @@ SINGLE: list[Workload] = [
     Pooling(),
     Conv1d(),
     ListOfLists(),
+    MixtureProduct(),
     *(Stencil(size, dimensions) for size, dimensions in ((1 << 24, 1), (4096, 2), (256, 3))),
     Recurrent("LSTM", 4),
     ChainValue(np.float64),

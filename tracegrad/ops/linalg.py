@@ -309,7 +309,7 @@ def einsum(equation: Any, *operands: Any) -> Array:
         terms = [t for i, t in enumerate(terms) if i not in pair]
         needed = set(output).union(*[names for _, names in terms])
         (x, a), (y, b) = chosen
-        keep = [n for n in dict.fromkeys(a + b) if n in needed]
+        keep = [n for n in dict.fromkeys(a + b if terms else [*output, *a, *b]) if n in needed and n in (*a, *b)]
         terms.append((_contract(x, a, y, b, keep), keep))
     x, names = terms[0]
     gone = [i for i, n in enumerate(names) if n not in output]
@@ -407,6 +407,8 @@ def _path(terms: list[tuple[Node, list[Any]]], output: list[Any], sizes: dict[An
 def _contract(x: Node, a: list[Any], y: Node, b: list[Any], keep: list[Any]) -> Node:
     """The product of x (dims named a) and y (dims named b), summed over the names that are not kept; dims in the order of `keep`."""
     kept = set(keep)
+    if keep and keep[-1] not in b:                          # the last dimension is the product's columns: its rows are the result's
+        x, a, y, b = y, b, x, a
     lone = tuple(i for i, n in enumerate(a) if n not in kept and n not in b)
     x, a = total(x, lone), [n for n in a if n in kept or n in b]
     lone = tuple(i for i, n in enumerate(b) if n not in kept and n not in a)
