@@ -11,7 +11,6 @@ import tracegrad as tg
 from tracegrad import nn, optim
 from tracegrad.errors import ArgumentError, ShapeError, TraceError
 from tracegrad.nn import functional as F
-from tracegrad.nn import saving
 
 # What a layer computes is tested on every device with the functions that it calls.
 pytestmark = pytest.mark.usefixtures("on_numpy")
@@ -182,14 +181,6 @@ def test_load_state_dict_refuses_what_does_not_fit():
     assert layer.weight.dtype == tg.float32
     with pytest.raises(ShapeError, match=r"weight has shape \(3, 2\), expected \(2, 2\)"):
         layer.load_state_dict({"weight": np.zeros((3, 2)), "bias": np.zeros(2)})
-
-
-def test_without_safetensors(monkeypatch, tmp_path):
-    monkeypatch.setattr(saving, "_files", None)
-    with pytest.raises(ImportError, match=r"tracegrad\[safetensors\]"):
-        nn.save_file({}, tmp_path / "x")
-    with pytest.raises(ImportError, match=r"tracegrad\[safetensors\]"):
-        nn.load_file(tmp_path / "x")
 
 
 def test_to_and_deepcopy():

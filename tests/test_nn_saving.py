@@ -14,7 +14,6 @@ import pytest
 import tracegrad as tg
 from tracegrad import nn, optim
 from tracegrad.errors import ArgumentError
-from tracegrad.nn import saving
 
 pytestmark = pytest.mark.usefixtures("on_numpy")
 
@@ -127,12 +126,6 @@ def test_other_files(data, match):
         tg.load(io.BytesIO(data))
     with pytest.raises(ArgumentError, match="weights_only"):
         tg.load(io.BytesIO(data), weights_only=False)
-
-
-def test_without_safetensors(monkeypatch):
-    monkeypatch.setattr(saving, "_files", None)
-    with pytest.raises(ImportError, match=r"save: .*tracegrad\[safetensors\]"):
-        tg.save({}, io.BytesIO())
 
 
 # ------------------------------------------------------------------------------------------------------- torch's checkpoints

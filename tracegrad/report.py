@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 from tracegrad.compile import executable_graph, resolve
 from tracegrad.errors import ArgumentError, IndexOutOfRange
@@ -19,29 +20,42 @@ from tracegrad.plan import HostStep, Launch, Loop, Plan, Step
 _NO_KERNELS = "no kernels: this program ran on the device \"numpy\", which interprets the graph; choose an OpenCL device with tg.set_device"
 
 
-class Kernels:
-    """The OpenCL C of a plan. str() is the whole text; index it by number (launch order) or by name; len and iteration as usual.
+class Kernels(str):
+    """The OpenCL C of a plan: a str, so it is printed, sliced, searched and written as the text that it is.
+
+    But its items are kernels: an integer (launch order) or a name as index gives one, and so do iteration and len.
+    names: the kernels' names. source: the text, or "" without kernels. Raises IndexOutOfRange or ArgumentError for a kernel that is not there.
 
     >>> f = tg.trace(lambda x: (x * 2).sin())
     >>> y = f(tg.ones(3))
     >>> print(f.kernels())
     >>> print(f.kernels()[0])
+    >>> assert "sin" in f.kernels()
+    >>> start = f.kernels()[:100]
     """
 
-    def __init__(self, plan: Plan | None, inner: Sequence[tuple[str, Plan]] = ()) -> None:
-        """inner: the plans that steps of `plan` run (a loop's condition and body), and what they are."""
-        self.source = "" if plan is None or not plan.launches else plan.source
-        self.names = [] if plan is None else list(dict.fromkeys(launch.entry for launch in plan.launches))
-        self._sources = dict.fromkeys(self.names, self.source)
-        for what, more in inner:
-            self.source += f"{self.source and chr(10)}// {what}\n{more.source or '// (nothing to compute)' + chr(10)}"
-            for launch in more.launches:
-                if launch.entry not in self._sources:
-                    self.names.append(launch.entry)
-                    self._sources[launch.entry] = more.source
+    source: str
+    names: list[str]
+    _sources: dict[str, str]
 
-    def __str__(self) -> str:
-        return self.source or (f"// {_NO_KERNELS}\n" if not self.names else "")
+    def __new__(cls, plan: Plan | None, inner: Sequence[tuple[str, Plan]] = ()) -> Kernels:
+        """inner: the plans that steps of `plan` run (a loop's condition and body), and what they are."""
+        source = "" if plan is None or not plan.launches else plan.source
+        sources = {} if plan is None else dict.fromkeys((launch.entry for launch in plan.launches), source)
+        for what, more in inner:
+            source += f"{source and chr(10)}// {what}\n{more.source or '// (nothing to compute)' + chr(10)}"
+            for launch in more.launches:
+                sources.setdefault(launch.entry, more.source)
+        return cls._of(source, sources)
+
+    @classmethod
+    def _of(cls, source: str, sources: dict[str, str]) -> Kernels:
+        kernels = super().__new__(cls, source or (f"// {_NO_KERNELS}\n" if not sources else ""))
+        kernels.source, kernels.names, kernels._sources = source, [*sources], sources
+        return kernels
+
+    def __reduce__(self) -> Any:
+        return type(self)._of, (self.source, self._sources)
 
     def __repr__(self) -> str:
         return f"<{_count(len(self), 'kernel')}: {', '.join(self.names)}>" if self.names else f"<{_NO_KERNELS}>"
@@ -52,15 +66,18 @@ class Kernels:
     def __iter__(self) -> Iterator[str]:
         return (self[name] for name in self.names)
 
-    def __getitem__(self, key: int | str) -> str:
-        """The text of one kernel, with the comments above it. Raises IndexOutOfRange for a number, ArgumentError for an unknown name."""
+    def __getitem__(self, key: SupportsIndex | slice | str) -> str:
+        """The text of one kernel, with the comments above it; of a slice the whole text's characters."""
+        if isinstance(key, slice):
+            return str(self)[key]
         if isinstance(key, str):
-            if key not in self.names:
+            if key not in self._sources:
                 raise ArgumentError(f"kernels: there is no kernel {key!r}; there are {', '.join(self.names) or 'none'}")
             return kernel_text(self._sources[key], key)
-        if not -len(self) <= key < len(self):
-            raise IndexOutOfRange(f"kernels: there is no kernel {key}; there are {len(self)}" if self.names else f"kernels: {_NO_KERNELS}")
-        return self[self.names[key]]
+        number = index(key)
+        if not -len(self) <= number < len(self):
+            raise IndexOutOfRange(f"kernels: there is no kernel {number}; there are {len(self)}" if self.names else f"kernels: {_NO_KERNELS}")
+        return self[self.names[number]]
 
 
 def kernel_text(source: str, entry: str) -> str:

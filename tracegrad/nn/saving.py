@@ -11,34 +11,18 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from importlib import import_module
 from os import PathLike
 from typing import IO, Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors import numpy as files
 
-from tracegrad.errors import ArgumentError, TracegradError
+from tracegrad.errors import ArgumentError
 from tracegrad.ir import Size
 from tracegrad.nn import torch_files
 from tracegrad.nn.parameter import Parameter
 from tracegrad.tensor import Tensor, from_array
-
-_files: Any
-try:
-    _files = import_module("safetensors.numpy")
-    _FileError: type[Exception] = import_module("safetensors").SafetensorError
-except ImportError:                             # an extra
-    _files, _FileError = None, ValueError
-
-
-class MissingExtraError(TracegradError, ImportError):
-    """A package that only an extra installs is not there."""
-
-
-def _required(call: str) -> Any:
-    if _files is None:
-        raise MissingExtraError(f"{call}: needs the package safetensors; pip install 'tracegrad[safetensors]'")
-    return _files
 
 
 def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
@@ -51,7 +35,7 @@ def save_file(tensors: Mapping[str, Any], path: str | PathLike[str], metadata: M
     if wrong:
         raise ArgumentError(f"save_file: {wrong[0]!r} is not a Tensor; an optimizer's state_dict is nested, save its tensors by name")
     arrays = {name: np.asarray(t.detach(), order="C") for name, t in tensors.items()}
-    _required("save_file").save_file(arrays, path, dict(metadata) if metadata else None)
+    files.save_file(arrays, path, dict(metadata) if metadata else None)
 
 
 def load_file(path: str | PathLike[str], device: Any = None) -> dict[str, Tensor]:
@@ -61,7 +45,7 @@ def load_file(path: str | PathLike[str], device: Any = None) -> dict[str, Tensor
     >>> nn.save_file(model.state_dict(), "model.safetensors")
     >>> model.load_state_dict(nn.load_file("model.safetensors"))
     """
-    return {name: from_array(array, device) for name, array in _required("load_file").load_file(path).items()}
+    return {name: from_array(array, device) for name, array in files.load_file(path).items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- nested state
@@ -80,7 +64,6 @@ def save(obj: Any, f: str | PathLike[str] | IO[bytes]) -> None:
     >>> opt = tg.optim.Adam(model.parameters())
     >>> tg.save({"model": model.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}, "checkpoint.tg")
     """
-    files = _required("save")
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     structure = json.dumps(_encoded(obj, "obj", arrays, {}), allow_nan=False)
     data = files.save(arrays, {_KEY: structure})
@@ -123,9 +106,9 @@ def _read(file: IO[bytes], name: str, device: Any) -> Any:
         raise ArgumentError(f"load: {name} is a pickle (torch's format before version 1.6, or another program's), which could run code; in "
                             "torch, load it and torch.save it again, which writes an archive")
     try:
-        arrays = _required("load").load(data)
+        arrays = files.load(data)
         structure = json.loads(data[8:8 + size]).get("__metadata__", {}).get(_KEY)
-    except (ValueError, KeyError, TypeError, _FileError) as error:
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ArgumentError(f"load: {name} is neither a file of tg.save nor a safetensors file nor a checkpoint of torch.save: "
                             f"{error}") from error
     if structure is None:

@@ -237,7 +237,7 @@ class Traced:
         return self._seen().program.plan
 
     def kernels(self) -> Kernels:
-        """The OpenCL C of the latest call; str() is the whole text, and it can be indexed by kernel."""
+        """The OpenCL C of the latest call: a str, whose items are kernels, by number or by name."""
         program = self._seen().program
         return Kernels(program.plan, inner_plans(program.graph))
 
